@@ -12,7 +12,7 @@ from tabular_cases import V, models
 
 from hierspec import Hierarchy
 from hierspec.core.nodes import Draft, Verify
-from hierspec.engine import ahead, runtime
+from hierspec.engine import ahead, answers
 from hierspec.engine.ahead import Beside, TakenBefore
 from hierspec.engine.control import Jumping
 from hierspec.engine.generation import Generation
@@ -50,7 +50,7 @@ def in_turn(monkeypatch):
         return found
 
     monkeypatch.setattr(Beside, "start", start)
-    monkeypatch.setattr(runtime, "taken", taken)
+    monkeypatch.setattr(answers, "taken", taken)
     return used
 
 
@@ -133,12 +133,12 @@ def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
 
         return real(self, slow if late == "draft" else work)
 
-    def score(self, *args, own=runtime.Runtime._score):
+    def score(self, *args, own=answers.Answers._score):
         time.sleep(0.02 if late == "target" else 0.0)
         return own(self, *args)
 
     monkeypatch.setattr(Beside, "start", start)
-    monkeypatch.setattr(runtime.Runtime, "_score", score)
+    monkeypatch.setattr(answers.Answers, "_score", score)
     assert [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)] == usual
     assert model.generate(PROMPTS[0], **options).token_ids == usual[0]
 

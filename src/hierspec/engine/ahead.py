@@ -78,7 +78,7 @@ class Beside:
         self._worker: ThreadPoolExecutor | None = None
 
     def start(self, work: Callable[[], Drafts]) -> Callable[[], Drafts]:
-        """Begin; what is returned waits for the end and gives the result."""
+        """Start ``work`` → a function that waits for its end and returns the result."""
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "hierspec-ahead")
         return self._worker.submit(work).result
@@ -111,7 +111,7 @@ class Beside:
 
 
 def ahead_limit(leaf: Draft, sequence: LiveSequence, checked: int, room: int) -> int:
-    """How many tokens may be drafted after a draft of ``checked`` tokens; 0 or less for none.
+    """Return how many tokens may be drafted after ``checked`` drafted ones; 0 or less for none.
 
     Args:
         room: the longest context of the models.
@@ -126,7 +126,7 @@ def ahead_limit(leaf: Draft, sequence: LiveSequence, checked: int, room: int) ->
 def ahead_call(
     leaf: Draft, sequence: LiveSequence, tail: tuple[int, ...], job: ScoreRows, limit: int
 ) -> AheadCall:
-    """The call for a draft after ``tail``, the draft that is checked.
+    """Prepare the call for a draft after ``tail``, the draft that is checked.
 
     A history is counted afresh: the one of the sequence may be counting for the target meanwhile.
     """
@@ -138,17 +138,17 @@ def ahead_call(
 
 
 def parted(node: Verify, leaf: Draft, calls: Sequence[AheadCall]) -> bool:
-    """Whether drafts may be made in another thread than the target's call.
+    """Return whether drafts may be made in another thread than the target's call.
 
     Not where both write to one cache, where a device records calls, or where somebody's logits
-    processors would have to stand being called from two threads.
+    processors would be called from two threads.
     """
     shared = leaf.model.cache_owner is node.model.cache_owner or node.model.graphs is not None
     return not shared and not any(one.sequence.params.logits_processors for one in calls)
 
 
 def taken(sequence: LiveSequence, context: Context, limit: int) -> Proposal | None:
-    """What was drafted ahead for this text, at most ``limit`` tokens; it is used up, or useless."""
+    """Take what was drafted ahead for this text, at most ``limit`` tokens; drop it for another."""
     made, sequence.ahead = sequence.ahead, None
     if made is None or not made.continues(context):
         return None

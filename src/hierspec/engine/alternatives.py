@@ -41,7 +41,7 @@ class AlternativeRows:
     )
 
     def add_tree(self, drafts: Sequence[Proposal], job_of: JobOf, slot: Slot) -> None:
-        """A sequence's drafts as one tree."""
+        """Add a sequence's drafts as one tree."""
         root, tokens = job_of(()), list(dict.fromkeys(draft.tokens for draft in drafts))
         tree, paths = Tree.merge(tokens)
         query = Query.for_rows(root, slot, tree)
@@ -63,7 +63,7 @@ class AlternativeRows:
     def add_apart(
         self, drafts: Sequence[Proposal], job_of: JobOf, slot: Callable[[int], Slot]
     ) -> None:
-        """A sequence's drafts, each in a slot of its own number's."""
+        """Add a sequence's drafts, each in the slot of its number."""
         numbers: dict[tuple[int, ...], int] = {}
         for number, draft in enumerate(drafts):
             if draft.tokens not in numbers:
@@ -73,11 +73,11 @@ class AlternativeRows:
         self.places.append([(numbers[draft.tokens], range(len(draft) + 1)) for draft in drafts])
 
     def distributions(self, p: Sequence[Distributions]) -> list[list[Distributions]]:
-        """Each draft's n + 1 rows, given the jobs'."""
+        """Select each draft's n + 1 rows from the distributions of all jobs."""
         return [[p[job].select(rows) for job, rows in own] for own in self.places]
 
     def scores(self, scores: torch.Tensor, sequence: int, draft: int) -> torch.Tensor:
-        """One draft's rows [n + 1, V] of all jobs' scores."""
+        """Select one draft's rows [n + 1, V] from the scores of all jobs."""
         job, rows = self.places[sequence][draft]
         start = sum(job.num_rows for job in self.jobs[:job])
         return scores[[start + row for row in rows]]

@@ -34,7 +34,7 @@ class KeptCache:
         self._taken = False
 
     def take(self) -> Slots:
-        """The places, for one sequence alone until :meth:`give_back`.
+        """Take the places, for one sequence alone until :meth:`give_back`.
 
         Raises:
             HierspecError: another sequence has them.
@@ -67,7 +67,7 @@ class KeptCache:
         return self._taken
 
     def overlap(self, owner: CacheOwner, tokens: list[int]) -> int:
-        """How many leading ``tokens`` the cache of ``owner`` holds: what need not be read again."""
+        """Count the leading ``tokens`` that the cache of ``owner`` holds already."""
         _, slot = self._slots.get((id(owner), 0), (owner, None))
         if not isinstance(slot, Slot):
             return 0

@@ -27,7 +27,7 @@ from hierspec.errors import HierspecError
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What a controller is told of a sequence's round of the target.
+    """What a controller learns of a sequence's round of the target.
 
     Attributes:
         num_emitted: tokens it added to the text.
@@ -54,21 +54,25 @@ class Controller(Protocol):
     def plans(self) -> Sequence[Verify]: ...
 
     def initial(self, num_prompt: int = 0, num_wanted: int = 128) -> Any:
-        """The state before a text's first round: its prompt has, its output may have, so many
-        tokens."""
+        """Return the state before a text's first round.
+
+        Args:
+            num_prompt: tokens of its prompt.
+            num_wanted: tokens its output may have.
+        """
         ...
 
     def plan(self, state: Any) -> Verify:
-        """The root of the next round: one of ``plans``."""
+        """Return the root of the next round: one of ``plans``."""
         ...
 
     def update(self, state: Any, report: RoundReport) -> Any:
-        """The state after a round."""
+        """Return the state after a round."""
         ...
 
 
 def levels_below(root: Verify) -> list[Draft | Verify]:
-    """The levels that draft for the target, smallest first.
+    """List the levels that draft for the target, smallest first.
 
     Raises:
         HierspecError: it is not a plain chain.
@@ -85,7 +89,7 @@ def levels_below(root: Verify) -> list[Draft | Verify]:
 
 
 def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
-    """``root`` with these budgets for its drafting levels, smallest first; 0 leaves a level out.
+    """Return ``root`` with these budgets of its drafting levels, smallest first; 0 omits a level.
 
     Nodes keep their indices, and their windows count. The lowest level used only drafts.
 
@@ -121,14 +125,14 @@ def _counting(window: Window) -> Counting:
 
 
 def label(plan: Verify) -> str:
-    """``"plain"``, or the levels used with their budgets: ``"small 3 > mid 12"``."""
+    """Name a plan: ``"plain"``, or its levels with their budgets: ``"small 3 > mid 12"``."""
     if plan.below is None:
         return "plain"
     return " > ".join(f"{node.name} {node.budget}" for node in levels_below(plan))
 
 
 def report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:
-    """A finished round's report, from its window states, and the next round's states: counts at 0.
+    """Make a round's report from its window states → it, and the next round's states: counts at 0.
 
     Args:
         root: the controller's.
@@ -156,7 +160,7 @@ class Steering:
         return self.controller.plan(self.state)
 
     def ended(self, num_emitted: int, states: States) -> States:
-        """After a round: tokens emitted and the window states → the next round's states."""
+        """Record a round: tokens emitted and the window states → the next round's states."""
         plan = self.plan()
         self.switches += self._last not in (None, plan)
         self._last = plan
@@ -168,7 +172,7 @@ class Steering:
         return states
 
     def to_dict(self) -> dict[str, Any]:
-        """``switches`` between plans, and ``rounds`` and ``tokens`` of each."""
+        """Return the ``switches`` between plans, and ``rounds`` and ``tokens`` of each."""
         return {"switches": self.switches, "rounds": dict(self.rounds), "tokens": dict(self.tokens)}
 
 
@@ -203,5 +207,5 @@ class Jumping:
 
 
 def initial_window_states(root: Verify, controller: Controller | None) -> States:
-    """Window states of a new sequence, counters included where a controller needs them."""
+    """Return a new sequence's window states, with counters where a controller needs them."""
     return initial_states(root if controller is None else controller.root)

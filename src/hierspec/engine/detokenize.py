@@ -2,8 +2,8 @@
 
 What a token adds to the text depends on its neighbours: a byte-level token may be half a
 character, a sentencepiece-like decoder strips the first space of whatever it is given. So a short
-*window* of recent tokens is decoded each time, and what it says beyond the part already sent is
-new. A trailing replacement character may still become a real one and waits.
+*window* of recent tokens is decoded each time, and its text beyond the part already sent is new. A
+trailing replacement character may still become a real one and waits.
 
 Exact for byte-level BPE, invalid bytes included. Decoders with byte *fallback* judge a run of
 byte tokens as a whole; here an invalid run after a valid character keeps that character, where
@@ -55,7 +55,7 @@ class Detokenizer:
         self._sent = len(text.rstrip(_REPLACEMENT))  # characters of the window's text sent
 
     def add(self, token_id: int) -> str:
-        """The text that became final with this token; may be empty."""
+        """Add a token → the text that became final with it; may be empty."""
         if token_id in self._skipped:
             return ""  # decoders drop these first, so bytes on both sides still join
         self._window.append(token_id)
@@ -75,14 +75,14 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """What was still held back, as it is; nothing follows."""
+        """Return what was still held back, as it is; nothing follows."""
         text = self._decode(self._window)
         new = text[self._sent :]
         self._sent = len(text)
         return new
 
     def _cut(self, at: int, text: str) -> None:
-        """Forget the window's first ``at`` tokens, if the rest still says the same."""
+        """Forget the window's first ``at`` tokens, if the rest still decodes to the same text."""
         rest = self._decode(self._window[at:])
         if rest and text.endswith(rest):
             self._window = self._window[at:]
@@ -121,7 +121,7 @@ class ByteDetokenizer:
             self.add(token_id)
 
     def add(self, token_id: int) -> str:
-        """The text that became final with this token; may be empty."""
+        """Add a token → the text that became final with it; may be empty."""
         if token_id in self._skipped:
             return ""
         found = self._table.get(token_id)
@@ -130,20 +130,20 @@ class ByteDetokenizer:
         return self._decoder.decode(found)
 
     def flush(self) -> str:
-        """What was still held back, as it is; nothing follows."""
+        """Return what was still held back, as it is; nothing follows."""
         return self._decoder.decode(b"", final=True)
 
 
 def detokenizer(
     tokenizer: Any, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True
 ) -> Detokenizer | ByteDetokenizer:
-    """The quickest that is right for this tokenizer; arguments as of :class:`Detokenizer`."""
+    """Choose the fastest exact detokenizer; arguments as of :class:`Detokenizer`."""
     kind = ByteDetokenizer if _is_byte_level(tokenizer) else Detokenizer
     return kind(tokenizer, prompt_ids, skip_special_tokens)
 
 
 def token_bytes(tokenizer: Any, token_id: int) -> bytes:
-    """What one token stands for, by itself: perhaps half a character. Empty without a tokenizer."""
+    """Return one token's own bytes: perhaps half a character. Empty without a tokenizer."""
     if tokenizer is None:
         return b""
     if _is_byte_level(tokenizer):
@@ -156,7 +156,7 @@ _tables: WeakKeyDictionary[Any, tuple[int, _Table]] = WeakKeyDictionary()
 
 
 def _table(tokenizer: Any) -> _Table:
-    """Of this tokenizer, shared by its streams until tokens are added to it."""
+    """Return the tokenizer's table, shared by its streams until tokens are added to it."""
     backend = _backend(tokenizer)
     size = backend.get_vocab_size(with_added_tokens=True)
     if tokenizer not in _tables or _tables[tokenizer][0] != size:
@@ -167,12 +167,12 @@ def _table(tokenizer: Any) -> _Table:
 
 
 def _backend(tokenizer: Any) -> Any:
-    """The ``tokenizers.Tokenizer`` behind one of transformers."""
+    """Return the ``tokenizers.Tokenizer`` behind one of transformers."""
     return getattr(tokenizer, "backend_tokenizer", tokenizer)
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
-    """Whether decoding is joining bytes: known only of the library's own decoder."""
+    """Return whether decoding just joins bytes: known only of the library's own decoder."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel
 
@@ -185,11 +185,13 @@ def _is_byte_level(tokenizer: Any) -> bool:
         return tokenizer is backend
     methods: list[Any] = [getattr(type(tokenizer), name) for name in ("decode", "_decode")]
     # A subclass may decode otherwise.
-    return all(one.__module__.startswith("transformers.tokenization_utils") for one in methods)
+    return all(
+        method.__module__.startswith("transformers.tokenization_utils") for method in methods
+    )
 
 
 def _token_bytes(tokenizer: Any, token_id: int) -> bytes:
-    """What the byte-level decoder makes of one token; nothing of an id that there is not."""
+    """Return a byte-level token's bytes; none for an id outside the vocabulary."""
     token = _backend(tokenizer).id_to_token(token_id)
     if token is None:
         return b""
@@ -201,7 +203,7 @@ def _token_bytes(tokenizer: Any, token_id: int) -> bytes:
 
 @cache
 def _alphabet() -> dict[str, int]:
-    """The characters that stand for bytes: printable ones for themselves, others from 256 on."""
+    """Map characters to the bytes they encode: printable ones themselves, others from 256 on."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -212,7 +214,7 @@ def _tail(prompt_ids: Sequence[int]) -> Sequence[int]:
 
 
 def _decoder(tokenizer: Any, skip_special_tokens: bool) -> Callable[[list[int]], str]:
-    """``ids -> text`` without the clean-up of spaces, which rewrites text already sent."""
+    """Return ``ids -> text`` without the clean-up of spaces, which rewrites text already sent."""
     if tokenizer is None:
         return lambda ids: ""
     if hasattr(tokenizer, "clean_up_tokenization_spaces"):

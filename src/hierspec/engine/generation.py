@@ -33,7 +33,7 @@ from .trace import Tracer, Tracing
 
 @contextmanager
 def _memory_for(texts: int) -> Generator[None]:
-    """Say what to do where there is not enough."""
+    """Raise a :class:`HierspecError` with what to do where memory runs out."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -165,7 +165,7 @@ class Generation:
         return not any(stream.sequence.source for stream in self.streams)
 
     def results(self) -> list[GenerationResult]:
-        """A result for every sequence, in the order of the prompts."""
+        """Return a result for every sequence, in the order of the prompts."""
         stats = self.runtime.metrics.levels
         leaves: list[Node] = [node for node in walk(self.root) if node is not self.root]
         levels = tuple(stats[node.index].to_dict() for node in leaves)

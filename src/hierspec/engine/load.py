@@ -83,7 +83,7 @@ class Plans:
         return self.arms[0]
 
     def names(self) -> dict[int, str]:
-        """Of the levels, by index."""
+        """Return the names of the levels, by index."""
         return {
             node.index: node.name for node in walk(self.root) if not isinstance(node, Concatenate)
         }
@@ -126,8 +126,8 @@ class _Level:
         return max(range(len(self.arms)), key=lambda arm: self.arms[arm].goodput)
 
     def loss(self, arm: int) -> float:
-        """Seconds that trying an arm again is expected to cost; of one never tried what its
-        neighbour's would, and twice that where it drafts more."""
+        """Estimate the seconds that trying an arm again costs; of one never tried those of its
+        neighbour, and twice that where it drafts more."""
         known, factor = arm, 1.0
         while not self.arms[known].seconds:
             further = known + 1 < len(self.arms) and any(a.seconds for a in self.arms[known + 1 :])
@@ -158,14 +158,14 @@ class LoadControl:
     _last: tuple[int, int] = (-1, -1)
 
     def choose(self, streams: int, may_try: bool = True) -> int:
-        """The arm of the next round; ``may_try``: that round will tell what an arm is worth."""
+        """Choose the arm of the next round; ``may_try``: that round can be measured."""
         if not self.adapt or self.num_arms == 1:
             return 0
         level = self._level(streams)
         return level.trying if level.left > 0 and may_try else level.best()
 
     def measured(self, streams: int, arm: int, tokens: int, seconds: float) -> None:
-        """A round without prompts, and what came of it."""
+        """Record a round without prompts: its arm, the tokens it emitted and its seconds."""
         if not self.adapt or self.num_arms == 1:
             return
         level, here = self._level(streams), (_bucket(streams), arm)
@@ -181,8 +181,8 @@ class LoadControl:
         found.rounds = _MEMORY * found.rounds + 1
         found.tried = level.clock
         if level.best() != before:  # another text, or another machine
-            for one in level.arms:
-                one.lost = 0
+            for other in level.arms:
+                other.lost = 0
         if level.left > 0 and arm == level.trying:
             level.left -= 1
             if not level.left:
@@ -193,7 +193,7 @@ class LoadControl:
             self._again(level, streams < _MANY)
 
     def _next(self, level: _Level) -> None:
-        """Go on to the neighbour of the arm just tried for the first time, where that may pay."""
+        """Move on to the neighbour of the arm just tried for the first time, where that may pay."""
         best = level.arms[level.best()].goodput
         further = level.trying + level.step
         if 0 <= further < self.num_arms and level.arms[level.trying].goodput > _HOPELESS * best:
@@ -212,7 +212,7 @@ class LoadControl:
                 return
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Tokens a second of every arm, by the least number of streams of a class."""
+        """Return tokens a second of every arm, by the least number of streams of a class."""
         return {
             str(1 << bucket): [arm.goodput for arm in level.arms]
             for bucket, level in sorted(self.levels.items())
@@ -235,7 +235,7 @@ class LoadControl:
 
 
 def named(plan: Verify) -> str:
-    """``"plain"``, or the levels used with their budgets."""
+    """Name a plan of any shape: ``"plain"``, or its levels with their budgets."""
     try:
         return label(plan)
     except HierspecError:  # no plain chain
@@ -247,7 +247,7 @@ def named(plan: Verify) -> str:
 
 
 def alike(streams: int, others: int) -> bool:
-    """Whether two numbers of streams are of one class."""
+    """Return whether two numbers of streams are of one class: between the same powers of two."""
     return _bucket(streams) == _bucket(others)
 
 
@@ -269,7 +269,7 @@ def _budgets(plan: Verify) -> tuple[int, ...]:
 
 
 def _shifted(root: Verify, shown: Callable[[str], str]) -> Verify:
-    """The same with every index one higher, and names as they are shown."""
+    """Return the hierarchy with every index one higher, and names as they are shown."""
 
     def shifted(node: Node) -> Node:
         index, name = node.index + 1, shown(node.name)

@@ -41,7 +41,7 @@ class LevelStats:
     seconds: float = 0.0
 
     def observe(self, drafted: int, accepted: int, offset: int = 0) -> None:
-        """One draft of this level was verified; it began at position ``offset`` of its round."""
+        """Count a verified draft of this level, from position ``offset`` of its round."""
         self.num_drafts += 1
         self.num_draft_tokens += drafted
         self.num_accepted_tokens += accepted
@@ -133,7 +133,7 @@ class PerSequence(Observer):
         self._before: dict[LiveSequence, dict[int, tuple[int, int]]] = {}
 
     def follow(self, sequence: LiveSequence) -> None:
-        """Count from now on."""
+        """Count a sequence's drafts from now on."""
         self._stats[sequence] = {index: LevelStats(name) for index, name in self._names.items()}
         self._before[sequence] = {}
 
@@ -143,7 +143,7 @@ class PerSequence(Observer):
         return tuple(self._stats.pop(sequence, {}).values())
 
     def round_of(self, sequence: LiveSequence) -> tuple[tuple[str, int, int], ...]:
-        """(level, tokens drafted, tokens kept) since this was asked last, smallest level first."""
+        """Return (level, tokens drafted, tokens kept) since the last call, smallest level first."""
         before, out = self._before[sequence], list[tuple[str, int, int]]()
         for index, stats in self._stats[sequence].items():
             drafted, kept = before.get(index, (0, 0))
@@ -161,7 +161,7 @@ class PerSequence(Observer):
 
 
 def count(levels: Mapping[int, LevelStats], draft: Proposal, num_accepted: int) -> None:
-    """Whose tokens were drafted and kept; parts of a concatenation are counted apart."""
+    """Count a verified draft for the levels that drafted it, each its own tokens."""
     start, owners = 0, draft.owners
     while start < len(owners):
         end = start + 1

@@ -51,18 +51,18 @@ class Observer:
     """The base of observers: every method does nothing. Times are in seconds."""
 
     def round_began(self, sequences: Sequence[LiveSequence]) -> None:
-        """A round of the target begins."""
+        """See a round of the target begin."""
 
     def forwarded(self, index: int, calls: int, seconds: float) -> None:
-        """The model of the node of that index was called so often, for that long in all."""
+        """See that the model of node ``index`` was called ``calls`` times, ``seconds`` in all."""
 
     def verified(self, checks: Checks) -> None:
-        """Drafts were verified; nothing is committed yet."""
+        """See drafts verified; nothing is committed yet."""
 
     def answered(
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
     ) -> None:
-        """Requests that share a call were answered: ``task.request`` of each.
+        """See requests answered that share a call: ``task.request`` of each.
 
         Args:
             answers: ``(Proposal, states)`` of a leaf's draft, ``Verdict`` of a check,
@@ -71,7 +71,7 @@ class Observer:
         """
 
     def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
-        """A round is over; its verdicts are the caller's to commit."""
+        """See a round end; its verdicts are the caller's to commit."""
 
 
 class Teaching(Observer):

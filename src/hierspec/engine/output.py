@@ -53,7 +53,7 @@ class Output:
         return bool(self.emitted)
 
     def prepare(self, plan: Verify | None = None) -> None:
-        """Before a round: how many tokens are of use, and its plan.
+        """Set how many tokens the next round may emit, and its plan.
 
         Args:
             plan: instead of what steering would choose, which does not learn from that round.
@@ -67,7 +67,7 @@ class Output:
             self.sequence.root = self.steering.plan()
 
     def ended_round(self, verdict: Verdict, now: float) -> None:
-        """After a round, before its tokens are committed."""
+        """Record the end of a round, before its tokens are committed."""
         self.last_at = now
         if not self.started:
             self.first_at = now
@@ -115,7 +115,7 @@ class Output:
         return rest
 
     def mean_acceptance_length(self) -> float:
-        """Tokens after the first per call of the target."""
+        """Return the tokens after the first per call of the target."""
         calls = self.sequence.target_calls
         return (len(self.emitted) - 1) / calls if calls else 0.0
 

@@ -192,7 +192,7 @@ def _copy(slots: Slots, sequence: LiveSequence) -> None:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two lists share, by comparing halves: no loop over tokens."""
+    """Count the leading tokens that two lists share, by comparing halves: no loop over tokens."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

@@ -88,7 +88,7 @@ class GenerationResult:
         return after_first / self.decode_seconds if after_first > 0 < self.decode_seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``generate --json`` prints."""
+        """Return the object that ``generate --json`` prints."""
         out: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "text": self.text,

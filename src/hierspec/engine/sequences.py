@@ -38,7 +38,7 @@ class AheadDraft:
     proposal: Proposal
 
     def continues(self, context: Context) -> bool:
-        """Whether it was made for this text."""
+        """Return whether the draft was made for this text."""
         length = len(context)
         return length == self.length and tuple(context.tokens(length - len(self.tail))) == self.tail
 
@@ -86,20 +86,20 @@ class LiveSequence:
 
     @property
     def noise(self) -> Noise | None:
-        """Of its places, where every level draws by a race: under a rule with tokens of its own."""
+        """Noise by position, where every level draws by a race: under a rule with own tokens."""
         return self.rng.noise if self.root.rule.own_tokens and not self.params.greedy else None
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Of the prompt as its caller gave it."""
+        """Length of the prompt as its caller gave it."""
         return len(self.source) or self.num_prompt
 
     def context(self, pending: tuple[int, ...] = ()) -> Context:
-        """The text so far, continued by tokens of a round in progress."""
+        """Return the text so far, continued by tokens of a round in progress."""
         return Context(self.tokens, pending, self.source)
 
     def slot(self, model: LanguageModel | LookUp, draft: int = 0) -> Any:
-        """This sequence's place in ``model``'s cache; views of one trunk share theirs.
+        """Return this sequence's place in ``model``'s cache; views of one trunk share theirs.
 
         Where several drafts are made at once, each has a place of its own, with its own copy of
         the text so far: k times the memory, and only what is new to it is ever computed.
@@ -111,7 +111,7 @@ class LiveSequence:
         return self.slots[key][1]
 
     def _open(self, owner: CacheOwner) -> Any:
-        """A place that other sequences write to as well only where no draft can show in the text.
+        """Open a place, shared with other sequences only where no draft can show in the text.
 
         What is sampled depends on what was drafted, and drafts learnt from a text are not
         independent of the rng that wrote it: that may be this sequence's own, used again.
@@ -141,11 +141,11 @@ class LiveSequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Who shares calls: nodes of one or several plans whose requests read the same.
+    """Nodes of one or several plans that share calls, since their requests read the same.
 
     Attributes:
         index: of those nodes.
-        drafter: at work in a leaf.
+        drafter: of a leaf.
     """
 
     index: int
@@ -171,11 +171,12 @@ class Task:
     Attributes:
         request: what it waits for, until there is a ``verdict``.
         group: who is asked for it.
+        places: of the nodes of the sequence's plan, by index.
         raw: the target's scores [1, V] at places asked for one by one, by the tokens pending there;
             kept where log-probabilities are wanted.
     """
 
-    __slots__ = ("_places", "_stack", "group", "raw", "request", "sequence", "verdict")
+    __slots__ = ("_stack", "group", "places", "raw", "request", "sequence", "verdict")
 
     request: Request
     group: Group
@@ -184,13 +185,13 @@ class Task:
         self.sequence = sequence
         self.verdict: Verdict | None = None
         self.raw: dict[tuple[int, ...], torch.Tensor] = {}
-        self._places = places
+        self.places = places
         root, wanted, states = sequence.root, sequence.wanted, sequence.states
         self._stack: list[Coroutine] = [verified(root, (), wanted, states)]
         self.advance(None)
 
     def context(self, request: Check | Propose | Row, tokens: tuple[int, ...] = ()) -> Context:
-        """The text that a request is about, continued by ``tokens``."""
+        """Return the text that a request is about, continued by ``tokens``."""
         return self.sequence.context(request.pending + tokens)
 
     def advance(self, answer: Any) -> None:
@@ -202,7 +203,7 @@ class Task:
                 self._stack.pop()
                 answer = stop.value
                 continue
-            place = self._places[request.node.index]
+            place = self.places[request.node.index]
             if isinstance(request, Propose):
                 # When the context of some model of the node is full, it hands up nothing.
                 room = place.longest - len(self.sequence.tokens) - len(request.pending)

@@ -51,7 +51,7 @@ class StopConditions:
                 raise HierspecError(f"{name} must be an integer ≥ 1 or None, got {limit!r}")
 
     def budget(self, prompt_length: int) -> int | None:
-        """Output tokens allowed after a prompt of this length; ``None``: no limit.
+        """Return the output tokens allowed after a prompt of this length; ``None``: no limit.
 
         Raises:
             HierspecError: the prompt leaves no room within ``max_length``.
@@ -70,6 +70,12 @@ class StopConditions:
 class TextStream:
     """The text of one output, fed token by token, up to the first condition that ends it.
 
+    Args:
+        tokenizer: of transformers or ``tokenizers``; ``None`` leaves all texts empty.
+        conditions: none of them ends the stream when ``None``.
+        prompt_ids: the text then continues the prompt's (:mod:`hierspec.engine.detokenize`).
+        prompt_length: for ``max_length``; ``len(prompt_ids)`` by default.
+
     Attributes:
         num_tokens: fed so far, the last one included.
         finish_reason: ``None``, then ``"stop"`` or ``"length"``.
@@ -84,13 +90,6 @@ class TextStream:
         prompt_ids: Sequence[int] = (),
         prompt_length: int | None = None,
     ) -> None:
-        """
-        Args:
-            tokenizer: of transformers or ``tokenizers``; ``None`` leaves all texts empty.
-            conditions: none of them ends the stream when ``None``.
-            prompt_ids: the text then continues the prompt's (:mod:`hierspec.engine.detokenize`).
-            prompt_length: for ``max_length``; ``len(prompt_ids)`` by default.
-        """
         self.conditions = conditions or StopConditions()
         if tokenizer is None and self.conditions.stop:
             raise HierspecError("stop strings need a tokenizer; pass one, or stop at token ids")
@@ -129,7 +128,7 @@ class TextStream:
         return self._end()
 
     def _end(self) -> str:
-        """The end of the text; half a character at its end may complete a stop string."""
+        """End the text; half a character at its end may complete a stop string."""
         delta = self._release(self._text.flush())
         rest, self._held = self._held, ""
         self._parts.append(rest)
@@ -157,7 +156,7 @@ class TextStream:
 
 
 def _claimed(text: str, stop: tuple[str, ...]) -> int:
-    """Length of the longest end of ``text`` that is a proper beginning of a stop string."""
+    """Return the length of the longest end of ``text`` that properly begins a stop string."""
     longest = 0
     for s in stop:
         for size in range(min(len(s) - 1, len(text)), longest, -1):

@@ -31,8 +31,8 @@ class StreamerAdapter:
 
     Args:
         streamer: of transformers.
-        prompt_ids: put first, as ``generate`` does; may be empty for a streamer that is not told
-            to skip the prompt.
+        prompt_ids: put first, as ``generate`` does; may be empty for a streamer that does not
+            skip the prompt.
     """
 
     def __init__(self, streamer: Any, prompt_ids: Sequence[int] = ()) -> None:
@@ -66,7 +66,7 @@ class StreamerAdapter:
 def streamed(
     events: Iterable[TokenEvent], streamer: Any, prompt_ids: Sequence[int] = ()
 ) -> Iterator[TokenEvent]:
-    """The same events, each handed to ``streamer`` on the way; it ends whatever happens."""
+    """Yield the events, handing each to ``streamer``, which ends whatever happens."""
     adapter = StreamerAdapter(streamer, prompt_ids)
     try:
         for event in events:

@@ -1,4 +1,4 @@
-"""A request in the engine's loop: what is asked, where it stands, and what its caller is told."""
+"""A request in the engine's loop: what is asked, its progress, and what its caller receives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stopping import StopConditions
 
 
 class RequestCancelledError(Exception):
-    """The caller has gone, or the loop was told to end."""
+    """The caller has gone, or the loop is ending."""
 
 
 class DeadlineError(Exception):
@@ -100,7 +100,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a sequence's sink is told after a round.
+    """What a sequence's sink receives after a round.
 
     Attributes:
         drafts: (level, tokens drafted, tokens kept) of this round, smallest level first.
@@ -148,7 +148,7 @@ class Ticket:
         self.scores: list[TokenScore] = []
 
     def cancel(self) -> None:
-        """End it within one round; its sink is told."""
+        """End the request within one round; its sink gets the end."""
         self.cancelled = True
 
     @property

@@ -86,7 +86,7 @@ def event_of(
     committed: int = 0,
     times: tuple[float, float] | None = None,
 ) -> dict[str, Any] | None:
-    """The event of an answered request; ``None`` for a draw, whose token the next one shows.
+    """Return an answered request's event; ``None`` for a draw: the next event shows its token.
 
     Args:
         committed: tokens of the sequence before the round; ``pending`` ones are added.
@@ -129,7 +129,7 @@ def _alternatives(proposal: Proposal) -> dict[str, Any]:
 def traced(
     coroutine: Coroutine, tracer: Tracer, sequence: int = 0, committed: int = 0
 ) -> Generator[Request, Any, Any]:
-    """The same coroutine, for any interpreter; every request it makes is recorded once answered.
+    """Wrap a coroutine, for any interpreter: every request is recorded once answered.
 
     Requests of its children are recorded if the interpreter wraps theirs too.
     """

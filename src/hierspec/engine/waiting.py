@@ -74,16 +74,16 @@ class Waiting(Generic[T]):
                     self.retry_after(),
                 )
             for item in items:
-                bisect.insort(self._items, item, key=lambda one: one.order)
+                bisect.insort(self._items, item, key=lambda other: other.order)
             self.changed.notify_all()
 
     def first(self) -> T | None:
-        """The next one, left in its place."""
+        """Return the next item and leave it in its place."""
         with self.changed:
             return self._items[0] if self._items else None
 
     def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Take those out that meet a condition."""
+        """Remove and return the items for which ``unwanted`` holds."""
         with self.changed:
             out = [item for item in self._items if unwanted(item)]
             if out:
@@ -97,10 +97,10 @@ class Waiting(Generic[T]):
             self.changed.notify_all()
 
     def served(self, seconds: float) -> None:
-        """One has been served for that long."""
+        """Record that an item was served for ``seconds``."""
         self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
 
     def retry_after(self) -> int:
-        """Whole seconds until about half of those who wait have been served, 1 to 60."""
+        """Estimate the seconds, 1 to 60, until about half of the queue has been served."""
         guess = self._mean_seconds * len(self._items) / (2 * self.streams)
         return max(1, min(60, math.ceil(guess)))

@@ -1,0 +1,285 @@
+"""How a runtime answers requests: drafts, checks and rows, each of all sequences in one call."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Generator
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from hierspec.core.context import Context
+from hierspec.core.distributions import Distributions, draw_each
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.proposals import Proposal, States, Verdict
+from hierspec.core.requests import Check, Draw, Propose, Row
+from hierspec.drafters.base import DraftCall
+from hierspec.lm.base import LanguageModel, Query, takes_trees
+from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals, top_logprobs
+from hierspec.verifiers.multi_draft import verify_drafts
+from hierspec.verifiers.verify import verify_batch
+
+from .ahead import AheadCall, Beside, ahead_call, ahead_limit, parted, taken
+from .alternatives import AlternativeRows
+from .observers import Checks, Observer
+from .sequences import Task
+
+
+class Answers:
+    """Answers the requests of rounds in progress.
+
+    Args:
+        root: all levels.
+        vocab_size: V of the target.
+        observers: called of every forward and every verification; the runtime's own list.
+    """
+
+    def __init__(self, root: Verify, vocab_size: int, observers: Seq[Observer]) -> None:
+        self._root, self._vocab_size, self._observers = root.index, vocab_size, observers
+        target: LanguageModel = root.model
+        self._graphs = target.graphs  # they outlive a generation
+        self._beside = Beside()
+
+    def answer(self, tasks: list[Task]) -> list[Any]:
+        """Answer requests of one kind and group → what :meth:`.Observer.answered` describes."""
+        match tasks[0].request:
+            case Propose():
+                return self._draft(tasks)
+            case Check(node):
+                return self._check(node, tasks)
+            case Row(node):
+                return self._rows(node, tasks)
+            case Draw():
+                requests = [task.request for task in tasks]
+                rows = [draw.distribution for draw in requests if isinstance(draw, Draw)]
+                return draw_each(rows, [task.sequence.rng for task in tasks])
+
+    def _draft(self, tasks: list[Task]) -> list[tuple[Proposal, States]]:
+        """Let a leaf draft for all sequences side by side → proposals, and window states."""
+        group = tasks[0].group
+        assert group.drafter is not None
+        calls: list[DraftCall] = []
+        ready: list[Proposal | None] = []
+        after: list[States] = []
+        for task in tasks:
+            request, sequence = task.request, task.sequence
+            assert isinstance(request, Propose)
+            node = request.node
+            assert isinstance(node, Draft)
+            job = self._job(node, task, task.context(request), 1)
+            limit, state = min(node.budget, request.limit), request.states[node.index]
+            after.append(request.states)
+            found = taken(sequence, job.context, limit) if node.ahead else None
+            ready.append(found)
+            if found is None:
+                limit = 1 if node.ahead else limit
+                calls.append(DraftCall(job, limit, node.budget, state, sequence.rng, sequence.slot))
+        if calls:
+            proposals, forwards, seconds = group.drafter.draft(calls)
+            for observer in self._observers:
+                observer.forwarded(group.index, forwards, seconds)
+            new = iter(proposals)
+            ready = [next(new) if found is None else found for found in ready]
+        return [(found or Proposal(), own) for found, own in zip(ready, after, strict=True)]
+
+    def _check(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
+        """Check all drafts in one call → verdicts, with signals and log-probabilities."""
+        drafts: list[Proposal] = []
+        jobs: list[ScoreRows] = []
+        queries: list[Query] = []
+        for task in tasks:
+            request = task.request
+            assert isinstance(request, Check)
+            draft = request.draft
+            if draft.alternatives:
+                return self._check_alternatives(node, tasks)
+            drafts.append(draft)
+            job = self._job(node, task, task.context(request, draft.tokens), len(draft) + 1)
+            jobs.append(job)
+            queries.append(Query.for_rows(job, task.sequence.slot(node.model)))
+        with self._drafting_ahead(node, tasks, drafts):
+            scores, p = self._score(node, jobs, queries)
+        # Tensor.split in two steps of Python takes longer than all that is decided greedily.
+        parts = scores.split_with_sizes([job.num_rows for job in jobs])
+        began = time.perf_counter()
+        # Ids past the target's vocabulary get no mass, so they must not lead either.
+        read = [part[:, : self._vocab_size] for part in parts] if node.rule.reads_scores else None
+        rngs = [task.sequence.rng for task in tasks]
+        verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
+        checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
+        return self._finished(checks, parts)
+
+    @contextmanager
+    def _drafting_ahead(
+        self, node: Verify, tasks: list[Task], drafts: Seq[Proposal]
+    ) -> Generator[None, None, None]:
+        """Let a leaf that drafts ahead continue these drafts while the target scores them."""
+        leaf = node.below
+        if not (isinstance(leaf, Draft) and leaf.ahead) or node.index != self._root:
+            yield
+            return
+        places = tasks[0].places
+        calls: list[AheadCall] = []
+        for task, draft in zip(tasks, drafts, strict=True):
+            limit = ahead_limit(leaf, task.sequence, len(draft), places[node.index].longest)
+            if limit > 0:
+                job = self._job(leaf, task, task.sequence.context(draft.tokens), 1)
+                calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))
+        group = places[leaf.index].group
+        if not calls or group is None or group.drafter is None:
+            yield
+            return
+        with self._beside.drafting(group.drafter, calls, parted(node, leaf, calls)) as made:
+            yield
+        for observer in self._observers:
+            observer.forwarded(leaf.index, made.forwards, made.seconds)
+
+    def _check_alternatives(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
+        """Check drafts where some sequence has several of one place; see :meth:`_check`."""
+        asked, drafts = AlternativeRows(), list[tuple[Proposal, ...]]()
+        as_trees = self._checks_trees(node)
+        for task in tasks:
+            request = task.request
+            assert isinstance(request, Check)
+            own = request.draft.drafts
+
+            def job_of(
+                tokens: tuple[int, ...], task: Task = task, request: Check = request
+            ) -> ScoreRows:
+                return self._job(node, task, task.context(request, tokens), len(tokens) + 1)
+
+            if as_trees:
+                asked.add_tree(own, job_of, task.sequence.slot(node.model))
+            else:
+                # A greedy tree may have more leaves than there shall be slots.
+                own = own[: _most_drafts(request.node)]
+                asked.add_apart(own, job_of, partial(task.sequence.slot, node.model))
+            drafts.append(own)
+        scores, p = self._score(node, asked.jobs, asked.queries, asked.rows)
+        began = time.perf_counter()
+        rows = asked.distributions(p)
+        choices = [
+            verify_drafts(node, several, own, task.sequence.rng)
+            for task, several, own in zip(tasks, drafts, rows, strict=True)
+        ]
+        seconds = time.perf_counter() - began
+        numbers = [choice.draft for choice in choices]
+        chosen = [several[i] for several, i in zip(drafts, numbers, strict=True)]
+        chosen_rows = [own[i] for own, i in zip(rows, numbers, strict=True)]
+        verdicts = [choice.verdict for choice in choices]
+        every = [
+            list(zip(several, own, strict=True)) for several, own in zip(drafts, rows, strict=True)
+        ]
+        checks = Checks(node, tasks, chosen, chosen_rows, verdicts, seconds, every)
+        return self._finished(
+            checks, [asked.scores(scores, i, own) for i, own in enumerate(numbers)]
+        )
+
+    def _finished(self, checks: Checks, parts: Seq[torch.Tensor]) -> list[Verdict]:
+        """Add signals and log-probabilities to verdicts, from each draft's scores [n + 1, V]."""
+        for observer in self._observers:
+            observer.verified(checks)
+        node = checks.node
+        signal, is_root = node.window.signal, node.index == self._root
+        verdicts: list[Verdict] = []
+        for task, verdict, scores in zip(checks.tasks, checks.verdicts, parts, strict=True):
+            emitted = verdict.emitted
+            if signal is not None:
+                values = signals(scores[: len(emitted)], emitted.tokens, signal)
+                emitted = dataclasses.replace(emitted, signals=tuple(values))
+                verdict = dataclasses.replace(verdict, emitted=emitted)
+            task.sequence.target_calls += is_root
+            if is_root and task.sequence.want_logprobs:
+                verdict = with_logprobs(task, verdict, scores[: len(emitted)])
+            verdicts.append(verdict)
+        return verdicts
+
+    def _rows(self, node: Node, tasks: list[Task]) -> list[Distributions]:
+        assert not isinstance(node, Concatenate)
+        jobs: list[ScoreRows] = []
+        queries: list[Query] = []
+        for task in tasks:
+            assert isinstance(task.request, Row)
+            jobs.append(self._job(node, task, task.context(task.request), 1))
+            queries.append(Query.for_rows(jobs[-1], task.sequence.slot(node.model)))
+        scores, rows = self._score(node, jobs, queries)
+        if node.index == self._root:
+            for task, job, own in zip(tasks, jobs, torch.split(scores, 1), strict=True):
+                task.sequence.target_calls += 1
+                if task.sequence.want_logprobs:
+                    task.raw[job.context.pending] = own
+        return rows
+
+    def _job(self, node: Draft | Verify, task: Task, context: Context, num_rows: int) -> ScoreRows:
+        """Describe how the last ``num_rows`` rows of a context become distributions."""
+        sequence = task.sequence
+        params = sequence.params
+        return ScoreRows(
+            params=params,
+            temperature=None if params.greedy else node.temperature,
+            context=context,
+            start=len(context) + 1 - num_rows,
+            num_rows=num_rows,
+            prompt_length=sequence.num_prompt,
+            vocab_size=self._vocab_size,
+            history=sequence.history,
+            model=node.name,
+            noise=sequence.noise,
+            partial=getattr(node.model, "partial", False),
+        )
+
+    def _score(
+        self,
+        node: Draft | Verify,
+        jobs: list[ScoreRows],
+        queries: list[Query],
+        rows: list[int] | None = None,
+    ) -> tuple[torch.Tensor, list[Distributions]]:
+        """Call a node's model → scores [Σ num_rows, V], and each job's distributions.
+
+        ``rows``: which of the queries' rows are the jobs', where they are not the same.
+        """
+        model: LanguageModel = node.model
+        began = time.perf_counter()
+        scores = model.score(queries)
+        seconds = time.perf_counter() - began
+        for observer in self._observers:
+            observer.forwarded(node.index, 1, seconds)
+        if rows is not None:
+            scores = scores[rows]
+        return scores, distributions(jobs, scores)
+
+    def _checks_trees(self, node: Verify) -> bool:
+        """Return whether several drafts are checked in one slot of the node's model.
+
+        They are not where a drafter without trees reads the model's states draft by draft.
+        """
+        owner = node.model.cache_owner
+        return takes_trees(node.model) and all(
+            takes_trees(leaf.model) or leaf.model.cache_owner is not owner
+            for leaf in walk(node.below)
+            if isinstance(leaf, Draft) and leaf.num_drafts > 1
+        )
+
+
+def _most_drafts(node: Verify) -> int:
+    """Return the largest number of drafts that a leaf below makes of one place."""
+    leaves = [leaf for leaf in walk(node.below) if isinstance(leaf, Draft)]
+    return max(leaf.num_drafts for leaf in leaves)
+
+
+def with_logprobs(task: Task, verdict: Verdict, rows: torch.Tensor) -> Verdict:
+    """Add log-probabilities of the next emitted tokens that have none, from raw scores [R, V]."""
+    known = len(verdict.logprobs)
+    tokens = verdict.emitted.tokens[known : known + len(rows)]
+    values = (*verdict.logprobs, *logprobs(rows, tokens))
+    verdict = dataclasses.replace(verdict, logprobs=values)
+    k = task.sequence.num_top_logprobs
+    if not k:
+        return verdict
+    best = (*verdict.top_logprobs, *top_logprobs(rows, k))
+    return dataclasses.replace(verdict, top_logprobs=best)
