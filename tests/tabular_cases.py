@@ -101,4 +101,4 @@ def drive(coroutine, interpreter):
         except StopIteration as stop:
             return stop.value
         interpreter._prefetch([request])
-        answer = max(interpreter._branches(request), key=lambda branch: branch[0])[1]
+        answer = max(interpreter._answers(request), key=lambda branch: branch[0])[1]

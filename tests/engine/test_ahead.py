@@ -133,12 +133,12 @@ def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
 
         return real(self, slow if late == "draft" else work)
 
-    def score(self, *args, own=answers.Answers._score):
+    def score(self, *args, own=answers.Responder._score):
         time.sleep(0.02 if late == "target" else 0.0)
         return own(self, *args)
 
     monkeypatch.setattr(Beside, "start", start)
-    monkeypatch.setattr(answers.Answers, "_score", score)
+    monkeypatch.setattr(answers.Responder, "_score", score)
     assert [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)] == usual
     assert model.generate(PROMPTS[0], **options).token_ids == usual[0]
 

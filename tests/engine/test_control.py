@@ -152,12 +152,12 @@ def test_control_beside_adaptive_windows_and_limits(rule):
 class Peeking(ExactInterpreter):
     """Changes the budget within a round: by the value of the token that it has just seen."""
 
-    def _drafts(self, node, context, limit, states):
+    def _leaf_proposals(self, node, context, limit, states):
         return [
             Outcome(
                 o.probability, (o.value[0].truncated(2 - (o.value[0].tokens[1:] == (0,))), states)
             )
-            for o in super()._drafts(node, context, limit, states)
+            for o in super()._leaf_proposals(node, context, limit, states)
         ]
 
 

@@ -41,7 +41,7 @@ def test_follow_up_rows_are_recorded_and_draws_are_not():
     def worst(request):
         """Reject at once, so that the rest of the draft must be resampled."""
         interpreter._prefetch([request])
-        branches = interpreter._branches(request)
+        branches = interpreter._answers(request)
         if isinstance(request, Propose):
             return branches[-1][1]
         return min(branches, key=lambda b: getattr(b[1], "num_accepted", 0))[1]

@@ -29,7 +29,7 @@ from hierspec.core.distributions import (
 )
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
-from hierspec.engine.answers import Answers
+from hierspec.engine.answers import Responder
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers.registry import get
@@ -401,7 +401,7 @@ def test_a_draft_and_a_check_are_one_wait_each(
     tiny_family, pretend, monkeypatch, name, temperature
 ):
     waits: dict[str, set[int]] = {"Propose": set(), "Check": set()}
-    answer = Answers.answer
+    answer = Responder.answer
 
     def counted(self, tasks):
         before = len(pretend.waits)
@@ -409,7 +409,7 @@ def test_a_draft_and_a_check_are_one_wait_each(
         waits[type(tasks[0].request).__name__].add(len(pretend.waits) - before)
         return out
 
-    monkeypatch.setattr(Answers, "answer", counted)
+    monkeypatch.setattr(Responder, "answer", counted)
     hierarchy = built(tiny_family, stacks(tiny_family)[name], "cuda")
     options = {"top_p": 0.9, "top_k": 50} if temperature else {}
     tokens_of(hierarchy, temperature=temperature, max_new_tokens=16, seed=3, **options)

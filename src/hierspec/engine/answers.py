@@ -29,7 +29,7 @@ from .observers import Checks, Observer
 from .sequences import Task
 
 
-class Answers:
+class Responder:
     """Answers the requests of rounds in progress.
 
     Args:

@@ -20,7 +20,7 @@ from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import LookUp, drafter_of
 
-from .answers import Answers, with_logprobs
+from .answers import Responder, with_logprobs
 from .metrics import Metrics
 from .observers import Observer, Teaching
 from .sequences import Group, LiveSequence, Place, Task
@@ -45,7 +45,7 @@ class Runtime:
         learners = [model for model in leaves if isinstance(model, LookUp) and model.learns]
         if learners:
             self.observe(Teaching(root.index, learners))
-        self._answers = Answers(root, vocab_size, self._observers)
+        self._responder = Responder(root, vocab_size, self._observers)
         self._groups: dict[Hashable, Group] = {}
         self._places: dict[Verify, Mapping[int, Place]] = {}
 
@@ -104,7 +104,7 @@ class Runtime:
 
     def _answered(self, asking: list[Task]) -> list[Any]:
         began = time.perf_counter()
-        answers = self._answers.answer(asking)
+        answers = self._responder.answer(asking)
         seconds = time.perf_counter() - began
         for observer in self._observers:
             observer.answered(asking, answers, began, seconds)
