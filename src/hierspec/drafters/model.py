@@ -116,7 +116,7 @@ class ModelDrafter:
             assert self.following is not None
             # Rows that nobody edits need no version counters.
             with torch.inference_mode():
-                self.grow(drafts, self.following_step(self.following, drafts, sampler))
+                self.grow(drafts, self.follow(self.following, drafts, sampler))
         proposals = [draft.proposal(self.node.index) for draft in drafts]
         return Drafts(proposals, self.forwards, self.seconds)
 
@@ -205,9 +205,7 @@ class ModelDrafter:
         slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
         return jobs, [Query.for_rows(job, slot) for job, slot in zip(jobs, slots, strict=True)]
 
-    def following_step(
-        self, model: FollowingModel, drafts: Sequence[Growing], sampler: Sampler
-    ) -> Step:
+    def follow(self, model: FollowingModel, drafts: Sequence[Growing], sampler: Sampler) -> Step:
         """Return a step of a model that goes on from its last call, with one sampler for all."""
         after = None
 
