@@ -113,7 +113,7 @@ class Profile:
             assert found is not None, "the target drafts for nobody"
             return {**found, "num_speculative_tokens": budget, **more}
 
-        def joined(*parts: list[dict[str, Any]], **more: int) -> list[dict[str, Any]]:
+        def concatenated(*parts: list[dict[str, Any]], **more: int) -> list[dict[str, Any]]:
             return [{"method": "concatenate", "parts": list(parts), **more}]
 
         if chain.order == "chain":
@@ -122,12 +122,12 @@ class Profile:
                 bonus = {"bonus": False} if i in chain.dropped_bonus else {}
                 levels.append(level(i, budget, **({"verify": rule} if at else {}), **bonus))
                 if at and chain.tail:
-                    levels = joined(levels, [level(chain.levels[0], chain.tail)])
+                    levels = concatenated(levels, [level(chain.levels[0], chain.tail)])
             return levels
         (small, mid, _), (n, m) = chain.levels, chain.budgets
         if chain.order == "interleaved":
-            return joined([level(small, n)], [level(mid, 1)], repeat=m)
-        return joined([level(mid, m)], [level(small, n)], repeat=1)
+            return concatenated([level(small, n)], [level(mid, 1)], repeat=m)
+        return concatenated([level(mid, m)], [level(small, n)], repeat=1)
 
 
 def load_profile(path: str | Path, force: bool = False) -> Profile:

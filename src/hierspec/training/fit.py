@@ -1,4 +1,4 @@
-"""The training loop: optimisers, schedule, checkpoints, a progress bar. It knows no model.
+"""The training loop: optimisers, schedule, checkpoints, a progress bar, for any module.
 
 Everything trained here goes through :func:`fit`: a module, an objective that returns the loss of a
 step, and a schedule. A step depends on its number and the seed alone, so an interrupted run goes on
@@ -65,7 +65,7 @@ class Schedule:
         return min(1.0, rising, falling)
 
     def done(self, step: int, seconds: float) -> float:
-        """Return the share of the training that is behind; it ends at 1."""
+        """Return the share of the training that is done; it ends at 1."""
         return step / self.steps
 
     @property
@@ -104,7 +104,7 @@ class TimedSchedule(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """What an objective may depend on: nothing else changes from step to step."""
+    """All that an objective may depend on besides its own constants."""
 
     number: int
     done: float  # share of the steps, 0 to 1
@@ -154,20 +154,20 @@ def fit(
     optimisers: Optimisers = muon_and_adamw,
     console: Console | None = None,
 ) -> dict[str, int]:
-    """Train ``model`` in place; returns what a model card needs.
+    """Train ``model`` in place; return its steps, tokens and seconds.
 
-    Checkpoints go to ``folder/{label}.pt`` about every minute, and training goes on from the one
-    that is there; a line per ten steps goes to ``folder/{label}.jsonl``.
+    A checkpoint is written to ``folder/{label}.pt`` about every minute, and training resumes from
+    it; a line per ten steps goes to ``folder/{label}.jsonl``.
 
     Args:
         stop_after: end early as if interrupted (for tests).
         console: shows the bar; default: standard output.
 
     Raises:
-        KeyboardInterrupt: stopped; where it hits a loss being computed, no step is lost.
+        KeyboardInterrupt: stopped; no step is lost if a loss was being computed.
     """
     built = optimisers(model, schedule)
-    groups = [(group, group["lr"]) for one in built for group in one.param_groups]
+    groups = [(group, group["lr"]) for optimiser in built for group in optimiser.param_groups]
     path, step, seconds = folder / f"{label}.pt", 0, 0.0
     if path.exists():
         saved = torch.load(path, weights_only=True)
@@ -175,7 +175,7 @@ def fit(
         for optimiser, state in zip(built, saved["optimisers"], strict=True):
             optimiser.load_state_dict(state)
         # Loading replaces the groups; the full rates stay the schedule's, should it have changed.
-        loaded = (group for one in built for group in one.param_groups)
+        loaded = (group for optimiser in built for group in optimiser.param_groups)
         groups = [(group, rate) for group, (_, rate) in zip(loaded, groups, strict=True)]
         step, seconds = saved["step"], saved["seconds"]
 

@@ -14,7 +14,7 @@ def distances(
     """Return KL(teacher ‖ student) in nats and TV(teacher, student), means over the rows.
 
     Args:
-        weights: [N] of the rows; ``None``: all are equal.
+        weights: [N], of the rows; ``None``: equal weights.
     """
     log_p = teacher.float().log_softmax(-1)
     log_q = student.float().log_softmax(-1)
@@ -27,9 +27,9 @@ def distances(
 
 
 def kl_then_tv(kl: torch.Tensor, tv: torch.Tensor, done: float) -> torch.Tensor:
-    """Mix a loss that starts as the KL divergence, which is easy to follow, and ends as TV.
+    """Mix a loss that starts as KL, which is easier to optimise, and ends as TV.
 
-    What a draft is worth is its acceptance, 1 − TV.
+    The acceptance of a draft is 1 − TV.
 
     Args:
         done: share of the steps, 0 to 1.

@@ -1,4 +1,4 @@
-"""What a training begins with: where its file goes, the models, and windows that fit them."""
+"""Before a training: its output file, its models, and the width of its windows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hierspec.zoo import registry
 
 
 def output_file(model: str, output: Path | None, name: str) -> Path:
-    """Return where heads go: beside a model in a directory, else only where one says.
+    """Return the file for trained heads: ``output``, or ``name`` in the model's directory.
 
     Raises:
-        HierspecError: no place for them, or a name that does not end as it must.
+        HierspecError: neither is there, or ``output`` does not end in ``.safetensors``.
     """
     if output is not None:
         path = output / name if output.is_dir() else output
@@ -45,7 +45,7 @@ def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tu
     Raises:
         HierspecError: an unknown dtype, or a model that cannot be loaded.
     """
-    known = {str(one).removeprefix("torch."): one for one in DTYPES}
+    known = {str(d).removeprefix("torch."): d for d in DTYPES}
     if dtype != "auto" and dtype not in known:
         raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
     source = registry.resolve(model) if registry.can_resolve(model) else model

@@ -17,7 +17,7 @@ from hierspec.utils.files import probe, write_whole
 
 from .heads.data import from_files
 
-_KEYS = 2**63  # contexts and words are counted as numbers below it
+_KEYS = 2**63  # n-grams are counted as integers below it
 _WHAT = "the n-gram table"
 
 

@@ -1,6 +1,6 @@
-"""Settings of an interrupted training: it is resumed or discarded, and never by accident.
+"""Settings of an interrupted training, so that it is resumed or discarded on purpose only.
 
-A training of other settings could not go on with its checkpoints, and its end may delete them.
+A training with other settings could not use its checkpoints, and might delete them at its end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hierspec.errors import HierspecError
 from hierspec.utils.files import write_whole
 
 _FILE = "settings.json"
-_OPTIONS = {"learning_rate": "--lr"}  # where an option is not called as its setting is
+_OPTIONS = {"learning_rate": "--lr"}  # where an option is not named like its setting
 _HASHED = {"texts": "the texts", "weights": "the model's weights"}
 
 
@@ -22,15 +22,15 @@ def check(folder: Path, wanted: Mapping[str, Any], give_up: str) -> None:
     """Refuse settings that are not those of the training in ``folder``.
 
     Args:
-        wanted: as JSON holds it; compared as far as it is known of both.
-        give_up: the option that gives the other training up.
+        wanted: as loaded from JSON; compared are the keys that both have.
+        give_up: the option that discards the other training.
 
     Raises:
         HierspecError: names what has changed, and the way out.
     """
-    held = _held(folder)
-    if changed := _changed(held, wanted):
-        named = ", ".join(_named(key, held[key], wanted[key]) for key in changed)
+    stored = _stored(folder)
+    if changed := _changed(stored, wanted):
+        named = ", ".join(_difference(key, stored[key], wanted[key]) for key in changed)
         raise HierspecError(
             f"{folder} holds a training of other settings ({named}): give the same ones to go on "
             f"with it, or {give_up} to give it up"
@@ -38,9 +38,9 @@ def check(folder: Path, wanted: Mapping[str, Any], give_up: str) -> None:
 
 
 def keep(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """Write into ``folder`` what the training there is of, beside what is known of it already."""
-    held = _held(folder)
-    known = wanted if _changed(held, wanted) else {**held, **wanted}
+    """Write the settings of the training in ``folder``; stored ones stay unless they disagree."""
+    stored = _stored(folder)
+    known = wanted if _changed(stored, wanted) else {**stored, **wanted}
     write_whole(folder / _FILE, json.dumps(known), "the settings")
 
 
@@ -53,11 +53,11 @@ def once(path: Path, make: Callable[[], Any]) -> Any:
     return value
 
 
-def _changed(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    return [key for key in wanted if key in held and held[key] != wanted[key]]
+def _changed(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    return [key for key in wanted if key in stored and stored[key] != wanted[key]]
 
 
-def _held(folder: Path) -> dict[str, Any]:
+def _stored(folder: Path) -> dict[str, Any]:
     path = folder / _FILE
     if not path.is_file():
         return {}
@@ -67,14 +67,14 @@ def _held(folder: Path) -> dict[str, Any]:
         raise HierspecError(f"cannot read {path} ({error}): delete {folder}") from None
 
 
-def _named(key: str, before: Any, now: Any) -> str:
+def _difference(key: str, before: Any, now: Any) -> str:
     if key in _HASHED:
         return _HASHED[key]
     option = _OPTIONS.get(key, f"--{key.replace('_', '-')}")
-    return f"{option} was {_shown(before)}, is {_shown(now)}"
+    return f"{option} was {_value_text(before)}, is {_value_text(now)}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return "not given" if value is None else str(value)

@@ -2,8 +2,8 @@
 
 ``features.bin`` holds, per token, the hidden states after the layers that a drafter reads and after
 the last one, bfloat16, so that a pass over the texts costs the drafter alone and the target's
-distribution is one matrix product away. ``texts.jsonl`` says what lies where, and is written after
-the numbers it speaks of; more texts are added at the end.
+distribution is one matrix product away. ``texts.jsonl`` lists the texts in the same order; it is
+written after the features, and more texts are appended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hierspec.profiling.settings import Report
 from .models import hidden_states
 from .texts import Text
 
-_BATCH = 2048  # tokens that go through the target at once
+_BATCH = 2048  # tokens of one forward of the target
 _BYTES = 2  # of a bfloat16
 _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough to mix them
 
@@ -32,7 +32,7 @@ _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough
 def progress_reporter(
     report: Report, what: str, share: float = 0.0, most: float = math.inf
 ) -> Callable[[int], bool]:
-    """Return a callback for :meth:`FeatureStore.extend`: it reports tokens, ends at ``most``."""
+    """Return a callback for :meth:`FeatureStore.extend` to report tokens and stop at ``most``."""
 
     def goes_on(tokens: int) -> bool:
         report(f"{what}: {tokens // 10_000 * 10} k tokens", share)
@@ -45,10 +45,10 @@ class FeatureStore:
     """Texts and their features.
 
     Args:
-        folder: made where it is missing.
+        folder: created if it is missing.
         backend: the frozen target.
         layers: after which its hidden states are kept, besides the last.
-        most_bytes: ``features.bin`` does not grow beyond.
+        most_bytes: largest size of ``features.bin``.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class FeatureStore:
             if self.tokens + len(ids) > held:
                 break
             counts = tuple((low, high) for low, high in row["counts"])
-            self._note(Text(row["key"], ids, counts, row["group"], row.get("domain", "")))
+            self._append(Text(row["key"], ids, counts, row["group"], row.get("domain", "")))
 
-    def _note(self, text: Text) -> None:
+    def _append(self, text: Text) -> None:
         self.texts.append(text)
         self.starts.append(self.tokens)
         self.seen.add(text.key)
@@ -93,7 +93,7 @@ class FeatureStore:
     ) -> None:
         """Add texts while there is room and ``goes_on(tokens added)`` is true.
 
-        Texts of fewer than three tokens teach nothing.
+        Texts of fewer than three tokens are left out.
         """
         added, data = 0, self.folder / "features.bin"
         size = self.tokens * self.width * _BYTES
@@ -108,7 +108,7 @@ class FeatureStore:
                 with (self.folder / "texts.jsonl").open("a", encoding="utf-8") as index:
                     index.writelines(json.dumps(asdict(text)) + "\n" for text in batch)
                 for text in batch:
-                    self._note(text)
+                    self._append(text)
                     added += len(text.ids)
                 if not goes_on(added):
                     break
@@ -132,11 +132,11 @@ class FeatureStore:
         return rows.view(torch.bfloat16).float().unflatten(1, (self.parts, -1))
 
     def numbers(self, group: str = "") -> list[int]:
-        """Return which texts are learnt from, or measured on as a group."""
+        """Return the numbers of the texts of a group; ``""``: those to train on."""
         return [i for i, text in enumerate(self.texts) if text.group == group]
 
     def groups(self) -> list[str]:
-        """Return the names of the groups that are measured on."""
+        """Return the names of the held-out groups."""
         return sorted({text.group for text in self.texts if text.group})
 
 
@@ -145,7 +145,7 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
     for text in texts:
         if len(text.ids) < 3 or not text.counts:
             continue
-        if batch and sum(len(one.ids) for one in batch) + len(text.ids) > _BATCH:
+        if batch and sum(len(held.ids) for held in batch) + len(text.ids) > _BATCH:
             yield batch
             batch = []
         batch.append(text)
@@ -155,10 +155,10 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
 
 @dataclass(slots=True)
 class Passes:
-    """Endless passes over the texts that are learnt from; a step's texts depend on them alone.
+    """Endless shuffled passes over the training texts, which with the seed decide every step.
 
     Attributes:
-        size: most places in a batch; a longer text is a batch of its own.
+        size: most positions in a batch; a longer text is a batch of its own.
         cut: tokens at the end of a text that predict nothing.
     """
 

@@ -1,9 +1,9 @@
-"""What a drafter of its own weights learns from: conversations and plain texts, as token ids.
+"""Training texts of drafters with weights of their own: conversations and plain texts, as ids.
 
 A line of a ``.jsonl`` file with ``messages`` (``role`` and ``content`` each) is a conversation: it
-goes through the model's chat template, and what the assistant says counts. Every other text counts
-as a whole. What is in a text's way to the held-out part is its beginning alone, so that several
-answers to one prompt stay together.
+goes through the model's chat template, and the assistant's turns are learnt. Every other text is
+learnt as a whole. Whether a text is held out depends on its beginning alone, so several answers to
+one prompt stay together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hierspec.utils.prompts import read_prompt_file
 
 HELD_OUT = "held out"
 _LINES = (".jsonl", ".ndjson")
-_HELD_OUT = 20  # one text in so many is measured on
+_HELD_OUT = 20  # one text in this many is held out
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Text:
     """Token ids of one text.
 
     Attributes:
-        key: tells it from all others.
+        key: a hash that identifies it.
         counts: [start, end) of the tokens to be predicted.
-        group: measured on, under this name; empty where it is learnt from.
-        domain: what it is about, where its line says so.
+        group: name of the held-out group it belongs to; empty for a training text.
+        domain: label of its subject, from the key ``domain`` of its line.
     """
 
     key: str
@@ -55,7 +55,7 @@ def read(
     ``longest`` tokens.
 
     Args:
-        group: of all texts; default: one in twenty is held out, the rest is learnt from.
+        group: of all texts; default: one in twenty is held out, the rest is trained on.
 
     Raises:
         HierspecError: a file that cannot be read, or a line that is no text.
@@ -84,7 +84,7 @@ def _rows(file: Path) -> Iterator[tuple[str | list[Mapping[str, str]], str]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             if number == len(lines):
-                return  # it has no end yet: somebody is writing it
+                return  # incomplete: it is still being written
             raise HierspecError(f"{file}, line {number}: not JSON ({error})") from None
         found = _row(row)
         if found is None:
@@ -101,11 +101,11 @@ def _row(row: Any) -> str | list[Mapping[str, str]] | None:
         return None
     messages = row.get("messages")
     if isinstance(messages, list):
-        fine = all(
+        valid = all(
             isinstance(m, Mapping) and isinstance(m.get("role"), str) and "content" in m
             for m in messages
         )
-        return messages if fine and messages else None
+        return messages if valid and messages else None
     text = row.get("text")
     return text if isinstance(text, str) else None
 
@@ -132,14 +132,14 @@ def _text(
 def _conversation(
     messages: Sequence[Mapping[str, str]], tokenizer: Any, longest: int
 ) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-    """Return ids of a conversation, and which the assistant writes, its end of turn included."""
+    """Return a conversation's ids, and [start, end) of the assistant's turns with their end."""
     if not getattr(tokenizer, "chat_template", None):
         raise HierspecError(
             "conversations need a model with a chat template; this one's tokenizer has none: give "
             "texts instead"
         )
 
-    def written(count: int, asks: bool) -> str:
+    def rendered(count: int, asks: bool) -> str:
         try:
             return tokenizer.apply_chat_template(
                 list(messages[:count]), tokenize=False, add_generation_prompt=asks
@@ -153,13 +153,13 @@ def _conversation(
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before, after = written(i, True), written(i + 1, False)
+        before, after = rendered(i, True), rendered(i + 1, False)
         if not (before.startswith(done) and after.startswith(before)):
             raise HierspecError("the chat template rewrites earlier messages: give texts instead")
-        # A prompt and its answer are tokenized apart, as they are when the answer is generated.
+        # A prompt and its answer are tokenized separately, as in generation.
         ids += _ids(tokenizer, before[len(done) :])
         answer = _ids(tokenizer, after[len(before) :])
-        counts.append((len(ids), len(ids) + _ended(answer, tokenizer)))
+        counts.append((len(ids), len(ids) + _turn_length(answer, tokenizer)))
         ids += answer
         done = after
     kept = [(low, min(high, longest)) for low, high in counts if low < longest]
@@ -170,7 +170,7 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _ended(answer: list[int], tokenizer: Any) -> int:
+def _turn_length(answer: list[int], tokenizer: Any) -> int:
     """Count the ids of a turn up to the end of text; what follows is the template's."""
     end = tokenizer.eos_token_id
     return answer.index(end) + 1 if end in answer else len(answer)

@@ -1,7 +1,7 @@
 """Windows of text to train on, cut by step number alone, and windows to measure on.
 
 A pass is one shuffled concatenation of documents, cut into windows that are shuffled too. Batch
-``s`` is the ``s``-th handful of them, so training resumes at any step without stored state.
+``s`` is the ``s``-th group of them, so training resumes at any step without stored state.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stream:
         """Return inputs and next tokens of a step, both [rows, width].
 
         A pass is cut into windows and these are taken in a shuffled order: neighbouring windows
-        are from the same document, and would make a batch of one opinion.
+        are from the same document, so a batch of them would lack variety.
         """
         per_pass = (self.tokens_per_pass - 1) // width
         windows = []
@@ -73,7 +73,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutWindows:
-    """Which held-out text is read: ``count`` windows of ``width`` tokens, evenly spread."""
+    """Held-out text to measure on: ``count`` windows of ``width`` tokens, evenly spread."""
 
     count: int = 32
     width: int = 512

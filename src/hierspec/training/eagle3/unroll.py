@@ -103,7 +103,7 @@ def _spread(x: Tensor, rows: Tensor, batch: int, length: int) -> Tensor:
 
 
 def _shift_back(x: Tensor) -> Tensor:
-    """Shift [B, T, …] so that every row is where its next one was."""
+    """Shift [B, T, …] by one row: row t of the result is row t − 1."""
     return F.pad(x[:, :-1], (0, 0, 0, 0, 1, 0))
 
 

@@ -198,7 +198,7 @@ def _tokenizer(corpus: Corpus, plan: FamilyPlan, out: Path, work: Path) -> Token
     """Train the tokenizer once, keep it with the checkpoints and copy it beside the models."""
     folder = work / "tokenizer"
     if not (folder / "tokenizer_config.json").is_file():
-        # A third of the tests: they have names of their own, but must not set the tone.
+        # A third of the tests: they have names of their own, but must not dominate the merges.
         tests = [d.text for d in corpus.train if d.is_test][::3]
         library = [d.text for d in corpus.train if not d.is_test]
         save_tokenizer(train_tokenizer(library + tests, plan.vocab_size), folder)

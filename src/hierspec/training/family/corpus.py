@@ -29,7 +29,7 @@ LICENCE = "PSF-2.0"
 HELD_OUT_PERCENT = 3
 MAX_FILE_BYTES = 400_000
 
-# Names, relative to the standard library, that are not code a person wrote to be read.
+# Files, relative to the standard library, that are not code written to be read by people.
 EXCLUDED = (
     "site-packages/*",
     "dist-packages/*",
@@ -79,7 +79,7 @@ class Corpus:
 
     @property
     def sha256(self) -> str:
-        """Identifies the text, so that a rebuilt zoo can say whether it saw the same."""
+        """Hash of all text, by which a rebuilt zoo can show that it was trained on the same."""
         digest = hashlib.sha256()
         for document in (*self.train, *self.held_out):
             digest.update(document.name.encode() + b"\0" + document.text.encode() + b"\0")
@@ -118,8 +118,8 @@ def load_corpus(max_files: int | None = None) -> Corpus:
 def functions_with_docstrings(document: Document) -> list[str]:
     """Return functions of a file as texts of their own: ``def f(...):``, docstring, body.
 
-    Prompts for code completion often look like this and nothing else, so the models get to see
-    texts that start at a ``def``. Methods are left out: they make no sense without their class.
+    Prompts for code completion often are just this, so the models also learn from texts that start
+    at a ``def``. Methods are left out: they make no sense without their class.
     """
     try:
         tree = ast.parse(document.text)

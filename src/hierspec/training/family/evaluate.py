@@ -1,4 +1,4 @@
-"""What the zoo's models are worth to each other: held-out loss, acceptance, argmax agreement.
+"""How well the zoo's models draft for each other: held-out loss, acceptance, argmax agreement.
 
 Acceptance is 1 − TV of two next-token distributions; at temperature 0 it is the share of equal
 argmaxes. All figures are means over the same held-out windows, every position of them.
@@ -34,14 +34,14 @@ CALIBRATE_EPS, CALIBRATE_ACCEPTANCE = 0.1, 0.96
 
 def load_llama(source: WeightSource, dtype: torch.dtype = torch.bfloat16) -> Llama:
     """Load a zoo model in the form used for training, which shows its early exits."""
-    c = source.config
+    config = source.config
     shape = Shape(
-        c.hidden_size,
-        c.num_hidden_layers,
-        c.num_attention_heads,
-        c.intermediate_size,
-        c.vocab_size,
-        c.max_position_embeddings,
+        config.hidden_size,
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        config.intermediate_size,
+        config.vocab_size,
+        config.max_position_embeddings,
     )
     model = Llama(shape, dtype)
     with torch.no_grad():
@@ -113,7 +113,7 @@ def _acceptances(scores: list[torch.Tensor], temperature: float) -> torch.Tensor
 
 
 def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor) -> None:
-    """Find what makes α(trunk, large) .96 at eps = .1, and write it to ``folder``."""
+    """Find the noise scale that makes α(trunk, large) .96 at eps = .1; write it to ``folder``."""
     windows = HeldOutWindows(8, 256).cut(tokens)[:, :-1]
     model = load_llama(trunk)
     rms = torch.zeros(model.shape.layers)
@@ -122,13 +122,13 @@ def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor) -> None:
     for number, layer in enumerate(model.model.layers):
         x = layer(x, rope, None)
         rms[number] = x.float().pow(2).mean(-1).sqrt().mean()
-    law = model.logits(model(windows)[-1]).float().softmax(-1)
+    target = model.logits(model(windows)[-1]).float().softmax(-1)
     start = inflate(trunk, folder, CALIBRATE_EPS)
     scale, found = 0.5, 0.0
     for _ in track(range(6), description="calibrating eps", transient=True):
         measure = Calibration(scale, tuple(round(v, 4) for v in rms.tolist()))
         large = load_llama(replace(start, calibration=measure))
-        found = acceptance(law, large.logits(large(windows)[-1]).float().softmax(-1))
+        found = acceptance(target, large.logits(large(windows)[-1]).float().softmax(-1))
         if abs(found - CALIBRATE_ACCEPTANCE) < 0.001:
             break
         scale *= min(4.0, max(0.25, (1 - CALIBRATE_ACCEPTANCE) / max(1e-4, 1 - found)))

@@ -108,7 +108,7 @@ class _Attention(nn.Module):
         query, key = rotate(query, *rope), rotate(key, *rope)
         if cache is not None:
             key, value = cache.extend(self, key, value)
-        causal = width > 1  # several tokens only ever come first, one alone sees all before it
+        causal = width > 1  # several tokens only come first; a single one attends to all before it
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
         mixed = mixed.transpose(1, 2).reshape(rows, width, hidden)
         return F.linear(mixed, self.o_proj.weight.to(x.dtype))

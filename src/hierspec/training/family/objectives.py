@@ -1,11 +1,11 @@
-"""What the shipped family learns: the trunk the text, the small models the trunk's distributions.
+"""Losses of the shipped family: next-token loss for the trunk, distillation for small models.
 
 The trunk has next-token loss at the last exit and at one random early exit per step.
 
-What a draft is worth is its acceptance, 1 − TV(trunk, draft) on the text met while decoding. That
-text is the trunk's own, at the temperatures users choose; so a part of the students' batches is
-text the trunk wrote. Their loss starts as a KL divergence, which is easy to follow, and becomes the
-total variation itself. All students share each forward pass of the trunk, the most expensive part
+The acceptance of a draft is 1 − TV(trunk, draft) on the text met while decoding. That text is the
+trunk's own, at the temperatures users choose; so part of the students' batches is text the trunk
+wrote. Their loss starts as a KL divergence, which is easier to optimise, and becomes the total
+variation itself. All students share each forward pass of the trunk, the most expensive part
 of a step.
 """
 
@@ -27,8 +27,8 @@ from hierspec.utils.files import write_whole
 from .model import EXITS, SHAPES, Llama, Shape, continue_rows
 
 EXIT_WEIGHT = 0.3
-# Early exits first learn from the text, then from the last exit: what counts for a draft is that
-# its distribution is near the last exit's.
+# Early exits first learn from the text, then from the last exit: a draft is accepted if its
+# distribution is near the last exit's.
 EXIT_DISTILL_FROM = 0.4
 
 STUDENTS = ("mid", "small")

@@ -1,4 +1,4 @@
-"""A frozen model over windows of text, and how far its exits are from its last layer."""
+"""A frozen model's hidden states, and the distance of its exits from its last layer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Frozen:
         """Return hidden states [rows · width, d] of ids [rows, width]: per exit, then the last."""
         rows, width = ids.shape
         if width > self._capacity or rows > len(self._caches):
-            # What a cache holds from an earlier batch is written over from position 0 on.
+            # Later batches overwrite the caches from position 0 on.
             self._capacity = max(width, self._capacity)
             self._caches = [self.backend.new_cache(self._capacity) for _ in range(rows)]
         spans = [Span(cache, 0, width) for cache in self._caches[:rows]]
@@ -75,7 +75,7 @@ class Frozen:
 
     @torch.no_grad()
     def measure(self, heads: Heads, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Sum what drafts are worth over the rows of states [N, d]: [exits, 4] float64.
+        """Return sums of :data:`FIGURES` over the rows of states [N, d]: [exits, 4] float64.
 
         Acceptance is 1 − TV at temperature 1, agreement whether the argmaxes are equal; then KL in
         nats, over the tokens that a head scores, and the mass the last layer gives to those.

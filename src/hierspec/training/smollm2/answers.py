@@ -1,8 +1,8 @@
 """Conversations to learn from: prompts of ours and of the model's own, answered by the model.
 
-What a drafter meets is what its target writes, so that is what it learns from. Half of the prompts
-come from templates; the others the model makes up itself, which gives what templates lack: the
-chat template's user turn is begun, and the model goes on at temperature 1. Both are answered at
+A drafter meets the text of its target, so it is trained on that. Half of the prompts come from
+templates; for more variety the model makes up the others itself: the chat template's user turn is
+opened, and the model continues it at temperature 1. Both are answered at
 temperatures from 0 to 1 by the project's own engine, many side by side.
 
 Batches depend on the seed and their number alone, so an interrupted run goes on after its last
@@ -59,7 +59,7 @@ def write(
     passages: Passages,
     report: Callable[[float], None],
 ) -> Counter[str]:
-    """Add conversations to ``path`` (JSON lines) until there are enough; how many of each domain.
+    """Add conversations to ``path`` (JSON lines) until there are enough; return counts by domain.
 
     A line has ``messages``, ``domain``, ``temperature``, ``origin`` (``own`` or ``template``),
     ``finish_reason`` and ``batch``.
@@ -94,7 +94,7 @@ def _batch(
         *_made_up(plan, hierarchy, seed),
         *(prompt(rng, passages) for _ in range(plan.batch - plan.batch // 2)),
     ]
-    asked = [(one, apply_chat(hierarchy.tokenizer, one.text)) for one in prompts]
+    asked = [(each, apply_chat(hierarchy.tokenizer, each.text)) for each in prompts]
     # Of like length side by side: the batch ends when its last answer does.
     asked = sorted((a for a in asked if len(a[1]) <= _LONGEST), key=lambda a: len(a[1]))
     temperatures = [rng.choice(plan.temperatures) for _ in asked]
@@ -106,17 +106,17 @@ def _batch(
         sampling=[SamplingParams(temperature=t) for t in temperatures],
         seed=seed,
     )
-    for (one, _), temperature, result in zip(asked, temperatures, results, strict=True):
+    for (each, _), temperature, result in zip(asked, temperatures, results, strict=True):
         if not result.text.strip():
             continue
         yield {
             "messages": [
-                {"role": "user", "content": one.text},
+                {"role": "user", "content": each.text},
                 {"role": "assistant", "content": result.text},
             ],
-            "domain": one.domain,
+            "domain": each.domain,
             "temperature": temperature,
-            "origin": "own" if one.domain == OWN else "template",
+            "origin": "own" if each.domain == OWN else "template",
             "finish_reason": result.finish_reason,
         }
 
@@ -141,7 +141,7 @@ def _made_up(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[Trainin
 
 
 def _whole_batches(path: Path) -> list[dict[str, Any]]:
-    """Read what is there, without the batch in which an interruption fell."""
+    """Read the stored conversations, without a batch that was interrupted."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")

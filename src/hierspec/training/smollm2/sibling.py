@@ -46,7 +46,7 @@ from hierspec.zoo import fingerprint, registry, sibling
 
 _DEPTH = 5  # tokens of a draft whose yield is reported
 _LONGEST_DRAFT = 8  # tokens, of the drafts priced in :func:`choose`
-_PROMPT_WEIGHT = 0.2  # of a token that the model did not write, beside one that it did
+_PROMPT_WEIGHT = 0.2  # of a token of a prompt, relative to one that the model wrote
 _TIMED = 30  # calls
 _INPUT, _SCORES = 0.1, 0.5  # root mean squares to begin with
 
@@ -130,12 +130,12 @@ def train(
     report: Report = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:
-    """Train siblings of all sizes, and write the one that is worth most into ``output``.
+    """Train siblings of all sizes, and write the one that gains most into ``output``.
 
     The others lie beside it, in ``OUTPUT.training``, where an interrupted training goes on.
 
-    Returns what ``sibling.json`` says: settings, figures on held-out texts, and what each size is
-    worth.
+    Returns what ``sibling.json`` says: settings, figures on held-out texts, and the gain of each
+    size.
 
     Raises:
         HierspecError: no text to learn from, or a target that is not a Llama-shaped model with a
@@ -199,9 +199,9 @@ def train(
             "figures": measure(network, store, ids),
         }
         _write(folder / name, network, ids, source, described[name])
-    worth = choose(target, {name: folder / name for name in networks}, described)
-    best = max(worth, key=lambda name: worth[name]["speedup"])
-    described[best]["sizes"] = worth
+    gains = choose(target, {name: folder / name for name in networks}, described)
+    best = max(gains, key=lambda name: gains[name]["speedup"])
+    described[best]["sizes"] = gains
     network = networks[best]
     assert isinstance(network, SiblingNetwork)
     _write(output, network, ids, source, described[best])
@@ -260,7 +260,7 @@ def _objective(
     def objective(now: TrainingStep) -> Losses:
         numbers = passes.texts_of(now.number)
         rows, length = len(numbers), max(len(store.texts[i].ids) for i in numbers) - 1
-        size = max(settings.batch, rows * length)  # one form for what is compiled
+        size = max(settings.batch, rows * length)  # one shape, or it would be compiled again
         ids = torch.zeros(rows, length, dtype=torch.int64)
         last = torch.zeros(size, store.backend.hidden_size)
         weights = torch.zeros(size)
@@ -340,7 +340,7 @@ def _yields(kept: Tensor) -> Tensor:
 def choose(
     target: str, folders: dict[str, Path], described: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """Compute what each size is worth on this machine, by the planner's formula.
+    """Compute the speedup of each size on this machine, by the planner's formula.
 
     Returns by name: ``acceptance`` (held-out, temperature 1), ``cost`` (a call's time in target
     calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, a check
