@@ -625,7 +625,7 @@ def glad(choice, rng):
         return stop.value
 
 
-def drops_the_stopper(window, signals, state, real=drafting._kept):
+def drops_the_stopper(window, signals, state, real=drafting._keep_until_stop):
     """A chunk is cut before the token that its window stopped at."""
     n, stopped = real(window, signals, state)
     return (n - 1, True) if stopped and n > 1 else (n, stopped)
@@ -650,7 +650,7 @@ PLANTED = {
     "a device's tempered draws": (((readings, "locate", tempered_locate),), {"drafter": Device}),
     "multi-draft": (((multi_draft, "decide", glad),), {"rule": get("rrs")}),
     "a chunk's end": (
-        ((drafting, "_kept", drops_the_stopper),),
+        ((drafting, "_keep_until_stop", drops_the_stopper),),
         {"drafter": Device, "window": ConfidenceWindow(floor=0.1), "seed": 8},
     ),
     "penalties": (((sampling, "penalise", forgets_the_draft),), {"params": FREQUENCY}),
