@@ -1,4 +1,5 @@
-"""The floor plan: rooms import only what stands below them, and no files import in a circle.
+"""The floor plan: rooms import only what stands below them, and no files import in a circle; files
+are of one idea, and functions say what they do.
 
 ``docs/structure.md`` lists the rooms from the top of the house to its foundation; what is said
 there is what is checked here. Imports inside functions and under ``TYPE_CHECKING`` count like any
@@ -15,6 +16,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 PACKAGES = ("hierspec", "hierspec_papers")
+MOST_LINES = 400
+VERBS = """
+    adapt add answer append apply assign attach average begin build calibrate call cancel check
+    choose clear close collect combine compare compile compute continue convert copy count
+    create cut decide decode describe discard draft drain draw drop encode end enumerate
+    estimate evaluate expand export extend fill find finish flush follow forget format forward
+    free gather generate give group hand hold import interleave interpolate join keep label
+    learn leave let list load look make map mark match measure merge mix move name normalise
+    open order pack pad parse perturb pick place predict prepare price print prune queue
+    quantize raise read rebuild record refuse register release remember remove rename render
+    repeat replace report reproduce request reset resolve restore resume return reuse rewind
+    rotate round run save say scale schedule score search see select send serve set settle shift
+    shorten show shrink simulate skip sleep sort split stack start stop store stream strip sum
+    summarise swap take talk tell test time tokenize trace train trim truncate try turn unpack
+    unwrap update validate verify visit wait warn watch wrap write yield
+"""
 
 
 @cache
@@ -104,6 +121,26 @@ def test_no_files_import_in_a_circle():
 def test_the_package_opens_on_about_twenty_rooms():
     entries = [path for path in (SRC / "hierspec").iterdir() if path.name != "__pycache__"]
     assert len(entries) <= 26, sorted(path.name for path in entries)
+
+
+def test_a_file_is_one_idea():
+    """Past so many lines there is a second one."""
+    lengths = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
+    assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
+
+
+def test_functions_say_what_they_do():
+    """A docstring begins with a verb; properties are things. A missing verb may be added."""
+    verbs, others = set(VERBS.split()), []
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            is_property = any("property" in ast.unparse(one) for one in node.decorator_list)
+            words = (ast.get_docstring(node) or "").split()
+            if words and not is_property and words[0].strip(",.:;").lower() not in verbs:
+                others.append(f"{name}.{node.name}: {words[0]}")
+    assert others == []
 
 
 def test_the_core_knows_nothing_but_tensors_and_itself():
