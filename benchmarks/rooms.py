@@ -1,6 +1,6 @@
 """Count the rooms that a prompt, a proposal, a plan's options and a bench's options pass.
 
-    PYTHONPATH=CHECKOUT/src python benchmarks/rooms.py -o FILE
+    PYTHONPATH=CHECKOUT/src python benchmarks/rooms.py -o FILE [--before FILE OF AN OLDER LAYOUT]
 
 Four command lines run in this process while a profiler looks at the arguments of every function of
 the packages under ``src/``. A file is passed when one of its functions is handed the thing itself,
@@ -180,8 +180,9 @@ def tokenizer_folder(source: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--before", type=Path, help="what this script wrote of an older layout")
     args = parser.parse_args()
     import hierspec
 
@@ -191,9 +192,12 @@ def main() -> None:
     ).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         passed = journeys(source, Path(folder))
-    found = {"commit": commit, "layout": layout(source), "journeys": passed}
+    version = ".".join(map(str, sys.version_info[:3]))
+    found = {"commit": commit, "python": version, "layout": layout(source), "journeys": passed}
     for name, journey in passed.items():
         print(f"{name}: {journey['files']} files in {journey['rooms']} rooms", file=sys.stderr)
+    if args.before:
+        found = {"before": json.loads(args.before.read_text()), "after": found}
     text = json.dumps(found, indent=1)
     if args.output:
         args.output.write_text(text + "\n")

@@ -6,6 +6,7 @@ import json
 import runpy
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hierspec.bench.method_records import PairedRatio
@@ -585,6 +586,31 @@ def _less_by_spinning() -> list[str]:
     return [f"{round(10 * statistics.fmean(less)) * 10}"]
 
 
+def _rooms() -> list[Claim]:
+    """The layout before and after it was made anew."""
+    before, after = (data("rooms")[when] for when in ("before", "after"))
+
+    def both(name: str) -> list[object]:
+        return [f"{when['layout'][name]:,}" for when in (before, after)]
+
+    def passed(name: str) -> list[object]:
+        ways = (when["journeys"][name] for when in (before, after))
+        return [way[what] for way in ways for what in ("rooms", "files")]
+
+    page = "docs/adr/0007-rooms.md"
+    counts = {
+        "modules": "modules",
+        "modules_over_400_lines": "files of more than 400 lines",
+        "entries": "entries at the top of the package, data files among them",
+        "lines": "lines under `src/`",
+    }
+    way = "| rooms (files) passed by a {} | {{}} ({{}}) | {{}} ({{}}) |"
+    return [
+        *(Claim(page, f"| {said} | {{}} | {{}} |", partial(both, n)) for n, said in counts.items()),
+        *(Claim(page, way.format(name), partial(passed, name)) for name in after["journeys"]),
+    ]
+
+
 SIZES = _sizes()
 WAITING = [
     Claim(
@@ -609,4 +635,5 @@ GUIDE = (
     + TRAINED
     + SIZES
     + WAITING
+    + _rooms()
 )
