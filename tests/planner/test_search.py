@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from hierspec.planner.bound import lower_bound
+from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import PriceCache, latency
-from hierspec.planner.mixed import mixed
 from hierspec.planner.problem import parse_problem
 from hierspec.planner.search import EVERY, Shapes, plan
 
@@ -134,7 +134,7 @@ def test_orders_at_once_cost_what_each_costs(seed):
     rng = np.random.default_rng(seed)
     measured = random_measured(rng, 4, 5, longest=40, window=False)
     estimates = measured if seed % 3 == 0 else random_ideal(rng, 4, 5)
-    found = list(mixed(estimates, range(4)))
+    found = list(concatenations(estimates, range(4)))
     assert len(found) == 6
     for ms, chain in found:
         assert ms == pytest.approx(latency(estimates, chain).ms_per_token, rel=1e-12)

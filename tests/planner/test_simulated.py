@@ -11,7 +11,14 @@ import pytest
 from hierspec.core.nodes import walk
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
-from hierspec.planner.simulated import Drawn, Records, Replayed, constant_costs, root_of, simulated
+from hierspec.planner.simulated import (
+    Drawn,
+    Records,
+    Replayed,
+    constant_costs,
+    root_of,
+    simulate_chain,
+)
 from hierspec.profiling.curves import joint
 
 SHAPES = {
@@ -69,7 +76,7 @@ def test_prices_are_what_simulations_say(shape, make):
     """Four standard errors: with fresh seeds a right model fails once in 700 runs of the 24."""
     known, chain = make(1), SHAPES[shape]
     expected = latency(known, chain)
-    found = simulated(known, chain, "curves", rounds=3000, seed=7)
+    found = simulate_chain(known, chain, "curves", rounds=3000, seed=7)
     assert agrees(found, expected.ms_per_token)
     assert found.standard_error < 0.02 * expected.ms_per_token
     assert found.mean_acceptance_length == pytest.approx(expected.tokens_per_call, rel=0.05)
@@ -81,7 +88,9 @@ def test_independent_acceptances(shape):
     known, chain = estimates(2), SHAPES[shape]
     powers = known.survival[:, :, 1:2] ** np.arange(known.survival.shape[2])
     flat = dataclasses.replace(known, survival=powers)
-    assert agrees(simulated(known, chain, "iid", rounds=3000), latency(flat, chain).ms_per_token)
+    assert agrees(
+        simulate_chain(known, chain, "iid", rounds=3000), latency(flat, chain).ms_per_token
+    )
 
 
 def test_artificial_costs():
@@ -90,9 +99,9 @@ def test_artificial_costs():
     assert prices == pytest.approx([1.2, 6.0, 30.0, 125.0])
     flat = ideal(prices, np.zeros((4, 4)).tolist())
     flat = dataclasses.replace(flat, survival=known.survival)
-    found = simulated(known, chain, "curves", "artificial", rounds=3000)
+    found = simulate_chain(known, chain, "curves", "artificial", rounds=3000)
     assert agrees(found, latency(flat, chain).ms_per_token)
-    assert simulated(known, chain, "curves", prices, rounds=3000) == found
+    assert simulate_chain(known, chain, "curves", prices, rounds=3000) == found
     assert found.levels[0].milliseconds == pytest.approx(1.2 * found.levels[0].calls)
 
 
@@ -100,8 +109,10 @@ def test_classes_of_text_weigh_the_same_tokens():
     hard, easy = estimates(4), estimates(5)
     both = dataclasses.replace(hard, classes=(hard, easy))
     chain = SHAPES["three"]
-    found = simulated(both, chain, rounds=4000)
-    parts = [simulated(one, chain, rounds=2000, seed=at) for at, one in enumerate((hard, easy))]
+    found = simulate_chain(both, chain, rounds=4000)
+    parts = [
+        simulate_chain(one, chain, rounds=2000, seed=at) for at, one in enumerate((hard, easy))
+    ]
     assert agrees(found, latency(both, chain).ms_per_token)
     assert found.ms_per_token == pytest.approx(sum(part.ms_per_token for part in parts) / 2)
     assert found.target_calls == 4000
@@ -135,10 +146,10 @@ def test_a_recorded_draft_has_the_price_of_its_empirical_curve(budget):
     """To the last digit, once around: every draft counts once."""
     recorded, chain = records(), Chain((0, 3), (budget,))
     expected = latency(empirical(estimates(), recorded), chain)
-    found = simulated(estimates(), chain, recorded, rounds=400)
+    found = simulate_chain(estimates(), chain, recorded, rounds=400)
     assert found.ms_per_token == pytest.approx(expected.ms_per_token, rel=1e-12)
     assert found.mean_acceptance_length == pytest.approx(expected.tokens_per_call, rel=1e-12)
-    assert simulated(estimates(), chain, recorded, rounds=800).ms_per_token == pytest.approx(
+    assert simulate_chain(estimates(), chain, recorded, rounds=800).ms_per_token == pytest.approx(
         expected.ms_per_token, rel=1e-12
     )
 
@@ -156,7 +167,7 @@ def test_recorded_plans_have_the_price_of_the_empirical_curves(chain):
     """These records are independent, so in order or drawn anew is all one."""
     recorded = records()
     expected = latency(empirical(estimates(), recorded), chain).ms_per_token
-    assert agrees(simulated(estimates(), chain, recorded, rounds=4000), expected)
+    assert agrees(simulate_chain(estimates(), chain, recorded, rounds=4000), expected)
 
 
 def test_records_that_are_too_short_go_on_with_the_next():
@@ -175,7 +186,7 @@ def test_records_that_are_too_short_go_on_with_the_next():
 def test_recorded_drafts_keep_the_lengths_they_had():
     known = windowed()
     recorded = Records({0: [3, 0, 1]}, {(0, 3): [2, 0, 1]})
-    found = simulated(known, Chain((0, 3), (2,)), recorded, rounds=3)
+    found = simulate_chain(known, Chain((0, 3), (2,)), recorded, rounds=3)
     assert found.levels[0].calls == 2 + 0 + 1
     assert found.num_tokens == (2 + 0 + 1) + 3
     check = known.verify_ms[0, 3]
@@ -186,11 +197,11 @@ def test_recorded_drafts_keep_the_lengths_they_had():
 def test_records_of_a_profile():
     pair = {"drafter": 0, "verifier": 2, "lengths": [4, 4], "kept": [1, 4]}
     other = {"drafter": 0, "verifier": 1, "lengths": [4, 4], "kept": [0, 2]}
-    recorded = Records.of([pair, other])
+    recorded = Records.from_pairs([pair, other])
     assert recorded.lengths == {0: [4, 4]}
     assert recorded.kept == {(0, 2): [1, 4], (0, 1): [0, 2]}
     with pytest.raises(ValueError, match="measure it again"):
-        Records.of([pair, {"drafter": 0, "verifier": 1}])
+        Records.from_pairs([pair, {"drafter": 0, "verifier": 1}])
 
 
 # Shapes as nodes
@@ -213,8 +224,8 @@ def test_what_is_not_known_is_refused():
     known.survival[0, 1] = np.nan
     for chain in (SHAPES["three"], dataclasses.replace(SHAPES["three"], tail=1)):
         with pytest.raises(ValueError, match="nothing is known of a's drafts for b"):
-            simulated(known, chain, rounds=1)
-    assert simulated(known, SHAPES["single"], rounds=10).target_calls == 10
+            simulate_chain(known, chain, rounds=1)
+    assert simulate_chain(known, SHAPES["single"], rounds=10).target_calls == 10
 
 
 def test_curves_that_rise_by_a_hair():

@@ -20,9 +20,9 @@ from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
+from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.mixed import mixed
 from hierspec.planner.search import EVERY, plan
 from hierspec.profiling import agreement, costs, curves, rates, rounds
 from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, memory, parse
@@ -359,7 +359,7 @@ def test_several_drafts_are_planned_right_below_the_target(family, loaded):
         written = {"levels": config.to_dict()["levels"], "verify": config.verify}
         assert chain_of(profile, written) == (chain, "block")
         assert HierarchyConfig.from_dict(profile.hierarchy(chain, "tokenwise")).verify == "rrs"
-    used = {i for _, chain in mixed(found, range(found.target)) for i in chain.levels}
+    used = {i for _, chain in concatenations(found, range(found.target)) for i in chain.levels}
     assert not used & several
     best = plan(found).best.chain
     HierarchyConfig.from_dict(profile.hierarchy(best))

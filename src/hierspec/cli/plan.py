@@ -353,7 +353,7 @@ def _simulations(
     Args:
         acceptances: default: a profile's curves; a problem's rates, which are independent.
     """
-    from hierspec.planner.simulated import Records, simulated
+    from hierspec.planner.simulated import Records, simulate_chain
 
     from .rendering.plan import Simulations
 
@@ -363,14 +363,14 @@ def _simulations(
     if kind == "recorded":
         assert profile is not None
         measured = profile.nearest(temperature)
-        source = Records.of(profile.measured(measured)["pairs"])
+        source = Records.from_pairs(profile.measured(measured)["pairs"])
         if answer.estimates.classes:
             note = "; every draft counts alike, where plans weigh kinds of text by their tokens"
         if measured > 0:
             note += "; drafts are kept as by tokenwise verification, plans are for block"
     chains = [choice.chain for choice in (answer.best, *answer.runners_up)]
     priced = costs or "real"
-    run = (simulated(answer.estimates, chain, source, priced, rounds) for chain in chains)
+    run = (simulate_chain(answer.estimates, chain, source, priced, rounds) for chain in chains)
     return Simulations(tuple(run), kind, priced, rounds, note)
 
 

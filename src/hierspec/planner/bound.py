@@ -31,9 +31,9 @@ from operator import attrgetter
 
 import numpy as np
 
+from .concatenations import concatenations
 from .estimates import Chain, Estimates
 from .latency import prices
-from .mixed import mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def lower_bound(
         tables.append(table)
     ms = min(tables[-1][target].ms, float(estimates.plain_ms))
     if orders and most > 2:
-        ms = min([ms, *(price for price, _ in mixed(estimates, models))])
+        ms = min([ms, *(price for price, _ in concatenations(estimates, models))])
     return Bound(ms, _chain(estimates, tables))
 
 

@@ -18,10 +18,10 @@ from hierspec.errors import HierspecError
 
 from . import dynamic
 from .bound import lower_bound
+from .concatenations import concatenations
 from .corollary import corollary
 from .estimates import Chain, Estimates
 from .latency import PriceCache, latency
-from .mixed import mixed
 from .plan import LATENCY_MODELS, Choice, LatencyModel, Plan
 
 _STARTS = 12  # of each kind; the local search follows the best few
@@ -273,7 +273,7 @@ def _by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
     starts = [Chain((target,)), bound.chain, *_best(prices, singles, _STARTS)]
     search(prices, space, starts + _apart(formula, _STARTS))
     if space.shapes.orders and (space.max_models is None or space.max_models >= 3):
-        found = sorted(mixed(estimates, space.usable), key=lambda pair: pair[0])
+        found = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
         prices.ask([chain for _, chain in found if space.fits(chain.levels)][:_STARTS])
     if top > 1:  # runners-up deserve their best budgets too
         near = _apart(_ranked(prices), 2 * top)

@@ -44,7 +44,7 @@ class Records:
     kept: Mapping[tuple[int, int], Sequence[int]]
 
     @classmethod
-    def of(cls, pairs: Sequence[Mapping[str, Any]]) -> Records:
+    def from_pairs(cls, pairs: Sequence[Mapping[str, Any]]) -> Records:
         """Collect the records of a profile's pairs at one temperature.
 
         Raises:
@@ -252,7 +252,7 @@ def root_of(chain: Chain, names: Sequence[str] | None = None) -> Verify:
     return tree(levels, model_of, rule("tokenwise"))
 
 
-def simulated(
+def simulate_chain(
     estimates: Estimates,
     chain: Chain,
     acceptances: str | Records = "curves",
@@ -292,8 +292,8 @@ def simulated(
         root = root_of(chain, estimates.names)
         return simulate(root, source, costs, rounds, lengths=source.drafted)
     each = -(-rounds // len(estimates.classes))
-    parts = enumerate(estimates.classes)
-    return _mean([simulated(one, chain, acceptances, costs, each, seed + n) for n, one in parts])
+    parts = enumerate(estimates.classes, seed)
+    return _mean([simulate_chain(part, chain, acceptances, costs, each, n) for n, part in parts])
 
 
 def check_name(name: str, names: Sequence[str], what: str) -> None:

@@ -91,7 +91,7 @@ def count_predicted(ended: Iterable[Ended]) -> tuple[int, int]:
     return kept, sum(level.num_draft_tokens for level in levels) - kept
 
 
-def speculative(ended: Sequence[Ended]) -> dict[str, Any]:
+def speculation_summary(ended: Sequence[Ended]) -> dict[str, Any]:
     """Summarise, by level, how many draft tokens of all sequences of a request were kept.
 
     ``plans``: rounds of the target by what drafted for them.

@@ -70,7 +70,7 @@ class ApiError(Exception):
         return JSONResponse(self.body, self.status, self.headers)
 
 
-def of_exception(error: BaseException) -> ApiError:
+def to_api_error(error: BaseException) -> ApiError:
     """Convert an exception to the error that a client sees; unexpected ones are logged."""
     match error:
         case ApiError():
@@ -112,7 +112,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def other(request: Request, error: Exception) -> JSONResponse:
-        return of_exception(error).response()
+        return to_api_error(error).response()
 
     for kind in (ApiError, HierspecError, QueueFullError, DrainingError, DeadlineError):
         app.add_exception_handler(kind, other)

@@ -40,7 +40,7 @@ def engine_requests(
         HierspecError: a parameter that the engine refuses.
     """
     settings = service.settings
-    lane = lane_of(service, body)
+    lane = requested_hierarchy(service, body)
     n = body.n or 1
     if n * len(prompts) > settings.max_choices:
         raise ApiError(
@@ -120,7 +120,7 @@ def text_of(content: Any) -> str:
     return "\n".join(texts)
 
 
-def lane_of(service: Service, body: Sampling) -> str:
+def requested_hierarchy(service: Service, body: Sampling) -> str:
     """Return the name of the hierarchy that a request asks for.
 
     Raises:

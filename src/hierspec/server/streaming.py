@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from .answers import event
-from .errors import ApiError, of_exception
+from .errors import ApiError, to_api_error
 from .service import Streams
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def streamed(streams: Streams, events: AsyncIterator[str]) -> StreamingResponse:
                     yield text
             except Exception as error:
                 # The status is long sent; what is wrong comes as the last event.
-                yield event(of_exception(error).body)
+                yield event(to_api_error(error).body)
 
     return StreamingResponse(body(), media_type="text/event-stream", headers=_HEADERS)
 

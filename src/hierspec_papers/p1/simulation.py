@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierspec.planner.latency import latency
-from hierspec.planner.simulated import simulated
+from hierspec.planner.simulated import simulate_chain
 from hierspec_papers.tables import Reproduction, Table, TableRow
 
 from .tables import (
@@ -99,7 +99,7 @@ def _example(
     for models, (_, ms) in enumerate(printed, 1):
         estimates = example(*inputs, models)
         formula, chain = best(estimates)
-        simulation = simulated(estimates, chain, "iid", "artificial", ROUNDS, seed=models)
+        simulation = simulate_chain(estimates, chain, "iid", "artificial", ROUNDS, seed=models)
         exact = latency(estimates, chain).ms_per_token
         figures = (ms, formula, exact, simulation.ms_per_token, simulation.standard_error)
         rows.append(TableRow(str(models), (), figures))

@@ -19,13 +19,13 @@ from ..answers import (
     event,
     levels_of,
     new_id,
-    speculative,
+    speculation_summary,
     usage,
 )
 from ..constraints import format_grammar, processors
 from ..conversation import chat_ids, plain_messages
 from ..errors import ApiError
-from ..prepare import DEFAULT_MODEL, engine_requests, lane_of
+from ..prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy
 from ..service import Service, Streams, Written
 from ..streaming import streamed, unless_gone
 from ..wire.chat import ChatAnswer, ChatChoice, ChatMessage, ChatRequest
@@ -62,7 +62,7 @@ def prepare(service: Service, body: ChatRequest, tenant: str) -> list[EngineRequ
     Raises:
         ApiError: the request asks for something unsupported.
     """
-    lane_of(service, body)
+    requested_hierarchy(service, body)
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
     found = format_grammar(body.response_format)
@@ -102,7 +102,7 @@ class _ChatAnswer:
             choices=[self._choice(i, one) for i, one in enumerate(found)],
             usage=usage(ended),
             system_fingerprint=self.service.fingerprint,
-            speculative=speculative(ended),
+            speculative=speculation_summary(ended),
         )
 
     def _choice(self, which: int, written: Written) -> ChatChoice:
@@ -166,7 +166,7 @@ class _ChatAnswer:
             yield event(self._chunk(base, [choice], counting, progress))
         if counting.wanted:
             last = {**base, "choices": [], "usage": usage(ended).model_dump()}
-            yield event({**last, "speculative": speculative(ended)})
+            yield event({**last, "speculative": speculation_summary(ended)})
         yield DONE
 
     def _chunk(

@@ -20,12 +20,12 @@ from ..answers import (
     event,
     levels_of,
     new_id,
-    speculative,
+    speculation_summary,
     usage,
 )
 from ..constraints import format_grammar, processors
 from ..errors import ApiError
-from ..prepare import engine_requests, lane_of, tokenize_prompt
+from ..prepare import engine_requests, requested_hierarchy, tokenize_prompt
 from ..service import Service, Streams, Written
 from ..streaming import streamed, unless_gone
 from ..wire.common import ErrorAnswer
@@ -53,7 +53,7 @@ async def completions(request: Request, body: CompletionRequest) -> Any:
 
 
 def _prepare(service: Service, body: CompletionRequest, tenant: str) -> tuple[list[Any], Any]:
-    lane_of(service, body)
+    requested_hierarchy(service, body)
     if body.suffix:
         raise ApiError("suffix needs a model trained to fill in; this one continues texts")
     n = body.n or 1
@@ -113,7 +113,7 @@ class _CompletionAnswer:
             model=self.service.model,
             choices=[self._choice(i, one) for i, one in enumerate(found)],
             usage=usage(self._counted(ended), len(self.prompts)),
-            speculative=speculative(ended),
+            speculative=speculation_summary(ended),
         )
 
     def _choice(self, which: int, written: Written) -> CompletionChoice:
@@ -206,7 +206,7 @@ class _CompletionAnswer:
                     **base,
                     "choices": [],
                     "usage": usage(ended, len(self.prompts)).model_dump(),
-                    "speculative": speculative(ended),
+                    "speculative": speculation_summary(ended),
                 }
             )
         yield DONE

@@ -13,11 +13,11 @@ from hierspec.engine.tickets import Ended, EngineRequest
 
 from .. import tools
 from ..access import service_of, tenant_of
-from ..answers import event, new_id, speculative, usage
+from ..answers import event, new_id, speculation_summary, usage
 from ..constraints import format_grammar, processors
 from ..conversation import arguments_of, chat_ids
-from ..errors import ApiError, of_exception
-from ..prepare import DEFAULT_MODEL, engine_requests, lane_of, text_of
+from ..errors import ApiError, to_api_error
+from ..prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy, text_of
 from ..service import Service, Streams
 from ..streaming import streamed, unless_gone
 from ..wire.chat import ToolCall
@@ -75,7 +75,7 @@ async def responses(request: Request, body: ResponsesRequest) -> Any:
     """Answer a text or a conversation in the model's own chat format."""
     service, tenant = service_of(request), tenant_of(request)
     stored: Stored = request.app.state.stored
-    lane_of(service, body)
+    requested_hierarchy(service, body)
     earlier: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
         earlier = stored.get(tenant, body.previous_response_id)
@@ -193,7 +193,7 @@ class _ResponsesAnswer:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": counted.total_tokens,
             },
-            "speculative": speculative([ended]),
+            "speculative": speculation_summary([ended]),
         }
 
     def _object(self, status: str, output: list[Any]) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class _ResponsesAnswer:
             if ended is None:
                 continue
             if ended.error is not None:
-                error = of_exception(ended.error)
+                error = to_api_error(ended.error)
                 answer = self._object("failed", [])
                 answer["error"] = {"code": error.code or "server_error", "message": error.message}
                 yield numbered("response.failed", response=answer)

@@ -14,7 +14,7 @@ import numpy as np
 from .estimates import Chain, Estimates, Order
 
 
-def mixed(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, Chain]]:
+def concatenations(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, Chain]]:
     """Yield the best chain of each order of each pair of drafters, after its milliseconds a token.
 
     Drafts beyond the estimates' longest are charged as that long and keep all their tokens, so
