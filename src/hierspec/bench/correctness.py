@@ -91,9 +91,10 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 def gap(
     model: LanguageModel, prompt: Sequence[int], plain: Sequence[int], ids: Sequence[int]
 ) -> float | None:
-    """Measure how far the less likely of two outputs' first differing tokens is below the best.
+    """Measure how close the call was where two outputs differ first.
 
-    In logits of one teacher-forced pass: near 0 where the two best scores tie, and rounding
+    The less likely of the two tokens is so far below the best one, in logits of one teacher-forced
+    pass: near 0 where the two best scores tie, and rounding
     decides. ``None``: the outputs are equal, or one merely ends sooner, or the target gives one of
     the tokens a score of −∞.
     """

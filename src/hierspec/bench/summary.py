@@ -46,7 +46,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def deviation(differences: Sequence[float]) -> float:
-    """Return a mean over its standard error, mapped to a normal deviate of the same rarity.
+    """Return how many standard deviations of a normal a mean lies from 0.
 
     Few values make Student's t, which has heavy tails: it is mapped to a normal deviate with
     Wallace's approximation (1959), z = (8ν + 1)/(8ν + 3) · √(ν ln(1 + t²/ν)), ν = n − 1, good to
@@ -118,7 +118,7 @@ def paired(slow: Sequence[RunRecord], fast: Sequence[RunRecord]) -> PairedRatio 
 
 
 def after_first(num_tokens: Sequence[int]) -> int:
-    """Count the tokens after each run's first, which decoding wrote."""
+    """Count the tokens that decoding wrote: all but the first of each run, which prefill gives."""
     return sum(max(0, count - 1) for count in num_tokens)
 
 

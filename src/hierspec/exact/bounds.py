@@ -11,7 +11,7 @@ UNLIMITED = 1 << 30  # a limit that no proposal reaches
 
 
 def max_order(node: Node) -> int:
-    """Return how many of the last tokens can matter to ``node`` and all nodes below it."""
+    """Return the largest Markov order of the models at and below ``node``."""
     return max(n.model.order for n in walk(node) if not isinstance(n, Concatenate))
 
 
@@ -30,7 +30,7 @@ def longest_proposal(node: Node | None) -> int:
 
 
 def sufficient_limit(node: Node | None) -> int:
-    """Return the limit from which on ``node`` and all nodes below it act as if there were none."""
+    """Return the smallest limit on its tokens that changes nothing that ``node`` hands up."""
     if node is None:
         return 0
     if isinstance(node, Draft):

@@ -126,7 +126,7 @@ class Simulated:
 
 
 def calls_of(run: Run) -> list[float]:
-    """Return calls of each level, smallest first, the target last; of the smallest, drafted tokens.
+    """Return each level's calls, smallest first, the target last; for the smallest, its tokens.
 
     P1 charges the smallest level for its tokens, and a look-up has no calls.
     """

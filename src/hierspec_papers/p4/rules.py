@@ -259,7 +259,7 @@ def _figure(found: Measurements, lengths: Sequence[int], temperature: float) -> 
 
 
 def one_hot(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> Table:
-    """Compare sampled with deterministic drafts, by enumeration [MATH §3]."""
+    """Compare sampled drafts with deterministic ones, whose distributions are one-hot [MATH §3]."""
     rows, apart = [], 0.0
     for n in lengths:
         sums = [0.0] * 4

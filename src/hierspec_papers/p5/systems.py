@@ -82,7 +82,7 @@ def method(lab: Lab, name: str, levels: Sequence[dict[str, Any]] = ()) -> Hierar
 
 
 def drafts(lab: Lab, what: str) -> tuple[str, str]:
-    """Return the names of M1 and M2.
+    """Return the names of the two draft models, P5's M1 and M2.
 
     Raises:
         HierspecError: fewer than two draft models, no prompt, or fewer than two new tokens.

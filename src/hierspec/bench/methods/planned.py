@@ -70,7 +70,7 @@ class Planning:
         return self.profiles[temperature]
 
     def plan(self, temperature: float) -> Plan:
-        """Return the best plan among the shapes that ``auto`` chooses from."""
+        """Return the best plan among the kinds of hierarchies that ``auto`` chooses from."""
         if temperature not in self.plans:
             estimates = self.profile(temperature).estimates(temperature)
             self.plans[temperature] = plan(estimates, shapes=Shapes(dropped_bonus=True))

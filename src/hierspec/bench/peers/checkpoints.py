@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # torch is imported by whoever runs something
 
 @lru_cache(maxsize=1)
 def exported(models: BenchModels) -> ExportedModels:
-    """Return the one :class:`ExportedModels` of these models; another bench's are released."""
+    """Return the exported copies of these models, kept until another bench asks for its own."""
     return ExportedModels(models)
 
 
@@ -45,7 +45,7 @@ class ExportedModels:
 
     @property
     def file_dtype(self) -> Any:
-        """The torch dtype in the target's file where ``auto`` may have widened it; else as run."""
+        """The torch dtype to export: the file's, unless the user chose the one that runs."""
         from hierspec.lm.weights import from_directory, stored_dtype
         from hierspec.zoo import registry
 

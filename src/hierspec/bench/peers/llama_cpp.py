@@ -160,6 +160,7 @@ def _finder(configuration: dict[str, Any]) -> Any:
 
 
 def plain(models: BenchModels, original: bool = False) -> list[Method]:
+    """Return plain decoding by llama.cpp; ``original``: on the target's own GGUF file."""
     _refuse_unsupported(models, original)
     name = "llama.cpp-file" if original else "llama.cpp"
     return [LlamaCppMethod(name, models, {}, original)]
