@@ -30,7 +30,7 @@ def longest_proposal(node: Node | None) -> int:
 
 
 def sufficient_limit(node: Node | None) -> int:
-    """Return the smallest limit on its tokens that changes nothing that ``node`` hands up."""
+    """Return a limit on its tokens so large that it changes nothing that ``node`` hands up."""
     if node is None:
         return 0
     if isinstance(node, Draft):
