@@ -21,7 +21,7 @@ from test_control import estimates, rates
 from hierspec.core import distributions as distributions
 from hierspec.core.context import Context
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states
-from hierspec.core.proposals import replaced
+from hierspec.core.proposals import replace_state
 from hierspec.core.rules import scan
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
 from hierspec.drafters import model as drafting
@@ -82,7 +82,7 @@ def remembered(root: Verify):
     states = initial_states(root)
     for i, state in enumerate(states):
         if state:
-            states = replaced(states, i, (0.9, 1.0))
+            states = replace_state(states, i, (0.9, 1.0))
     return states
 
 

@@ -360,7 +360,7 @@ def test_the_running_threshold_is_the_windows():
     tokens = [JudgedToken(i, *one) for i, one in enumerate(zip(values, kept, strict=True))]
     state, expected = window.init(), []
     for token in tokens:
-        expected.append(window.limit(state))
+        expected.append(window.threshold_after(state))
         state = window.observe(state, (token.entropy,), int(token.kept))
     assert thresholds(tokens) == expected == [0, 0, 2, 3, 3, 4]
 

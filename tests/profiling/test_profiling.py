@@ -580,7 +580,7 @@ def test_the_threshold_settles_as_the_engine_would_have_it():
     for signals, tau in zip(drafts.signals, kept, strict=True):
         length = next((n for n, s in enumerate(signals, 1) if window.stops((s,), state)), 2)
         state = window.observe(state, signals[:length], min(int(tau), length))
-    assert window.limit(state) == (5.0 + 9.0 + 9.0) / 3
+    assert window.threshold_after(state) == (5.0 + 9.0 + 9.0) / 3
     assert curves.stopping_lengths(window, drafts, kept).tolist() == [2, 2, 2, 2]
 
 

@@ -25,7 +25,7 @@ from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Row
 from hierspec.core.rng import PhiloxRng
-from hierspec.core.rules import Batch, Verifier, law_of_tau, scan
+from hierspec.core.rules import Batch, Verifier, scan, tau_probabilities
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.errors import HierspecError
 from hierspec.exact import model_law
@@ -151,8 +151,8 @@ def test_padding_never_reaches_acceptance(rule, n, seed):
     assert torch.allclose(padded.h[:, :n], alone.h, atol=1e-14, rtol=0)
     assert not padded.h[:, n:].any()
     assert torch.allclose(padded.w[:, : n + 1], alone.w, atol=1e-14)
-    law = law_of_tau(get(rule).order, padded.h)
-    assert torch.allclose(law[:, : n + 1], law_of_tau(get(rule).order, alone.h), atol=1e-14)
+    law = tau_probabilities(get(rule).order, padded.h)
+    assert torch.allclose(law[:, : n + 1], tau_probabilities(get(rule).order, alone.h), atol=1e-14)
     assert not law[:, n + 1 :].any()
     for tau in range(n + 1):
         at = torch.tensor([tau])
@@ -167,7 +167,7 @@ def test_frequencies_match_the_law(rule, road):
     draft, p = random_case(12, 3, 4)
     one = batch(draft, p)
     accepted = get(rule).acceptance(one)
-    stops = law_of_tau(get(rule).order, accepted.h)[0]
+    stops = tau_probabilities(get(rule).order, accepted.h)[0]
     law = {}
     for tau in range(4):
         row = get(rule).correction(one, accepted, torch.tensor([tau]))[0]
@@ -505,7 +505,7 @@ def test_laws_in_pieces_are_laws_in_one(rule):
         pieces.prob(i, t) == whole.distributions.prob(i, t) for i in range(4) for t in range(V)
     )
     with pytest.raises(IndexError):
-        pieces.at(4)
+        pieces.part_at(4)
     for seed in range(30):
         a = verify_batch(node(rule), [whole], [p], [PhiloxRng(seed)])[0]
         b = verify_batch(

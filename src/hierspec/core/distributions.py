@@ -47,8 +47,9 @@ class DenseDistributions:
 
     def select(self, rows: Sequence[int]) -> DenseDistributions:
         """Return these rows, in this order."""
-        whole = rows == range(len(self))
-        return self if whole else DenseDistributions(self.probs[list(rows)])
+        if rows == range(len(self)):
+            return self
+        return DenseDistributions(self.probs[list(rows)])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
         """Return [n, V]; ids past this vocabulary (a padded embedding above it) get 0."""
@@ -104,7 +105,7 @@ class MixedDistributions:
     def width(self) -> int:
         return max(part.width for part in self.parts)
 
-    def at(self, row: int) -> tuple[DenseDistributions | OneHotDistributions, int]:
+    def part_at(self, row: int) -> tuple[DenseDistributions | OneHotDistributions, int]:
         """Return the part that holds a row, and the row's index in that part."""
         for part in self.parts:
             if row < len(part):
@@ -127,12 +128,12 @@ class MixedDistributions:
 
     def dense(self, vocab_size: int) -> torch.Tensor:
         rows = [part.dense(vocab_size) for part in self.parts]
-        like = next(part.probs for part in self.parts if isinstance(part, DenseDistributions))
-        return torch.cat([row.to(like) for row in rows])
+        probs = next(part.probs for part in self.parts if isinstance(part, DenseDistributions))
+        return torch.cat([row.to(probs) for row in rows])
 
     def prob(self, row: int, token: int) -> float:
-        part, at = self.at(row)
-        return part.prob(at, token)
+        part, row = self.part_at(row)
+        return part.prob(row, token)
 
 
 Distributions = DenseDistributions | OneHotDistributions | MixedDistributions
@@ -142,7 +143,7 @@ _CPU = torch.device("cpu")
 
 
 def concatenate(distributions: Sequence[Distributions]) -> Distributions:
-    """Join the rows of several, in order; those of one kind on one device are merged.
+    """Join the rows of several, in order; on an accelerator, rows of one kind become one part.
 
     Dense rows on a CPU stay where they are: copying them takes longer than looking for the part
     that holds a row. On an accelerator every part would need a launch of its own.
@@ -165,14 +166,14 @@ def concatenate(distributions: Sequence[Distributions]) -> Distributions:
 def draw(
     probs: torch.Tensor,
     uniforms: Uniforms,
-    otherwise: Callable[[int], torch.Tensor] | None = None,
+    fallback: Callable[[int], torch.Tensor] | None = None,
 ) -> list[int]:
     """Draw one token per row by inverse CDF.
 
     Args:
         probs: [n, V], non-negative; rows need not be normalised.
         uniforms: n numbers in [0, 1).
-        otherwise: maps i to the row [V] to draw from instead, where row i has no mass.
+        fallback: maps i to the row [V] to draw from instead, where row i has no mass.
 
     Returns:
         n token ids. A token of probability 0 is never drawn, whatever the rounding.
@@ -180,35 +181,35 @@ def draw(
     Raises:
         HierspecError: a row holds NaN, or has no mass and no replacement.
     """
-    picked: list[int] = []
+    tokens: list[int] = []
     for row, (token, mass) in enumerate(_search_any(probs, uniforms)):
-        if mass == 0.0 and otherwise is not None:
-            picked += draw(otherwise(row).unsqueeze(0), uniforms[row : row + 1])
+        if mass == 0.0 and fallback is not None:
+            tokens += draw(fallback(row).unsqueeze(0), uniforms[row : row + 1])
         else:
-            picked.append(checked_token(token, mass))
-    return picked
+            tokens.append(checked_token(token, mass))
+    return tokens
 
 
 def draw_each(rows: Sequence[Distributions], rngs: Sequence[Rng]) -> list[int]:
     """Draw a token from each of n one-row distributions; one-hot rows cost no uniform."""
     if len(rows) == 1 and isinstance(rows[0], DenseDistributions):
         return draw(rows[0].probs, rngs[0].take(1))
-    out = [row.ids[0] if isinstance(row, OneHotDistributions) else -1 for row in rows]
-    dense = [i for i, token in enumerate(out) if token < 0]
+    tokens = [row.ids[0] if isinstance(row, OneHotDistributions) else -1 for row in rows]
+    dense = [i for i, token in enumerate(tokens) if token < 0]
     if dense:
         uniforms = [rngs[i].take(1).item() for i in dense]
         width = max(rows[i].width for i in dense)
         probs = torch.cat([rows[i].dense(width) for i in dense])
         for i, token in zip(dense, draw(probs, uniforms), strict=True):
-            out[i] = token
-    return out
+            tokens[i] = token
+    return tokens
 
 
 def race(probs: torch.Tensor, noise: Noise, position: int) -> list[int]:
     """Draw one token per row by a race: argmax_x p(x) / e(x), e the noise of the row's position.
 
     Exponential numbers e make that a draw from p. It is the argmax of log p(x) + g(x) with Gumbel
-    noise g = −log e, so rows that are alike, raced with the same noise, mostly draw the same token
+    noise g = −log e, so similar rows that race with the same noise mostly draw the same token
     [MATH §3, Match].
 
     Args:
@@ -221,8 +222,8 @@ def race(probs: torch.Tensor, noise: Noise, position: int) -> list[int]:
     num, width = probs.shape
     noises = np.stack([noise(position + i, width) for i in range(num)])
     best, ids = (probs.double() / torch.as_tensor(noises, device=probs.device)).max(-1)
-    found: list[list[float]] = torch.stack((ids.double(), best)).tolist()  # pyright: ignore
-    return [checked_token(token, value) for token, value in zip(*found, strict=True)]
+    winners: list[list[float]] = torch.stack((ids.double(), best)).tolist()  # pyright: ignore
+    return [checked_token(token, value) for token, value in zip(*winners, strict=True)]
 
 
 def checked_token(token: float, mass: float) -> int:
@@ -233,7 +234,7 @@ def checked_token(token: float, mass: float) -> int:
     """
     if not 0.0 < mass < math.inf:
         raise HierspecError(
-            "a next-token law is not finite (NaN scores?): try --dtype float32, "
+            "a next-token distribution is not finite (NaN scores?): try --dtype float32, "
             "or check the model's weights"
         )
     return int(token)
@@ -243,22 +244,22 @@ def _search_any(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[float, fl
     """Return per row the first token whose cumulated mass exceeds u·total, and the total."""
     on_cpu, (num, width) = probs.device.type == "cpu", probs.shape
     if on_cpu and num <= _FEW_ROWS:
-        each = uniforms.tolist() if isinstance(uniforms, np.ndarray) else uniforms
+        us = uniforms.tolist() if isinstance(uniforms, np.ndarray) else uniforms
         if width < _LARGE_VOCAB:
             cdf = probs.detach().cumsum(-1, dtype=torch.float64).numpy()
-            return [_search_row(row, u) for row, u in zip(cdf, each, strict=True)]
+            return [_search_row(row, u) for row, u in zip(cdf, us, strict=True)]
         probs = probs.detach() if probs.dtype in _NUMPY_DTYPES else probs.detach().double()
         rows, masses = probs.numpy(), _block_masses(probs).numpy()
-        return [_search_row_blocks(*args) for args in zip(rows, masses, each, strict=True)]
+        return [_search_row_blocks(*args) for args in zip(rows, masses, us, strict=True)]
     u = torch.as_tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(-1)
-    found: list[tuple[float, float]] = torch.cat(locate(probs, u), 1).tolist()  # pyright: ignore
-    return found
+    pairs: list[tuple[float, float]] = torch.cat(locate(probs, u), 1).tolist()  # pyright: ignore
+    return pairs
 
 
 def locate(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return per row of [n, V] the first token whose cumulated mass exceeds u·total, and the total.
 
-    On an accelerator it does not wait for the device. u and both results are [n, 1] float64.
+    It does not wait for an accelerator. u and both results are [n, 1] float64.
     """
     blocks = probs.device.type == "cpu" and probs.shape[1] >= _LARGE_VOCAB
     ids, total = _search_blocks(probs, u) if blocks else _search(probs, u)
@@ -266,7 +267,7 @@ def locate(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 
 _NUMPY_DTYPES = (torch.float32, torch.float64)  # those that NumPy has too
-_FEW_ROWS = 4  # so many NumPy searches sooner: its overhead per call is a third of torch's
+_FEW_ROWS = 4  # up to so many, NumPy is faster: its overhead per call is a third of torch's
 
 
 def _search_row(cdf: np.ndarray, u: float) -> tuple[int, float]:
@@ -278,15 +279,16 @@ def _search_row(cdf: np.ndarray, u: float) -> tuple[int, float]:
 def _search_row_blocks(row: np.ndarray, masses: np.ndarray, u: float) -> tuple[int, float]:
     """Search one row as :func:`_search_blocks` does, with fewer calls of torch.
 
-    Half the time right after a forward, whose weights have driven torch's code from the caches.
+    It takes half the time right after a forward, whose weights have displaced torch's code from the
+    processor's caches.
     """
     cdf = masses.cumsum()
     total = float(cdf[-1])
     goal = min(u * total, math.nextafter(total, 0.0))
     block = min(bisect_right(cdf, goal), len(cdf) - 1)
     inner = row[block * _BLOCK : (block + 1) * _BLOCK].cumsum(dtype=np.float64)
-    within = bisect_right(inner, goal - (float(cdf[block - 1]) if block else 0.0))
-    return block * _BLOCK + min(within, bisect_left(inner, inner[-1])), total
+    offset = bisect_right(inner, goal - (float(cdf[block - 1]) if block else 0.0))
+    return block * _BLOCK + min(offset, bisect_left(inner, inner[-1])), total
 
 
 def _search(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -309,12 +311,12 @@ _BLOCK = 128
 def _block_masses(probs: torch.Tensor) -> torch.Tensor:
     """Sum blocks of tokens, the last of which may be shorter, to [n, blocks] float64."""
     size = probs.shape[1]
-    whole = size // _BLOCK * _BLOCK
-    blocks = probs[:, :whole].view(probs.shape[0], -1, _BLOCK)
+    full = size // _BLOCK * _BLOCK  # tokens in blocks that are not shorter
+    blocks = probs[:, :full].view(probs.shape[0], -1, _BLOCK)
     masses = torch.sum(blocks, -1, dtype=torch.float64)
-    if whole == size:
+    if full == size:
         return masses
-    rest = torch.sum(probs[:, whole:], -1, keepdim=True, dtype=torch.float64)
+    rest = torch.sum(probs[:, full:], -1, keepdim=True, dtype=torch.float64)
     return torch.cat([masses, rest], 1)
 
 
@@ -325,10 +327,10 @@ def _search_blocks(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, 
     total = cdf[:, -1:].contiguous()
     goal = _goal(u, total)
     block = (torch.searchsorted(cdf, goal, right=True) - 1).clamp_(max=cdf.shape[1] - 2)
-    at = block * _BLOCK + torch.arange(_BLOCK)
-    inner = probs.gather(1, at.clamp(max=size - 1)) * (at < size)
+    ids = block * _BLOCK + torch.arange(_BLOCK)
+    inner = probs.gather(1, ids.clamp(max=size - 1)) * (ids < size)
     inner = inner.cumsum(-1, dtype=torch.float64)
-    within = torch.searchsorted(inner, goal - cdf.gather(1, block), right=True)
-    # Another order of summing rounds differently: past the end, the block's last token with mass.
+    offset = torch.searchsorted(inner, goal - cdf.gather(1, block), right=True)
+    # Sums in another order round differently: past the end, take the block's last token with mass.
     last = torch.searchsorted(inner, inner[:, -1:].contiguous())
-    return block * _BLOCK + torch.minimum(within, last), total
+    return block * _BLOCK + torch.minimum(offset, last), total

@@ -47,8 +47,8 @@ class Verify:
     Attributes:
         rule: how it verifies ``below``.
         below: the node that drafts for it; ``None`` for plain decoding.
-        bonus: whether a fully kept draft earns one more token from this level's model.
-        exact_length: whether to cut what is handed up to ``budget``, as some rules above need.
+        bonus: whether one more token of this level's model follows a draft that was kept whole.
+        exact_length: whether to cut what is handed up to ``budget``, as some rules above require.
     """
 
     index: int
@@ -65,7 +65,7 @@ class Verify:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Concatenate:
-    """A run of one node, then a run of another, ``repeat`` times; each sees what came before.
+    """Nodes that draft one after another, ``repeat`` times; each continues what came before.
 
     P2's interleaved order is [small × n, mid × 1] repeated m times, its horizontal order is
     [mid × m, small × n], CS-Drafting's tail is [level, smallest × h].
@@ -93,26 +93,26 @@ def walk(node: Node | None) -> Iterator[Node]:
 
 
 def describe(node: Node | None, indent: str = "  ") -> str:
-    """Describe the nodes at and below ``node``, the highest first, one line each."""
+    """Describe the nodes at and below ``node``, highest first, one line each."""
     if node is None:
         return f"{indent}(nothing below: plain decoding)"
     if isinstance(node, Concatenate):
-        several = f", {node.repeat} times" if node.repeat > 1 else ""
+        times = f", {node.repeat} times" if node.repeat > 1 else ""
         parts = "\n".join(describe(part, indent + "  ") for part in node.parts)
-        return f"{indent}one after another{several}:\n{parts}"
-    top = isinstance(node, Verify) and node.budget == 1
-    about = ["the target"] if top else [f"drafts {node.budget} tokens"]
+        return f"{indent}one after another{times}:\n{parts}"
+    is_target = isinstance(node, Verify) and node.budget == 1
+    details = ["the target"] if is_target else [f"drafts {node.budget} tokens"]
     if node.window != FixedWindow():
-        about.append(f"until {node.window.signal} says enough")
+        details.append(f"unless its {node.window.signal} window stops it earlier")
     if node.temperature is not None:
-        about.append(f"temperature {node.temperature:g}")
+        details.append(f"temperature {node.temperature:g}")
     if isinstance(node, Draft):
-        about += [f"{node.num_drafts} drafts beside each other"] if node.num_drafts > 1 else []
-        about += ["while the target verifies"] if node.ahead else []
-        return f"{indent}{node.name}: {', '.join(about)}"
+        details += [f"{node.num_drafts} drafts side by side"] if node.num_drafts > 1 else []
+        details += ["while the target verifies"] if node.ahead else []
+        return f"{indent}{node.name}: {', '.join(details)}"
     if node.below is not None:
-        about.append(f"verifies by {node.rule.name}" + ("" if node.bonus else ", no bonus"))
-    return f"{indent}{node.name}: {', '.join(about)}\n{describe(node.below, indent)}"
+        details.append(f"verifies by {node.rule.name}" + ("" if node.bonus else ", no bonus"))
+    return f"{indent}{node.name}: {', '.join(details)}\n{describe(node.below, indent)}"
 
 
 def initial_states(root: Node) -> States:

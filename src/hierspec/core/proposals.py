@@ -15,17 +15,16 @@ TokenLogprobs = tuple[tuple[int, float], ...]  # pairs (token id, log-probabilit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """Tokens handed up by a node, in order, with everything the level above may need of them.
+    """Tokens handed up by a node, in order, with everything that the level above may need.
 
     Attributes:
         tokens: n token ids.
         distributions: n rows; ``tokens[i]`` was drawn from row i, given everything before it.
-        owners: n node indices: whose distribution row i is (parts of a concatenation differ).
-        origins: n node indices: which node wrote the token first.
+        owners: n node indices: the node whose distribution row i is (parts of a concatenation
+            differ).
+        origins: n node indices: the node that wrote the token first.
         signals: n numbers for the owners' windows (see :mod:`hierspec.core.windows`); NaN where the
             owner's window reads none.
-        parents: tree shape, parent index of each token (-1: the context), or ``None`` for a
-            chain, which is all that today's rules verify.
         alternatives: further drafts from the same position, in the order they were drawn, each
             given the drafts before it. Only a leaf makes them, and only for a multi-draft rule.
     """
@@ -35,7 +34,6 @@ class Proposal:
     owners: tuple[int, ...] = ()
     origins: tuple[int, ...] = ()
     signals: tuple[float, ...] = ()
-    parents: tuple[int, ...] | None = None
     alternatives: tuple[Proposal, ...] = ()
 
     def __len__(self) -> int:
@@ -93,6 +91,6 @@ class Verdict:
 States = tuple[tuple[float, ...], ...]
 
 
-def replaced(states: States, index: int, state: tuple[float, ...]) -> States:
+def replace_state(states: States, index: int, state: tuple[float, ...]) -> States:
     """Return ``states`` with the entry of node ``index`` replaced."""
     return (*states[:index], state, *states[index + 1 :])

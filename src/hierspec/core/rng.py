@@ -2,7 +2,7 @@
 
 A stream is keyed by (seed, sequence) and read by a running counter, never by position in the
 text: a position may be drafted many times, and reusing its number would correlate the drafts.
-So a sequence draws the same numbers whoever shares its batch, and nothing touches a global
+So a sequence draws the same numbers whatever shares its batch, and nothing touches a global
 generator.
 
 The one exception is deliberate. *Noise* is keyed by position, so that every level that draws a
@@ -34,8 +34,8 @@ class Rng(Protocol):
     def noise(self, position: int, n: int) -> np.ndarray:
         """Return exponential numbers of mean 1, float64, for token ids 0 … n − 1 at one position.
 
-        A position always has the same ones, whatever the order of calls; asking for fewer returns
-        the beginning of more.
+        A position always has the same ones, whatever the order of calls; a call for fewer returns
+        the first ones of a call for more.
         """
         ...
 
@@ -43,7 +43,7 @@ class Rng(Protocol):
 class PhiloxRng:
     """The Philox-4x64 stream of one sequence (Salmon et al., 2011)."""
 
-    __slots__ = ("_at", "_block", "_generator", "_key", "_made", "_noises")
+    __slots__ = ("_block", "_generator", "_key", "_next", "_noises", "_num_drawn")
 
     def __init__(self, seed: int, sequence: int = 0) -> None:
         self._key = np.array([seed & (2**64 - 1), sequence & (2**64 - 1)], dtype=np.uint64)
@@ -53,35 +53,35 @@ class PhiloxRng:
     def _start(self) -> None:
         self._generator = np.random.Generator(np.random.Philox(key=self._key))
         self._block = self._generator.random(_BLOCK)
-        self._at, self._made = 0, _BLOCK
+        self._next, self._num_drawn = 0, _BLOCK
 
     def take(self, n: int) -> np.ndarray:
-        if self._at + n > len(self._block):
+        if self._next + n > len(self._block):
             fresh = self._generator.random(max(_BLOCK, n))
-            self._made += len(fresh)
-            self._block = np.concatenate([self._block[self._at :], fresh])
-            self._at = 0
-        self._at += n
-        return self._block[self._at - n : self._at]
+            self._num_drawn += len(fresh)
+            self._block = np.concatenate([self._block[self._next :], fresh])
+            self._next = 0
+        self._next += n
+        return self._block[self._next - n : self._next]
 
     def noise(self, position: int, n: int) -> np.ndarray:
-        known = self._noises.get(position)
-        if known is None or len(known) < n:
-            # Every position has its own block of 2**64 numbers, apart from those of `take`.
+        values = self._noises.get(position)
+        if values is None or len(values) < n:
+            # Every position has its own block of 2**64 numbers, separate from those of `take`.
             counter = np.array([0, position, 1, 0], dtype=np.uint64)
-            source = np.random.Generator(np.random.Philox(counter=counter, key=self._key))
-            known = np.maximum(-np.log1p(-source.random(n)), _LEAST_NOISE)
-            known.flags.writeable = False
+            generator = np.random.Generator(np.random.Philox(counter=counter, key=self._key))
+            values = np.maximum(-np.log1p(-generator.random(n)), _LEAST_NOISE)
+            values.flags.writeable = False
             self._noises.pop(position, None)
-            self._noises[position] = known
+            self._noises[position] = values
             if len(self._noises) > _KEPT_POSITIONS:
                 del self._noises[next(iter(self._noises))]
-        return known[:n]
+        return values[:n]
 
     @property
     def num_taken(self) -> int:
-        """How many uniforms were taken so far."""
-        return self._made - len(self._block) + self._at
+        """How many uniforms have been taken so far."""
+        return self._num_drawn - len(self._block) + self._next
 
     def rewind(self, num_taken: int) -> None:
         """Rewind to an earlier count: the uniforms taken since are taken again."""

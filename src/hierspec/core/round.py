@@ -12,11 +12,11 @@ from collections.abc import Generator
 from typing import Any
 
 from .nodes import Concatenate, Node, Verify, walk
-from .proposals import Proposal, States, Verdict, replaced
+from .proposals import Proposal, States, Verdict, replace_state
 from .requests import Check, Propose, Request
 
 Coroutine = Generator[Request, Any, Any]
-_NOTHING = Proposal()
+_EMPTY = Proposal()
 
 
 def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) -> Coroutine:
@@ -25,12 +25,12 @@ def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) ->
     A :class:`Draft` is a leaf that the interpreter runs itself. ``limit`` is a count, so cutting
     by it is lossless; whatever a level holds beyond its budget (overshoot) goes up as well.
     """
-    out = _NOTHING
+    out = _EMPTY
     if isinstance(node, Concatenate):
         for part in node.parts * node.repeat:
             if len(out) < limit:
-                more, states = yield Propose(part, pending + out.tokens, limit - len(out), states)
-                out += more
+                draft, states = yield Propose(part, pending + out.tokens, limit - len(out), states)
+                out += draft
         return out, states
     assert isinstance(node, Verify)
     while len(out) < min(node.budget, limit):
@@ -43,7 +43,7 @@ def propose(node: Node, pending: tuple[int, ...], limit: int, states: States) ->
 
 def verified(node: Verify, pending: tuple[int, ...], limit: int, states: States) -> Coroutine:
     """Run one round at ``node``, one draft and its verification → ``(Verdict, states)``."""
-    draft = _NOTHING
+    draft = _EMPTY
     if node.below is not None:
         # The verification adds a token of its own, so it can use one fewer from below.
         draft, states = yield Propose(node.below, pending, limit - 1, states)
@@ -62,4 +62,4 @@ def observe(below: Node | None, draft: Proposal, verdict: Verdict, states: State
     owner = next(node for node in walk(below) if node.index == index)
     assert not isinstance(owner, Concatenate)
     state = owner.window.observe(states[index], draft.signals, verdict.num_accepted)
-    return replaced(states, index, state)
+    return replace_state(states, index, state)

@@ -3,7 +3,7 @@
 A rule is split. The deterministic half, :meth:`Verifier.acceptance`, turns rows
 into numbers for many drafts at once; the random half, :func:`scan`, is shared by all rules. So
 verification batches over sequences, and the exact interpreter enumerates τ from
-:func:`law_of_tau` instead of drawing it. Target ``p`` always comes before draft ``q``.
+:func:`tau_probabilities` instead of drawing it. Target ``p`` always comes before draft ``q``.
 
 Shapes: B drafts, padded to n tokens, over a vocabulary of V; true lengths in ``lengths`` [B].
 p is [B, n+1, V], q is [B, n, V]; row n_b of p follows draft b's real end.
@@ -87,15 +87,15 @@ class Verifier:
             ``"backward"``: τ is the largest k whose test passes (scanned from the end).
         exact: emitted tokens follow the verifier's own distribution, whatever the level below.
         exact_when: the conditions under which it is exact, in words; shown in messages.
-        fixed_length: needs a draft whose length was fixed beforehand.
-        reads_scores: needs ``Batch.scores``.
+        fixed_length: it needs a draft whose length was fixed beforehand.
+        reads_scores: it needs ``Batch.scores``.
         sound_below: it reports the true distributions of what it hands up, so that an exact rule
             above it stays exact. True for every exact rule.
         laws_of_context: the distributions it reports are its model's at the context, whatever
             happened in the round before.
-        multi_draft: takes several drafts from one position (:meth:`choose`).
-        distinct: needs the first tokens of those drafts drawn without replacement.
-        own_tokens: its tokens are drawn whatever was drafted, so it is exact over any draft. As the
+        multi_draft: it takes several drafts from one position (:meth:`choose`).
+        distinct: it needs the first tokens of those drafts drawn without replacement.
+        own_tokens: what it draws does not depend on the draft, so it is exact over any. As the
             target's rule it makes all levels draw with the noise of each position
             (:func:`hierspec.core.distributions.race`), so that drafts often equal them.
     """
@@ -149,8 +149,7 @@ class Verifier:
         return torch.where(keep_p.unsqueeze(-1), p, rest)
 
     def reported(self, batch: Batch) -> torch.Tensor:
-        """Return the distributions of the tokens handed up, [B, n+1, V]: the verifier's by
-        default."""
+        """Return the distributions of the tokens handed up, [B, n+1, V]: here, the verifier's."""
         return batch.p
 
     def decide(
@@ -221,10 +220,10 @@ def scan(
     return (passed * lengths).amax(-1) if h.shape[1] else passed.sum(-1)
 
 
-def law_of_tau(order: Literal["forward", "backward"], h: torch.Tensor) -> torch.Tensor:
+def tau_probabilities(order: Literal["forward", "backward"], h: torch.Tensor) -> torch.Tensor:
     """Return P(τ = k), k = 0..n, from h [..., n] → [..., n+1]; padding has h = 0, gets P = 0."""
-    one = h.new_ones(*h.shape[:-1], 1)
+    ones = h.new_ones(*h.shape[:-1], 1)
     if order == "forward":
-        return torch.cat([one, h.cumprod(-1)], -1) * torch.cat([1 - h, one], -1)
+        return torch.cat([ones, h.cumprod(-1)], -1) * torch.cat([1 - h, ones], -1)
     none_later = (1 - h).flip(-1).cumprod(-1).flip(-1)  # no pass at k, k+1, …, n
-    return torch.cat([one, h], -1) * torch.cat([none_later, one], -1)
+    return torch.cat([ones, h], -1) * torch.cat([none_later, ones], -1)

@@ -3,7 +3,7 @@
 A window is a stateless policy over an explicit, hashable state. A level asks ``stops`` after
 every step (a token for a drafter, a round for a verifying level) and the token that made it stop
 is always kept: dropping a token because of its own value is lossy, stopping after it is not
-(MATH §2). A drafter shows the signals of its draft so far, a verifying level those of its latest
+(MATH §2). A drafter passes the signals of its draft so far, a verifying level those of its latest
 round. ``observe`` sees the verdict of the level above and returns the next state.
 
 A window reads one number per token, its ``signal``. Two are taken from *untempered* scores, so that
@@ -70,7 +70,7 @@ class EntropyWindow:
     def init(self) -> State:
         return (0.0, 0.0)  # sum of entropies at rejected tokens, how many
 
-    def limit(self, state: State) -> float:
+    def threshold_after(self, state: State) -> float:
         """Return the threshold in force, in nats."""
         if self.threshold is not None:
             return self.threshold
@@ -78,10 +78,10 @@ class EntropyWindow:
         return total / count if count else 0.0
 
     def stops(self, signals: Sequence[float], state: State) -> bool:
-        limit = self.limit(state)
+        threshold = self.threshold_after(state)
         if self.threshold is None:
-            limit += MEAN_ROUNDING
-        return any(value > limit for value in signals)
+            threshold += MEAN_ROUNDING
+        return any(value > threshold for value in signals)
 
     def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
         if self.threshold is not None or num_accepted >= len(signals):
@@ -171,7 +171,7 @@ class Counting:
     def counts(self, state: State) -> Counts:
         return Counts(*state[: len(Counts())])
 
-    def cleared(self, state: State) -> State:
+    def clear_counts(self, state: State) -> State:
         """Return the state with its counts at zero; what ``inner`` remembers stays."""
         return (*Counts(), *state[len(Counts()) :])
 

@@ -141,7 +141,7 @@ def report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport,
     for node in walk(root.below):
         if not isinstance(node, Concatenate) and isinstance(node.window, Counting):
             counts[node.index] = node.window.counts(states[node.index])
-            cleared[node.index] = node.window.cleared(states[node.index])
+            cleared[node.index] = node.window.clear_counts(states[node.index])
     return RoundReport(num_emitted, tuple(counts)), tuple(cleared)
 
 

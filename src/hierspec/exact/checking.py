@@ -16,7 +16,7 @@ import torch
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
-from hierspec.core.rules import Batch, Verifier, law_of_tau
+from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.verifiers.multi_draft import outcomes
 
 from .tables import ModelRows, Rows, TableDistributions, normalise
@@ -75,7 +75,7 @@ def _of_single(node: Verify, checks: Sequence[Check], models: ModelRows) -> list
         torch.tensor(lengths),
     )
     accepted = rule.acceptance(batch)
-    stops = law_of_tau(rule.order, accepted.h).numpy()
+    stops = tau_probabilities(rule.order, accepted.h).numpy()
     followers = np.stack(
         [
             normalise(rule.correction(batch, accepted, batch.lengths.clamp(max=t)).numpy())

@@ -41,7 +41,7 @@ def probabilities(tokens: Sequence[int], distributions: Distributions) -> list[f
 def row_at(distributions: Distributions, i: int) -> torch.Tensor:
     """Return row i, [width]."""
     if isinstance(distributions, MixedDistributions):
-        distributions, i = distributions.at(i)
+        distributions, i = distributions.part_at(i)
     if isinstance(distributions, DenseDistributions):
         return distributions.probs[i]
     one = distributions.rows(i, i + 1)
@@ -51,7 +51,7 @@ def row_at(distributions: Distributions, i: int) -> torch.Tensor:
 def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
     """Return max(w·p − q_i, 0) of a row p [V] and row i of q; q's mass past V cannot matter."""
     if isinstance(q, MixedDistributions):
-        q, i = q.at(i)
+        q, i = q.part_at(i)
     if isinstance(q, OneHotDistributions):  # one entry differs from w·p
         out, token = p * w, q.ids[i]
         if token < out.shape[0]:

@@ -1,8 +1,8 @@
 """Every draft that a real model verifies, compared with what the exact law expects of it.
 
 The exact interpreter turns a rule's acceptance probabilities into the law of τ, the number of
-drafted tokens kept (:func:`hierspec.core.rules.law_of_tau`). The same two functions take the rows
-of a real draft. So each round of the runtime has an expectation and a variance of τ, given the
+drafted tokens kept (:func:`hierspec.core.rules.tau_probabilities`). The same two functions take the
+rows of a real draft. So each round of the runtime has an expectation and a variance of τ, given the
 draft, and over any text the sum of kept less expected tokens is 0 within Σ variance.
 
 The draft's ratios give more: the probability of keeping m tokens or more is the mean over drafts of
@@ -32,7 +32,7 @@ from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.core.rules import Batch, Verifier, law_of_tau
+from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
@@ -91,7 +91,7 @@ def seen(
 
 def _moments(rule: Verifier, batch: Batch) -> tuple[float, float]:
     """Return E[τ | draft] and E[τ² | draft]."""
-    law = law_of_tau(rule.order, rule.acceptance(batch).h)[0].double().cpu().numpy()
+    law = tau_probabilities(rule.order, rule.acceptance(batch).h)[0].double().cpu().numpy()
     lengths = np.arange(len(law))
     return float(law @ lengths), float(law @ lengths**2)
 
