@@ -35,7 +35,7 @@ from hierspec.bench.turns import (
 )
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.presets.registry import PRESETS
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 PROMPTS = [[i] for i in range(5)]
 NAMES = ["a", "b", "c"]
@@ -353,13 +353,13 @@ def test_links_stay_links_and_pipes_pipes(tmp_path):
     real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
     real.write_text("old")
     link.symlink_to(real)
-    write_whole(link, "new", "text")
+    write_atomically(link, "new", "text")
     assert link.is_symlink()
     assert real.read_text() == "new"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_whole(pipe, b"through", "text")
+        write_atomically(pipe, b"through", "text")
         assert os.read(reader, 100) == b"through"
     finally:
         os.close(reader)

@@ -192,7 +192,7 @@ def test_counts_that_nobody_could_wait_for(capsys, key):
     whole = json.dumps({"target": "zoo:small", "levels": [level]})
     status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
     assert status == 2
-    assert f"hierarchy.levels[0].{key}: it is more than 4096" in err
+    assert f"hierarchy.levels[0].{key}: it must be at most 4096" in err
 
 
 def test_a_level_without_a_method_is_told_the_methods(capsys):

@@ -184,7 +184,7 @@ def test_a_look_up_may_say_what_it_does_anyway(level):
         ("{not json", "not valid JSON"),
         ("no/such/file.json", "cannot read"),
         ("[1]", "a hierarchy is a JSON object, not list"),
-        ('{"target": "a", "levels": [], "target": "b"}', "'target' is said twice"),
+        ('{"target": "a", "levels": [], "target": "b"}', "the key 'target' appears twice"),
     ],
 )
 def test_unreadable_files(text, says):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from hierspec.utils import threads
-from hierspec.utils.files import probe, probe_folder, write_whole
+from hierspec.utils.files import check_folder_writable, check_writable, write_atomically
 
 
 def test_what_writes_itself_is_there_as_a_whole_or_not_at_all(tmp_path):
     path = tmp_path / "new" / "file"
-    write_whole(path, lambda target: target.write_text("first"), "text")
+    write_atomically(path, lambda target: target.write_text("first"), "text")
     assert path.read_text() == "first"
 
     def half(target: Path) -> None:
@@ -20,7 +20,7 @@ def test_what_writes_itself_is_there_as_a_whole_or_not_at_all(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_whole(path, half, "text")
+        write_atomically(path, half, "text")
     assert path.read_text() == "first"
     assert [file.name for file in path.parent.iterdir()] == ["file"]
 
@@ -30,24 +30,24 @@ def test_what_cannot_be_written_says_why(tmp_path):
     with pytest.raises(
         ValueError, match=r"^cannot write text to .*file/x: (Not a dir|File exists)"
     ):
-        write_whole(tmp_path / "file" / "x", "text", "text")
+        write_atomically(tmp_path / "file" / "x", "text", "text")
 
     def fails(target: Path) -> None:
         raise OSError("no number")
 
     with pytest.raises(ValueError, match=r"no number$"):
-        write_whole(tmp_path / "x", fails, "text")
+        write_atomically(tmp_path / "x", fails, "text")
 
 
 @pytest.mark.parametrize("inside", ["x", "new/deep/x"])
 def test_what_can_be_written_leaves_no_trace_of_the_trial(tmp_path, inside):
-    probe(tmp_path / inside, "text")
-    probe_folder(tmp_path / inside, tmp_path / inside, "text")
+    check_writable(tmp_path / inside, "text")
+    check_folder_writable(tmp_path / inside, tmp_path / inside, "text")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_file_can_be_written_to():
-    probe(Path(os.devnull), "text")
+    check_writable(Path(os.devnull), "text")
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_what_is_no_file_can_be_written_to():
 def test_what_could_not_be_written_is_refused(tmp_path, path, says):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="^cannot write text to .*" + says):
-        probe(tmp_path / path, "text")
+        check_writable(tmp_path / path, "text")
 
 
 @pytest.mark.parametrize("path", ["file", "file/x", "/proc/x"])
 def test_folders_that_could_not_be_written_into_are_refused(tmp_path, path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"^cannot write text to .*; name another folder$"):
-        probe_folder(tmp_path / path, tmp_path / path, "text")
+        check_folder_writable(tmp_path / path, tmp_path / path, "text")
 
 
 def test_threads_have_a_bound(monkeypatch):

@@ -221,7 +221,7 @@ def level_shapes(configuration: Mapping[str, Any]) -> list[LevelShape]:
     Raises:
         HierspecError: a level is damaged; names the place.
     """
-    return schema.read(list[LevelShape], configuration["levels"], "levels")
+    return schema.validate(list[LevelShape], configuration["levels"], "levels")
 
 
 def _with_sound_levels(configuration: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hierspec.bench.records import (
 )
 from hierspec.errors import HierspecError
 from hierspec.utils import files, schema
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 # Must be equal where a measurement is continued; the commit may change, and is noted.
 SAME_MACHINE = (
@@ -65,7 +65,7 @@ def parse(data: Any, where: str) -> BenchResults:
             f"{SCHEMA_VERSION}: measure again, or read it with the version that wrote it"
         )
     try:
-        return schema.read(BenchResults, data, "")
+        return schema.validate(BenchResults, data, "")
     except HierspecError as error:
         raise HierspecError(f"{where} is damaged: {error}; measure again") from None
 
@@ -96,7 +96,7 @@ def write(path: Path, data: BenchResults) -> None:
     Raises:
         HierspecError: it cannot be written.
     """
-    write_whole(path, json.dumps(data.to_dict(), allow_nan=False) + "\n", "results")
+    write_atomically(path, json.dumps(data.to_dict(), allow_nan=False) + "\n", "results")
 
 
 def begin(path: Path | None, fresh: BenchResults, overwrite: bool = False) -> BenchResults:

@@ -16,7 +16,7 @@ from typing import Any
 from hierspec.bench.method_records import RunRecord
 from hierspec.bench.records import BenchResults
 from hierspec.errors import HierspecError
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def write(
                 json.dumps(_answer(record.name, run, results.created, tokenizer, questions))
                 for run in record.runs
             ]
-            write_whole(file, "\n".join(lines) + "\n", "answers")
+            write_atomically(file, "\n".join(lines) + "\n", "answers")
             written.append(file)
     return written
 

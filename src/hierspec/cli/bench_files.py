@@ -40,10 +40,10 @@ class BenchFiles:
 
     def check(self) -> None:
         """Refuse what would fail after minutes of measuring."""
-        from hierspec.utils.files import probe, probe_folder
+        from hierspec.utils.files import check_folder_writable, check_writable
 
         if self.results is not None:
-            probe(self.results, "results")
+            check_writable(self.results, "results")
         if self.report is not None:
             regular = self.report.is_file() or not self.report.exists()
             if regular and self.report.suffix.lower() != ".html":
@@ -52,14 +52,14 @@ class BenchFiles:
                 )
             if self.results and self.report.resolve() == self.results.resolve():
                 raise HierspecError(f"-o and --report both name {self.report}: choose two files")
-            probe(self.report, "a page")
+            check_writable(self.report, "a page")
         if self.spec_bench is not None:
-            probe(self.spec_bench, "answers")
+            check_writable(self.spec_bench, "answers")
         if self.plots is not None:
             from hierspec.plotting.figures import matplotlib
 
             matplotlib()
-            probe_folder(self.plots, self.plots, "pictures")
+            check_folder_writable(self.plots, self.plots, "pictures")
 
     @property
     def profile(self) -> Path | None:

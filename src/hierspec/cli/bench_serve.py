@@ -107,13 +107,13 @@ def serve(
     import asyncio
 
     from hierspec.bench.load import client, prompts, run, summary
-    from hierspec.utils.files import probe, write_whole
+    from hierspec.utils.files import check_writable, write_atomically
 
     from .rendering import interruptible, notes, progress, say
 
     client.load_aiohttp()
     if output is not None:
-        probe(output, "the result")
+        check_writable(output, "the result")
     base_url = _base_url(base_url)
     if backend not in client.BACKENDS:
         raise HierspecError(f"--backend must be one of {', '.join(client.BACKENDS)}")
@@ -164,7 +164,7 @@ def serve(
     if save_detailed:
         result |= summary.details(measured.outcomes)
     if output is not None:
-        write_whole(output, json.dumps(result, indent=1) + "\n", "the result")
+        write_atomically(output, json.dumps(result, indent=1) + "\n", "the result")
         say(console, f"written to {output}")
     if as_json:
         print(json.dumps(result))

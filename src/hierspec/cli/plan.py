@@ -280,11 +280,11 @@ def _exported(answer: Plan, question: Question, engine: str) -> dict[str, Any]:
 
 def _write_hierarchy(answer: Plan, question: Question, path: Path) -> None:
     """Write the best hierarchy as a file, and say how it is used."""
-    from hierspec.utils.files import write_whole
+    from hierspec.utils.files import write_atomically
 
     assert question.profile is not None  # as _check_output saw to
     found = question.profile.hierarchy(answer.best.chain)
-    write_whole(path, json.dumps(found, indent=2) + "\n", "the hierarchy")
+    write_atomically(path, json.dumps(found, indent=2) + "\n", "the hierarchy")
     print(f"{path}: hierspec generate --hierarchy {path} runs it", file=sys.stderr)
 
 

@@ -131,7 +131,7 @@ def _check_outputs(
     all_of_them: bool, figures: Path | None, output: Path | None, as_json: bool
 ) -> None:
     """Refuse what would be ignored, and what would fail after minutes of measuring."""
-    from hierspec.utils.files import probe, probe_folder
+    from hierspec.utils.files import check_folder_writable, check_writable
 
     if all_of_them and output is None:
         raise HierspecError("all writes a file each: give --output FOLDER")
@@ -140,14 +140,14 @@ def _check_outputs(
     if output is not None and not all_of_them:
         if not output.parent.is_dir():
             raise HierspecError(f"there is no folder {output.parent} to write into")
-        probe(output, _KIND)
+        check_writable(output, _KIND)
     if figures is not None:
         from hierspec.plotting.figures import matplotlib
 
         matplotlib()
-        probe_folder(figures, figures, "figures")
+        check_folder_writable(figures, figures, "figures")
     if output is not None and all_of_them:
-        probe_folder(output, output, "a file each")
+        check_folder_writable(output, output, "a file each")
 
 
 def _one(
@@ -239,14 +239,14 @@ def _part(report: Report, what: str, share: float, width: float) -> Report:
 
 
 def _write(found: Reproduction, path: Path) -> None:
-    from hierspec.utils.files import write_whole
+    from hierspec.utils.files import write_atomically
 
     whole = _finite(found.to_dict())
     record = whole.pop("record", None)
     text = json.dumps(whole, indent=2)
     if record:  # thousands of lines that nobody reads
         text = f'{text[:-2]},\n  "record": {json.dumps(record, separators=(",", ":"))}\n}}'
-    write_whole(path, f"{text}\n", _KIND)
+    write_atomically(path, f"{text}\n", _KIND)
 
 
 def _finite(value: Any) -> Any:

@@ -55,7 +55,7 @@ def timeline(
         raise HierspecError(f"cannot write {output}: there is no folder {folder}")
 
     from hierspec.timeline import chrome, html, read, stories, svg
-    from hierspec.utils.files import write_whole
+    from hierspec.utils.files import write_atomically
 
     events = read(trace)
     texts = None if tokenizer is None else _texts(tokenizer)
@@ -65,7 +65,7 @@ def timeline(
         out = html(events, texts)
     else:
         out = json.dumps(chrome(events, texts)) + "\n"
-    write_whole(output, out, "the timeline")
+    write_atomically(output, out, "the timeline")
     found = stories(events)
     calls = sum(len(story.calls) for story in found)
     many = "1 sequence" if len(found) == 1 else f"{len(found)} sequences"

@@ -109,7 +109,7 @@ def read(ref: str | Path) -> HeadFile:
             f"{SCHEMA}: train the head again, or use the hierspec that wrote it"
         )
     try:
-        schema.read(HeadInfo, info, "its metadata")
+        schema.validate(HeadInfo, info, "its metadata")
     except HierspecError as error:
         raise _damaged(path, error) from None
     return HeadFile(path, cast(HeadInfo, info))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import one_line_repr
+from hierspec.utils.schema import short_repr
 
 from .in_memory import ModelInMemory, is_model, named
 from .schema import TargetConfig
@@ -21,7 +21,7 @@ def prompt_list(value: Any) -> list[Any]:
     """List several prompts: any iterable of them, but not a text, which is one prompt."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise HierspecError(
-            f"prompts must be a list of prompts, not {shortened(value)}: write [prompt]"
+            f"prompts must be a list of prompts, not {short_repr(value)}: write [prompt]"
         )
     return list(value)
 
@@ -46,12 +46,14 @@ def token_ids(value: Any, what: str = "a prompt") -> list[int]:
             "mapping: a conversation of one message is [message]"
         )
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise HierspecError(f"{what} must be a text or a list of token ids, not {shortened(value)}")
+        raise HierspecError(
+            f"{what} must be a text or a list of token ids, not {short_repr(value)}"
+        )
     found = list(value)
     if found and all(isinstance(one, str) for one in found):
         raise HierspecError(
-            f"{what} holds {shortened(found[0])}, which is not a token id: give a text itself, and "
-            "several to generate_batch"
+            f"{what} holds {short_repr(found[0])}, which is not a token id: give one text without "
+            "a list, and several to generate_batch"
         )
     return [_id(token, what) for token in found]
 
@@ -73,7 +75,7 @@ def stop_strings(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        raise HierspecError(f"stop must be a text or a list of texts, not {shortened(value)}")
+        raise HierspecError(f"stop must be a text or a list of texts, not {short_repr(value)}")
     return tuple(value)
 
 
@@ -113,7 +115,7 @@ def model_name(value: Any, what: str) -> str:
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
         raise HierspecError(
             f"{what} must be a directory, a hub id, zoo:NAME or a loaded model, "
-            f"not {shortened(value)}"
+            f"not {short_repr(value)}"
         )
     return str(value)
 
@@ -128,7 +130,7 @@ def tokenizer(value: Any) -> None:
     if not callable(value) or not hasattr(value, "decode"):
         raise HierspecError(
             "tokenizer must be a loaded one, as AutoTokenizer.from_pretrained gives it, not "
-            f"{shortened(value)}; without it the one saved beside the model is used"
+            f"{short_repr(value)}; without it the one saved beside the model is used"
         )
 
 
@@ -139,17 +141,11 @@ def integer(value: Any, what: str) -> int:
             return operator.index(value)
     except TypeError:
         pass
-    raise HierspecError(f"{what} must be an integer, not {shortened(value)}")
+    raise HierspecError(f"{what} must be an integer, not {short_repr(value)}")
 
 
 def _id(value: Any, what: str) -> int:
     try:
         return integer(value, "")
     except ValueError:
-        raise HierspecError(f"{what} holds {shortened(value)}, which is not a token id") from None
-
-
-def shortened(value: Any) -> str:
-    """Return a value as messages show it."""
-    text = one_line_repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        raise HierspecError(f"{what} holds {short_repr(value)}, which is not a token id") from None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
 
 from pydantic import BeforeValidator, Field
 
-from hierspec.utils.schema import Count, ReadAs, declared, error_at
+from hierspec.utils.schema import Count, ReadAs, checked_dataclass, error_at
 
 from .fields import DEFAULT_LENIENCE
 from .levels import (
@@ -137,7 +137,7 @@ Chain = Annotated[
 Parts = Annotated[tuple[T, ...], BeforeValidator(_parts_as_chains)]
 
 
-@declared
+@checked_dataclass
 class ConcatenateConfig:
     """A run of one drafter, then a run of another, ``repeat`` times [P2]."""
 

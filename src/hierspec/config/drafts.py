@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import one_line_repr
+from hierspec.utils.schema import short_repr
 from hierspec.zoo import registry, trained
 
 from .in_memory import ModelInMemory, is_model
@@ -54,7 +54,7 @@ def _level(draft: Any) -> dict[str, Any]:
         return {"method": "draft_model", "model": draft}
     raise HierspecError(
         f"drafts must hold models, loaded or by name, {NAMES}, or levels of a hierarchy file; not "
-        f"{one_line_repr(draft)[:60]}"
+        f"{short_repr(draft)}"
     )
 
 

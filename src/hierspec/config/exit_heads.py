@@ -26,7 +26,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, VocabularyPart, vocabulary_part
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
-from hierspec.utils.files import expand_user, write_whole
+from hierspec.utils.files import expand_user, write_atomically
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint, trained
 
@@ -184,7 +184,7 @@ def save_whole(
         os.umask(mask)
         target.chmod(0o666 & ~mask)  # safetensors writes for the owner alone
 
-    write_whole(path, save, what)
+    write_atomically(path, save, what)
 
 
 def load_into(heads: Heads, file: HeadsFile) -> None:
@@ -243,7 +243,7 @@ def read(ref: str | Path) -> HeadsFile:
             f"{SCHEMA}: train the heads again, or use the hierspec that wrote them"
         )
     try:
-        schema.read(HeadsInfo, info, "its metadata")
+        schema.validate(HeadsInfo, info, "its metadata")
     except HierspecError as error:
         raise _damaged(path, error) from None
     last = info["num_layers"] - 1

@@ -22,32 +22,32 @@ from hierspec.utils.schema import (
     NonEmptyString,
     NonNegativeNumber,
     ReadAs,
-    declared,
-    one_line_repr,
+    checked_dataclass,
+    short_repr,
 )
 from hierspec.verifiers import registry
 
 from .in_memory import ModelInMemory, named
 
 
-@declared
+@checked_dataclass
 class _Fixed:
     kind: Literal["fixed"] = "fixed"
 
 
-@declared
+@checked_dataclass
 class _Entropy:
     kind: Literal["entropy"] = "entropy"
     threshold: NonNegativeNumber | None = None
 
 
-@declared
+@checked_dataclass
 class _Confidence:
     kind: Literal["confidence"] = "confidence"
     floor: NonNegativeNumber = ConfidenceWindow().floor
 
 
-@declared
+@checked_dataclass
 class _Acceptance:
     kind: Literal["acceptance"] = "acceptance"
     threshold: Annotated[
@@ -85,7 +85,7 @@ def _rule(name: Any) -> str:
     """Return a verification rule's own name, also for an alias."""
     known = registry.names()
     if not isinstance(name, str) or name not in known:
-        raise ValueError(f"no verifier called {one_line_repr(name)}; there are: {', '.join(known)}")
+        raise ValueError(f"no verifier called {short_repr(name)}; there are: {', '.join(known)}")
     return registry.canonical_name(name)
 
 

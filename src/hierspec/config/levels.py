@@ -17,7 +17,7 @@ from hierspec.utils.schema import (
     NonEmptyString,
     PositiveInteger,
     Temperature,
-    declared,
+    checked_dataclass,
     error_at,
 )
 
@@ -34,7 +34,7 @@ from .fields import (
 from .skip_search import Search
 
 
-@declared
+@checked_dataclass
 class LevelConfig:
     """The fields of every level.
 
@@ -72,7 +72,7 @@ class LevelConfig:
         return self.num_drafts
 
 
-@declared
+@checked_dataclass
 class DraftModelConfig(LevelConfig):
     """A separate model of the target's vocabulary.
 
@@ -92,7 +92,7 @@ class DraftModelConfig(LevelConfig):
     ahead: Boolean = False
 
 
-@declared
+@checked_dataclass
 class EarlyExitConfig(LevelConfig):
     """The target's first ``exit_layer`` layers and its head, sharing its cache [P3].
 
@@ -106,7 +106,7 @@ class EarlyExitConfig(LevelConfig):
     head: HeadsFile | None = None
 
 
-@declared
+@checked_dataclass
 class Eagle3LevelConfig(LevelConfig):
     """An EAGLE-3 network that reads the target's hidden states [Li et al. 2025]; it only drafts.
 
@@ -118,7 +118,7 @@ class Eagle3LevelConfig(LevelConfig):
     model: ModelName
 
 
-@declared
+@checked_dataclass
 class NgramTableConfig(LevelConfig):
     """N-gram counts of a corpus, with back-off."""
 
@@ -142,7 +142,7 @@ _NOT_COPIED = {
 }
 
 
-@declared
+@checked_dataclass
 class LookUpConfig(LevelConfig):
     """A level that copies tokens: it has no scores for a temperature or a window."""
 
@@ -159,7 +159,7 @@ class LookUpConfig(LevelConfig):
             raise error_at([most], f"{most} must not be below {least}")
 
 
-@declared
+@checked_dataclass
 class PromptLookupConfig(LookUpConfig):
     """Copies what followed the last occurrence of the latest n-gram in the context."""
 
@@ -171,7 +171,7 @@ class PromptLookupConfig(LookUpConfig):
         self._check_range("prompt_lookup_min", "prompt_lookup_max")
 
 
-@declared
+@checked_dataclass
 class NgramPoolConfig(LookUpConfig):
     """Copies what followed the latest tokens elsewhere in this text or in all [after Lookahead].
 
@@ -188,7 +188,7 @@ class NgramPoolConfig(LookUpConfig):
         self._check_range("ngram_min", "ngram_max")
 
 
-@declared
+@checked_dataclass
 class LookaheadConfig(LookUpConfig):
     """Copies n-grams that the target writes beside its checks, by Jacobi iterations [Lookahead].
 
@@ -215,7 +215,7 @@ class LookaheadConfig(LookUpConfig):
         return self.window_size + self.num_speculative_tokens - 1 + self.max_candidates
 
 
-@declared
+@checked_dataclass
 class SuffixConfig(LookUpConfig):
     """Copies the most frequent continuation of the text's longest known suffix [SuffixDecoding].
 
@@ -232,7 +232,7 @@ class SuffixConfig(LookUpConfig):
 _Share = Annotated[float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")]
 
 
-@declared
+@checked_dataclass
 class LayerSkipConfig(LevelConfig):
     """The target without some of its layers, or parts of them, on its own cache [SWIFT].
 
@@ -269,7 +269,7 @@ class LayerSkipConfig(LevelConfig):
             )
 
 
-@declared
+@checked_dataclass
 class QuantizedConfig(LevelConfig):
     """The target's own weights in fewer bits, on the target's cache [after QuantSpec].
 
@@ -281,7 +281,7 @@ class QuantizedConfig(LevelConfig):
     bits: Literal[8, 4] = 8
 
 
-@declared
+@checked_dataclass
 class RetrievalConfig(LevelConfig):
     """The target on chosen parts of its own cache, for long texts [TriForce].
 
@@ -297,7 +297,7 @@ class RetrievalConfig(LevelConfig):
     refresh: Count = 32
 
 
-@declared
+@checked_dataclass
 class AdaptiveExitConfig(LevelConfig):
     """Each token from the first exit of the target that is sure of it [AdaDecode].
 

@@ -12,14 +12,14 @@ from pydantic import Discriminator, Tag
 
 from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import Expected, Integer, ReadAs, declared
+from hierspec.utils.schema import Expected, Integer, ReadAs, checked_dataclass
 
 from .chains import ConcatenateConfig, Parts, check_chain
 from .levels import LevelConfig
 from .nodes import rule, tree
 
 
-@declared
+@checked_dataclass
 class NumberedConfig(LevelConfig):
     """A level whose model is known by its number; ``None``: that of its place in the chain."""
 
@@ -41,7 +41,7 @@ NumberedChain = Annotated[
 ]
 
 
-@declared
+@checked_dataclass
 class NumberedConcatenation(ConcatenateConfig):
     """A concatenation of such levels."""
 

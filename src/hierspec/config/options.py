@@ -15,10 +15,10 @@ from typing import Any
 from hierspec.engine.caches import KeptCache
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.schema import check_keys, nearest_key
+from hierspec.utils.schema import check_keys, nearest_key, short_repr
 
 from . import arguments
-from .arguments import integer, shortened
+from .arguments import integer
 
 SAMPLING = tuple(field.name for field in fields(SamplingParams))
 
@@ -125,7 +125,7 @@ def _params(value: Any) -> SamplingParams:
         return value
     if isinstance(value, Mapping):
         return SamplingParams.make(**check_keys(value, list(SAMPLING), "sampling"))
-    raise HierspecError(f"sampling must be SamplingParams or a mapping, not {shortened(value)}")
+    raise HierspecError(f"sampling must be SamplingParams or a mapping, not {short_repr(value)}")
 
 
 def not_twice(said: Mapping[str, Any], by: str) -> None:
@@ -239,7 +239,7 @@ def until(value: Any, criteria: Any, max_time: float | None) -> Until | None:
     """
     if value is not None and not callable(value):
         raise HierspecError(
-            f"until must be a function of (sequence, tokens), not {shortened(value)}"
+            f"until must be a function of (sequence, tokens), not {short_repr(value)}"
         )
     last = None if max_time is None else time.monotonic() + max_time
     found: list[Any] = [value, _criteria(criteria)]
@@ -259,7 +259,7 @@ def _criteria(value: Any) -> Until | None:
         if not callable(one):
             raise HierspecError(
                 "stopping_criteria must be functions of (input_ids [1, L], scores), as "
-                f"transformers' are, not {shortened(one)}"
+                f"transformers' are, not {short_repr(one)}"
             )
     import torch
 

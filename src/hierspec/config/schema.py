@@ -1,8 +1,8 @@
 """The hierarchy file: a target and the levels below it, smallest first; strict keys.
 
 JSON or TOML. The same object is what the planner prints and what ``generate --hierarchy`` takes.
-Reading checks shape and ranges; what needs the models (an exit layer, a vocabulary) is checked
-when they are there (:mod:`hierspec.config.build`).
+Reading checks types and ranges; what needs the models (an exit layer, a vocabulary) is checked
+when they are loaded (:mod:`hierspec.config.build`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from hierspec.utils.schema import (
     Boolean,
     NonEmptyString,
     PositiveInteger,
-    declared,
+    checked_dataclass,
     json_object,
-    one_line_repr,
-    read,
+    short_repr,
+    validate,
 )
 
-from .chains import Chain, ConcatenateConfig  # noqa: F401  # Chain names it
+from .chains import Chain, ConcatenateConfig  # noqa: F401  # a forward reference of Chain
 from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, Rule
 from .in_memory import is_model
 
 
-@declared
+@checked_dataclass
 class TargetConfig:
     """The model whose distribution the output has.
 
@@ -42,7 +42,7 @@ class TargetConfig:
         dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, or float32 on a CPU
             that cannot compute in it.
         backend: ``auto``, ``lean`` (fast forward, Llama-shaped models), ``hf``, or
-            ``deterministic``, which the hierarchy's own key stands for.
+            ``deterministic``, which the key ``deterministic`` of a hierarchy chooses.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
         cuda_graphs: on CUDA, run lean models in calls of fixed shape, recorded and replayed
             (:mod:`hierspec.utils.graphs`). The draft models follow it.
@@ -55,25 +55,25 @@ class TargetConfig:
     cuda_graphs: Boolean = True
 
 
-def _target(data: Any) -> Any:
+def _target_from_name(data: Any) -> Any:
     return {"model": data} if isinstance(data, str) or is_model(data) else data
 
 
-@declared
+@checked_dataclass
 class HierarchyConfig:
     """A target and the levels below it, smallest first.
 
     Attributes:
-        target: also just its model's name.
+        target: in a file, the name of its model is enough.
         verify: the rule by which the target verifies the last level.
         top_m: for ``verify: leading``.
         lenience: for ``verify: lenient``, which is lossy here.
-        allow_lossy: let through rules that change the output law.
+        allow_lossy: accept rules that change the output law.
         deterministic: the target gives a token the same scores, bit by bit, however many are
             computed with it (:mod:`hierspec.lm.lean.deterministic`); on CPUs.
     """
 
-    target: Annotated[TargetConfig, BeforeValidator(_target)]
+    target: Annotated[TargetConfig, BeforeValidator(_target_from_name)]
     levels: Chain = ()
     verify: Rule = "block"
     top_m: PositiveInteger = 1
@@ -83,18 +83,18 @@ class HierarchyConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HierarchyConfig:
-        """Read what a file holds.
+        """Make the configuration of a file's parsed object.
 
         Raises:
             HierspecError: naming the place and the fix.
         """
         if isinstance(data, Mapping) and {"kind", "schema_version"} <= data.keys():
             raise HierspecError(
-                f"this is a {one_line_repr(data['kind'])} file, not a hierarchy: hierspec plan "
+                f"this is a {short_repr(data['kind'])} file, not a hierarchy: hierspec plan "
                 "reads profiles, and hierspec bench --from results; --hierarchy auto measures and "
                 "plans by itself"
             )
-        return read(cls, data, "hierarchy")
+        return validate(cls, data, "hierarchy")
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> HierarchyConfig:
@@ -118,37 +118,37 @@ class HierarchyConfig:
         body = read_text(path, "the hierarchy file", fix)
         try:
             if path.suffix != ".toml":
-                read: Any = json_object(body, text, "a hierarchy")
+                document: Any = json_object(body, text, "a hierarchy")
             else:
-                read = tomllib.loads(body)
+                document = tomllib.loads(body)
         except RecursionError:
             raise HierspecError(f"{text}: nested too deeply to be a hierarchy") from None
         except tomllib.TOMLDecodeError as error:
             raise HierspecError(f"{text}: not valid TOML: {error}") from None
         try:
-            return cls.from_dict(read)
+            return cls.from_dict(document)
         except HierspecError as error:
             raise HierspecError(f"{text}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the file's own form, defaults left out."""
-        return _plain(self)
+        """Return the object of a hierarchy file, defaults left out."""
+        return _to_json(self)
 
 
-def _plain(value: Any) -> Any:
+_ALWAYS_WRITTEN = ("method", "levels", "repeat", "kind")  # also where they are the default
+
+
+def _to_json(value: Any) -> Any:
     """Return a part of a configuration as JSON: its kind, and all but defaults."""
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_to_json(element) for element in value]
     if not dataclasses.is_dataclass(value):
         return value
     kind = next((name for name, cls in WINDOWS.items() if isinstance(value, cls)), None)
     out: dict[str, Any] = {} if kind is None else {"kind": kind}
     for field in dataclasses.fields(value):
-        own = getattr(value, field.name)
+        content = getattr(value, field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
-        if own != default or field.name in _ALWAYS:
-            out[field.name] = _plain(own)
+        if content != default or field.name in _ALWAYS_WRITTEN:
+            out[field.name] = _to_json(content)
     return out
-
-
-_ALWAYS = ("method", "levels", "repeat", "kind")  # written though they say what holds anyway

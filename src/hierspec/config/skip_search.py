@@ -7,12 +7,19 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from hierspec.lm.skip_search import SearchSettings
-from hierspec.utils.schema import Boolean, Count, Natural, NonNegativeNumber, ReadAs, declared
+from hierspec.utils.schema import (
+    Boolean,
+    Count,
+    Natural,
+    NonNegativeNumber,
+    ReadAs,
+    checked_dataclass,
+)
 
 _SWIFT = SearchSettings()
 
 
-@declared
+@checked_dataclass
 class SkipSearchConfig:
     """What :class:`~hierspec.lm.skip_search.SearchSettings` says, but for the share.
 

@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from hierspec.errors import HierspecError, HierspecWarning
-from hierspec.utils.files import file_key
+from hierspec.utils.files import json_digest
 
 _PADDING = 0.25  # share of an embedding that may plausibly be padding
 
@@ -67,7 +67,7 @@ def vocabulary_key(tokenizer: Any, size: int | None = None) -> str:
     """Return a short hash of which token every id below ``size`` is: others may be added."""
     vocab = tokenizer.get_vocab().items()
     kept = [item for item in vocab if size is None or item[1] < size]
-    return file_key(sorted(kept, key=lambda item: item[1]))
+    return json_digest(sorted(kept, key=lambda item: item[1]))
 
 
 def check_table(

@@ -37,9 +37,9 @@ from hierspec.utils.schema import (
     Integer,
     Natural,
     PositiveInteger,
-    declared,
+    checked_dataclass,
     json_object,
-    read,
+    validate,
 )
 from hierspec.verifiers import registry
 from hierspec.verifiers.soundness import check
@@ -59,7 +59,7 @@ _Plans = Annotated[
 ]
 
 
-@declared
+@checked_dataclass
 class TableConfig:
     """A model's distributions by its last ``order`` tokens.
 
@@ -73,7 +73,7 @@ class TableConfig:
     acceptance: dict[str, _Distribution] | None = None
 
 
-@declared
+@checked_dataclass
 class CaseTarget:
     """The last level: it only verifies, and its model is the last one."""
 
@@ -84,7 +84,7 @@ class CaseTarget:
     model: Annotated[Integer, Expected("the number of a model")] | None = None
 
 
-@declared
+@checked_dataclass
 class Case:
     """What certify reads; ``levels`` end with the target's."""
 
@@ -108,7 +108,7 @@ def load_case(path: str | Path) -> dict[str, Any]:
 
 def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
     """Turn a case into (the target's node, V, horizon or ``None``)."""
-    parsed = read(Case, case, "case")
+    parsed = validate(Case, case, "case")
     models = [_build_table(model, parsed.vocab, i) for i, model in enumerate(parsed.models)]
     root = _build_root(parsed.levels, models)
     check(root, allow_lossy=True)  # lossy rules may be certified: their distance is printed
@@ -117,7 +117,7 @@ def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
 
 def parse_control(case: Mapping[str, Any], root: Verify) -> Jumping | None:
     """Return the controller of a case, ``None`` where it has none."""
-    plans = read(Case, case, "case").control
+    plans = validate(Case, case, "case").control
     if plans is None:
         return None
     try:
@@ -131,7 +131,7 @@ def parse_control(case: Mapping[str, Any], root: Verify) -> Jumping | None:
 
 def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
     last, place = len(models) - 1, f"levels[{len(levels) - 1}]"
-    below = read(NumberedChain, list(levels[:-1]), "levels")
+    below = validate(NumberedChain, list(levels[:-1]), "levels")
     flat = all(isinstance(level, NumberedConfig) for level in below)
     if flat and len(levels) != len(models):
         raise HierspecError(
@@ -143,7 +143,7 @@ def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
             level if level.model is not None else dataclasses.replace(level, model=i)
             for i, level in enumerate(below)
         ]
-    target = read(CaseTarget, levels[-1], place)
+    target = validate(CaseTarget, levels[-1], place)
     if target.model not in (None, last):
         raise HierspecError(f"{place}.model: the last level is the target, which is the last model")
 

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, Strict
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import NonEmptyString, declared, read, read_json
+from hierspec.utils.schema import NonEmptyString, checked_dataclass, parse_json, validate
 
 from .estimates import LONGEST, Estimates, ideal
 from .plan import LatencyModel
@@ -32,7 +32,7 @@ LargestBudget = Annotated[int, Strict(), Field(ge=1, le=MOST_TOKENS)]
 _NOISE = 0.02  # three rates written with two digits are off by 0.015 together
 
 
-@declared
+@checked_dataclass
 class ProblemFile:
     """The problem file's schema; ``description`` is for people."""
 
@@ -64,7 +64,7 @@ def load_json(path: str | Path) -> Mapping[str, Any]:
         text = Path(path).read_bytes()
     except OSError as error:
         raise HierspecError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    return read_json(dict[str, Any], text, str(path))
+    return validate(dict[str, Any], parse_json(text, str(path)), str(path))
 
 
 def parse_problem(data: Mapping[str, Any]) -> Problem:
@@ -73,7 +73,7 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
     Raises:
         HierspecError: naming the entry that is wrong, and what belongs there.
     """
-    file = read(ProblemFile, data, "")
+    file = validate(ProblemFile, data, "")
     names = _names(file)
     rates = _rates(file, names)
     top, sizes = file.max_speculative_tokens, file.memory_bytes
@@ -94,7 +94,7 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
 
 def check_tokens(value: Any, where: str) -> None:
     """Refuse a value that cannot be ``max_speculative_tokens``."""
-    read(LargestBudget, value, where)
+    validate(LargestBudget, value, where)
 
 
 def _names(file: ProblemFile) -> list[str]:
@@ -133,7 +133,7 @@ def _rates(file: ProblemFile, names: list[str]) -> np.ndarray:
         for j in range(i + 1, count):
             if row[j] is not None:
                 where = f"acceptance[{i}][{j}] ({names[i]} by {names[j]})"
-                rates[i, j] = read(Rate, row[j], where)
+                rates[i, j] = validate(Rate, row[j], where)
     return rates
 
 

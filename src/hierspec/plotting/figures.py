@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,7 +168,7 @@ def save(figure: Figure, path: Path) -> None:
         HierspecError: the file cannot be written; an earlier one stays.
     """
     kind = path.suffix.lower().removeprefix(".")
-    write_whole(path, rendered(figure, kind), "the picture")
+    write_atomically(path, rendered(figure, kind), "the picture")
 
 
 def text_width(text: str, size: float) -> float:

@@ -20,7 +20,7 @@ from hierspec.planner.online.candidates import extend_chain
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Shapes, plan
 from hierspec.utils import machine
-from hierspec.utils.files import cache_folder, file_key, probe
+from hierspec.utils.files import cache_folder, check_writable, json_digest
 from hierspec.zoo import fingerprint, registry
 from hierspec.zoo.registry import DEFAULT_TARGET
 
@@ -89,7 +89,7 @@ def choose(
     path = cache_path(target, candidates, settings, chat)
     profile, measured_now = _cached(path, temperature), False
     if profile is None:
-        probe(path, WHAT, _HINT)
+        check_writable(path, WHAT, _HINT)
         with _measuring_lock(path, report):
             profile = _cached(path, temperature)  # another process may have measured meanwhile
             if measured_now := profile is None:
@@ -198,7 +198,7 @@ def cache_path(
         machine.hardware(machine.device(target.device)),
         *(["chat"] if chat else []),
     ]
-    return cache_folder("profiles") / f"{file_key(key)}.json"
+    return cache_folder("profiles") / f"{json_digest(key)}.json"
 
 
 def _file_names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:

@@ -13,7 +13,7 @@ from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
-from hierspec.utils.files import file_key, probe
+from hierspec.utils.files import check_writable, json_digest
 from hierspec.zoo import fingerprint
 
 from . import costs
@@ -53,7 +53,7 @@ def measure(
     if not candidates:
         raise HierspecError("there are no candidates: name at least one that may draft")
     if path is not None:
-        probe(path, WHAT)  # before minutes of work
+        check_writable(path, WHAT)  # before minutes of work
     report("loading", 0.0)
     pool = load(target, candidates, loaded)
     run = Stages(pool, prompts, settings, report)
@@ -65,11 +65,11 @@ def measure(
         "prompts": list(prompts),
         "hardware": machine.hardware(pool.entrants[-1].model.device),
     }
-    data = _read_started(path, file_key(request)) or {
+    data = _read_started(path, json_digest(request)) or {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
         "unfinished": True,
-        "request": file_key(request),
+        "request": json_digest(request),
         "hardware": request["hardware"],
         "target": HierarchyConfig(target=target).to_dict()["target"],
         "prompts": {"count": len(run.prompts), **(source or {})},

@@ -15,7 +15,7 @@ from typing import Any, cast, get_args
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.utils import machine, schema
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 from hierspec.zoo import fingerprint
 
 from .estimates import estimates
@@ -171,7 +171,7 @@ def from_dict(data: Any, where: str = "profile") -> Profile:
             f"{where} is not finished: give the same hierspec profile command again"
         )
     try:
-        schema.read(ProfileData, data, "")
+        schema.validate(ProfileData, data, "")
     except HierspecError as error:
         raise HierspecError(
             f"{where} is damaged: {error}; measure it again with hierspec profile"
@@ -220,4 +220,4 @@ def _source(profile: Profile, model: MeasuredModel) -> str:
 
 def save(data: Mapping[str, Any], path: Path) -> None:
     """Write a profile, finished or not; what was there stays until the new one is whole."""
-    write_whole(path, json.dumps(data) + "\n", WHAT)
+    write_atomically(path, json.dumps(data) + "\n", WHAT)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from hierspec.errors import HierspecError
 from hierspec.utils.checks import is_number
-from hierspec.utils.schema import PositiveInteger, read
+from hierspec.utils.schema import PositiveInteger, validate
 
 Report = Callable[[str, float], None]  # stage, share of all work done
 MAX_BUDGET = 32  # speculative tokens; the planner's curves end at twice that
@@ -52,7 +52,7 @@ class ProfileSettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.name not in ("min_ratio", "ignore_eos", "seed"):
-                read(PositiveInteger, getattr(self, field.name), field.name)
+                validate(PositiveInteger, getattr(self, field.name), field.name)
         if self.max_speculative_tokens > MAX_BUDGET:
             raise HierspecError(f"max_speculative_tokens must be at most {MAX_BUDGET}")
         if not is_number(self.min_ratio) or self.min_ratio < 0:

@@ -17,7 +17,7 @@ from hierspec.engine.loop import EngineLoop, LoopSettings
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.tickets import Ended, EngineRequest, Progress, Ticket
 from hierspec.errors import HierspecError
-from hierspec.utils.files import file_key
+from hierspec.utils.files import json_digest
 
 from .grammar import Grammars
 from .loading import cache_tokens
@@ -65,7 +65,7 @@ class Service:
             ),
         )
         what = [hierspec.__version__, self.model, first.config.to_dict()]
-        self.fingerprint = f"fp_{file_key(what)[:10]}"
+        self.fingerprint = f"fp_{json_digest(what)[:10]}"
         self.metrics = ServerMetrics(self.engine, self.model)
         self.tracing: SpanTracing | None = None
         if settings.otlp_endpoint is not None:

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field
 
 from hierspec.errors import HierspecError
 from hierspec.utils.files import read_text
-from hierspec.utils.schema import Boolean, NonEmptyString, declared, parse_json, read
+from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass, parse_json, validate
 
 if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig
@@ -42,7 +42,7 @@ Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0.0)]
 
 
-@declared
+@checked_dataclass
 class ServeSettings:
     """Everything about a service.
 
@@ -183,13 +183,13 @@ def load(
     values: dict[str, Any] = {}
     if file is not None:
         values |= _from_file(file)
-        read(ServeSettings, values, str(file))
+        validate(ServeSettings, values, str(file))
     found = _from_environment(os.environ if environment is None else environment)
     if found:
-        read(ServeSettings, found, "the environment")
+        validate(ServeSettings, found, "the environment")
     values |= found
     given = {key: value for key, value in (options or {}).items() if value not in (None, [], ())}
-    return read(ServeSettings, values | given, "options")
+    return validate(ServeSettings, values | given, "options")
 
 
 def assigned(texts: Sequence[str]) -> dict[str, Any]:

@@ -129,4 +129,4 @@ def check(event: Any) -> Event:
             "no times (began, seconds): the trace is from an interpreter without a clock or an "
             "older version; write it again with: hierspec generate --trace FILE"
         )
-    return schema.read(_ANY, event, "")
+    return schema.validate(_ANY, event, "")

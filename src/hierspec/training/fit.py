@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import nn
 from torch.optim import Optimizer
 
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 SAVE_SECONDS = 60.0
 LOG_EVERY = 10
@@ -183,7 +183,7 @@ def fit(
         states = [optimiser.state_dict() for optimiser in built]
         saved = {"model": model.state_dict(), "optimisers": states}
         saved |= {"step": step, "seconds": seconds}
-        write_whole(path, lambda target: torch.save(saved, target), "a checkpoint")
+        write_atomically(path, lambda target: torch.save(saved, target), "a checkpoint")
 
     folder.mkdir(parents=True, exist_ok=True)
     last_save = clock = time.monotonic()

@@ -13,7 +13,7 @@ from hierspec.config.vocabulary import num_ids, vocabulary_key
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import Report
-from hierspec.utils.files import probe, write_whole
+from hierspec.utils.files import check_writable, write_atomically
 
 from .heads.data import from_files
 
@@ -62,7 +62,7 @@ def build(
     if max_order < 2 or size**max_order >= _KEYS:
         most = next(n for n in range(2, 64) if max(size, 2) ** (n + 1) >= _KEYS)
         raise HierspecError(f"max_order must be 2 to {most} for {size} tokens, not {max_order}")
-    probe(output, _WHAT)
+    check_writable(output, _WHAT)
     report("reading", 0.0)
     listed = list(dict.fromkeys(from_files(texts)))
     ends = getattr(tokenizer, "eos_token_id", None)
@@ -79,6 +79,6 @@ def build(
     limits = None if max_entries is None else dict.fromkeys(range(2, max_order + 1), max_entries)
     table = NgramModel.build(documents, size, max_order, limits)
     table.vocabulary = vocabulary_key(tokenizer)
-    write_whole(output, table.save, _WHAT)
+    write_atomically(output, table.save, _WHAT)
     report("done", 1.0)
     return BuiltTable(output, len(listed), tokens, size, table.max_order, table.num_entries)

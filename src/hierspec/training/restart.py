@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 _FILE = "settings.json"
 _OPTIONS = {"learning_rate": "--lr"}  # where an option is not named like its setting
@@ -41,7 +41,7 @@ def keep(folder: Path, wanted: Mapping[str, Any]) -> None:
     """Write the settings of the training in ``folder``; stored ones stay unless they disagree."""
     stored = _stored(folder)
     known = wanted if _changed(stored, wanted) else {**stored, **wanted}
-    write_whole(folder / _FILE, json.dumps(known), "the settings")
+    write_atomically(folder / _FILE, json.dumps(known), "the settings")
 
 
 def once(path: Path, make: Callable[[], Any]) -> Any:
@@ -49,7 +49,7 @@ def once(path: Path, make: Callable[[], Any]) -> Any:
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     value = make()
-    write_whole(path, json.dumps(value), "measurements")
+    write_atomically(path, json.dumps(value), "measurements")
     return value
 
 

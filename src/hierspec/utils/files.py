@@ -19,15 +19,17 @@ from hierspec.errors import HierspecError
 T = TypeVar("T")
 
 
-def write_whole(path: Path, content: str | bytes | Callable[[Path], object], what: str) -> None:
+def write_atomically(
+    path: Path, content: str | bytes | Callable[[Path], object], noun: str
+) -> None:
     """Write a file atomically: an interruption leaves the old file or the new one, never a part.
 
     The content is written beside ``path`` and renamed. A missing folder is created. A link stays a
     link, and devices and pipes (``/dev/null``) are written to directly.
 
     Args:
-        content: the content, or a function that writes it to the path it is given.
-        what: the content's name in the error: ``results``.
+        content: the content, or a function that writes it to the path it receives.
+        noun: the content's name in the error: ``results``.
 
     Raises:
         HierspecError: the file cannot be written.
@@ -45,19 +47,18 @@ def write_whole(path: Path, content: str | bytes | Callable[[Path], object], wha
     except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
         if isinstance(error, HierspecError):
             raise
-        why = getattr(error, "strerror", None) or error
-        raise HierspecError(f"cannot write {what} to {path}: {why}") from None
+        raise _write_error(noun, path, error) from None
     finally:
         if temporary is not None:
-            with contextlib.suppress(OSError):  # renamed, as a rule
+            with contextlib.suppress(OSError):  # usually it was renamed
                 temporary.unlink()
 
 
 class _NamedStream:
     """A text stream whose errors name the file."""
 
-    def __init__(self, stream: TextIO, path: Path, what: str) -> None:
-        self._stream, self._place = stream, f"{what} to {path}"
+    def __init__(self, stream: TextIO, path: Path, noun: str) -> None:
+        self._stream, self._path, self._noun = stream, path, noun
 
     def write(self, text: str) -> int:
         return self._attempt(lambda: self._stream.write(text))
@@ -68,31 +69,30 @@ class _NamedStream:
     def close(self) -> None:
         self._attempt(self._stream.close)
 
-    def _attempt(self, work: Callable[[], T]) -> T:
+    def _attempt(self, operation: Callable[[], T]) -> T:
         try:
-            return work()
+            return operation()
         except OSError as error:
             with contextlib.suppress(OSError):  # Python must not write the rest at exit
                 self._stream.detach()  # type: ignore[attr-defined]
-            raise HierspecError(f"cannot write {self._place}: {error.strerror}") from None
+            raise _write_error(self._noun, self._path, error) from None
 
 
 @contextlib.contextmanager
-def text_stream(path: Path, what: str) -> Iterator[TextIO]:
+def text_stream(path: Path, noun: str) -> Iterator[TextIO]:
     """Open a file for writing text piece by piece; an interruption keeps what is already written.
 
     Args:
-        what: the content's name in the error: ``the trace``.
+        noun: the content's name in the error: ``the trace``.
 
     Raises:
         HierspecError: the file cannot be opened or, later, written to.
     """
     try:
-        opened = path.open("w", encoding="utf-8")
-    except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
-        why = getattr(error, "strerror", None) or error
-        raise HierspecError(f"cannot write {what} to {path}: {why}") from None
-    stream = _NamedStream(opened, path, what)
+        file = path.open("w", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise _write_error(noun, path, error) from None
+    stream = _NamedStream(file, path, noun)
     try:
         yield cast(TextIO, stream)
     except BaseException:
@@ -102,11 +102,11 @@ def text_stream(path: Path, what: str) -> Iterator[TextIO]:
     stream.close()
 
 
-def read_text(path: Path, what: str, fix: str = "") -> str:
+def read_text(path: Path, noun: str, fix: str = "") -> str:
     """Return the text of a UTF-8 file.
 
     Args:
-        what: the file's name in the error: ``the case``.
+        noun: the file's name in the error: ``the case``.
         fix: the end of the error: what to do about it.
 
     Raises:
@@ -116,9 +116,8 @@ def read_text(path: Path, what: str, fix: str = "") -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise HierspecError(f"{path}: not a text file{fix}") from None
-    except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
-        why = getattr(error, "strerror", None) or error
-        raise HierspecError(f"cannot read {what} {str(path)!r}: {why}{fix}") from None
+    except (OSError, ValueError) as error:
+        raise HierspecError(f"cannot read {noun} {str(path)!r}: {_reason(error)}{fix}") from None
 
 
 def expand_user(path: str | Path) -> Path:
@@ -129,31 +128,33 @@ def expand_user(path: str | Path) -> Path:
         return Path(path)
 
 
-def file_key(value: Any) -> str:
-    """Return 20 hexadecimal digits that identify a value, anything JSON can hold, in file names."""
+def json_digest(value: Any) -> str:
+    """Return 20 hexadecimal digits, fit for a file's name, that identify a value JSON can hold."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def probe(path: Path, what: str, fix: str = "name another file") -> None:
-    """Check, leaving nothing behind, that :func:`write_whole` will be able to write a file.
+def check_writable(path: Path, noun: str, fix: str = "name another file") -> None:
+    """Check, leaving nothing behind, that :func:`write_atomically` will be able to write a file.
 
     A missing folder counts as writable if the nearest existing one above it is.
 
     Args:
-        what: the content's name in the error.
+        noun: the content's name in the error.
         fix: the end of the error: what to do about it.
 
     Raises:
         HierspecError: the path cannot be written, or is a folder.
     """
     if path.is_dir():
-        raise HierspecError(f"cannot write {what} to {path}: it is a folder; name a file in it")
+        raise HierspecError(f"cannot write {noun} to {path}: it is a folder; name a file in it")
     if not _is_special(path):
-        probe_folder(path.resolve().parent, path, what, fix)
+        check_folder_writable(path.resolve().parent, path, noun, fix)
 
 
-def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another folder") -> None:
+def check_folder_writable(
+    folder: Path, path: Path, noun: str, fix: str = "name another folder"
+) -> None:
     """Check that files can be created in a folder, which may itself have to be created first.
 
     Args:
@@ -167,26 +168,26 @@ def probe_folder(folder: Path, path: Path, what: str, fix: str = "name another f
         while not existing.exists():
             existing = existing.parent
         if not existing.is_dir():
-            raise HierspecError(f"cannot write {what} to {path}: {existing} is not a folder; {fix}")
+            raise HierspecError(f"cannot write {noun} to {path}: {existing} is not a folder; {fix}")
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise HierspecError(
-            f"cannot write {what} to {path}: no file can be made in {existing} "
+            f"cannot write {noun} to {path}: no file can be made in {existing} "
             f"({error.strerror}); {fix}"
         ) from None
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str, taken: str) -> Iterator[None]:
+def locked(path: Path, noun: str, message: str) -> Iterator[None]:
     """Hold a lock that keeps other processes off a file, by ``.NAME.lock`` beside it.
 
     The system frees the lock of a process that ends, however it ends: the empty file that a killed
     process leaves behind locks nobody out. Devices and pipes (``/dev/null``) are not locked.
 
     Args:
-        what: the content's name in the error.
-        taken: the error's text if another process holds the lock.
+        noun: the content's name in the error of a folder that cannot be written to.
+        message: the error's text if another process holds the lock.
 
     Raises:
         HierspecError: another process holds the lock, or the folder cannot be written to.
@@ -194,13 +195,13 @@ def locked(path: Path, what: str, taken: str) -> Iterator[None]:
     if path.exists() and not path.is_file():
         yield
         return
-    probe(path, what)
+    check_writable(path, noun)
     real = path.resolve()
     lock = FileLock(real.with_name(f".{real.name}.lock"), timeout=0)
     try:
         lock.acquire()
     except Timeout:
-        raise HierspecError(taken) from None
+        raise HierspecError(message) from None
     except OSError as error:
         raise HierspecError(f"cannot lock {path}: {error.strerror}") from None
     try:
@@ -235,6 +236,14 @@ def _write(path: Path, content: str | bytes | Callable[[Path], object]) -> None:
         content(path)
     else:
         path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def _write_error(noun: str, path: Path, error: Exception) -> HierspecError:
+    return HierspecError(f"cannot write {noun} to {path}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> object:
+    return getattr(error, "strerror", None) or error  # a null byte in a path is a ValueError
 
 
 def _is_special(path: Path) -> bool:

@@ -1,8 +1,8 @@
 """Schemas for files and options that people write, checked by pydantic, with one-line errors.
 
-:func:`declared` makes frozen dataclasses, filled in the same way by files and Python callers, and
-:func:`read` converts parsed JSON or TOML to one. Only the edges import this module: nothing in
-``core``, ``verifiers`` or ``engine`` does (docs/adr/0006).
+:func:`checked_dataclass` makes frozen dataclasses that files and Python callers fill in the same
+way, and :func:`validate` converts parsed JSON or TOML to one. Only the edges import this module:
+nothing in ``core``, ``verifiers`` or ``engine`` does (docs/adr/0006).
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)  # no unknown keys, no 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Expected:
-    """What the errors of a type say was expected, whatever is wrong with the value.
+    """The words by which errors name the values a type allows, whatever is wrong with a value.
 
     The last part of an ``Annotated`` type: ``Annotated[int, Field(ge=1), Expected("a size")]``.
     """
 
-    what: str
+    description: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.custom_error_schema(
-            handler(source), "expected", custom_error_message=self.what
+            handler(source), "expected", custom_error_message=self.description
         )
 
 
@@ -61,7 +61,8 @@ class ReadAs:
 
     Attributes:
         form: an annotated type.
-        convert: (value, read) → a value of the annotated type; ``read`` checks against ``form``.
+        convert: (value, validate_form) → a value of the annotated type; ``validate_form`` checks a
+            value against ``form``.
     """
 
     form: Any
@@ -82,7 +83,7 @@ Boolean = Annotated[bool, Strict(), Expected("true or false")]
 NonEmptyString = Annotated[str, Strict(), Field(min_length=1), Expected("a non-empty string")]
 
 
-def _temperature(value: float) -> float:
+def _check_temperature(value: float) -> float:
     if not is_temperature(value):
         raise ValueError
     return value
@@ -91,24 +92,22 @@ def _temperature(value: float) -> float:
 Temperature = Annotated[
     float,
     Strict(),
-    AfterValidator(_temperature),
+    AfterValidator(_check_temperature),
     Expected(f"0 (greedy) or a number of at least {MIN_TEMPERATURE}"),
 ]
 
 MAX_COUNT = 4096  # the largest number of tokens of a draft, of drafts, of repetitions
 
 
-def _countable(value: int) -> int:
+def _check_count(value: int) -> int:
     if value > MAX_COUNT:
-        raise ValueError(
-            f"{value if value < 10**9 else 'it'} is more than {MAX_COUNT}, the most there is"
-        )
+        raise ValueError(f"it must be at most {MAX_COUNT}, not {short_repr(value)}")
     return value
 
 
-Count = Annotated[PositiveInteger, AfterValidator(_countable)]
+Count = Annotated[PositiveInteger, AfterValidator(_check_count)]
 
-# pydantic's name of an error, for types without Expected → what the error says was expected
+# pydantic's name of an error, for types without Expected → the description of allowed values
 _EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "an object",
@@ -138,41 +137,39 @@ _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 @dataclass_transform(
     kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,)
 )
-def declared(cls: type[T]) -> type[T]:
+def checked_dataclass(cls: type[T]) -> type[T]:
     """Make a class a frozen, slotted, keyword-only dataclass that checks its fields.
 
     Instances made in Python are checked like those read from files: there too unknown fields and
     wrong values raise :class:`HierspecError`.
     """
-    checking = pydantic.dataclasses.dataclass(config=CLOSED, frozen=True, slots=True, kw_only=True)
-    made: Any = checking(cls)
-    check = made.__init__
+    decorate = pydantic.dataclasses.dataclass(config=CLOSED, frozen=True, slots=True, kw_only=True)
+    dataclass: Any = decorate(cls)
+    checked_init = dataclass.__init__
 
-    @functools.wraps(check)
+    @functools.wraps(checked_init)
     def init(self: Any, **values: Any) -> None:
         try:
-            check(self, **values)
+            checked_init(self, **values)
         except ValidationError as error:
-            raise HierspecError(_explain(error, made, values, cls.__name__)) from None
+            raise HierspecError(_error_message(error, dataclass, values, cls.__name__)) from None
 
-    made.__init__ = init
-    return made
+    dataclass.__init__ = init
+    return dataclass
 
 
-@functools.cache
-def _adapter(shape: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(shape)
+_adapter = functools.cache(TypeAdapter)
 
 
 @overload
-def read(shape: type[T], data: Any, where: str) -> T: ...
+def validate(shape: type[T], data: Any, source: str) -> T: ...
 @overload
-def read(shape: Any, data: Any, where: str) -> Any: ...
-def read(shape: Any, data: Any, where: str) -> Any:
-    """Convert ``data``, parsed from a file, to ``shape``: a declared class or any annotated type.
+def validate(shape: Any, data: Any, source: str) -> Any: ...
+def validate(shape: Any, data: Any, source: str) -> Any:
+    """Convert ``data``, parsed from a file, to ``shape``: a dataclass or any annotated type.
 
     Args:
-        where: the name of the file, or of a part of it, in errors; may be empty.
+        source: the name of the file, or of a part of it, in errors; may be empty.
 
     Raises:
         HierspecError: one line that names the place, what was expected there, and for an unknown
@@ -181,109 +178,107 @@ def read(shape: Any, data: Any, where: str) -> Any:
     try:
         return _adapter(shape).validate_python(data)
     except RecursionError:
-        raise HierspecError(f"{where or 'it'}: nested too deeply to be read") from None
+        raise HierspecError(f"{source or 'it'}: nested too deeply to be read") from None
     except ValidationError as error:
-        raise HierspecError(_explain(error, shape, data, where)) from None
+        raise HierspecError(_error_message(error, shape, data, source)) from None
 
 
-def read_json(shape: type[T], text: str | bytes, where: str) -> T:
-    """Convert JSON text as :func:`read` does.
-
-    Raises:
-        HierspecError: as :func:`read`, or the text is not JSON.
-    """
-    return read(shape, parse_json(text, where), where)
-
-
-def parse_json(text: str | bytes, where: str) -> Any:
-    """Parse JSON text.
+def parse_json(text: str | bytes, source: str) -> Any:
+    """Parse JSON text; errors begin with ``source``, the name of its file.
 
     Raises:
         HierspecError: it is not JSON, repeats a key, or is nested too deeply.
     """
 
-    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+    def refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        document = dict(pairs)
+        if len(document) < len(pairs):
             keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise HierspecError(f"{where}: {twice!r} is said twice: leave one of them out")
-        return found
+            repeated = next(key for key in keys if keys.count(key) > 1)
+            raise HierspecError(f"{source}: the key {repeated!r} appears twice: leave one out")
+        return document
 
     try:
-        return json.loads(text, object_pairs_hook=without_repeats)
+        return json.loads(text, object_pairs_hook=refuse_repeated_keys)
     except RecursionError:
-        raise HierspecError(f"{where}: nested too deeply to be anything of hierspec's") from None
+        raise HierspecError(f"{source}: nested too deeply to be read") from None
     except HierspecError:
         raise
     except ValueError as error:  # also for bytes that are not text
-        why = str(error) if text.strip() else "there is nothing in it"
-        raise HierspecError(f"{where}: not valid JSON: {why}") from None
+        reason = str(error) if text.strip() else "it is empty"
+        raise HierspecError(f"{source}: not valid JSON: {reason}") from None
 
 
-def json_object(text: str | bytes, where: str, what: str) -> dict[str, Any]:
-    """Parse JSON text that must be an object; errors call it ``what``: ``a case``.
+def json_object(text: str | bytes, source: str, noun: str) -> dict[str, Any]:
+    """Parse JSON text that must be an object; errors call it ``noun``: ``a case``.
 
     Raises:
         HierspecError: as :func:`parse_json`, or it is a list, a number, ….
     """
-    data = parse_json(text, where)
+    data = parse_json(text, source)
     if not isinstance(data, dict):
-        raise HierspecError(f"{where}: {what} is a JSON object, not {type(data).__name__}")
+        raise HierspecError(f"{source}: {noun} is a JSON object, not {type(data).__name__}")
     return data
 
 
-def error_at(at: Sequence[str | int], why: str) -> PydanticCustomError:
-    """Return the error that a validator raises about the place ``at`` inside its value."""
-    return PydanticCustomError("misplaced", "{why}", {"at": tuple(at), "why": why})
+def error_at(path: Sequence[str | int], message: str) -> PydanticCustomError:
+    """Return the error that a validator raises about the place ``path`` inside its value."""
+    return PydanticCustomError("error_at", "{message}", {"path": tuple(path), "message": message})
 
 
-def _explain(error: ValidationError, shape: Any, data: Any, where: str) -> str:
+def _error_message(error: ValidationError, shape: Any, data: Any, source: str) -> str:
     """Return the first error in one line; an unknown key comes before the key it should be."""
     errors = error.errors(include_url=False)
-    first = next((each for each in errors if each["type"] in _UNKNOWN_KEY), errors[0])
-    kind, loc, context = first["type"], first["loc"], first.get("ctx", {})
-    inside = _place(loc[:-1], data, where)
-    at = context.get("at", ())
-    place = _place((*loc, *at), data, where)
-    if at and isinstance(at[-1], str) and not place.endswith(at[-1]):  # a default is at fault
-        place = _step(place, at[-1])
+    details = next((each for each in errors if each["type"] in _UNKNOWN_KEY), errors[0])
+    kind, loc, context = details["type"], details["loc"], details.get("ctx", {})
+    parent = _place(loc[:-1], data, source)
+    path = context.get("path", ())
+    place = _place((*loc, *path), data, source)
+    if path and isinstance(path[-1], str) and not place.endswith(path[-1]):  # a default's fault
+        place = _append_key(place, path[-1])
     if kind in _UNKNOWN_KEY:
-        return _join(inside, unknown_key_message(str(loc[-1]), _keys(_at(shape, loc[:-1]))))
+        keys = _field_names(_type_at(shape, loc[:-1]))
+        return _prefix(parent, unknown_key_message(str(loc[-1]), keys))
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
-        return _join(inside, f"{loc[-1]!r} is missing")
+        return _prefix(parent, f"{loc[-1]!r} is missing")
     if kind == "union_tag_invalid":
         key, tags = (context[name].replace("'", "") for name in ("discriminator", "expected_tags"))
-        tag = first["input"][key]
+        tag = details["input"][key]
         near = nearest_key(str(tag), tags.split(", "))
         hint = f"did you mean {near!r}? There are" if near else "there are"
-        return f"{_step(place, key)} is {_short(tag)}; {hint}: {tags}"
+        return f"{_append_key(place, key)} is {short_repr(tag)}; {hint}: {tags}"
     if kind == "union_tag_not_found":
         name = context["discriminator"]
-        members = [_bare(member) for member in _members(_at(shape, loc))]
+        members = [_resolve(member) for member in _members(_type_at(shape, loc))]
         tags = [tag for member in members for tag in _tags(member, name.strip("'"))]
-        return _join(place, f"{name} is missing; there are: {', '.join(tags)}")
-    if kind in ("value_error", "misplaced"):  # raised by a validator of ours, with its own text
-        return _join(place, str(context.get("error", context.get("why"))))
-    expected = first["msg"] if kind == "expected" else _EXPECTED.get(kind)
+        return _prefix(place, f"{name} is missing; there are: {', '.join(tags)}")
+    if kind in ("value_error", "error_at"):  # raised by a validator of ours, with its own text
+        return _prefix(place, str(context.get("error", context.get("message"))))
+    value = short_repr(details["input"])
+    expected = details["msg"] if kind == "expected" else _EXPECTED.get(kind)
     if expected is None:
-        return _join(place, f"{first['msg']}, not {_short(first['input'])}")
-    return f"{place or 'it'} must be {expected.format(**context)}, not {_short(first['input'])}"
+        return _prefix(place, f"{details['msg']}, not {value}")
+    return f"{place or 'it'} must be {expected.format(**context)}, not {value}"
 
 
-def one_line_repr(value: Any) -> str:
-    """Return ``repr`` in one line; a torch module is its class's name."""
+def short_repr(value: Any) -> str:
+    """Return ``repr`` in one line of up to 80 characters, with a torch module's class as name."""
+    text = _one_line_repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _one_line_repr(value: Any) -> str:
     if hasattr(value, "named_modules"):
         return f"<{type(value).__name__}>"
     if isinstance(value, list | tuple):
-        inside = ", ".join(map(one_line_repr, value))
-        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+        elements = ", ".join(map(_one_line_repr, value))
+        return f"[{elements}]" if isinstance(value, list) else f"({elements})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {one_line_repr(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{k!r}: {_one_line_repr(v)}" for k, v in value.items()) + "}"
     return " ".join(repr(value).split())
 
 
-def check_keys(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict[str, Any]:
+def check_keys(data: Mapping[str, Any], keys: Sequence[str], source: str) -> dict[str, Any]:
     """Return ``data`` as a dict, provided that it has no other keys than ``keys``.
 
     Raises:
@@ -291,7 +286,7 @@ def check_keys(data: Mapping[str, Any], keys: Sequence[str], where: str) -> dict
     """
     for key in data:
         if key not in keys:
-            raise HierspecError(_join(where, unknown_key_message(str(key), keys)))
+            raise HierspecError(_prefix(source, unknown_key_message(str(key), keys)))
     return dict(data)
 
 
@@ -308,43 +303,43 @@ def nearest_key(key: str, keys: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(key, list(keys), n=1, cutoff=0.6)), None)
 
 
-def _join(place: str, why: str) -> str:
-    return f"{place}: {why}" if place else why
+def _prefix(place: str, message: str) -> str:
+    return f"{place}: {message}" if place else message
 
 
-def _place(loc: Sequence[Any], data: Any, where: str) -> str:
-    """Return ``where.levels[0].verify``; steps not in ``data`` are tags of unions, left out."""
+def _place(loc: Sequence[Any], data: Any, place: str) -> str:
+    """Return ``place.levels[0].verify``; steps not in ``data`` are tags of unions, left out."""
     for step in loc:
         if isinstance(step, int) and isinstance(data, list | tuple) and step < len(data):
-            where, data = f"{where}[{step}]", data[step]
+            place, data = f"{place}[{step}]", data[step]
         elif isinstance(data, Mapping) and step in data:
-            where, data = _step(where, step), data[step]
+            place, data = _append_key(place, step), data[step]
         elif dataclasses.is_dataclass(data) and hasattr(data, str(step)):
-            where, data = _step(where, step), getattr(data, str(step))
-    return where
+            place, data = _append_key(place, step), getattr(data, str(step))
+    return place
 
 
-def _step(where: str, key: Any) -> str:
+def _append_key(place: str, key: Any) -> str:
     if not str(key).isidentifier():
-        return f"{where}[{key!r}]"
-    return f"{where}.{key}".removeprefix(".")
+        return f"{place}[{key!r}]"
+    return f"{place}.{key}".removeprefix(".")
 
 
-def _keys(shape: Any) -> list[str]:
+def _field_names(shape: Any) -> list[str]:
     """Return the keys that an object of this type may have."""
     if dataclasses.is_dataclass(shape):
         return [field.name for field in dataclasses.fields(shape) if field.init]
     return list(getattr(shape, "model_fields", None) or getattr(shape, "__annotations__", {}))
 
 
-def _at(shape: Any, loc: Sequence[Any]) -> Any:
+def _type_at(shape: Any, loc: Sequence[Any]) -> Any:
     """Return the type at the place ``loc`` in a type."""
     for step in loc:
-        shape = _inside(shape, step)
-    return _bare(shape)
+        shape = _type_inside(shape, step)
+    return _resolve(shape)
 
 
-def _bare(shape: Any) -> Any:
+def _resolve(shape: Any) -> Any:
     """Return a type without ``Annotated`` and ``| None``, with forward references resolved."""
     while get_origin(shape) is Annotated:
         shape, *metadata = get_args(shape)
@@ -352,7 +347,7 @@ def _bare(shape: Any) -> Any:
     if isinstance(shape, ForwardRef):
         return getattr(sys.modules[str(shape.__forward_module__)], shape.__forward_arg__)
     members = [member for member in _members(shape) if member is not type(None)]
-    return _bare(members[0]) if len(members) == 1 and members[0] is not shape else shape
+    return _resolve(members[0]) if len(members) == 1 and members[0] is not shape else shape
 
 
 def _members(shape: Any) -> list[Any]:
@@ -360,14 +355,14 @@ def _members(shape: Any) -> list[Any]:
     return list(get_args(shape)) if get_origin(shape) in (Union, UnionType) else [shape]
 
 
-def _inside(shape: Any, step: Any) -> Any:
+def _type_inside(shape: Any, step: Any) -> Any:
     """Return the type one step inside another: of an element, a field, or a member of a union."""
-    shape = _bare(shape)
+    shape = _resolve(shape)
     members = _members(shape)
     if len(members) > 1:
-        names = {getattr(_bare(member), "__name__", ""): member for member in members}
-        tagged = [member for member in members if step in _tags(_bare(member))]
-        return names.get(str(step)) or (tagged[0] if tagged else _inside(members[0], step))
+        names = {getattr(_resolve(member), "__name__", ""): member for member in members}
+        tagged = [member for member in members if step in _tags(_resolve(member))]
+        return names.get(str(step)) or (tagged[0] if tagged else _type_inside(members[0], step))
     arguments = get_args(shape)
     if isinstance(step, int) and arguments:
         return arguments[0]
@@ -381,11 +376,6 @@ def _tags(member: Any, name: str | None = None) -> list[str]:
     if not isinstance(member, type):
         return []
     hints = get_type_hints(member)
-    chosen = hints.values() if name is None else [hints.get(name)]
-    literals = [hint for hint in chosen if get_origin(hint) is Literal]
+    fields = hints.values() if name is None else [hints.get(name)]
+    literals = [hint for hint in fields if get_origin(hint) is Literal]
     return [tag for hint in literals for tag in get_args(hint) if isinstance(tag, str)]
-
-
-def _short(value: Any) -> str:
-    text = one_line_repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -16,7 +16,7 @@ from hierspec.bench.methods.base import Request
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.turns import turn_order
 from hierspec.errors import HierspecError
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 from hierspec.utils.machine import environment, load_average
 from hierspec_papers.prompts import LONGEST, Prompt
 
@@ -81,7 +81,7 @@ def save(data: Data, path: Path) -> None:
     head = {key: value for key, value in data.items() if key != "runs"}
     lines = ",\n  ".join(json.dumps(run, separators=(",", ":")) for run in data["runs"])
     text = json.dumps(head, indent=1)[:-2] + f',\n "runs": [\n  {lines}\n ]\n}}\n'
-    write_whole(path, text, "evidence")
+    write_atomically(path, text, "evidence")
 
 
 def measure(

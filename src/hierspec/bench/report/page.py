@@ -18,7 +18,7 @@ from hierspec.bench.report.pictures import pictures
 from hierspec.bench.report.svg import chart, foreign
 from hierspec.errors import HierspecError
 from hierspec.plotting import figures
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 Timelines = Sequence[tuple[str, str]]
 TITLE = "Speculative decoding, method by method"
@@ -49,7 +49,7 @@ def write_many(
     results: Mapping[str, BenchResults], path: str | Path, timelines: Timelines = ()
 ) -> None:
     """Write the page of several benches, by title; otherwise as :func:`write`."""
-    write_whole(Path(path), html(results, timelines), "the page")
+    write_atomically(Path(path), html(results, timelines), "the page")
 
 
 def html(results: Mapping[str, BenchResults], timelines: Timelines = ()) -> str:

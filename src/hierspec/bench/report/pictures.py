@@ -10,7 +10,7 @@ from hierspec.bench.records import BenchResults
 from hierspec.bench.report import charts
 from hierspec.errors import HierspecError
 from hierspec.plotting.figures import ENDINGS, file_content, style
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 CHARTS = {  # first word of the file's name → (what it shows, the function that draws it)
     "speedup": ("speed-up over plain decoding", charts.speedups),
@@ -77,6 +77,6 @@ def draw(
     for picture in pictures(results, formats):
         for kind, content in picture.content.items():
             path = Path(folder) / f"{picture.stem}.{kind}"
-            write_whole(path, content, "a picture")
+            write_atomically(path, content, "a picture")
             paths.append(path)
     return paths

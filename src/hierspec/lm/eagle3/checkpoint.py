@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from hierspec.errors import HierspecError
 from hierspec.lm.weights import INDEX_FILE, SINGLE_FILE
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 from .config import read_config
 from .network import Eagle3Network
@@ -75,9 +75,11 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder, tensors)
     described = {**network.config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
-    write_whole(folder / "config.json", json.dumps(described, indent=1) + "\n", "its description")
+    write_atomically(
+        folder / "config.json", json.dumps(described, indent=1) + "\n", "its description"
+    )
     if info is not None:
-        write_whole(folder / "hierspec.json", json.dumps(info, indent=1) + "\n", "its report")
+        write_atomically(folder / "hierspec.json", json.dumps(info, indent=1) + "\n", "its report")
 
 
 def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
@@ -91,7 +93,7 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     if len(parts) > 1:
         names = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
     for name, part in zip(names, parts, strict=True):
-        write_whole(
+        write_atomically(
             folder / name,
             lambda path, part=part: save_file(part, path, {"format": "pt"}),
             "the drafter",
@@ -99,7 +101,7 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     if len(parts) > 1:
         where = {n: name for name, part in zip(names, parts, strict=True) for n in part}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
-        write_whole(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n", "the drafter")
+        write_atomically(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n", "the drafter")
     others = {SINGLE_FILE, INDEX_FILE, *(file.name for file in folder.glob(_SHARDS))} - {*names}
     for name in others - ({INDEX_FILE} if len(parts) > 1 else set()):
         (folder / name).unlink(missing_ok=True)

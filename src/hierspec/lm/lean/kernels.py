@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import cache_folder, write_whole
+from hierspec.utils.files import cache_folder, write_atomically
 
 from .kernel_layers import ModelStruct, SpanStruct
 from .layers import Norm
@@ -87,7 +87,7 @@ def _load_or_compile(compiler: Sequence[str], source: bytes, name: str) -> ctype
         places = [made]
         if path is not None:
             with contextlib.suppress(HierspecError):
-                write_whole(path, made.read_bytes(), "the kernels")
+                write_atomically(path, made.read_bytes(), "the kernels")
                 places.append(path)
         for place in places:  # nothing may be run from some temporary folders
             with contextlib.suppress(OSError):

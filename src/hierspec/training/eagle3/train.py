@@ -41,7 +41,7 @@ from hierspec.training.fit import (
 from hierspec.training.models import weights_and_tokenizer
 from hierspec.training.store import FeatureStore, Passes, progress_reporter
 from hierspec.utils import machine
-from hierspec.utils.files import probe_folder
+from hierspec.utils.files import check_folder_writable
 from hierspec.zoo import fingerprint, trained
 
 from . import start
@@ -99,7 +99,7 @@ def train(
         raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
     if not given:
         raise HierspecError("an EAGLE-3 drafter needs conversations or texts: give --texts FILE")
-    probe_folder(output.resolve().parent, output, "the drafter", "give another -o")
+    check_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
     fixed = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
     if not overwrite:
         restart.check(folder, fixed, "--overwrite")

@@ -23,7 +23,7 @@ from hierspec.lm.weights import from_directory
 from hierspec.training import restart
 from hierspec.training.fit import Phase, Schedule, fit
 from hierspec.training.windows import HeldOutWindows
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 from . import objectives
 from .corpus import (
@@ -142,12 +142,12 @@ def train(
         export(student, out / name)
 
     table = NgramModel.build(stream.pieces, plan.vocab_size, plan.max_order)
-    write_whole(out / "ngram.safetensors", table.save, "the table")
+    write_atomically(out / "ngram.safetensors", table.save, "the table")
     (out / "ngram.safetensors").chmod(0o644)  # safetensors writes files for the owner alone
     metrics = measure(out, corpus, tokenizer, plan, seed)
     metrics |= {"training": runs, "plan": dataclasses.asdict(plan), "notes": notes}
-    write_whole(out / "metrics.json", json.dumps(metrics, indent=1) + "\n", "metrics")
-    write_whole(out / "MODEL_CARD.md", model_card("family", metrics), "the model card")
+    write_atomically(out / "metrics.json", json.dumps(metrics, indent=1) + "\n", "metrics")
+    write_atomically(out / "MODEL_CARD.md", model_card("family", metrics), "the model card")
     return metrics
 
 

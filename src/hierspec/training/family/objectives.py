@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from hierspec.training.fit import Losses, Objective, Phase, Schedule, TrainingStep, compiled
 from hierspec.training.losses import distances, kl_then_tv, soft_cross_entropy
 from hierspec.training.windows import Stream
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 
 from .model import EXITS, SHAPES, Llama, Shape, continue_rows
 
@@ -120,7 +120,7 @@ def own_text(
         prompts = stream.slice(start, width).view(plan.rows, plan.prompt)
         rows.append(continue_rows(trunk, prompts, plan.length, temperatures, generator))
     text = torch.cat(rows)
-    write_whole(path, lambda target: torch.save(text.short(), target), "the trunk's text")
+    write_atomically(path, lambda target: torch.save(text.short(), target), "the trunk's text")
     return text
 
 

@@ -32,7 +32,7 @@ from hierspec.training import restart
 from hierspec.training.fit import Losses, TrainingStep, fit
 from hierspec.training.models import check_width, hidden_states, load_model, output_file
 from hierspec.utils import machine
-from hierspec.utils.files import file_key, probe, write_whole
+from hierspec.utils.files import check_writable, json_digest, write_atomically
 from hierspec.zoo import fingerprint
 
 from .data import choose, from_files
@@ -114,7 +114,7 @@ def train(
     asked: dict[str, Any] = {"model": draft, "target": target, "dtype": dtype, **asdict(settings)}
     if not overwrite:
         restart.check(folder, asked, "--overwrite")
-    probe(path, "the acceptance head", "give another -o")
+    check_writable(path, "the acceptance head", "give another -o")
     given = from_files(texts)
     report("loading the models", 0.0)
     p_model, tokenizer = load_model(target, dtype, device)
@@ -159,7 +159,7 @@ def train(
         found = loss(head, learnt, rows, settings.rejection_weight)
         return found, {"loss": found.detach()}
 
-    label = "acceptance-" + file_key([asdict(settings), chosen.source["sha256"], draft, target])
+    label = "acceptance-" + json_digest([asdict(settings), chosen.source["sha256"], draft, target])
     found = fit(
         head,
         objective,
@@ -196,7 +196,7 @@ def train(
     files.write(path, head, info)
     whole = {"schema_version": files.SCHEMA, **info}
     whole["environment"] = machine.hardware(q_model.device)
-    write_whole(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")
+    write_atomically(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")
     shutil.rmtree(folder)
     return files.read(path)
 

@@ -34,7 +34,7 @@ from hierspec.utils.conversations import (
     holds_conversations,
     read_conversations,
 )
-from hierspec.utils.files import file_key
+from hierspec.utils.files import json_digest
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo import registry
 
@@ -97,7 +97,7 @@ def choose(
         name = f"standard library of Python {corpus.python_version}"
         return split(train_rows, held, windows, {"name": name})
     write = _writer(model, backend, tokenizer, seed)
-    path = folder / f"own-{file_key([model, seed, str(backend.dtype)])}.jsonl"
+    path = folder / f"own-{json_digest([model, seed, str(backend.dtype)])}.jsonl"
     train_rows, held = write_own_texts(write, limit, path, report, _HELD_OUT, width + 1)
     return split(train_rows, held, windows, {"name": "written by the model itself"})
 

@@ -38,7 +38,7 @@ from hierspec.training.fit import (
 from hierspec.training.losses import kl_then_tv
 from hierspec.training.models import check_width, load_model, output_file
 from hierspec.utils import machine
-from hierspec.utils.files import expand_user, file_key, probe, write_whole
+from hierspec.utils.files import check_writable, expand_user, json_digest, write_atomically
 from hierspec.zoo import fingerprint, registry
 
 from . import least_squares
@@ -96,7 +96,7 @@ def train(
     asked = _asked(model, dtype, settings)
     if not overwrite:
         restart.check(folder, asked, "--overwrite")
-    probe(path, "the heads", "give another -o")
+    check_writable(path, "the heads", "give another -o")
     given = from_files(texts)
     report("loading the model", 0.0)
     # Gradients pass through transformers' own modules alone.
@@ -120,7 +120,7 @@ def train(
     asked |= {"texts": chosen.source["sha256"], "weights": weights, "start_from": start}
     if not overwrite:
         restart.check(folder, asked, "--overwrite")
-    label = "heads-" + file_key(
+    label = "heads-" + json_digest(
         [asdict(settings), chosen.source["sha256"], weights, str(backend.dtype), start]
     )
     exits = tuple(sorted(set(settings.exits)))
@@ -137,7 +137,9 @@ def train(
     if initial is not None:
         files.load_into(heads, initial)
     kept = KeptStates(
-        states or folder, f"states-{file_key([weights, model, exits, str(backend.dtype)])}", frozen
+        states or folder,
+        f"states-{json_digest([weights, model, exits, str(backend.dtype)])}",
+        frozen,
     )
     kept.compute(
         [*chosen.train, *chosen.held_out],
@@ -350,4 +352,4 @@ def _measured(
 def _write_report(path: Path, info: dict[str, Any], log: Path, backend: Any) -> None:
     whole = {"schema_version": files.SCHEMA, **info, "curve": curve(log)}
     whole["environment"] = machine.hardware(backend.device)
-    write_whole(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")
+    write_atomically(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")

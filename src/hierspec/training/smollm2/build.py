@@ -22,7 +22,7 @@ from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.family.export import model_card
 from hierspec.training.heads import train as heads_training
 from hierspec.training.heads.settings import HeadsSettings
-from hierspec.utils.files import write_whole
+from hierspec.utils.files import write_atomically
 from hierspec.zoo import sibling
 
 from . import answers
@@ -132,8 +132,8 @@ def train(
     whole = {"model": plan.model, "answers": _answers(plan, out, part(0))}
     for number, name in enumerate(stages, 1):
         whole[name] = STAGES[name](plan, out, part(number))
-        write_whole(out / REPORT, json.dumps(whole, indent=1) + "\n", "the report")
-        write_whole(out / CARD, model_card("smollm2", whole), "the model card")
+        write_atomically(out / REPORT, json.dumps(whole, indent=1) + "\n", "the report")
+        write_atomically(out / CARD, model_card("smollm2", whole), "the model card")
     return whole
 
 
