@@ -15,7 +15,7 @@ import pytest
 from server_cases import app_of
 
 from hierspec import HierspecError
-from hierspec.server.run import server_of
+from hierspec.server.run import make_server
 from hierspec.server.settings import ServeSettings
 
 CHAT = [{"role": "user", "content": "hello the"}]
@@ -31,7 +31,7 @@ def started(family, port=0, **settings):
         urls.append(url)
         up.set()
 
-    server = server_of(app, ServeSettings(port=port, shutdown_grace=20.0), ready)
+    server = make_server(app, ServeSettings(port=port, shutdown_grace=20.0), ready)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert up.wait(60)

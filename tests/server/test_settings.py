@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hierspec import HierspecError
-from hierspec.server.settings import ServeSettings, assigned, load
+from hierspec.server.settings import ServeSettings, load, parse_assignments
 
 
 def test_later_ones_win(tmp_path):
@@ -34,13 +34,13 @@ def test_a_key_that_looks_like_a_number_is_a_text():
 
 
 def test_single_settings_of_the_command_line():
-    assert assigned(["max_queue=10", "prefix_caching=false", "log_format=json"]) == {
+    assert parse_assignments(["max_queue=10", "prefix_caching=false", "log_format=json"]) == {
         "max_queue": 10,
         "prefix_caching": False,
         "log_format": "json",
     }
     with pytest.raises(HierspecError, match="NAME=VALUE"):
-        assigned(["max_queue"])
+        parse_assignments(["max_queue"])
 
 
 @pytest.mark.parametrize(

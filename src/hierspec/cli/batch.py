@@ -70,7 +70,7 @@ def batch(
       hierspec batch in.jsonl out.jsonl --ray --replicas 2 --model ./Llama-8B
     """
     from hierspec.server.batch.output import AnswersFile
-    from hierspec.server.batch.run import Writer, pending
+    from hierspec.server.batch.run import Writer, find_pending
     from hierspec.utils.files import locked
 
     from .rendering import interruptible, notes
@@ -82,25 +82,25 @@ def batch(
         "draft": draft and listed(draft),
         "dtype": dtype,
     }
-    settings = _one_client_settings(
+    settings = _settings_for_one_client(
         service_settings(config, {**options, "device": device, "threads": threads}, setting or []),
         max_concurrency,
     )
     if source.resolve() == target.resolve():
         raise HierspecError("requests and answers must be two files")
     console = notes()
-    taken = f"another batch is writing {target}: wait for it to end, or name another output"
-    with locked(target, "answers", taken), AnswersFile(target) as output, interruptible(console):
-        todo = pending(source, output)
+    refusal = f"another batch is writing {target}: wait for it to end, or name another output"
+    with locked(target, "answers", refusal), AnswersFile(target) as output, interruptible(console):
+        pending = find_pending(source, output)
         with _bar(console, f"batch {source.name}") as report:
-            writer = Writer(output, todo, report)
-            if todo.left:
-                answer = _with_ray if ray else _in_this_process
-                answer(settings, todo, writer, max_concurrency, replicas)
-        return _summary(output, todo, target, console)
+            writer = Writer(output, pending, report)
+            if pending.num_left:
+                answer = _answer_with_ray if ray else _answer_in_process
+                answer(settings, pending, writer, max_concurrency, replicas)
+        return _print_summary(output, pending, target, console)
 
 
-def _one_client_settings(settings: ServeSettings, max_concurrency: int) -> ServeSettings:
+def _settings_for_one_client(settings: ServeSettings, max_concurrency: int) -> ServeSettings:
     """Return a service's settings for one client that waits as long as it takes, without a key."""
     return dataclasses.replace(
         settings,
@@ -111,10 +111,9 @@ def _one_client_settings(settings: ServeSettings, max_concurrency: int) -> Serve
     )
 
 
-def _in_this_process(
-    settings: ServeSettings, todo: Pending, writer: Writer, max_concurrency: int, replicas: int
+def _answer_in_process(
+    settings: ServeSettings, pending: Pending, writer: Writer, max_concurrency: int, replicas: int
 ) -> None:
-    """Answer the requests by a service in this process."""
     if replicas != 1:
         raise HierspecError("--replicas goes with --ray: one process holds the models once")
     import asyncio
@@ -128,18 +127,17 @@ def _in_this_process(
 
     async def work() -> None:
         async with InProcess(create_app(settings)) as service:
-            await run(service, todo, writer, max_concurrency)
+            await run(service, pending, writer, max_concurrency)
 
     asyncio.run(work())
 
 
-def _with_ray(
-    settings: ServeSettings, todo: Pending, writer: Writer, max_concurrency: int, replicas: int
+def _answer_with_ray(
+    settings: ServeSettings, pending: Pending, writer: Writer, max_concurrency: int, replicas: int
 ) -> None:
-    """Answer the requests by services in Ray's processes."""
     from hierspec.server.cluster.batch import run
 
-    run(settings, todo, writer, max_concurrency, replicas)
+    run(settings, pending, writer, max_concurrency, replicas)
 
 
 @contextmanager
@@ -149,34 +147,33 @@ def _bar(console: Console, title: str) -> Iterator[Report]:
     with progress(console, title) as bar:
         last_tenth = -1
 
-        def report(now: BatchProgress) -> None:
+        def report(batch: BatchProgress) -> None:
             nonlocal last_tenth
-            tenth = 10 * now.done // now.total
-            if console.is_terminal or tenth != last_tenth:  # elsewhere a line a tenth
-                bar(_words(now, console.is_terminal), now.done / now.total)
+            tenth = 10 * batch.num_answered // batch.total
+            if console.is_terminal or tenth != last_tenth:  # elsewhere, a line for every tenth
+                bar(_describe(batch, console.is_terminal), batch.num_answered / batch.total)
             last_tenth = tenth
 
         yield report
 
 
-def _words(now: BatchProgress, has_bar: bool) -> str:
-    parts = [f"{now.total - now.done} of {now.total} left"]
-    if now.failures:
-        parts.append(f"{now.failures} failed")
-    if now.seconds_left and not has_bar:  # a bar says it itself
-        minutes, seconds = divmod(round(now.seconds_left), 60)
+def _describe(batch: BatchProgress, has_bar: bool) -> str:
+    parts = [f"{batch.total - batch.num_answered} of {batch.total} left"]
+    if batch.num_failures:
+        parts.append(f"{batch.num_failures} failed")
+    if batch.seconds_left and not has_bar:  # a bar shows the time itself
+        minutes, seconds = divmod(round(batch.seconds_left), 60)
         parts.append(f"about {f'{minutes} min' if minutes else f'{seconds} s'}")
     return ", ".join(parts)
 
 
-def _summary(output: AnswersFile, todo: Pending, target: Path, console: Console) -> int:
+def _print_summary(output: AnswersFile, pending: Pending, target: Path, console: Console) -> int:
     from .rendering import say
 
-    before = len(todo.answered)
-    parts: list[str] = [f"{len(output.ids)} answers in {target}"]
-    if before:
-        parts.append(f"{before} of them were there")
-    if output.failures:
-        parts.append(f"{output.failures} say what failed, the first: {output.first_failure}")
+    parts = [f"{len(output.ids)} answers in {target}"]
+    if pending.answered:
+        parts.append(f"{len(pending.answered)} of them were there")
+    if output.num_failures:
+        parts.append(f"{output.num_failures} failed, the first: {output.first_failure}")
     say(console, "; ".join(parts))
-    return 1 if output.failures else 0
+    return 1 if output.num_failures else 0

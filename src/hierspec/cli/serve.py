@@ -117,7 +117,7 @@ def _with_ray(
 
     from .rendering import notes, say
 
-    scale, console = Scale.of(replicas, autoscale), notes()
+    scale, console = Scale.from_options(replicas, autoscale), notes()
     say(console, f"hierspec: starting {scale} with Ray")
     run(settings, scale, address, lambda url: say(console, f"hierspec: serving on {url}"))
     return 0
@@ -137,6 +137,6 @@ def service_settings(
     except ImportError:
         raise HierspecError("a service needs an extra: pip install 'hierspec[server]'") from None
 
-    from hierspec.server.settings import assigned, load
+    from hierspec.server.settings import load, parse_assignments
 
-    return load(config, {**options, **assigned(list(settings))})
+    return load(config, {**options, **parse_assignments(list(settings))})

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ApiError
 from .service import Service
 
-OPEN = ("/health", "/version", "/")  # without a key
+_PUBLIC_PATHS = ("/health", "/version", "/")  # need no key
 
 
 def service_of(request: Request) -> Service:
@@ -25,11 +25,11 @@ def tenant_of(request: Request) -> str:
 
 
 class Access:
-    """Middleware: API keys, and bodies of bounded size.
+    """Middleware that refuses requests without an API key, and bodies above a size.
 
     Args:
-        keys: one of which a request must send (``Authorization: Bearer …``); none: open to all.
-        max_body: bytes.
+        keys: a request must send one of them (``Authorization: Bearer …``); empty: open to all.
+        max_body: of a request, in bytes.
     """
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], max_body: int) -> None:
@@ -41,65 +41,65 @@ class Access:
             await self.app(scope, receive, send)
             return
         try:
-            if self._keys and scope["path"] not in OPEN and scope["method"] != "OPTIONS":
+            if self._keys and scope["path"] not in _PUBLIC_PATHS and scope["method"] != "OPTIONS":
                 scope["hierspec_tenant"] = self._tenant(dict(scope["headers"]))
             _check_length(dict(scope["headers"]), self.max_body)
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
-        await self._limited(scope, receive, send)
+        await self._run_limited(scope, receive, send)
 
     def _tenant(self, headers: dict[bytes, bytes]) -> str:
-        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        given = given.strip()
-        if kind.lower() != b"bearer" or not given:
+        scheme, _, sent_key = headers.get(b"authorization", b"").partition(b" ")
+        sent_key = sent_key.strip()
+        if scheme.lower() != b"bearer" or not sent_key:
             raise ApiError(
                 "this service needs an API key: send Authorization: Bearer KEY",
                 401,
                 code="missing_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        # Every key is compared, in constant time each: the clock tells nothing.
-        matches = [hmac.compare_digest(given, key) for key in self._keys]
+        # Every key is compared, each in constant time: the time taken reveals nothing.
+        matches = [hmac.compare_digest(sent_key, key) for key in self._keys]
         if not any(matches):
-            raise ApiError("this API key is not known here", 401, code="invalid_api_key")
-        return hashlib.sha256(given).hexdigest()[:16]
+            raise ApiError("this API key is not valid here", 401, code="invalid_api_key")
+        return hashlib.sha256(sent_key).hexdigest()[:16]
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stop reading a body that is longer than the limit, whatever length it has declared."""
-        seen, begun = 0, False
+    async def _run_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application; refuse a body above the limit, whatever its declared length."""
+        num_bytes, has_started = 0, False
 
-        async def counted() -> Message:
-            nonlocal seen
+        async def receive_counted() -> Message:
+            nonlocal num_bytes
             message = await receive()
             if message["type"] == "http.request":
-                seen += len(message.get("body", b""))
-                if seen > self.max_body:
+                num_bytes += len(message.get("body", b""))
+                if num_bytes > self.max_body:
                     raise _too_long(self.max_body)
             return message
 
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_watched(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
-            await self.app(scope, counted, noted)
+            await self.app(scope, receive_counted, send_watched)
         except ApiError as error:
-            if begun:
+            if has_started:
                 raise
             await error.response()(scope, receive, send)
 
 
-def _check_length(headers: dict[bytes, bytes], most: int) -> None:
-    given = headers.get(b"content-length")
-    if given is None:
+def _check_length(headers: dict[bytes, bytes], max_body: int) -> None:
+    length = headers.get(b"content-length")
+    if length is None:
         return
-    if not given.isdigit():
+    if not length.isdigit():
         raise ApiError("Content-Length is not a number")
-    if len(given) > 15 or int(given) > most:
-        raise _too_long(most)
+    if len(length) > 15 or int(length) > max_body:
+        raise _too_long(max_body)
 
 
-def _too_long(most: int) -> ApiError:
-    return ApiError(f"the body is longer than {most} bytes", 413, code="body_too_large")
+def _too_long(max_body: int) -> ApiError:
+    return ApiError(f"the body is longer than {max_body} bytes", 413, code="body_too_large")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from .wire.common import CompletionTokensDetails, PromptTokensDetails, StreamOpt
 from .wire.completions import CompletionLogprobs
 
 DONE = "data: [DONE]\n\n"
+_MIN_LOGPROB = -9999.0  # stands for minus infinity, which JSON does not have
 
 
 def new_id(kind: str) -> str:
@@ -26,7 +28,7 @@ def new_id(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(16)}"
 
 
-def event(value: Any, name: str | None = None) -> str:
+def format_event(value: Any, name: str | None = None) -> str:
     """Format one server-sent event."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
@@ -34,21 +36,26 @@ def event(value: Any, name: str | None = None) -> str:
     return f"data: {text}\n\n" if name is None else f"event: {name}\ndata: {text}\n\n"
 
 
-def usage(ended: Sequence[Ended], num_prompts: int = 1) -> Usage:
-    """Count the tokens of all sequences; the ``n`` choices of a prompt count it once."""
-    prompts = ended[:: max(1, len(ended) // num_prompts)]
-    read = sum(one.num_prompt_tokens for one in prompts)
-    written = sum(len(one.token_ids) for one in ended)
-    kept, rejected = count_predicted(ended)
+def count_usage(sequences: Sequence[Ended], num_prompts: int = 1) -> Usage:
+    """Count the tokens of all sequences; a prompt is counted once for its ``n`` choices."""
+    by_prompt = sequences[:: max(1, len(sequences) // num_prompts)]
+    num_prompt_tokens = sum(sequence.num_prompt_tokens for sequence in by_prompt)
+    num_tokens = sum(len(sequence.token_ids) for sequence in sequences)
+    predictions = [
+        level for sequence in sequences for level in sequence.levels if level.name == "prediction"
+    ]
+    num_accepted = sum(level.num_accepted_tokens for level in predictions)
+    num_predicted = sum(level.num_draft_tokens for level in predictions)
     return Usage(
-        prompt_tokens=read,
-        completion_tokens=written,
-        total_tokens=read + written,
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_tokens,
+        total_tokens=num_prompt_tokens + num_tokens,
         prompt_tokens_details=PromptTokensDetails(
-            cached_tokens=sum(one.num_cached_tokens for one in prompts)
+            cached_tokens=sum(sequence.num_cached_tokens for sequence in by_prompt)
         ),
         completion_tokens_details=CompletionTokensDetails(
-            accepted_prediction_tokens=kept, rejected_prediction_tokens=rejected
+            accepted_prediction_tokens=num_accepted,
+            rejected_prediction_tokens=num_predicted - num_accepted,
         ),
     )
 
@@ -57,87 +64,78 @@ class StreamUsage:
     """The ``usage`` of a stream's chunks, if the client asked for it.
 
     Args:
-        num_prompts: of the request; the ``n`` choices of a prompt count it once.
+        num_prompts: of the request; a prompt is counted once for its ``n`` choices.
     """
 
     def __init__(
         self, options: StreamOptions | None, streams: Streams, num_prompts: int = 1
     ) -> None:
-        self.wanted = options is not None and options.include_usage
-        self._running = self.wanted and options is not None and options.continuous_usage_stats
-        prompts = [len(ticket.request.prompt) for ticket in streams.tickets]
-        self._read = sum(prompts[:: max(1, len(prompts) // num_prompts)])
-        self._written = 0
+        self.included = options is not None and options.include_usage
+        self._continuous = self.included and options is not None and options.continuous_usage_stats
+        prompt_lengths = [len(ticket.request.prompt) for ticket in streams.tickets]
+        self._num_prompt_tokens = sum(prompt_lengths[:: max(1, len(prompt_lengths) // num_prompts)])
+        self._num_tokens = 0
 
-    def of(self, progress: Progress) -> dict[str, Any]:
-        """Return a chunk's ``usage`` field, or nothing if it has none."""
-        self._written += len(progress.events)
-        if not self._running:
-            return {"usage": None} if self.wanted else {}
+    def field(self, progress: Progress) -> dict[str, Any]:
+        """Return a chunk's ``usage`` field as a dictionary, empty if the chunk has none."""
+        self._num_tokens += len(progress.events)
+        if not self._continuous:
+            return {"usage": None} if self.included else {}
         so_far = Usage(
-            prompt_tokens=self._read,
-            completion_tokens=self._written,
-            total_tokens=self._read + self._written,
+            prompt_tokens=self._num_prompt_tokens,
+            completion_tokens=self._num_tokens,
+            total_tokens=self._num_prompt_tokens + self._num_tokens,
             prompt_tokens_details=PromptTokensDetails(),
             completion_tokens_details=CompletionTokensDetails(),
         )
         return {"usage": so_far.model_dump()}
 
 
-def count_predicted(ended: Iterable[Ended]) -> tuple[int, int]:
-    """Return how many predicted tokens were kept, and how many were rejected."""
-    levels = [level for one in ended for level in one.levels if level.name == "prediction"]
-    kept = sum(level.num_accepted_tokens for level in levels)
-    return kept, sum(level.num_draft_tokens for level in levels) - kept
-
-
-def speculation_summary(ended: Sequence[Ended]) -> dict[str, Any]:
+def summarise_speculation(sequences: Sequence[Ended]) -> dict[str, Any]:
     """Summarise, by level, how many draft tokens of all sequences of a request were kept.
 
-    ``plans``: rounds of the target by what drafted for them.
+    ``plans`` counts the target's rounds by which levels drafted for them.
     """
-    calls = sum(one.target_calls for one in ended)
-    written = sum(max(len(one.token_ids) - 1, 0) for one in ended)
+    calls = sum(sequence.target_calls for sequence in sequences)
+    num_tokens = sum(max(len(sequence.token_ids) - 1, 0) for sequence in sequences)
     levels: dict[str, dict[str, Any]] = {}
-    for one in ended:
-        for level in one.levels:
-            mine = levels.setdefault(
+    for sequence in sequences:
+        for level in sequence.levels:
+            totals = levels.setdefault(
                 level.name,
                 {"name": level.name, "num_drafts": 0, "num_draft_tokens": 0}
                 | {"num_accepted_tokens": 0, "num_accepted_tokens_per_pos": []},
             )
-            mine["num_drafts"] += level.num_drafts
-            mine["num_draft_tokens"] += level.num_draft_tokens
-            mine["num_accepted_tokens"] += level.num_accepted_tokens
-            per_pos = mine["num_accepted_tokens_per_pos"]
+            for key in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
+                totals[key] += getattr(level, key)
+            per_pos = totals["num_accepted_tokens_per_pos"]
             per_pos += [0] * (len(level.accepted_per_pos) - len(per_pos))
             for i, value in enumerate(level.accepted_per_pos):
                 per_pos[i] += value
-    for level in levels.values():
-        drafted = level["num_draft_tokens"]
-        level["acceptance_rate"] = level["num_accepted_tokens"] / drafted if drafted else 0.0
-    plans: dict[str, int] = {}
-    for one in ended:
-        for name, rounds in one.plans.items():
-            plans[name] = plans.get(name, 0) + rounds
+    for totals in levels.values():
+        drafted = totals["num_draft_tokens"]
+        totals["acceptance_rate"] = totals["num_accepted_tokens"] / drafted if drafted else 0.0
+    plans = Counter[str]()
+    for sequence in sequences:
+        plans.update(sequence.plans)
     return {
         "target_calls": calls,
-        "mean_acceptance_length": written / calls if calls else 0.0,
+        "mean_acceptance_length": num_tokens / calls if calls else 0.0,
         "levels": list(levels.values()),
-        "plans": plans,
-        "queue_seconds": max((one.queue_seconds for one in ended), default=0.0),
-        "time_to_first_token": min((one.time_to_first_token for one in ended), default=0.0),
-        "total_seconds": max((one.total_seconds for one in ended), default=0.0),
-        "seed": ended[0].seed if ended else None,
+        "plans": dict(plans),
+        "queue_seconds": max((s.queue_seconds for s in sequences), default=0.0),
+        "time_to_first_token": min((s.time_to_first_token for s in sequences), default=0.0),
+        "total_seconds": max((s.total_seconds for s in sequences), default=0.0),
+        "seed": sequences[0].seed if sequences else None,
     }
 
 
-def levels_of(progress: Progress) -> dict[str, Any]:
-    """Return which level wrote each token of a round, and its drafts (``return_levels``)."""
+def describe_round(progress: Progress) -> dict[str, Any]:
+    """Describe a round for ``return_levels``: the level that wrote each token, and the drafts."""
     return {
         "tokens": [
-            {"text": one.text, "token_id": one.token_id, "level": one.level}
-            for one in progress.events
+            {"text": token.text, "token_id": token.token_id, "level": token.level}
+            for token in progress.events
         ],
         "drafts": [
             {"level": name, "num_draft_tokens": drafted, "num_accepted_tokens": kept}
@@ -149,16 +147,16 @@ def levels_of(progress: Progress) -> dict[str, Any]:
 def chat_logprobs(service: Service, events: Iterable[TokenEvent]) -> ChatLogprobs:
     """Convert log-probabilities to the format of chat completions."""
 
-    def one(token: int, value: float) -> dict[str, Any]:
+    def describe(token: int, logprob: float) -> dict[str, Any]:
         raw = token_bytes(service.tokenizer, token)
         text = raw.decode("utf-8", "replace")
-        return {"token": text, "logprob": max(value, -9999.0), "bytes": list(raw)}
+        return {"token": text, "logprob": max(logprob, _MIN_LOGPROB), "bytes": list(raw)}
 
     return ChatLogprobs(
         content=[
             TokenLogprob(
-                **one(event.token_id, event.logprob or 0.0),
-                top_logprobs=[TopLogprob(**one(*pair)) for pair in event.top_logprobs],
+                **describe(event.token_id, event.logprob or 0.0),
+                top_logprobs=[TopLogprob(**describe(*pair)) for pair in event.top_logprobs],
             )
             for event in events
         ]
@@ -172,7 +170,12 @@ def completion_logprobs(
     offset: int,
     with_top: bool,
 ) -> CompletionLogprobs:
-    """Convert log-probabilities to the format of completions; ``None`` for a text's first token."""
+    """Convert log-probabilities to the format of completions.
+
+    Args:
+        scores: by token; ``None`` for the first token of a text, which has none.
+        offset: of the first token, in characters of the choice's text.
+    """
     texts = [_text(service, token) for token in tokens]
     offsets: list[int] = []
     for text in texts:
@@ -184,13 +187,13 @@ def completion_logprobs(
             tops.append(None)
             continue
         best: dict[str, float] = {}
-        for token, value in score.top_logprobs:
-            best.setdefault(_text(service, token), max(value, -9999.0))
-        best.setdefault(text, max(score.logprob, -9999.0))
+        for token, logprob in score.top_logprobs:
+            best.setdefault(_text(service, token), max(logprob, _MIN_LOGPROB))
+        best.setdefault(text, max(score.logprob, _MIN_LOGPROB))
         tops.append(best)
     return CompletionLogprobs(
         tokens=texts,
-        token_logprobs=[None if one is None else max(one.logprob, -9999.0) for one in scores],
+        token_logprobs=[None if s is None else max(s.logprob, _MIN_LOGPROB) for s in scores],
         top_logprobs=tops if with_top else None,
         text_offset=offsets,
     )

@@ -1,4 +1,4 @@
-"""The application: routes, access, errors, and the engine's life with it."""
+"""The application: routes, access, errors, and the engine, which is closed with it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def create_app(
         yield
         service.close()
 
-    app = FastAPIOffline(  # its /docs and /redoc fetch nothing from elsewhere
+    app = FastAPIOffline(  # /docs and /redoc load nothing from other hosts
         title="hierspec",
         version=__version__,
         description=_ABOUT,
@@ -50,7 +50,7 @@ def create_app(
         static_url="/docs-static",
     )
     app.state.service = service
-    app.state.stored = responses.Stored(settings.store_responses)
+    app.state.stored_conversations = responses.StoredConversations(settings.store_responses)
     for part in (chat, completions, responses, info, page):
         app.include_router(part.router)
     errors.install(app)

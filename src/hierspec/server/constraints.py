@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hierspec.sampling.parameters import Processor
 
-from . import grammar
 from .errors import ApiError
+from .grammar import object_grammar, schema_grammar
 from .service import Service
+from .tools import tools_grammar
+from .wire.chat import NamedTool, Tool
 from .wire.common import ResponseFormat
 
 
-def format_grammar(wanted: ResponseFormat | None) -> str | None:
-    """Return the grammar of a response format; ``None`` for plain text.
+def request_grammar(
+    response_format: ResponseFormat | None,
+    tools: Sequence[Tool] = (),
+    tool_choice: str | NamedTool | None = None,
+    format_field: str = "response_format",
+) -> str | None:
+    """Return the grammar that a request imposes on its text; ``None`` if there is none.
+
+    Args:
+        format_field: the field of the request that holds the format, for errors.
 
     Raises:
-        ApiError: a schema is missing or cannot be used.
+        ApiError: a schema is missing or cannot be used, an unknown tool is demanded, or both a
+            format and a call.
     """
-    if wanted is None or wanted.type == "text":
+    of_format = _format_grammar(response_format)
+    of_tools = tools_grammar(tools, tool_choice)
+    if of_format is not None and of_tools is not None and tool_choice not in (None, "auto"):
+        raise ApiError(f"{format_field} and a forced tool_choice exclude each other")
+    return of_format or of_tools
+
+
+def _format_grammar(response_format: ResponseFormat | None) -> str | None:
+    if response_format is None or response_format.type == "text":
         return None
-    if wanted.type == "json_object":
-        return grammar.any_object()
-    if wanted.json_schema is None or wanted.json_schema.schema_ is None:
+    if response_format.type == "json_object":
+        return object_grammar()
+    schema = response_format.json_schema
+    if schema is None or schema.schema_ is None:
         raise ApiError("response_format json_schema needs a schema", param="response_format")
-    return grammar.json_schema(wanted.json_schema.schema_)
+    return schema_grammar(schema.schema_)
 
 
-def processors(
-    service: Service, found: str | None, prompts: Sequence[Sequence[int]], n: int
+def grammar_processors(
+    service: Service, grammar: str | None, prompts: Sequence[Sequence[int]], n: int
 ) -> list[list[Processor]]:
     """Make a processor for each of the ``n`` sequences of every prompt; none without a grammar."""
-    if found is None:
+    if grammar is None:
         return []
-    made: list[list[Any]] = []
     grammars = service.grammars()
-    for prompt in prompts:
-        made += [[grammars.processor(found, len(prompt))] for _ in range(n)]
-    return made
+    return [[grammars.processor(grammar, len(prompt))] for prompt in prompts for _ in range(n)]

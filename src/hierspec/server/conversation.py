@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from . import tools
 from .errors import ApiError
 from .prepare import text_of
 from .service import Service
-from .wire.chat import Message, Tool
+from .tools import plain_tools, template_supports_tools, write_tools_as_text
+from .wire.chat import FunctionCall, Message, Tool
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -25,34 +26,38 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             plain["tool_call_id"] = message.tool_call_id
         if message.tool_calls:
             plain["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {
-                        "name": call.function.name,
-                        "arguments": arguments_of(call.function.arguments),
-                    },
-                }
-                for call in message.tool_calls
+                plain_call(call.id, call.function) for call in message.tool_calls
             ]
         out.append(plain)
     return out
 
 
+def plain_call(id: str | None, function: FunctionCall) -> dict[str, Any]:
+    """Convert a call for chat templates: arguments as an object if they are JSON, else as text."""
+    arguments: Any = function.arguments
+    with contextlib.suppress(ValueError, RecursionError):
+        arguments = json.loads(function.arguments)
+    return {
+        "id": id,
+        "type": "function",
+        "function": {"name": function.name, "arguments": arguments},
+    }
+
+
 def chat_ids(
     service: Service,
     messages: list[dict[str, Any]],
-    offered: Sequence[Tool] = (),
-    begin: bool = True,
+    tools: Sequence[Tool] = (),
+    add_generation_prompt: bool = True,
 ) -> list[int]:
     """Return the token ids of a conversation, up to where the answer begins.
 
     Args:
-        offered: tools described to the model.
-        begin: end with what begins an answer.
+        tools: described to the model.
+        add_generation_prompt: end with the tokens that begin the model's answer.
 
     Raises:
-        ApiError: the model has no chat template, or it refuses these messages.
+        ApiError: the model has no chat template, or the template refuses these messages.
     """
     tokenizer = service.tokenizer
     if not getattr(tokenizer, "chat_template", None):
@@ -62,22 +67,18 @@ def chat_ids(
             code="no_chat_template",
         )
     options: dict[str, Any] = {}
-    if tools.knows_tools(tokenizer):
-        options = {"tools": tools.for_template(offered) or None}
+    if template_supports_tools(tokenizer):
+        options = {"tools": plain_tools(tools) or None}
     else:
-        messages = tools.tools_as_text(messages, offered)
+        messages = write_tools_as_text(messages, tools)
     try:
         ids = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=begin, tokenize=True, return_dict=False, **options
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tokenize=True,
+            return_dict=False,
+            **options,
         )
     except Exception as error:  # templates are programs; they raise what they like
         raise ApiError(f"the chat template refuses these messages: {error}") from None
     return [int(token) for token in ids]
-
-
-def arguments_of(text: str) -> Any:
-    """Parse a call's arguments for templates: an object if they are JSON, else the text."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

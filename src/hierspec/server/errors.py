@@ -38,8 +38,8 @@ class ApiError(Exception):
     """An error as a client sees it.
 
     Args:
-        param: which field of the request is wrong.
-        code: a word for programs to check.
+        param: the field of the request that is wrong.
+        code: identifies the kind of error to programs.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ def to_api_error(error: BaseException) -> ApiError:
         case ApiError():
             return error
         case QueueFullError():
-            after = {"Retry-After": str(error.retry_after)}
-            return ApiError(str(error), 429, code="queue_full", headers=after)
+            headers = {"Retry-After": str(error.retry_after)}
+            return ApiError(str(error), 429, code="queue_full", headers=headers)
         case DrainingError():
-            after = {"Retry-After": str(error.retry_after)}
-            return ApiError(str(error), 503, code="shutting_down", headers=after)
+            headers = {"Retry-After": str(error.retry_after)}
+            return ApiError(str(error), 503, code="shutting_down", headers=headers)
         case DeadlineError():
             return ApiError("the request took longer than it may", 408, code="timeout")
         case RequestCancelledError():
@@ -93,7 +93,7 @@ def to_api_error(error: BaseException) -> ApiError:
 
 
 def install(app: FastAPI) -> None:
-    """Let every failure of ``app`` answer in this form."""
+    """Answer every failure of ``app`` with an error object."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -102,7 +102,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        if isinstance(error.__cause__, ApiError):  # met while the body was read
+        if isinstance(error.__cause__, ApiError):  # raised while the body was read
             return error.__cause__.response()
         message = str(error.detail)
         if error.status_code == 404:
@@ -111,17 +111,17 @@ def install(app: FastAPI) -> None:
         return ApiError(message, error.status_code, headers=headers).response()
 
     @app.exception_handler(Exception)
-    async def other(request: Request, error: Exception) -> JSONResponse:
+    async def failure(request: Request, error: Exception) -> JSONResponse:
         return to_api_error(error).response()
 
     for kind in (ApiError, HierspecError, QueueFullError, DrainingError, DeadlineError):
-        app.add_exception_handler(kind, other)
-    app.add_exception_handler(RequestCancelledError, other)
+        app.add_exception_handler(kind, failure)
+    app.add_exception_handler(RequestCancelledError, failure)
 
 
 def first_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     """Return the first error in a request's body, in one line, and the field it is in."""
-    # Of what may be one thing or another, a sentence of our own says most.
+    # Of a union, pydantic reports every alternative: a message of our own validators says most.
     first = next((error for error in errors if error["type"] == "value_error"), errors[0])
     parts = [str(part) for part in first["loc"] if part != "body"]
     place = ".".join(part for part in parts if part.isidentifier() or part.isdigit()) or None

@@ -1,8 +1,9 @@
 """Grammars as logits processors: every row of a draft is masked by what its own history allows.
 
-The library (llguidance) keeps a parser's state; a draft asks for histories that never come to be.
-So a processor goes back and forth between them: it drops what the new history contradicts, takes
-what is missing, and masks. That makes it a function of its arguments, as drafts require.
+The library (llguidance) keeps the state of one parser, but drafts ask for the histories of tokens
+that may be rejected later. So a processor moves its parser to the history it is called with: it
+rolls back tokens that differ and consumes those that are missing. That makes it a function of its
+arguments, as drafts require.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hierspec.errors import HierspecError
 
 from .errors import ApiError
 
-_COMPACT: Any = {"whitespace_flexible": False}  # a small model may write blanks for ever
+_COMPACT: Any = {"whitespace_flexible": False}  # else a small model may write blanks for ever
 
 
 class Grammars:
@@ -27,7 +28,7 @@ class Grammars:
 
     Args:
         vocab_size: ids that the target scores.
-        eos_token_ids: what may end a text that the grammar accepts.
+        eos_token_ids: tokens that may end a text once the grammar accepts it.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
@@ -43,8 +44,8 @@ class Grammars:
         size = max(vocab_size, len(tokenizer))
         self._tokenizer = from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
 
-    def processor(self, grammar: str, num_prompt: int) -> GrammarProcessor:
-        """Make a processor for one sequence, whose output begins after ``num_prompt`` tokens.
+    def processor(self, grammar: str, prompt_len: int) -> GrammarProcessor:
+        """Make a processor for one sequence, whose output begins after ``prompt_len`` tokens.
 
         Raises:
             ApiError: the grammar is invalid, or too large.
@@ -54,23 +55,22 @@ class Grammars:
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise ApiError(f"the schema cannot be used: {matcher.get_error().splitlines()[0]}")
-        return GrammarProcessor(matcher, num_prompt)
+        return GrammarProcessor(matcher, prompt_len)
 
 
 class GrammarProcessor:
     """Forbids every token that the grammar does not allow after a history.
 
-    Histories that the grammar has refused already (a draft copied from the prompt may be one) are
-    left alone: they have no probability, and nothing is read from them.
+    Scores after a history that the grammar refuses (a draft copied from the prompt may be one) are
+    left unchanged: its probability is 0, so nothing reads them.
     """
 
-    def __init__(self, matcher: Any, num_prompt: int) -> None:
-        self._matcher, self._num_prompt = matcher, num_prompt
-        self._taken: list[int] = []  # tokens that the matcher has consumed
+    def __init__(self, matcher: Any, prompt_len: int) -> None:
+        self._matcher, self._prompt_len = matcher, prompt_len
+        self._consumed: list[int] = []  # by the matcher
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        written = input_ids[0, self._num_prompt :].tolist()
-        if not self._go_to(written):
+        if not self._advance_to(input_ids[0, self._prompt_len :].tolist()):
             return scores
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
@@ -79,28 +79,30 @@ class GrammarProcessor:
         mask = torch.from_numpy(allowed[: scores.shape[1]]).to(scores.device)
         return scores.masked_fill(~mask, -math.inf)
 
-    def _go_to(self, written: Sequence[int]) -> bool:
-        """Move the matcher behind ``written``; return false if the grammar refuses a token."""
-        taken, same = self._taken, 0
-        while same < min(len(taken), len(written)) and taken[same] == written[same]:
-            same += 1
-        if same < len(taken):
-            self._matcher.rollback(len(taken) - same)
-            del taken[same:]
-        more = list(written[same:])
-        count = self._matcher.try_consume_tokens(more) if more else 0
-        taken += more[:count]
-        return count == len(more)
+    def _advance_to(self, token_ids: list[int]) -> bool:
+        """Move the matcher to the end of ``token_ids``; return false if it refuses one of them."""
+        consumed, num_common = self._consumed, 0
+        for a, b in zip(consumed, token_ids, strict=False):
+            if a != b:
+                break
+            num_common += 1
+        if num_common < len(consumed):
+            self._matcher.rollback(len(consumed) - num_common)
+            del consumed[num_common:]
+        missing = token_ids[num_common:]
+        count = self._matcher.try_consume_tokens(missing) if missing else 0
+        consumed += missing[:count]
+        return count == len(missing)
 
     def __repr__(self) -> str:
         return "the grammar of response_format or tools"
 
 
-def json_schema(schema: Any) -> str:
-    """Return the grammar of JSON with a schema.
+def schema_grammar(schema: Any) -> str:
+    """Return the grammar of JSON that follows a schema.
 
     Raises:
-        ApiError: the schema is no object.
+        ApiError: the schema cannot be used.
     """
     from llguidance import LLMatcher
 
@@ -110,17 +112,17 @@ def json_schema(schema: Any) -> str:
         raise ApiError(f"the schema cannot be used: {error}", param="response_format") from None
 
 
-def any_object() -> str:
+def object_grammar() -> str:
     """Return the grammar of any JSON object."""
-    return json_schema({"type": "object"})
+    return schema_grammar({"type": "object"})
 
 
-def calls(functions: Sequence[tuple[str, Any]], begin: str, end: str, forced: bool) -> str:
+def calls_grammar(functions: Sequence[tuple[str, Any]], begin: str, end: str, forced: bool) -> str:
     """Return the grammar of calls of functions (name, schema of the arguments).
 
     Args:
         begin: text before a call; ``end``: after it.
-        forced: one call and nothing else; otherwise any text, and calls wherever one begins.
+        forced: one call and nothing else; otherwise any text, with calls anywhere in it.
     """
     from llguidance import LLMatcher, StructTag
 

@@ -14,8 +14,8 @@ from hierspec.utils.machine import available_memory
 
 from .settings import ServeSettings
 
-_SHARE_OF_MEMORY = 0.4  # of what is free once the weights are loaded
-_FEWEST, _MOST = 4096, 1 << 20
+_SHARE_OF_MEMORY = 0.4  # for caches, of what is free once the weights are loaded
+_MIN_CACHE_TOKENS, _MAX_CACHE_TOKENS = 4096, 1 << 20
 
 
 def load(settings: ServeSettings) -> dict[str, Hierarchy]:
@@ -40,15 +40,15 @@ def _load(hierarchy: str | None, settings: ServeSettings, loaded: Loaded) -> Hie
     return Hierarchy(build(settings.configuration(hierarchy), loaded))
 
 
-def cache_tokens(hierarchy: Hierarchy) -> int:
-    """Return how many cached tokens, over all levels, fit in the free memory."""
-    size, owners = 0, set[int]()
+def default_cache_tokens(hierarchy: Hierarchy) -> int:
+    """Return how many tokens the caches of all levels hold in a share of the free memory."""
+    bytes_per_token, owners = 0, set[int]()
     for node in walk(hierarchy.root):
         if isinstance(node, Concatenate):
             continue
         owner = node.model.cache_owner
         if isinstance(owner, Trunk) and id(owner) not in owners:
             owners.add(id(owner))
-            size += owner.bytes_per_token
-    room = available_memory() * _SHARE_OF_MEMORY / max(size, 1)
-    return int(min(max(room, _FEWEST), _MOST))
+            bytes_per_token += owner.bytes_per_token
+    fitting = available_memory() * _SHARE_OF_MEMORY / max(bytes_per_token, 1)
+    return int(min(max(fitting, _MIN_CACHE_TOKENS), _MAX_CACHE_TOKENS))

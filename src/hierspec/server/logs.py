@@ -1,6 +1,7 @@
 """Logs of a service: a line a request, with its id; as text or as JSON. Prompts are never logged.
 
-A client's own ``X-Request-Id`` is taken over, if it is one; the answer carries it either way.
+A valid ``X-Request-Id`` of the client is the request's id, otherwise one is made; the answer's
+header says which.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 log = logging.getLogger("hierspec.server")
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
-_FINE = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
-_QUIET = ("/health", "/metrics")
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_UNLOGGED_PATHS = ("/health", "/metrics")
 
 
 class JsonFormatter(logging.Formatter):
@@ -49,18 +50,17 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = getattr(record, "fields", {})
-        more = " ".join(f"{key}={value}" for key, value in fields.items())
-        text = super().format(record)
-        return f"{text} {more}" if more else text
+        pairs = [f"{key}={value}" for key, value in fields.items()]
+        return " ".join([super().format(record), *pairs])
 
 
 def configure(level: str, form: str) -> None:
     """Send this package's logs to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    own = logging.getLogger("hierspec")
-    own.handlers, own.propagate = [handler], False
-    own.setLevel(level.upper())
+    logger = logging.getLogger("hierspec")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(level.upper())
 
 
 class RequestLog:
@@ -73,24 +73,25 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = dict(scope["headers"]).get(b"x-request-id", b"")
-        own = given.decode() if _FINE.fullmatch(given) else f"req-{secrets.token_hex(12)}"
-        scope["hierspec_request_id"] = own
-        token, began, status = request_id.set(own), time.monotonic(), 499
+        sent_id = dict(scope["headers"]).get(b"x-request-id", b"")
+        new_id = (
+            sent_id.decode() if _VALID_ID.fullmatch(sent_id) else f"req-{secrets.token_hex(12)}"
+        )
+        token, began, status = request_id.set(new_id), time.monotonic(), 499
 
-        async def noted(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", own.encode())]
+                message["headers"] = [*message["headers"], (b"x-request-id", new_id.encode())]
             await send(message)
 
         try:
-            await self.app(scope, receive, noted)
+            await self.app(scope, receive, send_with_id)
         finally:
-            if scope["path"] not in _QUIET or status >= 400:
+            if scope["path"] not in _UNLOGGED_PATHS or status >= 400:
                 fields = {
-                    "request_id": own,
+                    "request_id": new_id,
                     "method": scope["method"],
                     "path": scope["path"][:256],
                     "status": status,

@@ -1,6 +1,6 @@
 """Prometheus metrics in vLLM's names under our prefix; those of drafts carry a ``level`` label.
 
-The engine's own counters are read on each request for metrics; histograms fill as requests end.
+The engine's own counters are read on each request for metrics; histograms grow as requests end.
 """
 
 from __future__ import annotations
@@ -30,102 +30,105 @@ class ServerMetrics:
     def __init__(self, engine: EngineLoop, model: str) -> None:
         self.registry = CollectorRegistry()
         self._model = model
-        own: dict[str, Any] = {"registry": self.registry}
-        by_model = {**own, "labelnames": ("model_name",)}
+        by_model: dict[str, Any] = {"registry": self.registry, "labelnames": ("model_name",)}
         seconds = {**by_model, "buckets": _SECONDS}
-        self._first = Histogram(
+        self._time_to_first_token = Histogram(
             "hierspec_time_to_first_token_seconds", "From arrival to the first token.", **seconds
         )
-        self._per_token = Histogram(
+        self._time_per_token = Histogram(
             "hierspec_time_per_output_token_seconds",
             "Mean time of a token after the first, by request.",
             **{**by_model, "buckets": _TOKEN_SECONDS},
         )
-        self._whole = Histogram(
+        self._latency = Histogram(
             "hierspec_e2e_request_latency_seconds", "From arrival to the end.", **seconds
         )
-        self._queue = Histogram(
+        self._queue_time = Histogram(
             "hierspec_request_queue_time_seconds", "From arrival to the first round.", **seconds
         )
         tokens = {**by_model, "buckets": _TOKENS}
-        self._read = Histogram("hierspec_request_prompt_tokens", "Of a request.", **tokens)
-        self._written = Histogram("hierspec_request_generation_tokens", "Of a request.", **tokens)
+        self._request_prompt_tokens = Histogram(
+            "hierspec_request_prompt_tokens", "Prompt tokens of a request.", **tokens
+        )
+        self._request_tokens = Histogram(
+            "hierspec_request_generation_tokens", "Tokens that a request wrote.", **tokens
+        )
         self._prompt_tokens = Counter("hierspec_prompt_tokens", "Tokens read.", **by_model)
         self._tokens = Counter("hierspec_generation_tokens", "Tokens written.", **by_model)
-        self._ended = Counter(
+        self._requests = Counter(
             "hierspec_request_success",
             "Requests that ended, by how.",
             labelnames=("model_name", "finished_reason"),
-            **own,
+            registry=self.registry,
         )
-        self.registry.register(_OfEngine(engine, model))
+        self.registry.register(_EngineCollector(engine, model))
 
-    def ended(self, ended: Ended) -> None:
+    def record(self, ended: Ended) -> None:
         """Count a sequence that has ended."""
-        label, written = (self._model,), len(ended.token_ids)
-        reason = ended.finish_reason if ended.error is None else _why(ended.error)
-        self._ended.labels(self._model, reason).inc()
-        self._queue.labels(*label).observe(ended.queue_seconds)
-        self._whole.labels(*label).observe(ended.total_seconds)
-        self._read.labels(*label).observe(ended.num_prompt_tokens)
-        self._written.labels(*label).observe(written)
-        self._prompt_tokens.labels(*label).inc(ended.num_prompt_tokens)
-        self._tokens.labels(*label).inc(written)
-        if written:
-            self._first.labels(*label).observe(ended.time_to_first_token)
-        if written > 1:
-            after = ended.total_seconds - ended.time_to_first_token
-            self._per_token.labels(*label).observe(after / (written - 1))
+        model, num_tokens = self._model, len(ended.token_ids)
+        reason = ended.finish_reason if ended.error is None else _failure_label(ended.error)
+        self._requests.labels(model, reason).inc()
+        self._queue_time.labels(model).observe(ended.queue_seconds)
+        self._latency.labels(model).observe(ended.total_seconds)
+        self._request_prompt_tokens.labels(model).observe(ended.num_prompt_tokens)
+        self._request_tokens.labels(model).observe(num_tokens)
+        self._prompt_tokens.labels(model).inc(ended.num_prompt_tokens)
+        self._tokens.labels(model).inc(num_tokens)
+        if num_tokens:
+            self._time_to_first_token.labels(model).observe(ended.time_to_first_token)
+        if num_tokens > 1:
+            seconds = ended.total_seconds - ended.time_to_first_token
+            self._time_per_token.labels(model).observe(seconds / (num_tokens - 1))
 
     def text(self) -> bytes:
         """Render the body of ``/metrics``."""
         return generate_latest(self.registry)
 
 
-class _OfEngine:
+class _EngineCollector:
     """The engine's counters, read on demand."""
 
     def __init__(self, engine: EngineLoop, model: str) -> None:
         self.engine, self.model = engine, model
 
     def collect(self) -> Iterator[Any]:
-        engine, label = self.engine, [self.model]
-
-        def gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
-            family = GaugeMetricFamily(f"hierspec_{name}", about, labels=["model_name"])
-            family.add_metric(label, value)
-            return family
-
-        def counter(name: str, about: str, value: float) -> CounterMetricFamily:
-            family = CounterMetricFamily(f"hierspec_{name}", about, labels=["model_name"])
-            family.add_metric(label, value)
-            return family
-
+        engine = self.engine
         running = len(engine.running) + len(engine.reading)
-        yield gauge("num_requests_running", "Sequences in rounds or being read.", running)
-        yield gauge("num_requests_waiting", "Sequences in the queue.", len(engine.waiting))
         used = engine.num_cache_tokens() / engine.settings.max_cache_tokens
-        yield gauge("kv_cache_usage_perc", "Share of the cache spoken for, 0 to 1.", used)
-        since = time.monotonic() - engine.last_step if running else 0.0
-        yield gauge("seconds_since_step", "While sequences are live; a stuck engine grows.", since)
+        idle = time.monotonic() - engine.last_step if running else 0.0
         prefixes = [lane.prefixes for lane in engine.lanes.values()]
-        looked = sum(each.query_tokens for each in prefixes)
-        yield counter("prefix_cache_queries", "Prompt tokens looked for.", looked)
-        yield counter(
-            "prefix_cache_hits", "Prompt tokens found.", sum(p.hit_tokens for p in prefixes)
+        gauges = (
+            ("num_requests_running", "Sequences in rounds or being read.", running),
+            ("num_requests_waiting", "Sequences in the queue.", len(engine.waiting)),
+            ("kv_cache_usage_perc", "Share of the cache in use or reserved, 0 to 1.", used),
+            ("seconds_since_step", "While sequences are live; grows if the engine is stuck.", idle),
         )
+        counters = (
+            ("prefix_cache_queries", "Prompt tokens looked up.", "query_tokens"),
+            ("prefix_cache_hits", "Prompt tokens found.", "hit_tokens"),
+        )
+        for name, documentation, value in gauges:
+            yield self._family(GaugeMetricFamily, name, documentation, value)
+        for name, documentation, field in counters:
+            total = sum(getattr(prefix_cache, field) for prefix_cache in prefixes)
+            yield self._family(CounterMetricFamily, name, documentation, total)
         yield from self._drafts()
+
+    def _family(self, kind: Any, name: str, documentation: str, value: float) -> Any:
+        family = kind(f"hierspec_{name}", documentation, labels=["model_name"])
+        family.add_metric([self.model], value)
+        return family
 
     def _drafts(self) -> Iterator[CounterMetricFamily]:
         names = ["model_name", "hierarchy", "level"]
-        about = {
+        documentation = {
             "num_drafts": "Drafts verified, by level.",
             "num_draft_tokens": "Tokens drafted.",
             "num_accepted_tokens": "Tokens that the level above kept.",
         }
         families = {
             key: CounterMetricFamily(f"hierspec_spec_decode_{key}", text, labels=names)
-            for key, text in about.items()
+            for key, text in documentation.items()
         }
         seconds = CounterMetricFamily(
             "hierspec_level_seconds", "Time in calls of a level.", labels=names
@@ -140,20 +143,19 @@ class _OfEngine:
             for index, stats in list(lane.runtime.metrics.levels.items()):
                 if index not in lane.plans.names():
                     continue
-                own = [self.model, name, stats.name]
-                calls.add_metric(own, stats.calls)
-                seconds.add_metric(own, stats.seconds)
+                labels = [self.model, name, stats.name]
+                calls.add_metric(labels, stats.calls)
+                seconds.add_metric(labels, stats.seconds)
                 if stats.num_drafts == 0:
                     continue
                 for key, family in families.items():
-                    family.add_metric(own, getattr(stats, key))
+                    family.add_metric(labels, getattr(stats, key))
                 for position, kept in enumerate(stats.accepted_per_pos):
-                    per_pos.add_metric([*own, str(position)], kept)
+                    per_pos.add_metric([*labels, str(position)], kept)
         yield from (*families.values(), per_pos, calls, seconds)
 
 
-def _why(error: BaseException) -> str:
-    """Return the label of the error that ended a request early."""
+def _failure_label(error: BaseException) -> str:
     if isinstance(error, DeadlineError):
         return "timeout"
     return "cancelled" if isinstance(error, RequestCancelledError) else "error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from .errors import ApiError
 from .service import Service
 from .wire.common import Sampling
 
-DEFAULT_MODEL = "default"  # names the one model that a service has
+DEFAULT_MODEL = "default"  # names the only model of a service
 
 
 def engine_requests(
@@ -33,14 +34,14 @@ def engine_requests(
     """Make ``n`` engine requests for every prompt, prompt after prompt.
 
     Args:
-        processors: of each sequence, where it has any.
+        processors: logits processors of each sequence, where it has any.
 
     Raises:
         ApiError: no such model or hierarchy, too many sequences, a prompt too long.
         HierspecError: a parameter that the engine refuses.
     """
     settings = service.settings
-    lane = requested_hierarchy(service, body)
+    hierarchy = requested_hierarchy(service, body)
     n = body.n or 1
     if n * len(prompts) > settings.max_choices:
         raise ApiError(
@@ -52,17 +53,18 @@ def engine_requests(
     if any(not text for text in stop):
         raise ApiError("stop must hold non-empty texts", param="stop")
     conditions = StopConditions(
-        eos_token_ids=service.hierarchies[lane].eos_token_ids(),
+        eos_token_ids=service.hierarchies[hierarchy].eos_token_ids(),
         ignore_eos=body.ignore_eos,
         stop=stop,
         max_new_tokens=max(max_tokens, 1),
         max_length=service.max_length,
         include_stop_str=body.include_stop_str_in_output,
     )
-    timeout = min((each for each in (settings.request_timeout, body.timeout) if each), default=None)
+    timeouts = [seconds for seconds in (settings.request_timeout, body.timeout) if seconds]
+    timeout = min(timeouts, default=None)
     # Under `match` the target's own random numbers decide, whatever was drafted.
-    independent = params.greedy or service.hierarchies[lane].root.rule.own_tokens
-    fixed = body.seed is not None and not independent
+    same_for_any_plan = params.greedy or service.hierarchies[hierarchy].root.rule.own_tokens
+    fixed_plan = body.seed is not None and not same_for_any_plan
     seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
     prediction = predicted_tokens(service, body)
     out: list[EngineRequest] = []
@@ -70,26 +72,24 @@ def engine_requests(
         check_prompt(service, prompt)
         for _ in range(n):
             place = len(out)
-            own = params
             if processors:
-                own = SamplingParams.make(
-                    **{**_fields(params), "logits_processors": processors[place]}
-                )
+                own_processors = tuple(processors[place])
+                params = dataclasses.replace(params, logits_processors=own_processors)
             out.append(
                 EngineRequest(
                     prompt=prompt,
-                    params=own,
+                    params=params,
                     stop=conditions,
                     seed=seed,
                     place=place,
                     logprobs=logprobs,
                     prompt_logprobs=prompt_logprobs,
-                    lane=lane,
+                    lane=hierarchy,
                     priority=body.priority,
                     deadline=None if timeout is None else time.monotonic() + timeout,
                     tenant=tenant,
                     speculative=body.speculative is not False,
-                    fixed_plan=fixed,
+                    fixed_plan=fixed_plan,
                     prediction=prediction,
                 )
             )
@@ -100,14 +100,14 @@ def predicted_tokens(service: Service, body: Sampling) -> list[int]:
     """Return the tokens that the output is expected to repeat."""
     if body.prediction is None:
         return []
-    return tokenize(service, text_of(body.prediction.content), special=False)
+    return tokenize(service, text_of(body.prediction.content), add_special_tokens=False)
 
 
 def text_of(content: Any) -> str:
     """Return the text of a message's content: the string itself, or its parts joined.
 
     Raises:
-        ApiError: a part that is no text.
+        ApiError: a part is not text.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -124,7 +124,7 @@ def requested_hierarchy(service: Service, body: Sampling) -> str:
     """Return the name of the hierarchy that a request asks for.
 
     Raises:
-        ApiError: another model, or a hierarchy that the operator did not allow.
+        ApiError: the request names another model, or a hierarchy that the service does not have.
     """
     if body.model not in (None, DEFAULT_MODEL, service.model):
         raise ApiError(
@@ -133,18 +133,18 @@ def requested_hierarchy(service: Service, body: Sampling) -> str:
             param="model",
             code="model_not_found",
         )
-    lane = body.hierarchy or service.default
-    if lane not in service.hierarchies:
-        known = ", ".join(service.hierarchies)
-        raise ApiError(f"there is no hierarchy {lane!r}; there are: {known}", param="hierarchy")
-    return lane
+    name = body.hierarchy or service.default
+    if name not in service.hierarchies:
+        names = ", ".join(service.hierarchies)
+        raise ApiError(f"there is no hierarchy {name!r}; there are: {names}", param="hierarchy")
+    return name
 
 
 def sampling_params(service: Service, body: Sampling) -> SamplingParams:
-    """Return the engine's sampling parameters; those a client leaves out have OpenAI's defaults."""
+    """Return the engine's sampling parameters, with OpenAI's defaults for those left out."""
     temperature = 1.0 if body.temperature is None else body.temperature
     if temperature < MIN_TEMPERATURE:
-        temperature = 0.0  # so cold that only the best is left
+        temperature = 0.0  # so low that only the best token is left
     bias: dict[int, float] = {}
     for key, value in (body.logit_bias or {}).items():
         if not key.isascii() or not key.isdigit() or int(key[:12]) >= service.vocab_size:
@@ -169,16 +169,16 @@ def check_prompt(service: Service, ids: Sequence[int]) -> None:
     """Refuse a prompt that cannot be read.
 
     Raises:
-        ApiError: empty, too long, or ids outside the model's vocabulary.
+        ApiError: it is empty or too long, or has ids outside the model's vocabulary.
     """
-    most = service.max_length - 1
+    max_prompt = service.max_length - 1
     if service.settings.max_prompt_tokens is not None:
-        most = min(most, service.settings.max_prompt_tokens)
+        max_prompt = min(max_prompt, service.settings.max_prompt_tokens)
     if not ids:
         raise ApiError("the prompt is empty: give at least one token to continue", param="prompt")
-    if len(ids) > most:
+    if len(ids) > max_prompt:
         raise ApiError(
-            f"the prompt has {len(ids)} tokens and at most {most} may be: shorten it",
+            f"the prompt has {len(ids)} tokens and at most {max_prompt} may be: shorten it",
             param="prompt",
             code="context_length_exceeded",
         )
@@ -188,7 +188,7 @@ def check_prompt(service: Service, ids: Sequence[int]) -> None:
         )
 
 
-def tokenize(service: Service, text: str, special: bool = True) -> list[int]:
+def tokenize(service: Service, text: str, add_special_tokens: bool = True) -> list[int]:
     """Tokenize a text.
 
     Raises:
@@ -196,8 +196,8 @@ def tokenize(service: Service, text: str, special: bool = True) -> list[int]:
     """
     if service.tokenizer is None:
         raise ApiError("this model has no tokenizer: send token ids as the prompt")
-    found: Any = service.tokenizer(text, verbose=False, add_special_tokens=special)
-    return [int(token) for token in found["input_ids"]]
+    encoding: Any = service.tokenizer(text, verbose=False, add_special_tokens=add_special_tokens)
+    return [int(token) for token in encoding["input_ids"]]
 
 
 def tokenize_prompt(service: Service, text: str) -> list[int]:
@@ -205,7 +205,3 @@ def tokenize_prompt(service: Service, text: str) -> list[int]:
     ids = tokenize(service, text)
     first = getattr(service.tokenizer, "bos_token_id", None)
     return ids or ([] if first is None else [int(first)])
-
-
-def _fields(params: SamplingParams) -> dict[str, Any]:
-    return {name: getattr(params, name) for name in SamplingParams.__slots__}

@@ -16,15 +16,15 @@ _BACKLOG = 512
 
 
 class Server(uvicorn.Server):
-    """Refuses new requests once it is to shut down, and lets running ones finish.
+    """Refuses new requests after the first signal to stop, and lets running ones finish.
 
     Meanwhile it keeps listening: clients and load balancers get 503 with a time to retry, instead
-    of a refused connection. A second signal ends it at once.
+    of a refused connection. A second signal stops it at once.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[str], None]):
+    def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[str], None]):
         super().__init__(config)
-        self.service, self.ready = service, ready
+        self.service, self.on_ready = service, on_ready
         self._draining = False
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -32,12 +32,12 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
             return
         self._draining = True
-        # Sequences end a moment before connections are cut, so that clients get an answer.
+        # Sequences end a second before connections are cut, so that clients get an answer.
         grace = max(0.0, self.service.settings.shutdown_grace - 1.0)
         self.service.engine.drain(grace)
-        threading.Thread(target=self._end, args=(sig, frame, grace), daemon=True).start()
+        threading.Thread(target=self._exit_when_idle, args=(sig, frame, grace), daemon=True).start()
 
-    def _end(self, sig: int, frame: Any, grace: float) -> None:
+    def _exit_when_idle(self, sig: int, frame: Any, grace: float) -> None:
         self.service.engine.wait(grace)
         super().handle_exit(sig, frame)
 
@@ -46,26 +46,26 @@ class Server(uvicorn.Server):
         for server in getattr(self, "servers", []):
             for socket in server.sockets:
                 host, port = socket.getsockname()[:2]
-                self.ready(f"http://{host}:{port}")
+                self.on_ready(f"http://{host}:{port}")
 
 
-def server_of(
-    app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] = lambda url: None
+def make_server(
+    app: FastAPI, settings: ServeSettings, on_ready: Callable[[str], None] = lambda url: None
 ) -> Server:
     """Make a server that is not started yet.
 
     Args:
-        ready: called with the address once requests are accepted.
+        on_ready: called with the address once requests are accepted.
 
     Raises:
-        HierspecError: the address is open to the world and there is no key.
+        HierspecError: other machines can reach the address and no API key is set.
     """
     settings.check_exposure()
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http="h11",  # bounds the size of headers
+        http="h11",  # limits the size of headers
         log_config=None,
         access_log=False,
         backlog=_BACKLOG,
@@ -74,11 +74,11 @@ def server_of(
         timeout_keep_alive=30,
         h11_max_incomplete_event_size=64 << 10,
     )
-    return Server(config, app.state.service, ready)
+    return Server(config, app.state.service, on_ready)
 
 
 def serve(
-    app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] = lambda url: None
+    app: FastAPI, settings: ServeSettings, on_ready: Callable[[str], None] = lambda url: None
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; arguments as of :func:`server_of`."""
-    server_of(app, settings, ready).run()
+    """Serve until SIGTERM or Ctrl-C; the arguments are those of :func:`make_server`."""
+    make_server(app, settings, on_ready).run()

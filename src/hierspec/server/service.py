@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from hierspec.errors import HierspecError
 from hierspec.utils.files import json_digest
 
 from .grammar import Grammars
-from .loading import cache_tokens
+from .loading import default_cache_tokens
 from .metrics import ServerMetrics
 from .settings import ServeSettings
 from .tracing import SpanTracing
@@ -32,11 +32,11 @@ class Service:
     """The loaded hierarchies and the engine that serves them.
 
     Args:
-        hierarchies: by name; requests that name none get the first.
+        hierarchies: by name; the first is for requests that name none.
 
     Attributes:
         model: the model's name in requests and answers.
-        created: when it was made, in seconds since 1970.
+        created: when the service was made, in seconds since 1970.
     """
 
     def __init__(self, settings: ServeSettings, hierarchies: Mapping[str, Hierarchy]) -> None:
@@ -44,19 +44,19 @@ class Service:
         self.default = next(iter(self.hierarchies))
         first = self.hierarchies[self.default]
         self.tokenizer = first.tokenizer
-        self.model = settings.served_model_name or _shown(first.config.target.model)
+        self.model = settings.served_model_name or _public_name(first.config.target.model)
         self.max_length: int = first.root.model.max_length
         self.vocab_size: int = first.root.model.vocab_size
         self.created = int(time.time())
         lanes = {
-            name: Lane(each.root, each.tokenizer, each.controller, each.lock, _shown)
-            for name, each in self.hierarchies.items()
+            name: Lane(h.root, h.tokenizer, h.controller, h.lock, _public_name)
+            for name, h in self.hierarchies.items()
         }
         self.engine = EngineLoop(
             lanes,
             LoopSettings(
                 max_num_seqs=settings.max_num_seqs,
-                max_cache_tokens=settings.max_cache_tokens or cache_tokens(first),
+                max_cache_tokens=settings.max_cache_tokens or default_cache_tokens(first),
                 max_queue=settings.max_queue,
                 prefill_chunk=settings.prefill_chunk,
                 prefix_caching=settings.prefix_caching,
@@ -64,13 +64,13 @@ class Service:
                 threads=settings.threads,
             ),
         )
-        what = [hierspec.__version__, self.model, first.config.to_dict()]
-        self.fingerprint = f"fp_{json_digest(what)[:10]}"
+        identity = [hierspec.__version__, self.model, first.config.to_dict()]
+        self.fingerprint = f"fp_{json_digest(identity)[:10]}"
         self.metrics = ServerMetrics(self.engine, self.model)
         self.tracing: SpanTracing | None = None
         if settings.otlp_endpoint is not None:
             self.tracing = SpanTracing(settings.otlp_endpoint, self.model)
-        # Tokenizers are not made for several threads at once.
+        # One thread: tokenizers are not safe in several at once.
         self._background = ThreadPoolExecutor(1, "hierspec-prepare")
         self._grammars: Grammars | None = None
 
@@ -81,16 +81,16 @@ class Service:
             RefusedError: the queue is full, or the service is shutting down.
             HierspecError: a request that can never be served.
         """
-        streams = Streams(len(requests), self._ended)
+        streams = Streams(len(requests), self._record)
         streams.tickets = self.engine.submit(
-            [(request, streams.sink(i)) for i, request in enumerate(requests)]
+            [(request, streams.make_sink(i)) for i, request in enumerate(requests)]
         )
         return streams
 
-    def _ended(self, ended: Ended) -> None:
-        self.metrics.ended(ended)
+    def _record(self, ended: Ended) -> None:
+        self.metrics.record(ended)
         if self.tracing is not None:
-            self.tracing.ended(ended)
+            self.tracing.record(ended)
 
     async def in_background(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run slow work (a long prompt's tokens, a large grammar) off the event loop."""
@@ -98,7 +98,7 @@ class Service:
         return await loop.run_in_executor(self._background, work, *arguments)
 
     def grammars(self) -> Grammars:
-        """Return the grammars over the model's tokens, made on first use, which takes a second.
+        """Return the grammars over the model's tokens; made in a second at the first call.
 
         Raises:
             HierspecError: no tokenizer, or no grammar library.
@@ -119,44 +119,39 @@ class Service:
 
 
 @dataclass(slots=True)
-class Written:
-    """Everything that one sequence has written.
+class FinishedSequence:
+    """One sequence of a request that has ended without an error."""
 
-    Attributes:
-        error: the error that ended it early.
-    """
-
-    events: list[TokenEvent] = field(default_factory=list)
-    ended: Ended | None = None
-
-    @property
-    def text(self) -> str:
-        assert self.ended is not None
-        return self.ended.text
+    events: list[TokenEvent]
+    ended: Ended
 
 
 class Streams:
-    """The sequences of one request while they are written: ``(which, progress)`` as they come.
+    """The sequences of one request while they are written.
 
-    Ended by :meth:`cancel` at the latest: use it as a context manager.
+    Iteration yields ``(index, progress)`` as the engine reports it, until all have ended. Use it as
+    a context manager, which cancels those that have not.
+
+    Args:
+        on_end: called in the engine's thread with every sequence that has ended.
     """
 
-    def __init__(self, count: int, ended: Callable[[Ended], None]) -> None:
-        self._ended = ended
+    def __init__(self, count: int, on_end: Callable[[Ended], None]) -> None:
+        self._on_end = on_end
         self.tickets: list[Ticket] = []
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
-        self._open = count
+        self._num_live = count
 
-    def sink(self, which: int) -> Any:
-        def tell(progress: Progress) -> None:
+    def make_sink(self, index: int) -> Callable[[Progress], None]:
+        def sink(progress: Progress) -> None:
             if progress.ended is not None:
-                self._ended(progress.ended)
-            # What waits here is bounded by what a request may write, so a slow reader costs little
-            # memory and holds up nobody.
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, (which, progress))
+                self._on_end(progress.ended)
+            # A request may write only so much: an unbounded queue costs a slow reader little
+            # memory, and the engine never waits for one.
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, progress))
 
-        return tell
+        return sink
 
     def __enter__(self) -> Streams:
         return self
@@ -170,31 +165,33 @@ class Streams:
             ticket.cancel()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Progress]]:
-        while self._open:
-            which, progress = await self._queue.get()
-            self._open -= progress.ended is not None
-            yield which, progress
+        while self._num_live:
+            index, progress = await self._queue.get()
+            self._num_live -= progress.ended is not None
+            yield index, progress
 
-    async def all(self) -> list[Written]:
+    async def finish(self) -> list[FinishedSequence]:
         """Wait for all sequences.
 
         Raises:
-            Exception: the first error of any sequence; the others are cancelled.
+            Exception: the first error of any sequence.
         """
-        found = [Written() for _ in self.tickets]
-        async for which, progress in self:
-            found[which].events += progress.events
+        events: list[list[TokenEvent]] = [[] for _ in self.tickets]
+        ended: dict[int, Ended] = {}
+        async for index, progress in self:
+            events[index] += progress.events
             if progress.ended is not None:
-                found[which].ended = progress.ended
+                ended[index] = progress.ended
                 if progress.ended.error is not None:
                     raise progress.ended.error
-        return found
+        return [FinishedSequence(tokens, ended[i]) for i, tokens in enumerate(events)]
 
 
-def _shown(name: str) -> str:
+def _public_name(name: str) -> str:
     """Strip a level's name of its model's folders, which clients must not see.
 
-    What a level makes of a model stands behind it: ``@layer``, ``:int8``, ``~layers kept/depth``.
+    After the model, the name says what the level makes of it: ``@layer``, ``:int8``,
+    ``~layers kept/depth``.
     """
     for end in (len(name), *(i for i in range(len(name) - 1, 0, -1) if name[i] in "@:~")):
         path = Path(name[:end])

@@ -1,10 +1,12 @@
 """The operator's settings: one schema for the file, the environment and the command line.
 
-Later ones win: defaults, the file (``--config``, JSON or TOML), ``HIERSPEC_SERVE_*``, options.
+Defaults are overridden by the file (``--config``, JSON or TOML), the file by the environment
+(``HIERSPEC_SERVE_*``), and the environment by options.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import json
@@ -26,18 +28,18 @@ if TYPE_CHECKING:
 PREFIX = "HIERSPEC_SERVE_"
 
 
-def _texts(value: Any) -> Any:
-    """Split a string at its commas, as environments and options have lists; leave others alone."""
+def _split_at_commas(value: Any) -> Any:
+    """Split a string, the form of a list in the environment; return any other value unchanged."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
 
 
-def _named(value: Any) -> Any:
+def _or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
-Texts = Annotated[tuple[NonEmptyString, ...], BeforeValidator(_texts)]
+Texts = Annotated[tuple[NonEmptyString, ...], BeforeValidator(_split_at_commas)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0.0)]
 
@@ -83,8 +85,8 @@ class ServeSettings:
 
     model: NonEmptyString | None = None
     hierarchy: NonEmptyString | None = None
-    hierarchies: Annotated[dict[str, NonEmptyString], BeforeValidator(_named)] = dataclasses.field(
-        default_factory=dict
+    hierarchies: Annotated[dict[str, NonEmptyString], BeforeValidator(_or_empty)] = (
+        dataclasses.field(default_factory=dict)
     )
     draft: Texts = ()
     dtype: NonEmptyString = "auto"
@@ -114,10 +116,10 @@ class ServeSettings:
     otlp_endpoint: NonEmptyString | None = None
 
     def check_exposure(self) -> None:
-        """Refuse to listen to the world without a key.
+        """Refuse to be reached from other machines without a key, unless the settings allow it.
 
         Raises:
-            HierspecError: beyond loopback, no key, and nobody said that this is meant.
+            HierspecError: the host is not loopback, there is no key, and none is waived.
         """
         if self.api_key or self.allow_without_key or _is_loopback(self.host):
             return
@@ -136,10 +138,12 @@ class ServeSettings:
         return self.model or (DEFAULT_TARGET if defaults.missing_packages() else defaults.RELEASED)
 
     def configuration(self, hierarchy: str | None) -> HierarchyConfig:
-        """Return a hierarchy by name (not ``auto``): a preset, a file, or the default if unnamed.
+        """Return a hierarchy by name (not ``auto``): a preset, a file, or the default for ``None``.
+
+        It is only read and checked: torch is not loaded.
 
         Raises:
-            HierspecError: it is none, or one of its models is not there; no torch is loaded for it.
+            HierspecError: there is no such hierarchy, or one of its models does not exist.
         """
         from hierspec.presets import defaults
         from hierspec.presets.registry import configured, is_file
@@ -153,10 +157,10 @@ class ServeSettings:
         )
 
     def check_models(self) -> None:
-        """Refuse models and hierarchies that are not there, before anything is loaded.
+        """Refuse models and hierarchies that do not exist, before anything is loaded.
 
         Raises:
-            HierspecError: saying which.
+            HierspecError: names the one that is missing.
         """
         from hierspec.config.target import check_name
         from hierspec.presets.registry import AUTO
@@ -175,24 +179,23 @@ def load(
     options: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> ServeSettings:
-    """Load settings from the file, then the environment, then options; ``None`` is not given.
+    """Load settings from the file, the environment and options; an option of ``None`` is absent.
 
     Raises:
-        HierspecError: an unknown key or a wrong value, and where it stands.
+        HierspecError: an unknown key or a wrong value; the message says where it is.
     """
     values: dict[str, Any] = {}
     if file is not None:
         values |= _from_file(file)
         validate(ServeSettings, values, str(file))
-    found = _from_environment(os.environ if environment is None else environment)
-    if found:
-        validate(ServeSettings, found, "the environment")
-    values |= found
-    given = {key: value for key, value in (options or {}).items() if value not in (None, [], ())}
-    return validate(ServeSettings, values | given, "options")
+    variables = _from_environment(os.environ if environment is None else environment)
+    if variables:
+        validate(ServeSettings, variables, "the environment")
+    options = {key: value for key, value in (options or {}).items() if value not in (None, [], ())}
+    return validate(ServeSettings, values | variables | options, "options")
 
 
-def assigned(texts: Sequence[str]) -> dict[str, Any]:
+def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
     """Parse ``["max_queue=10"]`` to ``{"max_queue": 10}``, as in the environment.
 
     Raises:
@@ -219,23 +222,19 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Read ``HIERSPEC_SERVE_MAX_QUEUE=10`` as ``{"max_queue": 10}``."""
+    """Convert ``{"HIERSPEC_SERVE_MAX_QUEUE": "10"}`` to ``{"max_queue": 10}``."""
     out: dict[str, Any] = {}
     for key, text in environment.items():
         if key.startswith(PREFIX) and text:
             name = key.removeprefix(PREFIX).lower()
-            # Only what is no text in the schema is read as JSON: a key may look like a number.
+            # Fields of text are not parsed as JSON: an API key may look like a number.
             kind = str(FIELDS[name].type) if name in FIELDS else "str"
-            plain = any(word in kind for word in ("NonEmptyString", "Texts", "Literal"))
-            out[name] = text if plain and "dict" not in kind else _parsed(text)
+            is_text = any(word in kind for word in ("NonEmptyString", "Texts", "Literal"))
+            out[name] = text
+            if not is_text or "dict" in kind:
+                with contextlib.suppress(ValueError):
+                    out[name] = json.loads(text)
     return out
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _is_loopback(host: str) -> bool:

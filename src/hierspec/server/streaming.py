@@ -1,4 +1,4 @@
-"""Answers as server-sent events, and answers to clients that may leave before they are ready."""
+"""Answers as server-sent events, and answers that are abandoned when their client leaves."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from .answers import event
+from .answers import format_event
 from .errors import ApiError, to_api_error
 from .service import Streams
 
 T = TypeVar("T")
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-_GONE = 499  # nobody sees it but the log
+_CLIENT_LEFT = 499  # appears only in the log
 
 
-def streamed(streams: Streams, events: AsyncIterator[str]) -> StreamingResponse:
-    """Send events as they come; a client that leaves frees everything."""
+def stream_events(streams: Streams, events: AsyncIterator[str]) -> StreamingResponse:
+    """Send events as they come; if the client leaves, the sequences are cancelled."""
 
     async def body() -> AsyncIterator[str]:
         with streams:
@@ -28,35 +28,33 @@ def streamed(streams: Streams, events: AsyncIterator[str]) -> StreamingResponse:
                 async for text in events:
                     yield text
             except Exception as error:
-                # The status is long sent; what is wrong comes as the last event.
-                yield event(to_api_error(error).body)
+                # The status has been sent already, so the error is the last event.
+                yield format_event(to_api_error(error).body)
 
     return StreamingResponse(body(), media_type="text/event-stream", headers=_HEADERS)
 
 
-async def unless_gone(request: Request, streams: Streams, answer: Awaitable[T]) -> T:
+async def wait_for_answer(request: Request, streams: Streams, answer: Awaitable[T]) -> T:
     """Wait for an answer as long as its client does.
 
     Raises:
-        ApiError: the client has gone; everything is freed.
+        ApiError: the client has left; its sequences are cancelled.
     """
     work: asyncio.Future[Any] = asyncio.ensure_future(answer)
-    left = asyncio.ensure_future(_left(request))
+    disconnection = asyncio.ensure_future(_wait_for_disconnection(request))
     try:
-        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, disconnection}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
-        raise ApiError("the client has gone", _GONE, code="cancelled")
+        raise ApiError("the client has left", _CLIENT_LEFT, code="cancelled")
     finally:
         streams.cancel()
-        for task in (work, left):
+        for task in (work, disconnection):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
 
 
-async def _left(request: Request) -> None:
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            return
+async def _wait_for_disconnection(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,8 +1,8 @@
-"""Tools: how they are described to a model, and how its calls are read from its text.
+"""Tools: how they are described to a model, and how its calls are found in its text.
 
-A chat template that knows tools is given them as they are. Any other gets a system message that
-lists them and asks for calls in ``<tool_call>`` tags (Hermes' format, which Qwen's and many other
-models are trained on); earlier calls and their results are written the same way. Calls are read in
+A chat template that supports tools describes them itself. For any other, a system message lists
+them and asks for calls in ``<tool_call>`` tags (Hermes' format, which Qwen's and many other models
+are trained on); earlier calls and their results are written the same way. Calls are recognised in
 that format only.
 """
 
@@ -15,36 +15,39 @@ from collections.abc import Sequence
 from typing import Any
 
 from .errors import ApiError
-from .grammar import calls
+from .grammar import calls_grammar
 from .wire.chat import FunctionCall, NamedTool, Tool, ToolCall
 
-BEGIN, END = "<tool_call>", "</tool_call>"
-_CALL = re.compile(rf"{BEGIN}\s*(\{{.*?\}})\s*{END}", re.DOTALL)
+_BEGIN, _END = "<tool_call>", "</tool_call>"
+_CALL = re.compile(rf"{_BEGIN}\s*(\{{.*?\}})\s*{_END}", re.DOTALL)
 
 
-def knows_tools(tokenizer: Any) -> bool:
+def template_supports_tools(tokenizer: Any) -> bool:
     """Tell whether the chat template supports tools."""
     return "tools" in str(getattr(tokenizer, "chat_template", None) or "")
 
 
-def tools_as_text(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Write a conversation for a template that does not know tools: they become text."""
-    listed = "\n".join(json.dumps(_plain(tool)) for tool in tools)
+def write_tools_as_text(
+    messages: list[dict[str, Any]], tools: Sequence[Tool]
+) -> list[dict[str, Any]]:
+    """Write tools, calls and their results as text, for a template that does not support them."""
+    listing = "\n".join(json.dumps(tool) for tool in plain_tools(tools))
     lines = [
         "You may call one or more of these functions, each given as JSON:",
-        f"<tools>\n{listed}\n</tools>",
+        f"<tools>\n{listing}\n</tools>",
         "For each call, answer with a JSON object in tags:",
-        f'{BEGIN}\n{{"name": "the function", "arguments": {{}}}}\n{END}',
+        f'{_BEGIN}\n{{"name": "the function", "arguments": {{}}}}\n{_END}',
     ]
     text = "\n".join(lines)
     out: list[dict[str, Any]] = []
     for message in messages:
         message = dict(message)
         if message.get("tool_calls"):
-            made = [
-                f"{BEGIN}\n{json.dumps(each['function'])}\n{END}" for each in message["tool_calls"]
+            calls = [
+                f"{_BEGIN}\n{json.dumps(call['function'])}\n{_END}"
+                for call in message["tool_calls"]
             ]
-            message["content"] = "\n".join([message.get("content") or "", *made]).strip()
+            message["content"] = "\n".join([message.get("content") or "", *calls]).strip()
             del message["tool_calls"]
         if message["role"] == "tool":
             content = f"<tool_response>\n{message.get('content') or ''}\n</tool_response>"
@@ -57,11 +60,11 @@ def tools_as_text(messages: list[dict[str, Any]], tools: Sequence[Tool]) -> list
     return [{"role": "system", "content": text}, *out]
 
 
-def for_template(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    return [_plain(tool) for tool in tools]
+def plain_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    return [tool.model_dump(exclude_none=True) for tool in tools]
 
 
-def grammar_of(tools: Sequence[Tool], choice: str | NamedTool | None) -> str | None:
+def tools_grammar(tools: Sequence[Tool], choice: str | NamedTool | None) -> str | None:
     """Return the grammar that tools impose on the text; ``None`` if there is none.
 
     Raises:
@@ -82,12 +85,12 @@ def grammar_of(tools: Sequence[Tool], choice: str | NamedTool | None) -> str | N
     else:
         chosen = tools
     functions = [(tool.function.name, tool.function.parameters) for tool in chosen]
-    return calls(functions, BEGIN, END, forced=choice != "auto")
+    return calls_grammar(functions, _BEGIN, _END, forced=choice != "auto")
 
 
 def split_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Split a text into what is no call, and the calls; an invalid call stays text."""
-    found: list[ToolCall] = []
+    """Split a text into the text outside calls, and the calls; an invalid call stays text."""
+    calls: list[ToolCall] = []
 
     def take(match: re.Match[str]) -> str:
         try:
@@ -98,48 +101,49 @@ def split_calls(text: str) -> tuple[str, list[ToolCall]]:
         if not isinstance(name, str):
             return match[0]
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        call = FunctionCall(name=name[:256], arguments=text)
-        found.append(ToolCall(id=f"call_{secrets.token_hex(12)}", function=call))
+        function = FunctionCall(name=name[:256], arguments=text)
+        calls.append(ToolCall(id=f"call_{secrets.token_hex(12)}", function=function))
         return ""
 
     rest = _CALL.sub(take, text)
-    return (rest.strip() if found else rest), found
+    return (rest.strip() if calls else rest), calls
 
 
 class CallStream:
-    """The text of a stream without its calls; text that may be part of a call is held back."""
+    """Splits a stream into text and calls; text that may be part of a call is held back.
+
+    Attributes:
+        count: calls found so far.
+    """
 
     def __init__(self) -> None:
-        self._held = ""
+        self._pending = ""
         self.count = 0
 
     def feed(self, text: str, last: bool = False) -> tuple[str, list[ToolCall]]:
         """Take new text; return text to send, and complete calls; ``last``: nothing follows."""
-        self._held += text
-        at = self._held.find(BEGIN)
-        if at < 0:
-            keep = 0 if last else _beginning(self._held, BEGIN)
-            sent = self._held[: len(self._held) - keep]
-            self._held = self._held[len(self._held) - keep :]
-            return sent, []
-        end = self._held.rfind(END)
+        self._pending += text
+        begin = self._pending.find(_BEGIN)
+        if begin < 0:
+            begin = len(self._pending) if last else _partial_start(self._pending, _BEGIN)
+            return self._take(begin), []
+        end = self._pending.rfind(_END)
         if end < 0 and not last:
-            sent, self._held = self._held[:at], self._held[at:]
-            return sent.rstrip() if self.count else sent, []
-        end = len(self._held) if last else end + len(END)
-        rest, found = split_calls(self._held[:end])
-        self._held = self._held[end:]
-        self.count += len(found)
-        return rest, found
+            before_call = self._take(begin)
+            return before_call.rstrip() if self.count else before_call, []
+        end = len(self._pending) if last else end + len(_END)
+        rest, calls = split_calls(self._take(end))
+        self.count += len(calls)
+        return rest, calls
+
+    def _take(self, end: int) -> str:
+        taken, self._pending = self._pending[:end], self._pending[end:]
+        return taken
 
 
-def _beginning(text: str, mark: str) -> int:
-    """Return the length of the longest end of ``text`` that is a proper prefix of ``mark``."""
-    for size in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:size]):
-            return size
-    return 0
-
-
-def _plain(tool: Tool) -> dict[str, Any]:
-    return tool.model_dump(exclude_none=True)
+def _partial_start(text: str, mark: str) -> int:
+    """Return where the longest end of ``text`` begins that is a proper prefix of ``mark``."""
+    for start in range(max(0, len(text) - len(mark) + 1), len(text)):
+        if mark.startswith(text[start:]):
+            return start
+    return len(text)

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces, a span a sequence; needs the extra ``otel``, and does nothing without."""
+"""OpenTelemetry traces, a span a sequence; needs the extra ``otel``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SpanTracing:
     """Sends a span for every sequence that ends.
 
     Args:
-        endpoint: an OTLP collector's, over HTTP: ``http://127.0.0.1:4318/v1/traces``.
+        endpoint: URL of an OTLP collector, over HTTP: ``http://127.0.0.1:4318/v1/traces``.
 
     Raises:
         HierspecError: the extra is not installed.
@@ -37,7 +37,7 @@ class SpanTracing:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer, self._model = self._provider.get_tracer("hierspec"), model
 
-    def ended(self, ended: Ended) -> None:
+    def record(self, ended: Ended) -> None:
         """Record a sequence that has just ended."""
         now = time.time_ns()
         span = self._tracer.start_span(

@@ -17,9 +17,9 @@ from asgi_cases import Echo, request, write
 
 from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
-from hierspec.server.batch.lines import Answer, read
+from hierspec.server.batch.lines import Answer, answer_line, read_lines
 from hierspec.server.batch.output import AnswersFile
-from hierspec.server.batch.run import Writer, outcome, pending, run
+from hierspec.server.batch.run import Writer, answer_request, find_pending, run
 from hierspec.utils.files import locked
 
 
@@ -29,22 +29,22 @@ def answers(path):
 
 def batch(source, target, app=None, at_once=4):
     """Run it; give its progress."""
-    told = []
+    reports = []
 
     async def work():
         async with InProcess(app or Echo()) as service:
             with AnswersFile(target) as output:
-                todo = pending(source, output)
-                await run(service, todo, Writer(output, todo, told.append), at_once)
+                pending = find_pending(source, output)
+                await run(service, pending, Writer(output, pending, reports.append), at_once)
 
     asyncio.run(work())
-    return told
+    return reports
 
 
 def test_every_line_has_its_answer(tmp_path):
     source = write(tmp_path / "in.jsonl", [request(f"r{i}", f"p{i}") for i in range(9)])
     app = Echo()
-    told = batch(source, tmp_path / "new" / "out.jsonl", app)
+    reports = batch(source, tmp_path / "new" / "out.jsonl", app)
     found = answers(tmp_path / "new" / "out.jsonl")
     assert {one["custom_id"]: one["response"]["body"]["text"] for one in found} == {
         f"r{i}": f"p{i}" for i in range(9)
@@ -55,8 +55,9 @@ def test_every_line_has_its_answer(tmp_path):
         assert one["response"]["request_id"] == "req-1"
         assert one["error"] is None
     assert app.phases == ["lifespan.startup", "lifespan.shutdown"]
-    assert [one.done for one in told] == list(range(10))
-    assert (told[0].seconds_left, told[-1].seconds_left, told[-1].failures) == (None, 0.0, 0)
+    assert [report.num_answered for report in reports] == list(range(10))
+    assert (reports[0].seconds_left, reports[-1].seconds_left) == (None, 0.0)
+    assert reports[-1].num_failures == 0
 
 
 def test_so_many_at_once_and_no_more(tmp_path):
@@ -97,14 +98,14 @@ def test_bad_lines_become_error_lines(tmp_path):
 
 def test_a_refusal_is_an_answer_and_a_crash_an_error(tmp_path):
     lines = [request("a", "p", status=400), request("b", "p", crash=True), request("c", "p")]
-    told = batch(write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl")
+    reports = batch(write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl")
     found = {one["custom_id"]: one for one in answers(tmp_path / "out.jsonl")}
     assert found["a"]["response"]["status_code"] == 400
     assert found["a"]["error"] is None
     assert found["b"]["response"] is None
     assert found["b"]["error"]["code"] == "server_error"
     assert found["c"]["response"]["status_code"] == 200
-    assert told[-1].failures == 2
+    assert reports[-1].num_failures == 2
     with AnswersFile(tmp_path / "out.jsonl") as output:
         failed = (found["a"]["id"], found["b"]["id"])
         first = next(one["id"] for one in answers(output.path) if one["id"] in failed)
@@ -113,7 +114,7 @@ def test_a_refusal_is_an_answer_and_a_crash_an_error(tmp_path):
 
 
 def test_a_full_service_is_asked_again_and_not_forever(tmp_path):
-    (line,) = read(write(tmp_path / "in.jsonl", [request("a", "p")]))
+    (line,) = read_lines(write(tmp_path / "in.jsonl", [request("a", "p")]))
     pauses = []
 
     class Full:
@@ -127,7 +128,9 @@ def test_a_full_service_is_asked_again_and_not_forever(tmp_path):
         pauses.append(seconds)
 
     def status(service):
-        return json.loads(asyncio.run(outcome(service, line, wait)))["response"]["status_code"]
+        return json.loads(asyncio.run(answer_request(service, line, wait)))["response"][
+            "status_code"
+        ]
 
     assert status(Full()) == 200
     assert pauses == [0.25, 0.5, 1.0]
@@ -146,9 +149,9 @@ def test_what_is_answered_is_not_asked_again(tmp_path):
     for kept, torn in ((2, b""), (3, lines[3][:-1]), (0, lines[0][:25]), (4, b"\0" * 40)):
         target.write_bytes(b"".join(lines[:kept]) + torn)
         app = Echo()
-        told = batch(source, target, app)
+        reports = batch(source, target, app)
         assert len(app.asked) == 6 - kept
-        assert told[0].done == kept
+        assert reports[0].num_answered == kept
         assert sorted(one["custom_id"] for one in answers(target)) == [f"r{i}" for i in range(6)]
         assert sorted(target.read_bytes().splitlines()) == sorted(whole.splitlines())
     app = Echo()
@@ -184,12 +187,10 @@ def test_foreign_outputs_are_left_alone(tmp_path):
 
 def test_an_answer_is_added_once(tmp_path):
     source, target = write(tmp_path / "in.jsonl", [request("a", "p")]), tmp_path / "out.jsonl"
-    (line,) = read(source)
+    (line,) = read_lines(source)
     with AnswersFile(target) as output:
-        from hierspec.server.batch.lines import answered
-
-        assert output.add(answered(line, Answer(200, {})))
-        assert not output.add(answered(line, Answer(200, {})))
+        assert output.add(answer_line(line, Answer(200, {})))
+        assert not output.add(answer_line(line, Answer(200, {})))
     assert len(answers(target)) == 1
 
 

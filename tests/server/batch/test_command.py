@@ -55,7 +55,7 @@ def test_what_is_refused_becomes_its_line_and_the_status_says_so(tmp_path, targe
     assert found["a"]["status_code"] == 400
     assert "did you mean 'temperature'" in found["a"]["body"]["error"]["message"]
     assert found["b"]["status_code"] == 200
-    assert "1 say what failed" in capsys.readouterr().err
+    assert "1 failed, the first: " in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):

@@ -8,12 +8,18 @@ import json
 import pytest
 
 from hierspec.errors import HierspecError
-from hierspec.server.cluster.calls import HttpRequest, HttpStart, Losses, forward, prefix_of
+from hierspec.server.cluster.calls import (
+    HttpRequest,
+    HttpStart,
+    ReplicaErrors,
+    forward,
+    routing_prompt,
+)
 from hierspec.server.cluster.deployments import build
 from hierspec.server.cluster.scale import Scale
 
-LOSSES = Losses((ConnectionError,), (BlockingIOError,))
-CALL = HttpRequest("POST", "/v1/completions", b"", (), b"{}", "x")
+ERRORS = ReplicaErrors((ConnectionError,), (BlockingIOError,))
+REQUEST = HttpRequest("POST", "/v1/completions", b"", (), b"{}", "x")
 JSON = HttpStart(200, ((b"Content-Type", b"application/json"), (b"Content-Length", b"9")))
 EVENTS = HttpStart(200, ((b"content-type", b"text/event-stream; charset=utf-8"),))
 
@@ -24,7 +30,7 @@ class Replicas:
     def __init__(self, *scripts):
         self.scripts, self.asked, self.closed = list(scripts), 0, 0
 
-    async def ask(self, call):
+    async def send(self, request):
         self.asked += 1
         try:
             for part in self.scripts[min(self.asked, len(self.scripts)) - 1]:
@@ -37,7 +43,7 @@ class Replicas:
 
 def answer(replicas, pieces=None):
     async def go():
-        reply = await forward(CALL, replicas.ask, LOSSES, pause=0.0)
+        reply = await forward(REQUEST, replicas.send, ERRORS, pause=0.0)
         found = []
         async for piece in reply.body:
             found.append(piece)
@@ -103,27 +109,29 @@ def test_full_and_lost_replicas_are_said_so():
     ],
 )
 def test_what_routers_compare_is_never_empty(body, said):
-    found = prefix_of("/p", json.dumps(body).encode())
+    found = routing_prompt("/p", json.dumps(body).encode())
     assert found == said if said is not None else "hi" in found
 
 
 def test_a_conversation_that_goes_on_begins_as_before():
     first = [{"role": "user", "content": "hi"}]
     later = [*first, {"role": "assistant", "content": "ho"}]
-    before, after = (prefix_of("/", json.dumps({"messages": m}).encode()) for m in (first, later))
+    before, after = (
+        routing_prompt("/", json.dumps({"messages": m}).encode()) for m in (first, later)
+    )
     assert after.startswith(before)
-    assert prefix_of("/health", b"") == prefix_of("/health", b"\xff") == "/health"
+    assert routing_prompt("/health", b"") == routing_prompt("/health", b"\xff") == "/health"
 
 
 def test_how_many():
-    assert Scale.of(None, None) == Scale(1, 1)
-    assert str(Scale.of(2, None)) == "2 replicas"
-    assert Scale.of(None, "1:4").options(8)["autoscaling_config"]["max_replicas"] == 4
+    assert Scale.from_options(None, None) == Scale(1, 1)
+    assert str(Scale.from_options(2, None)) == "2 replicas"
+    assert Scale.from_options(None, "1:4").options(8)["autoscaling_config"]["max_replicas"] == 4
     for bad in ("4", "0:2", "3:1", "1:99999", "a:b"):
         with pytest.raises(HierspecError, match="--autoscale takes MIN:MAX"):
-            Scale.of(None, bad)
-    with pytest.raises(HierspecError, match="say one"):
-        Scale.of(2, "1:4")
+            Scale.from_options(None, bad)
+    with pytest.raises(HierspecError, match="one of them"):
+        Scale.from_options(2, "1:4")
 
 
 def test_the_arguments_of_a_serve_config_are_checked():

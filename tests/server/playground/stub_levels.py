@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 from stub_openai import Stub
 
-from hierspec.server.playground.page import page
+from hierspec.server.playground.page import build_page
 
 NAMES = ["ngram", "small", "target"]
 TOKENS = [(" once", "ngram"), (" upon", "small"), (" a", "target")]
@@ -30,7 +30,7 @@ class LevelsStub(Stub):
         return web.json_response({"object": "list", "data": data})
 
     async def page(self, request):
-        made = page()
+        made = build_page()
         return web.Response(text=made.html, content_type="text/html", headers=made.headers)
 
     async def complete(self, request):

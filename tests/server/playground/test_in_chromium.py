@@ -175,7 +175,7 @@ def test_errors_are_said_as_text_and_the_next_request_works(visit):
         assert page.text("#error") == "prompt <b>too long</b> (HTTP 400)"
         assert page.problems.pop().startswith("Failed to load resource")  # the browser's own note
         send(page, "cut", wait=False)
-        page.wait("document.querySelector('#error').textContent.includes('before it was whole')")
+        page.wait("document.querySelector('#error').textContent.includes('before it was complete')")
         page.wait(IDLE)
         send(page, "markup")
         assert page.run("document.querySelector('#error').hidden")

@@ -6,11 +6,11 @@ import base64
 import hashlib
 import re
 
-from hierspec.server.playground.page import page
+from hierspec.server.playground.page import build_page
 
 
 def test_it_needs_nothing_but_itself():
-    html = page().html
+    html = build_page().html
     assert re.findall(r"(?:src|href)=\"(?!#|data:)", html) == []
     assert "http://" not in html
     assert "https://" not in html
@@ -20,7 +20,7 @@ def test_it_needs_nothing_but_itself():
 
 
 def test_the_policy_names_what_stands_in_it():
-    made = page()
+    made = build_page()
     policy = made.headers["Content-Security-Policy"]
     for tag in ("style", "script"):
         (text,) = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", made.html, re.S)

@@ -34,30 +34,30 @@ class InProcess:
 
     def __init__(self, app: Application, headers: Mapping[str, str] | None = None) -> None:
         self.app = app
-        said = {"content-type": "application/json", "host": "in-process", **(headers or {})}
-        self.headers = [(key.encode(), value.encode()) for key, value in said.items()]
-        self._events: asyncio.Queue[Message] = asyncio.Queue()
-        self._told: asyncio.Queue[Message] = asyncio.Queue()
+        headers = {"content-type": "application/json", "host": "in-process", **(headers or {})}
+        self.headers = [(key.encode(), value.encode()) for key, value in headers.items()]
+        self._lifespan_events: asyncio.Queue[Message] = asyncio.Queue()
+        self._lifespan_answers: asyncio.Queue[Message] = asyncio.Queue()
         self._state: dict[str, Any] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def post(self, url: str, body: Mapping[str, Any]) -> Answer:
         """Send a request and wait for the whole answer; cancelling the call cancels the request."""
         status, headers, parts = 500, dict[bytes, str](), list[bytes]()
-        async for message in self.call("POST", url, self.headers, _encoded(body)):
+        async for message in self.call("POST", url, self.headers, json.dumps(body).encode()):
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = {k.lower(): v.decode("latin-1") for k, v in message.get("headers", ())}
             else:
                 parts.append(message.get("body", b""))
-        return Answer(status, _decoded(b"".join(parts)), headers.get(b"x-request-id", ""))
+        return Answer(status, _decode(b"".join(parts)), headers.get(b"x-request-id", ""))
 
     async def call(
         self, method: str, path: str, headers: Headers, body: bytes, query: bytes = b""
     ) -> AsyncIterator[Message]:
-        """Yield the messages of an answer as they come: its start, and the pieces of its body.
+        """Yield the messages of an answer as they come: its start, and the parts of its body.
 
-        Closing the iterator tells the application that its client has gone.
+        Closing the iterator tells the application that its client has left.
         """
         scope = {
             "type": "http",
@@ -75,27 +75,27 @@ class InProcess:
             "state": dict(self._state),
         }
         request = [{"type": "http.request", "body": body, "more_body": False}]
-        gone, told = asyncio.Event(), asyncio.Queue[Message | None]()
+        client_left, messages = asyncio.Event(), asyncio.Queue[Message | None]()
 
         async def receive() -> Message:
             if request:
                 return request.pop()
-            await gone.wait()
+            await client_left.wait()
             return {"type": "http.disconnect"}
 
-        task = asyncio.create_task(_awaited(self.app(scope, receive, told.put)))
-        task.add_done_callback(lambda _: told.put_nowait(None))
+        task = asyncio.ensure_future(self.app(scope, receive, messages.put))
+        task.add_done_callback(lambda _: messages.put_nowait(None))
         try:
-            while (message := await told.get()) is not None:
+            while (message := await messages.get()) is not None:
                 yield message
             await task  # raises what the application raised
         finally:
-            gone.set()
+            client_left.set()
             task.cancel()
 
     async def __aenter__(self) -> InProcess:
-        self._task = asyncio.create_task(self._live())
-        await self._phase("startup")
+        self._task = asyncio.create_task(self._run_lifespan())
+        await self._complete_phase("startup")
         return self
 
     async def __aexit__(
@@ -104,21 +104,21 @@ class InProcess:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._phase("shutdown")
+        await self._complete_phase("shutdown")
         assert self._task is not None
         await self._task
 
-    async def _live(self) -> None:
+    async def _run_lifespan(self) -> None:
         scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": self._state}
-        await self.app(scope, self._events.get, self._told.put)
+        await self.app(scope, self._lifespan_events.get, self._lifespan_answers.put)
 
-    async def _phase(self, name: str) -> None:
+    async def _complete_phase(self, name: str) -> None:
         """Send the application a lifespan event and wait until it is complete."""
         assert self._task is not None
-        await self._events.put({"type": f"lifespan.{name}"})
-        answer = asyncio.create_task(self._told.get())
+        await self._lifespan_events.put({"type": f"lifespan.{name}"})
+        answer = asyncio.create_task(self._lifespan_answers.get())
         await asyncio.wait({answer, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():  # an application that knows no lifespan, or fails
+        if not answer.done():  # the application does not support lifespans, or failed
             answer.cancel()
             if error := self._task.exception():
                 raise error
@@ -126,15 +126,7 @@ class InProcess:
             raise RuntimeError(answer.result().get("message") or f"{name} failed")
 
 
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
-
-
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body).encode()
-
-
-def _decoded(body: bytes) -> Any:
+def _decode(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError:

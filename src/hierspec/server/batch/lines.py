@@ -1,4 +1,4 @@
-"""The lines of a batch file: those of requests, and those of their answers.
+"""The lines of batch files: requests in the input, their answers in the output.
 
 Source: OpenAI's batch format (custom_id, method, url, body; id, custom_id, response, error).
 """
@@ -16,7 +16,7 @@ from hierspec.errors import HierspecError
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _KEYS = ("custom_id", "method", "url", "body")
-LONGEST = 16 << 20  # bytes of a line
+_MAX_LINE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Line:
     """A line of the input.
 
     Attributes:
-        id: of its answer: the line's number and a hash of its bytes, so that a second run finds
-            what the first has written.
+        id: of its answer: the line's number and a hash of its bytes, so that a second run
+            recognises the answers of the first.
         custom_id: the user's name for it; ``None`` if there is none, or it is invalid.
         error: why the line is no valid request, as code and message; ``None`` if it is one.
     """
@@ -46,60 +46,60 @@ class Answer:
     request_id: str = ""
 
 
-def read(path: Path) -> Iterator[Line]:
-    """Read the lines of a file in order, without empty ones; invalid ones have an ``error``.
+def read_lines(path: Path) -> Iterator[Line]:
+    """Read the lines of a file in order, except empty ones; invalid ones have an ``error``.
 
     Raises:
         HierspecError: the file cannot be read.
     """
-    seen: set[str] = set()
+    custom_ids: set[str] = set()
     try:
         with path.open("rb") as stream:
             for number, raw in enumerate(stream, 1):
                 if raw.strip():
-                    yield _line(number, raw.strip(), seen)
+                    yield _parse_line(number, raw.strip(), custom_ids)
     except OSError as error:
         raise HierspecError(f"cannot read requests from {path}: {error.strerror}") from None
 
 
-def answered(line: Line, answer: Answer) -> bytes:
+def answer_line(line: Line, answer: Answer) -> bytes:
     """Return the output line of a request that a service has answered, with success or an error."""
     response = {
         "status_code": answer.status,
         "request_id": answer.request_id or line.id,
         "body": answer.body,
     }
-    return _written(line, response, None)
+    return _output_line(line, response, None)
 
 
-def failed(line: Line, code: str, message: str) -> bytes:
+def failure_line(line: Line, code: str, message: str) -> bytes:
     """Return the output line of a request that no service has answered."""
-    return _written(line, None, {"code": code, "message": message})
+    return _output_line(line, None, {"code": code, "message": message})
 
 
-def _written(line: Line, response: Any, error: Any) -> bytes:
-    said = {"id": line.id, "custom_id": line.custom_id, "response": response, "error": error}
-    return json.dumps(said, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+def _output_line(line: Line, response: Any, error: Any) -> bytes:
+    row = {"id": line.id, "custom_id": line.custom_id, "response": response, "error": error}
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
-def _line(number: int, raw: bytes, seen: set[str]) -> Line:
-    name = f"batch_req_{number:08d}_{hashlib.sha256(raw).hexdigest()[:16]}"
+def _parse_line(number: int, raw: bytes, custom_ids: set[str]) -> Line:
+    answer_id = f"batch_req_{number:08d}_{hashlib.sha256(raw).hexdigest()[:16]}"
     custom_id: str | None = None
     try:
-        if len(raw) > LONGEST:
-            raise _BadLineError(f"it is longer than {LONGEST >> 20} MiB")
-        request = _object(raw)
-        said = request.get("custom_id")
-        custom_id = said if isinstance(said, str) else None
+        if len(raw) > _MAX_LINE_BYTES:
+            raise _BadLineError(f"it is longer than {_MAX_LINE_BYTES >> 20} MiB")
+        request = _parse_object(raw)
+        if isinstance(request.get("custom_id"), str):
+            custom_id = request["custom_id"]
         _check(request)
-        if said in seen:
+        if custom_id in custom_ids:
             raise _BadLineError(
-                f"custom_id {said!r} is used in an earlier line", "duplicate_custom_id"
+                f"custom_id {custom_id!r} is used in an earlier line", "duplicate_custom_id"
             )
-        seen.add(str(said))
+        custom_ids.add(request["custom_id"])
     except _BadLineError as error:
-        return Line(name, custom_id, error=(error.code, f"line {number}: {error}"))
-    return Line(name, custom_id, request["url"], request["body"])
+        return Line(answer_id, custom_id, error=(error.code, f"line {number}: {error}"))
+    return Line(answer_id, custom_id, request["url"], request["body"])
 
 
 class _BadLineError(Exception):
@@ -108,7 +108,7 @@ class _BadLineError(Exception):
         self.code = code
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def _parse_object(raw: bytes) -> dict[str, Any]:
     try:
         request = json.loads(raw)
     except UnicodeDecodeError:
@@ -123,7 +123,7 @@ def _object(raw: bytes) -> dict[str, Any]:
 def _check(request: Mapping[str, Any]) -> None:
     for key in request:
         if key not in _KEYS:
-            raise _BadLineError(f"unknown key {key!r}; there are {', '.join(_KEYS)}")
+            raise _BadLineError(f"unknown key {key!r}; the keys are {', '.join(_KEYS)}")
     if not isinstance(request.get("custom_id"), str) or not request["custom_id"]:
         raise _BadLineError("custom_id must be a non-empty string")
     if request.get("method") != "POST":

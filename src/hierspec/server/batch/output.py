@@ -1,8 +1,8 @@
-"""The output of a batch: lines are added whole, and a second run knows which are there.
+"""The output of a batch: only whole lines are kept, and a second run knows which it has.
 
-A process may be killed at any moment. A line is written by one call at the end of the file; of a
-line that was cut short nothing is kept. Every answer carries the id of its request, so whatever is
-missing is asked again, and nothing twice.
+A process may be killed at any moment. A line is written by one call at the end of the file, and a
+line that was cut short is removed. Every answer has the id of its request, so requests without an
+answer are sent again, and no other.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 
-_SYNC_EVERY = 1.0  # seconds; what a power cut may take with it is asked again
+_SYNC_EVERY = 1.0  # seconds; requests whose answers a power cut deletes are sent again
 
 
 class AnswersFile:
-    """A file of answers, open for more. Hold :func:`hierspec.utils.files.locked` on it.
+    """A file of answers to which more are added; the caller holds :func:`utils.files.locked` on it.
 
     Attributes:
-        ids: of the answers that are in it.
-        failures: how many of them are errors, or answers with a status other than 200.
-        first_failure: which of them came first, and what it says.
+        ids: of the answers in the file.
+        num_failures: how many of them are errors, or answers with a status other than 200.
+        first_failure: the id and message of the first of these.
 
     Raises:
-        HierspecError: it holds something else, or cannot be written.
+        HierspecError: the file holds something else, or cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ids: set[str] = set()
-        self.failures, self.first_failure = 0, ""
+        self.num_failures, self.first_failure = 0, ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -47,17 +47,17 @@ class AnswersFile:
         self._synced = time.monotonic()
 
     def add(self, line: bytes) -> bool:
-        """Add an answer; return false for one that is there already.
+        """Add an answer; return false if the file has it already.
 
         Args:
-            line: whole, with its newline.
+            line: of the answer, with its newline.
         """
         answer = json.loads(line)
         if answer["id"] in self.ids:
             return False
         try:
             rest = memoryview(line)
-            while rest:  # a full disk takes a part; the next call says so
+            while rest:  # a full disk may take a part of it: then the next call fails
                 rest = rest[os.write(self._file, rest) :]
             if time.monotonic() - self._synced > _SYNC_EVERY:
                 self.sync()
@@ -87,15 +87,16 @@ class AnswersFile:
 
     def _recover(self) -> int:
         """Count the complete answers in the file; return their total size in bytes."""
-        good, broken = 0, 0
+        size, first_broken = 0, 0
         with os.fdopen(os.dup(self._file), "rb") as stream:
             for number, line in enumerate(stream, 1):
-                answer = _answer(line)
+                answer = _parse_answer(line)
                 if answer is None:
-                    broken = broken or number
-                elif broken:  # only an end can be torn off
+                    first_broken = first_broken or number
+                elif first_broken:  # a killed process leaves broken lines at the end only
                     raise HierspecError(
-                        f"{self.path}, line {broken}: not an answer of a batch: name another output"
+                        f"{self.path}, line {first_broken}: not an answer of a batch: name another "
+                        "output"
                     )
                 elif answer["id"] in self.ids:
                     raise HierspecError(
@@ -104,22 +105,22 @@ class AnswersFile:
                     )
                 else:
                     self._count(answer)
-                    good += len(line)
-        if broken and not good:
+                    size += len(line)
+        if first_broken and not size:
             _refuse_foreign(self.path)
-        return good
+        return size
 
     def _count(self, answer: dict[str, Any]) -> None:
         self.ids.add(answer["id"])
         response = answer.get("response") or {}
         if response.get("status_code") != 200:
-            self.failures += 1
+            self.num_failures += 1
             body = response.get("body") or {}
             error = answer["error"] or body.get("error") or {}
             self.first_failure = self.first_failure or f"{answer['id']}: {error.get('message', '')}"
 
 
-def _answer(line: bytes) -> dict[str, Any] | None:
+def _parse_answer(line: bytes) -> dict[str, Any] | None:
     """Parse a complete output line; return ``None`` if it is not one."""
     if not line.endswith(b"\n"):
         return None
@@ -127,17 +128,18 @@ def _answer(line: bytes) -> dict[str, Any] | None:
         answer = json.loads(line)
     except ValueError:
         return None
-    ours = isinstance(answer, dict) and {"id", "custom_id", "response", "error"} <= set(answer)
-    return answer if ours and isinstance(answer["id"], str) else None
+    if not isinstance(answer, dict) or not {"id", "custom_id", "response", "error"} <= set(answer):
+        return None
+    return answer if isinstance(answer["id"], str) else None
 
 
 def _refuse_foreign(path: Path) -> None:
     """Refuse a file that holds no complete answer, unless it is an answer's truncated beginning."""
-    start = b'{"id": "batch_req_'
+    answer_start = b'{"id": "batch_req_'
     with path.open("rb") as stream:
-        found = stream.read(len(start))
-    if not start.startswith(found) and found.strip(b"\0"):
-        raise HierspecError(f"{path} is there and holds no answers of a batch: name another output")
+        file_start = stream.read(len(answer_start))
+    if not answer_start.startswith(file_start) and file_start.strip(b"\0"):
+        raise HierspecError(f"{path} exists and holds no answers of a batch: name another output")
 
 
 def _cannot_write(path: Path, error: OSError) -> HierspecError:

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from hierspec.errors import HierspecError
 
-from .lines import Answer, Line, answered, failed, read
+from .lines import Answer, Line, answer_line, failure_line, read_lines
 from .output import AnswersFile
 
-_BUSY = (429, 503)  # a service that is full asks to come again
-_TRIES = 8
-_PAUSE = 0.25  # seconds before the second try; doubled for every further one
+_BUSY = (429, 503)  # statuses of a full service, after which a request is sent again
+_MAX_TRIES = 8
+_PAUSE = 0.25  # seconds before the second try; doubled before every further one
 
 
 class AnsweringService(Protocol):
@@ -39,12 +39,12 @@ class Pending:
     total: int
 
     @property
-    def left(self) -> int:
+    def num_left(self) -> int:
         return self.total - len(self.answered)
 
     def lines(self) -> Iterator[Line]:
         """Yield the lines without an answer, read lazily: inputs may be large."""
-        return (line for line in read(self.path) if line.id not in self.answered)
+        return (line for line in read_lines(self.path) if line.id not in self.answered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +52,27 @@ class BatchProgress:
     """The progress of a batch.
 
     Attributes:
-        failures: errors, and answers with a status other than 200.
+        num_failures: errors, and answers with a status other than 200.
         seconds_left: at the pace of this run so far; ``None`` at its start.
     """
 
-    done: int
+    num_answered: int
     total: int
-    failures: int
+    num_failures: int
     seconds_left: float | None
 
 
 Report = Callable[[BatchProgress], None]
 
 
-def pending(path: Path, output: AnswersFile) -> Pending:
+def find_pending(path: Path, output: AnswersFile) -> Pending:
     """Return the requests of the input that the output does not answer yet.
 
     Raises:
         HierspecError: the output answers lines that this input does not have.
     """
     total, missing = 0, set(output.ids)
-    for line in read(path):
+    for line in read_lines(path):
         total += 1
         missing.discard(line.id)
     if missing:
@@ -87,54 +87,58 @@ def pending(path: Path, output: AnswersFile) -> Pending:
 class Writer:
     """Adds answers to the output and reports the batch's progress."""
 
-    def __init__(self, output: AnswersFile, todo: Pending, report: Report) -> None:
-        self.output, self.total, self.report = output, todo.total, report
-        self.first = 0.0  # when the first answer of this run came: models take a while to load
-        self.before = 0
-        self._tell()
+    def __init__(self, output: AnswersFile, pending: Pending, report: Report) -> None:
+        self.output, self.total, self.report = output, pending.total, report
+        # The pace is measured from this run's first answer: models take a while to load.
+        self._pace_start = 0.0
+        self._num_answered_at_start = 0
+        self._report_progress()
 
     def add(self, line: bytes) -> None:
         if self.output.add(line):
-            if not self.first:
-                self.first, self.before = time.monotonic(), len(self.output.ids)
-            self._tell()
+            if not self._pace_start:
+                self._pace_start = time.monotonic()
+                self._num_answered_at_start = len(self.output.ids)
+            self._report_progress()
 
-    def _tell(self) -> None:
-        done = len(self.output.ids)
-        since, spent = done - self.before, time.monotonic() - self.first
-        left = spent / since * (self.total - done) if self.first and since else None
-        self.report(BatchProgress(done, self.total, self.output.failures, left))
+    def _report_progress(self) -> None:
+        num_answered, seconds_left = len(self.output.ids), None
+        num_new = num_answered - self._num_answered_at_start
+        if self._pace_start and num_new:
+            seconds_per_answer = (time.monotonic() - self._pace_start) / num_new
+            seconds_left = seconds_per_answer * (self.total - num_answered)
+        self.report(BatchProgress(num_answered, self.total, self.output.num_failures, seconds_left))
 
 
 async def run(
-    service: AnsweringService, todo: Pending, writer: Writer, max_concurrency: int
+    service: AnsweringService, pending: Pending, writer: Writer, max_concurrency: int
 ) -> None:
     """Send every request to a service, ``max_concurrency`` at once."""
-    lines = todo.lines()
+    lines = pending.lines()
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(max_concurrency, todo.left)):
-            group.create_task(_work(service, lines, writer))
+        for _ in range(min(max_concurrency, pending.num_left)):
+            group.create_task(_answer_lines(service, lines, writer))
 
 
-async def _work(service: AnsweringService, lines: Iterator[Line], writer: Writer) -> None:
-    for line in lines:  # shared: every worker takes the next
-        writer.add(await outcome(service, line))
+async def _answer_lines(service: AnsweringService, lines: Iterator[Line], writer: Writer) -> None:
+    for line in lines:  # shared by all workers
+        writer.add(await answer_request(service, line))
 
 
-async def outcome(
+async def answer_request(
     service: AnsweringService, line: Line, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> bytes:
-    """Return the output line of a request, retrying while the service is full."""
+    """Send a request, again while the service is full; return its output line."""
     if line.error is not None:
-        return failed(line, *line.error)
+        return failure_line(line, *line.error)
     assert line.body is not None
-    for attempt in range(_TRIES):
+    for attempt in range(_MAX_TRIES):
         try:
             answer = await service.post(line.url, line.body)
         except Exception as error:  # one request's bug must not end the batch
-            return failed(line, "server_error", f"{type(error).__name__}: {error}")
+            return failure_line(line, "server_error", f"{type(error).__name__}: {error}")
         if answer.status not in _BUSY:
             break
-        if attempt + 1 < _TRIES:
+        if attempt + 1 < _MAX_TRIES:
             await sleep(_PAUSE * 2**attempt)
-    return answered(line, answer)
+    return answer_line(line, answer)

@@ -1,7 +1,7 @@
-"""``hierspec batch --ray``: the lines go through Ray Data, the answers come back to one writer.
+"""``hierspec batch --ray``: Ray Data sends the lines to processes, and one writer gets the answers.
 
-Ray may ask twice, when a process dies with answers on it; the output takes each once, and a run
-that is killed goes on like any other.
+Ray repeats requests when a process dies before its answers are fetched; the output takes each
+answer once, and a run that was killed continues like any other.
 """
 
 from __future__ import annotations
@@ -10,69 +10,69 @@ import asyncio
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.lines import Line
-from hierspec.server.batch.run import Pending, Writer, outcome
+from hierspec.server.batch.run import Pending, Writer, answer_request
 from hierspec.server.settings import ServeSettings
 
 from .ray import connect, ray
 
 
-class Answering:
+class BatchWorker:
     """A process of Ray Data with the models in it."""
 
-    def __init__(self, values: Mapping[str, Any], at_once: int) -> None:
+    def __init__(self, settings_fields: Mapping[str, Any], max_concurrency: int) -> None:
         from hierspec.server.app import create_app
         from hierspec.utils.threads import use_threads
 
-        settings = ServeSettings(**values)
+        settings = ServeSettings(**settings_fields)
         use_threads(settings.threads)
-        self.loop, self.at_once = asyncio.new_event_loop(), at_once
+        self.loop, self.max_concurrency = asyncio.new_event_loop(), max_concurrency
         self.service = self.loop.run_until_complete(InProcess(create_app(settings)).__aenter__())
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[str]]:
-        return {"answer": self.loop.run_until_complete(self._all(list(batch["line"])))}
+        return {"answer": self.loop.run_until_complete(self._answer(batch["line"]))}
 
-    async def _all(self, lines: list[str]) -> list[str]:
-        slots = asyncio.Semaphore(self.at_once)
+    async def _answer(self, lines: Iterable[str]) -> list[str]:
+        slots = asyncio.Semaphore(self.max_concurrency)
 
-        async def one(text: str) -> str:
+        async def answer_line(line: str) -> str:
             async with slots:
-                return (await outcome(self.service, Line(**json.loads(text)))).decode()
+                return (await answer_request(self.service, Line(**json.loads(line)))).decode()
 
-        return list(await asyncio.gather(*map(one, lines)))
+        return await asyncio.gather(*map(answer_line, lines))
 
 
 def run(
     settings: ServeSettings,
-    todo: Pending,
+    pending: Pending,
     writer: Writer,
-    at_once: int,
+    max_concurrency: int,
     replicas: int,
     address: str | None = None,
 ) -> None:
-    """Send every request that has no answer yet.
+    """Send every request of a batch that has no answer yet.
 
     Raises:
         HierspecError: Ray is not installed.
     """
-    lines = [json.dumps(dataclasses.asdict(line)) for line in todo.lines()]
+    lines = [json.dumps(dataclasses.asdict(line)) for line in pending.lines()]
     connect(address)
     import ray.data as data  # type: ignore[import-not-found]
 
     try:
         data.DataContext.get_current().enable_progress_bars = False
-        blocks = max(1, min(len(lines), max(2 * replicas, len(lines) // at_once)))
-        asked = data.from_items([{"line": line} for line in lines], override_num_blocks=blocks)
-        # More than there are would be waited for without end; on a cluster other machines may come.
+        blocks = max(1, min(len(lines), max(2 * replicas, len(lines) // max_concurrency)))
+        requests = data.from_items([{"line": line} for line in lines], override_num_blocks=blocks)
         cores = settings.threads or 1
-        cores = min(cores, os.cpu_count() or 1) if address is None else cores
-        answers = asked.map_batches(
-            Answering,
-            fn_constructor_args=(dataclasses.asdict(settings), at_once),
+        if address is None:  # Ray would wait forever for more cores; a cluster may still grow
+            cores = min(cores, os.cpu_count() or 1)
+        answers = requests.map_batches(
+            BatchWorker,
+            fn_constructor_args=(dataclasses.asdict(settings), max_concurrency),
             compute=data.ActorPoolStrategy(size=replicas),
             batch_size=None,
             num_cpus=cores,

@@ -1,6 +1,7 @@
 """Requests forwarded to a replica, and retried when the replica dies.
 
-Nothing here knows Ray: callers pass in how to send, and which exceptions mean a lost replica.
+This file does not import Ray: callers pass a function that sends, and the exceptions of a lost
+replica.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 
 from hierspec.server.batch.inprocess import Headers
 
-_TRIES = 5
-_PAUSE = 0.2  # seconds until the router has noticed a death; doubled for every further try
-_LEFT_OUT = (b"content-length", b"transfer-encoding", b"connection", b"server", b"date")
-_ADDED = (*_LEFT_OUT, b"x-request-id")  # by Ray's proxy, to every answer
+_MAX_TRIES = 5
+_PAUSE = 0.2  # seconds for the router to notice a lost replica; doubled for every further try
+_CONNECTION_HEADERS = (b"content-length", b"transfer-encoding", b"connection", b"server", b"date")
+_REPLACED_HEADERS = (*_CONNECTION_HEADERS, b"x-request-id")  # Ray's proxy adds its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class HttpRequest:
     """An HTTP request as one value.
 
     Attributes:
-        prompt: what the router compares with what replicas have read: Ray's prefix-aware router
-            takes an argument's attribute of this name. Never empty.
+        prompt: text that Ray's prefix-aware router compares with the prompts of each replica; the
+            router looks for an attribute of this name. Never empty.
     """
 
     method: str
@@ -38,30 +39,30 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpStart:
-    """The status and headers of an answer, which come before the pieces of its body."""
+    """The status and headers of an answer, which come before the parts of its body."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
 
     @property
-    def streams(self) -> bool:
-        return self.of_type(b"text/event-stream")
+    def is_stream(self) -> bool:
+        return self.has_content_type(b"text/event-stream")
 
-    def of_type(self, kind: bytes) -> bool:
-        """Say whether that is the content type, whatever its parameters."""
+    def has_content_type(self, content_type: bytes) -> bool:
+        """Return whether this is the content type, parameters aside."""
         return any(
-            name.lower() == b"content-type" and value.startswith(kind)
+            name.lower() == b"content-type" and value.startswith(content_type)
             for name, value in self.headers
         )
 
 
 Part = HttpStart | bytes
-Ask = Callable[[HttpRequest], AsyncGenerator[Part, None]]
+Send = Callable[[HttpRequest], AsyncGenerator[Part, None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a client, whole or piece by piece."""
+    """The answer to a client, with a body in one or several parts."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
@@ -69,58 +70,59 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
+class ReplicaErrors:
     """The exceptions raised when a replica is lost, and when all replicas are full."""
 
     lost: tuple[type[BaseException], ...]
     full: tuple[type[BaseException], ...]
 
 
-async def forward(call: HttpRequest, ask: Ask, losses: Losses, pause: float = _PAUSE) -> Reply:
-    """Forward a request to a replica, and to another if it dies before anything was sent.
+async def forward(
+    request: HttpRequest, send: Send, errors: ReplicaErrors, pause: float = _PAUSE
+) -> Reply:
+    """Forward a request to a replica, and to another if it dies before the client got anything.
 
-    An answer that does not stream is sent once it is complete, so its loss is retried as well.
-    A stream that is lost on its way ends with an error event.
+    An answer that is no stream is passed on once it is complete, so that its loss can be retried
+    too. A stream whose replica dies ends with an error event.
     """
-    for attempt in range(_TRIES):
-        parts = ask(call)
+    for attempt in range(_MAX_TRIES):
+        parts = send(request)
         try:
             start = await anext(parts)
             assert isinstance(start, HttpStart)
-            headers = tuple(h for h in start.headers if h[0].lower() not in _ADDED)
-            if start.streams:
+            headers = tuple(h for h in start.headers if h[0].lower() not in _REPLACED_HEADERS)
+            if start.is_stream:
                 first = await anext(parts, b"")
-                return Reply(start.status, headers, _rest(first, parts, losses))
-            whole = b"".join([part async for part in parts if isinstance(part, bytes)])
-            return Reply(start.status, headers, _once(whole))
-        except losses.full:
-            return refusal(503, "all replicas are full: try again later", retry_after=1)
-        except losses.lost:
+                return Reply(start.status, headers, _stream(first, parts, errors))
+            body = b"".join([part async for part in parts if isinstance(part, bytes)])
+            return Reply(start.status, headers, _in_one_part(body))
+        except errors.full:
+            return error_reply(503, "all replicas are full: try again later", retry_after=1)
+        except errors.lost:
             await asyncio.sleep(pause * 2**attempt)
-    return refusal(503, "no replica could answer: they were lost one after the other", 5)
+    return error_reply(503, "no replica could answer: they were lost one after the other", 5)
 
 
-def refusal(
+def error_reply(
     status: int, message: str, retry_after: int | None = None, code: str | None = None
 ) -> Reply:
     """Return a reply with an error in OpenAI's format."""
     headers = [(b"content-type", b"application/json")]
     if retry_after is not None:
         headers.append((b"retry-after", str(retry_after).encode()))
-    return Reply(
-        status, tuple(headers), _once(json.dumps(error_body(status, message, code)).encode())
-    )
+    body = json.dumps(error_body(status, message, code)).encode()
+    return Reply(status, tuple(headers), _in_one_part(body))
 
 
-def prefix_of(path: str, body: bytes) -> str:
-    """Return the text that a replica may have cached, for routing; else the request's path."""
+def routing_prompt(path: str, body: bytes) -> str:
+    """Return the prompt, whose beginning a replica may have cached; without one, the path."""
     try:
-        asked = json.loads(body)
+        fields = json.loads(body)
     except ValueError:
         return path
-    if not isinstance(asked, Mapping):
+    if not isinstance(fields, Mapping):
         return path
-    prompt = next((asked[key] for key in ("messages", "prompt", "input") if asked.get(key)), None)
+    prompt = next((fields[key] for key in ("messages", "prompt", "input") if fields.get(key)), None)
     return _text(prompt) or path
 
 
@@ -133,12 +135,12 @@ def _text(value: Any) -> str:
     return str(value or "")
 
 
-async def _once(body: bytes) -> AsyncIterator[bytes]:
+async def _in_one_part(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-async def _rest(
-    first: Part, parts: AsyncGenerator[Part, None], losses: Losses
+async def _stream(
+    first: Part, parts: AsyncGenerator[Part, None], errors: ReplicaErrors
 ) -> AsyncIterator[bytes]:
     try:
         if isinstance(first, bytes) and first:
@@ -146,14 +148,14 @@ async def _rest(
         async for part in parts:
             if isinstance(part, bytes):
                 yield part
-    except losses.lost:
+    except errors.lost:
         yield error_event("the replica that wrote this answer was lost: ask again")
     finally:
         await parts.aclose()
 
 
 def error_body(status: int, message: str, code: str | None = None) -> dict[str, Any]:
-    """Return OpenAI's error object, as :mod:`hierspec.server.errors`, which loads the engine."""
+    """Return OpenAI's error object; :mod:`hierspec.server.errors` has it too, but loads torch."""
     kind = "service_unavailable_error" if status == 503 else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
@@ -163,6 +165,6 @@ def error_event(message: str) -> bytes:
     return b"data: " + json.dumps(error_body(503, message)).encode() + b"\n\n"
 
 
-def headers_of(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
-    """Return a request's headers without those that belong to a single connection."""
-    return tuple((k, v) for k, v in headers if k.lower() not in _LEFT_OUT)
+def forwarded_headers(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
+    """Return a request's headers without those that belong to its connection."""
+    return tuple((k, v) for k, v in headers if k.lower() not in _CONNECTION_HEADERS)

@@ -1,7 +1,7 @@
-"""What Ray Serve runs: replicas that hold the models, and a gateway that asks them.
+"""What Ray Serve runs: replicas that hold the models, and a gateway that forwards requests to them.
 
-Placement, health, restarts, draining, autoscaling and the choice of a replica are Ray's; replicas
-are chosen by its prefix-aware router, since the caches of a conversation stay where they were made.
+Placement, health, restarts, draining, autoscaling and the choice of a replica are Ray's. Its
+prefix-aware router is used, since the caches of a conversation stay on the replica that made them.
 """
 
 from __future__ import annotations
@@ -16,49 +16,59 @@ from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.settings import ServeSettings, load
 from hierspec.utils.schema import check_keys
 
-from . import memory
-from .calls import HttpRequest, HttpStart, Losses, Part, forward, headers_of, prefix_of, refusal
+from .calls import (
+    HttpRequest,
+    HttpStart,
+    Part,
+    ReplicaErrors,
+    error_reply,
+    forward,
+    forwarded_headers,
+    routing_prompt,
+)
+from .memory import start_memory
 from .ray import ray, ray_serve
 from .scale import Scale
 
-# Ray's own class; the place where Ray shows it in public cannot be imported without vLLM or SGLang.
+# A private module: the public one cannot be imported without vLLM or SGLang.
 ROUTER = (
     "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router."
     "PrefixCacheAffinityRouter"
 )
 REPLICA = "replica"
-_BUSY = 8  # requests by which one replica may be ahead of another, for a prefix's sake
+_MAX_IMBALANCE = 8  # requests by which a replica may exceed another, to reuse its caches
 
 
 class Replica:
     """A process with the models in it: the same application as ``hierspec serve``."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, settings_fields: Mapping[str, Any]) -> None:
         from hierspec.server.app import create_app
         from hierspec.utils.threads import use_threads
 
-        settings = ServeSettings(**values)
+        settings = ServeSettings(**settings_fields)
         use_threads(settings.threads)
         self.app = create_app(settings)
         self.service: InProcess | None = None
         self.starting = asyncio.Lock()
 
-    async def answer(self, call: HttpRequest) -> AsyncGenerator[Part, None]:
-        service = await self._started()
-        messages = service.call(call.method, call.path, call.headers, call.body, call.query)
-        async for message in messages:
+    async def answer(self, request: HttpRequest) -> AsyncGenerator[Part, None]:
+        service = await self._start()
+        async for message in service.call(
+            request.method, request.path, request.headers, request.body, request.query
+        ):
             if message["type"] == "http.response.start":
                 yield HttpStart(message["status"], tuple(message.get("headers", ())))
             elif message.get("body"):
                 yield message["body"]
 
     async def check_health(self) -> None:
-        """Raise where the engine has ended: Ray then puts another replica in its place."""
-        await self._started()
+        """Raise an error if the engine has ended: Ray then replaces the replica."""
+        await self._start()
         if not self.app.state.service.engine.alive:
             raise RuntimeError("the engine has ended")
 
-    async def _started(self) -> InProcess:
+    async def _start(self) -> InProcess:
         async with self.starting:
             if self.service is None:
                 self.service = await InProcess(self.app).__aenter__()
@@ -66,13 +76,15 @@ class Replica:
 
 
 class Gateway:
-    """Takes requests from clients and has replicas answer them."""
+    """Forwards requests of clients to replicas, and their answers back."""
 
     def __init__(self, replicas: Any, max_body: int) -> None:
-        memory.keep(ray_serve().get_replica_context().app_name, REPLICA)
+        start_memory(ray_serve().get_replica_context().app_name, REPLICA)
         self.replicas, self.max_body = replicas.options(stream=True), max_body
-        errors, full = ray().exceptions, ray_serve().exceptions.BackPressureError
-        self.losses = Losses((errors.RayActorError, errors.WorkerCrashedError), (full,))
+        exceptions, full = ray().exceptions, ray_serve().exceptions.BackPressureError
+        self.errors = ReplicaErrors(
+            lost=(exceptions.RayActorError, exceptions.WorkerCrashedError), full=(full,)
+        )
 
     async def __call__(self, request: Any) -> Any:
         from starlette.responses import StreamingResponse
@@ -84,36 +96,36 @@ class Gateway:
                 break
         if len(body) > self.max_body:
             message = f"the body is longer than {self.max_body} bytes"
-            reply = refusal(413, message, code="body_too_large")
+            reply = error_reply(413, message, code="body_too_large")
         else:
             path = request.url.path
-            call = HttpRequest(
+            forwarded = HttpRequest(
                 method=request.method,
                 path=path,
                 query=request.url.query.encode(),
-                headers=headers_of(request.headers.raw),
+                headers=forwarded_headers(request.headers.raw),
                 body=body,
-                prompt=prefix_of(path, body),
+                prompt=routing_prompt(path, body),
             )
-            reply = await forward(call, self._ask, self.losses)
+            reply = await forward(forwarded, self._send, self.errors)
         answer = StreamingResponse(reply.body, reply.status)
         answer.raw_headers = list(reply.headers)
         return answer
 
-    async def _ask(self, call: HttpRequest) -> AsyncGenerator[Part, None]:
-        found = self.replicas.answer.remote(call)
+    async def _send(self, request: HttpRequest) -> AsyncGenerator[Part, None]:
+        parts = self.replicas.answer.remote(request)
         try:
-            async for part in found:
+            async for part in parts:
                 yield part
         finally:
-            found.cancel()
+            parts.cancel()
 
 
 def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, Any]) -> Any:
-    """Build the deployments, bound to each other.
+    """Build the deployments: a gateway bound to the replicas.
 
     Args:
-        resources: of a replica, in Ray's words: ``num_cpus``, ``num_gpus``, ….
+        resources: of a replica, under Ray's names: ``num_cpus``, ``num_gpus``, ….
     """
     serve = ray_serve()
     from ray.serve.config import RequestRouterConfig  # type: ignore[import-not-found]
@@ -121,7 +133,7 @@ def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, A
     replica = serve.deployment(
         Replica,
         name=REPLICA,
-        **scale.options(wanted=max(1, settings.max_num_seqs // 2)),
+        **scale.options(target_ongoing_requests=max(1, settings.max_num_seqs // 2)),
         max_ongoing_requests=settings.max_num_seqs + settings.max_queue,
         max_queued_requests=settings.max_queue,
         health_check_period_s=5,
@@ -131,7 +143,7 @@ def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, A
         ray_actor_options=dict(resources),
         request_router_config=RequestRouterConfig(
             request_router_class=ROUTER,
-            request_router_kwargs={"imbalanced_threshold": _BUSY},
+            request_router_kwargs={"imbalanced_threshold": _MAX_IMBALANCE},
         ),
     )
     gateway = serve.deployment(
@@ -142,8 +154,7 @@ def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, A
         graceful_shutdown_timeout_s=settings.shutdown_grace + 10,
         ray_actor_options={"num_cpus": 0},
     )
-    values = dataclasses.asdict(settings)
-    return gateway.bind(replica.bind(values), settings.max_body_bytes)
+    return gateway.bind(replica.bind(dataclasses.asdict(settings)), settings.max_body_bytes)
 
 
 def build(args: Mapping[str, Any]) -> Any:
@@ -156,11 +167,10 @@ def build(args: Mapping[str, Any]) -> Any:
     Raises:
         HierspecError: an unknown key or a wrong value.
     """
-    known = ["settings", "replicas", "autoscale", "resources"]
-    given = check_keys(dict(args), known, "args")
-    replicas = given.get("replicas")
+    check_keys(args, ["settings", "replicas", "autoscale", "resources"], "args")
+    replicas = args.get("replicas")
     if replicas is not None and not isinstance(replicas, int):
         raise HierspecError(f"args: replicas is a number, not {replicas!r}")
-    scale = Scale.of(replicas, given.get("autoscale"))
-    settings = load(options=given.get("settings", {}))  # keys come from the environment
-    return application(settings, scale, given.get("resources", {}))
+    scale = Scale.from_options(replicas, args.get("autoscale"))
+    settings = load(options=args.get("settings", {}))  # API keys come from the environment
+    return application(settings, scale, args.get("resources", {}))

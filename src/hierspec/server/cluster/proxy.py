@@ -1,6 +1,6 @@
 """Errors that Ray Serve's proxy itself sends to clients, converted to OpenAI's error object.
 
-It sends them when there is no gateway (at the start and at the end), or the gateway has died.
+It sends them while there is no gateway, at the start and at the end, or after the gateway has died.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from .calls import HttpStart, error_body, error_event
 
 Message = MutableMapping[str, Any]
-_AWAY = "the service is starting, ending or was interrupted: ask again"
-_HEADERS = ((b"content-type", b"application/json"), (b"retry-after", b"1"))
+_UNAVAILABLE = "the service is starting, ending or was interrupted: ask again"
+_ERROR_HEADERS = ((b"content-type", b"application/json"), (b"retry-after", b"1"))
 
 
 class CleanErrors:
-    """Middleware: refusals in plain text are replaced, a stream that was cut is ended in words."""
+    """Middleware that replaces errors in plain text, and ends interrupted streams with an error."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app
@@ -32,33 +32,36 @@ class CleanErrors:
             await self.app(scope, receive, send)
             return
         start: HttpStart | None = None
-        replaced = ended = False
+        is_replaced = is_complete = False
 
-        async def told(message: Message) -> None:
-            nonlocal start, replaced, ended
+        async def send_clean(message: Message) -> None:
+            nonlocal start, is_replaced, is_complete
             if message["type"] == "http.response.start":
                 start = HttpStart(message["status"], tuple(map(tuple, message.get("headers", ()))))
-                replaced = start.status >= 400 and not start.of_type(b"application/json")
-                if replaced:
-                    message = {**message, "status": 503, "headers": _HEADERS}
+                is_json = start.has_content_type(b"application/json")
+                is_replaced = start.status >= 400 and not is_json
+                if is_replaced:
+                    message = {**message, "status": 503, "headers": _ERROR_HEADERS}
             elif message["type"] == "http.response.body":
-                ended = not message.get("more_body", False)
-                if replaced:
-                    body = json.dumps(error_body(503, _AWAY)).encode() if ended else b""
+                is_complete = not message.get("more_body", False)
+                if is_replaced:
+                    body = (
+                        json.dumps(error_body(503, _UNAVAILABLE)).encode() if is_complete else b""
+                    )
                     message = {**message, "body": body}
             await send(message)
 
-        await self.app(scope, receive, told)
-        if start is None:  # nothing was sent, and the proxy has no words of its own
-            await told({"type": "http.response.start", "status": 500})
-            await told({"type": "http.response.body"})
-        elif start.streams and not ended:
+        await self.app(scope, receive, send_clean)
+        if start is None:  # the proxy has sent nothing
+            await send_clean({"type": "http.response.start", "status": 500})
+            await send_clean({"type": "http.response.body"})
+        elif start.is_stream and not is_complete:
             body = error_event("this answer was interrupted: ask again")
             await send({"type": "http.response.body", "body": body})
 
 
 def middlewares() -> list[Any]:
-    """List what Ray's proxies put in front (``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH``)."""
+    """List middlewares for Ray's proxies (``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH``)."""
     from starlette.middleware import Middleware
 
     return [Middleware(CleanErrors)]

@@ -8,8 +8,8 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 
-_TRIES = 3  # on a busy machine its processes may take longer than Ray waits
-_OBJECT_STORE = 96 << 20  # bytes; what passes through it is small
+_MAX_TRIES = 3  # on a busy machine Ray's processes may start more slowly than Ray waits for
+_OBJECT_STORE = 96 << 20  # bytes; only small objects pass through it
 
 
 def ray() -> Any:
@@ -21,7 +21,7 @@ def ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # On a busy machine Ray's agents take longer than the half minute that it gives them.
     os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # as any other process; Ray says 15
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 slows the workers down
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault(
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "hierspec.server.cluster.proxy:middlewares"
@@ -42,22 +42,22 @@ def ray_serve() -> Any:
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, or start one of this machine alone, which ends with this process.
+    """Join a cluster, or start one on this machine, which ends with this process.
 
     Args:
-        address: of the cluster; ``auto``: as found.
+        address: of the cluster; ``auto``: Ray finds it; ``None``: start one.
     """
     options: dict[str, Any] = {"log_to_driver": False, "namespace": "hierspec"}
     if address is None:
-        # Ray reads this where it is imported, and then keeps to 127.0.0.1 on Linux too.
+        # Ray reads this when it is imported, and then stays on 127.0.0.1 on Linux too.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
         address = "local"
-    for tries_left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_MAX_TRIES)):
         try:
             ray().init(address=address, **options)
             return
-        except Exception as error:  # Ray has no class for this one
+        except Exception as error:  # Ray has no class for a slow start
             if not tries_left or "timed out during startup" not in str(error):
                 raise
             ray().shutdown()

@@ -21,39 +21,38 @@ def run(
     settings: ServeSettings,
     scale: Scale,
     address: str | None = None,
-    ready: Callable[[str], None] = lambda url: None,
+    on_ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until told to end (SIGTERM, Ctrl-C); then running requests may finish.
+    """Serve until SIGTERM or Ctrl-C; then let running requests finish.
 
     Args:
-        address: of a Ray cluster; ``None``: this machine alone.
-        ready: called with the address once requests are accepted.
+        address: of a Ray cluster; ``None``: one on this machine.
+        on_ready: called with the address once requests are accepted.
 
     Raises:
         HierspecError: Ray is not installed.
     """
     port = settings.port or _free_port(settings.host)
-    ended = threading.Event()
+    stop_requested = threading.Event()
     connect(address)
     serve = ray_serve()
     try:
         http = {"host": settings.host, "port": port}
         serve.start(proxy_location="HeadOnly", http_options=http)
-        alone = address is None
-        # Alone on a machine, torch's threads share the cores; on a cluster Ray places replicas.
-        resources = {"num_cpus": 0 if alone else (settings.threads or 1)}
+        # On one machine torch's threads share the cores; on a cluster Ray places replicas by them.
+        resources = {"num_cpus": 0 if address is None else (settings.threads or 1)}
         try:
             serve.run(application(settings, scale, resources), name=NAME, route_prefix="/")
-        except RuntimeError as error:  # it says what failed, not why
+        except RuntimeError as error:  # the cause is in the deployment's message
             replicas = serve.status().applications[NAME].deployments[REPLICA]
-            if "RUNNING" not in replicas.replica_states:  # else one died, and Ray makes another
-                why = replicas.message.strip().rpartition("\n")[2]
-                why = why.removeprefix("hierspec.errors.HierspecError: ")
-                raise HierspecError(why or str(error)) from None
+            if "RUNNING" not in replicas.replica_states:  # else one died, and Ray starts another
+                cause = replicas.message.strip().rpartition("\n")[2]
+                cause = cause.removeprefix("hierspec.errors.HierspecError: ")
+                raise HierspecError(cause or str(error)) from None
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
-        ready(f"http://{settings.host}:{port}")
-        ended.wait()
+            signal.signal(number, lambda *_: stop_requested.set())
+        on_ready(f"http://{settings.host}:{port}")
+        stop_requested.wait()
         serve.delete(NAME)
         serve.shutdown()
     finally:
@@ -61,5 +60,5 @@ def run(
 
 
 def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as taken:
-        return taken.getsockname()[1]
+    with socket.create_server((host, 0)) as server:
+        return server.getsockname()[1]

@@ -1,4 +1,4 @@
-// The page's own state: one request at a time, the conversation, and what the form says.
+// The page's state (one request at a time, the conversation, the form) and what its controls do.
 
 const form = $("form");
 const DEFAULTS = settingsOf(form);
@@ -42,25 +42,25 @@ async function connect() {
   }
 }
 
-/** Settings and prompt stand in the link behind #, which is never sent to a server; no key does. */
+/** A link with the settings and the prompt, but no key, after #, which is never sent to a server. */
 function linkOf(settings) {
-  const said = new URLSearchParams();
+  const params = new URLSearchParams();
   for (const [name, value] of Object.entries(settings)) {
-    if (name !== "key" && value !== DEFAULTS[name]) said.set(name, value);
+    if (name !== "key" && value !== DEFAULTS[name]) params.set(name, value);
   }
-  return `${location.href.split("#")[0]}#${said}`;
+  return `${location.href.split("#")[0]}#${params}`;
 }
 
 function readLink() {
-  const said = new URLSearchParams(location.hash.slice(1));
-  for (const [name, value] of said) {
+  const params = new URLSearchParams(location.hash.slice(1));
+  for (const [name, value] of params) {
     const element = form.elements[name];
     if (name === "key" || !element) continue;
     if (element.type === "checkbox") element.checked = value === "true";
     else if (element.tagName === "SELECT") element.dataset.wanted = value;
     else element.value = value;
   }
-  if ([...said].some(([name]) => !["prompt", "mode"].includes(name))) $("settings").open = true;
+  if ([...params].some(([name]) => !["prompt", "mode"].includes(name))) $("settings").open = true;
 }
 
 async function share() {
@@ -105,30 +105,30 @@ async function send() {
   $("send").disabled = true;
   $("stop").disabled = false;
   showError(null);
-  const before = chat ? conversation : [];
+  const earlier = chat ? conversation : [];
   const system = settings.system ? [{ role: "system", content: settings.system }] : [];
-  const messages = [...system, ...before, { role: "user", content: settings.prompt }];
+  const messages = [...system, ...earlier, { role: "user", content: settings.prompt }];
   if (!chat) $("turns").replaceChildren();
   $("text").scrollIntoView({ block: "nearest" });
-  showGiven(chat ? "You" : "Prompt", settings.prompt);
+  showPrompt(chat ? "You" : "Prompt", settings.prompt);
   $("speed-plain").value = 0;
   $("speed-plain-text").textContent = settings.compare ? "after the answer" : "not asked for";
   $("verdict").textContent = "";
   $("status").textContent = "Waiting for the first token…";
   const answer = new Answer(chat ? "Model" : "Continuation");
-  const keep = () => {  // also what was written before a stop
+  const keepAnswer = () => {  // a stopped one too
     if (!chat || !answer.text) return;
-    conversation = [...before, messages.at(-1), { role: "assistant", content: answer.text }];
+    conversation = [...earlier, messages.at(-1), { role: "assistant", content: answer.text }];
     form.elements.prompt.value = "";
   };
   try {
     const own = await follow(settings, messages, answer, stop.signal);
-    keep();
+    keepAnswer();
     $("status").textContent = `Done: ${plural(own.count, "token")}, ended by ${own.finish}.`;
     if (settings.compare) await compare(settings, messages, own, stop.signal);
   } catch (error) {
     if (error.name === "AbortError") {
-      keep();
+      keepAnswer();
       $("status").textContent = `Stopped after ${plural(answer.tokens.length, "token")}.`;
     } else {
       $("status").textContent = "";
@@ -147,16 +147,16 @@ async function follow(settings, messages, answer, signal) {
   const pace = new Pace(), levels = levelsOf(settings.hierarchy), drafts = new Drafts(levels);
   let finish = "stop";
   showLegend(levels);
-  for await (const found of ask(settings, bodyOf(settings, messages), signal)) {
-    pace.add(found);
+  for await (const chunk of ask(settings, bodyOf(settings, messages), signal)) {
+    pace.add(chunk);
     const area = $("turns"), below = area.scrollHeight - area.scrollTop - area.clientHeight;
-    if (found.round && found.tokens.length) drafts.add(found.round, found.tokens);
-    const told = { round: found.round && drafts.rounds, drafts: found.round ?? [] };
-    for (const token of found.tokens) answer.add({ ...token, ...told }, levels);
+    if (chunk.round && chunk.tokens.length) drafts.add(chunk.round, chunk.tokens);
+    const origin = { round: chunk.round && drafts.rounds, drafts: chunk.round ?? [] };
+    for (const token of chunk.tokens) answer.add({ ...token, ...origin }, levels);
     if (below < 40) area.scrollTop = area.scrollHeight;
-    if (found.tokens.length) $("status").textContent = "Writing…";
+    if (chunk.tokens.length) $("status").textContent = "Writing…";
     if (pace.speed) showSpeed(pace.speed, undefined);
-    finish = found.finish ?? finish;
+    finish = chunk.finish ?? finish;
   }
   return { text: answer.text, count: pace.count, speed: pace.speed, finish };
 }
@@ -166,7 +166,7 @@ function levelsOf(name) {
   return new Levels(served.levels?.[name || served.hierarchies?.[0]] ?? []);
 }
 
-/** Tokens per second after the first piece, as this page has got them. */
+/** Measures tokens per second after the first chunk, as they reach this page. */
 class Pace {
   first = 0; last = 0; early = 0; count = 0;
   add({ tokens, usage }) {
@@ -183,15 +183,15 @@ class Pace {
   }
 }
 
-/** The same prompt by the target alone. */
+/** Decode the same prompt by the target alone, and compare speed and text. */
 async function compare(settings, messages, own, signal) {
   $("status").textContent = "Decoding plainly, to compare…";
   const pace = new Pace();
   let text = "";
   const body = bodyOf(settings, messages, { speculative: false, return_levels: false });
-  for await (const found of ask(settings, body, signal)) {
-    pace.add(found);
-    text += found.text;
+  for await (const chunk of ask(settings, body, signal)) {
+    pace.add(chunk);
+    text += chunk.text;
     showSpeed(own.speed, pace.speed);
   }
   $("status").textContent = `Done: ${plural(own.count, "token")}, ended by ${own.finish}.`;

@@ -1,4 +1,4 @@
-"""The page as one answer: its style and its script are inline, and nothing else is loaded."""
+"""The page as one document: its style and its script are inline, and it loads nothing else."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SCRIPTS = ("wire.js", "view.js", "app.js")  # one module: later ones use what e
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """HTML and the headers it is sent with: a policy that lets it load nothing from elsewhere."""
+    """The page's HTML, and headers with a policy that lets it load nothing from elsewhere."""
 
     html: str
     headers: dict[str, str]
 
 
 @cache
-def page() -> Page:
+def build_page() -> Page:
     """Build the page, once."""
     style = _read("style.css")
     script = "\n".join(_read(name) for name in _SCRIPTS)

@@ -1,4 +1,4 @@
-// What is seen of an answer: its tokens, who wrote them, the rounds, the bars.
+// How an answer is shown: its tokens and who wrote them, the rounds, the bars of each level.
 
 const $ = (id) => document.getElementById(id);
 
@@ -17,20 +17,20 @@ class Levels {
   get target() { return this.names.at(-1); }
   index(name) { return this.names.indexOf(name); }
   suffix(name) {
-    const at = this.index(name);
-    return at < 0 || name === this.target ? "target" : String(at % 6);
+    const index = this.index(name);
+    return index < 0 || name === this.target ? "target" : String(index % 6);
   }
   mark(name) { return name === this.target ? "T" : String(this.index(name) + 1); }
-  /** Who drafted a token and who verified it. */
-  story(token) {
-    const shown = JSON.stringify(token.text);
+  /** Say who drafted a token and who verified it. */
+  describe(token) {
+    const quoted = JSON.stringify(token.text);
     const round = token.round ? `, round ${token.round}` : "";
-    if (this.index(token.level) < 0) return `${shown}: the server does not say who wrote it.`;
-    if (token.level === this.target) return `${shown}: written by the target, ${this.target}${round}.`;
-    // A round may leave levels out; those in it verify what stands below them.
-    const there = (name) => name === this.target || token.drafts.some((one) => one.level === name);
-    const above = this.names.slice(this.index(token.level) + 1).filter(there);
-    return `${shown}: drafted by ${token.level}, verified by ${above.join(", then ")}${round}.`;
+    if (this.index(token.level) < 0) return `${quoted}: the server does not say who wrote it.`;
+    if (token.level === this.target) return `${quoted}: written by the target, ${this.target}${round}.`;
+    // A round may leave levels out; each of the others verifies the one below it.
+    const takesPart = (name) => name === this.target || token.drafts.some((draft) => draft.level === name);
+    const above = this.names.slice(this.index(token.level) + 1).filter(takesPart);
+    return `${quoted}: drafted by ${token.level}, verified by ${above.join(", then ")}${round}.`;
   }
 }
 
@@ -44,7 +44,7 @@ function showLegend(levels) {
   }));
 }
 
-/** The text of one answer, and the one token of it that is pointed at. */
+/** The text of one answer, a span a token. */
 class Answer {
   constructor(who) {
     this.element = make("div", "turn");
@@ -57,19 +57,19 @@ class Answer {
     if (!token.text) return;  // a part of a character, or held back for a stop text
     const span = make("span", `token by by-${levels.suffix(token.level)}`, token.text);
     span.dataset[token.text.endsWith("\n") ? "first" : "mark"] = levels.mark(token.level);
-    span.about = levels.story(token);
+    span.about = levels.describe(token);
     this.element.append(span);
   }
   get text() { return this.tokens.map((token) => token.text).join(""); }
 }
 
-function showGiven(who, text) {
+function showPrompt(who, text) {
   const turn = make("div", "turn given", text);
   turn.prepend(make("span", "who", who));
   $("turns").append(turn);
 }
 
-/** Say who wrote a token. */
+/** Mark a token and say who wrote it. */
 function point(span) {
   $("turns").querySelector(".at")?.classList.remove("at");
   if (!span) return;
@@ -80,15 +80,15 @@ function point(span) {
   if (box.top < frame.top) area.scrollTop -= frame.top - box.top;
 }
 
-/** The next token in reading order, or the one before. */
+/** Point at the next token in reading order, or at the previous one. */
 function move(step) {
   const all = [...$("turns").querySelectorAll(".token")];
-  const at = all.findIndex((span) => span.classList.contains("at"));
-  const next = at < 0 ? (step > 0 ? 0 : all.length - 1) : at + step;
+  const current = all.findIndex((span) => span.classList.contains("at"));
+  const next = current < 0 ? (step > 0 ? 0 : all.length - 1) : current + step;
   if (all[next]) point(all[next]);
 }
 
-/** What became of drafts: a bar a level, a column a round. */
+/** How many drafted tokens were kept: a bar for each level, a column for each round. */
 class Drafts {
   constructor(levels) {
     this.levels = levels;
@@ -125,8 +125,8 @@ class Drafts {
   bar(level, { drafted, kept }) {
     let parts = this.bars.get(level);
     if (!parts) {
-      const row = make("div", "level"), name = make("div", "name"), said = make("span");
-      name.append(make("span", "", level), said);
+      const row = make("div", "level"), name = make("div", "name"), share = make("span");
+      name.append(make("span", "", level), share);
       const bar = make("div", `bar fill-${this.levels.suffix(level)}`), fill = make("div");
       bar.setAttribute("role", "meter");
       bar.setAttribute("aria-label", `drafts of ${level} that were kept`);
@@ -135,28 +135,28 @@ class Drafts {
       bar.append(fill);
       row.append(name, bar);
       row.dataset.order = this.levels.index(level);
-      const after = [...$("levels").children].find((one) => Number(one.dataset.order) > Number(row.dataset.order));
-      $("levels").insertBefore(row, after ?? null);
-      this.bars.set(level, (parts = { said, bar, fill }));
+      const next = [...$("levels").children].find((other) => Number(other.dataset.order) > Number(row.dataset.order));
+      $("levels").insertBefore(row, next ?? null);
+      this.bars.set(level, (parts = { share, bar, fill }));
     }
-    const share = drafted ? Math.round((100 * kept) / drafted) : 0;
-    parts.said.textContent = `${share} % (${kept} of ${drafted})`;
-    parts.fill.style.width = `${share}%`;
-    parts.bar.setAttribute("aria-valuenow", String(share));
-    parts.bar.setAttribute("aria-valuetext", parts.said.textContent);
+    const percent = drafted ? Math.round((100 * kept) / drafted) : 0;
+    parts.share.textContent = `${percent} % (${kept} of ${drafted})`;
+    parts.fill.style.width = `${percent}%`;
+    parts.bar.setAttribute("aria-valuenow", String(percent));
+    parts.bar.setAttribute("aria-valuetext", parts.share.textContent);
   }
 }
 
-/** Tokens per second of the two ways, on one scale. */
+/** Show tokens per second of this hierarchy and of plain decoding, on one scale. */
 function showSpeed(own, plain) {
-  const most = Math.max(own ?? 0, plain ?? 0, 1e-9);
+  const fastest = Math.max(own ?? 0, plain ?? 0, 1e-9);
   for (const [name, speed] of [["own", own], ["plain", plain]]) {
     if (speed === undefined) continue;
-    $(`speed-${name}`).max = most;
+    $(`speed-${name}`).max = fastest;
     $(`speed-${name}`).value = speed;
     $(`speed-${name}-text`).textContent = `${speed.toFixed(1)} tokens/s`;
   }
-  if (own !== undefined) $("speed-own").max = most;
+  if (own !== undefined) $("speed-own").max = fastest;
 }
 
 function showError(error) {

@@ -1,14 +1,14 @@
-// What goes to the server and what comes back: OpenAI's API, with the levels of every token.
+// Requests to the server and their answers: OpenAI's API, with the levels of every token.
 
 const HERE = new URL(".", location.href);
 
-/** An error that the server has put into words. */
+/** An error whose message is the server's. */
 class Refusal extends Error {}
 
 function headers(key) {
-  const said = { "Content-Type": "application/json" };
-  if (key) said.Authorization = `Bearer ${key}`;
-  return said;
+  const fields = { "Content-Type": "application/json" };
+  if (key) fields.Authorization = `Bearer ${key}`;
+  return fields;
 }
 
 /** The server's models: [{id, hierarchies, levels, chat_template}], the default hierarchy first. */
@@ -24,11 +24,11 @@ async function refusal(response) {
   try {
     const error = JSON.parse(text).error;
     message = error.message ?? error;
-  } catch { /* not OpenAI's object: the text as it is */ }
+  } catch { /* not OpenAI's error object: show the text */ }
   return new Refusal(`${message || response.statusText} (HTTP ${response.status})`);
 }
 
-/** The body of a request; fields that were left empty are left out. */
+/** The body of a request, without fields that are empty in the form. */
 function bodyOf(settings, conversation, changes = {}) {
   const body = { model: "default", stream: true, stream_options: { include_usage: true }, return_levels: true };
   for (const name of ["max_tokens", "temperature", "top_p", "top_k", "min_p", "seed"]) {
@@ -42,10 +42,10 @@ function bodyOf(settings, conversation, changes = {}) {
   return { ...body, ...changes };
 }
 
-/** Ask, and give what comes: {text, tokens: [{text, level}], round, finish, usage}. */
+/** Send a request and yield its chunks: {text, tokens: [{text, level}], round, finish, usage}. */
 async function* ask(settings, body, signal) {
-  const place = settings.mode === "chat" ? "v1/chat/completions" : "v1/completions";
-  const response = await fetch(new URL(place, HERE), {
+  const path = settings.mode === "chat" ? "v1/chat/completions" : "v1/completions";
+  const response = await fetch(new URL(path, HERE), {
     method: "POST", headers: headers(settings.key), body: JSON.stringify(body), signal,
   });
   if (!response.ok) throw await refusal(response);
@@ -54,11 +54,11 @@ async function* ask(settings, body, signal) {
     if (data === "[DONE]") { ended = true; break; }
     const event = JSON.parse(data);
     if (event.error) throw new Refusal(event.error.message ?? String(event.error));
-    const found = piece(event);
-    ended ||= Boolean(found.finish);
-    yield found;
+    const chunk = chunkOf(event);
+    ended ||= Boolean(chunk.finish);
+    yield chunk;
   }
-  if (!ended) throw new Refusal("The server ended the answer before it was whole.");
+  if (!ended) throw new Refusal("The server ended the answer before it was complete.");
 }
 
 /** The data of server-sent events, however the network cuts them. */
@@ -78,16 +78,16 @@ async function* events(stream) {
   }
 }
 
-/** A chunk of either endpoint in one shape; with levels, a chunk is a round of the target. */
-function piece(event) {
+/** Convert a chunk of either endpoint to one form; with levels, a chunk is a round of the target. */
+function chunkOf(event) {
   const choice = event.choices?.[0];
   const text = choice?.text ?? choice?.delta?.content ?? "";
   const tokens = [...(event.hierspec?.tokens ?? [])];
-  const told = tokens.map((token) => token.text).join("");
-  // What was held back for a stop text, and all of it where the server tells no levels.
-  if (text.length > told.length) tokens.push({ text: text.slice(told.length), level: null });
-  const round = event.hierspec?.drafts?.map((one) => ({
-    level: one.level, drafted: one.num_draft_tokens, kept: one.num_accepted_tokens,
+  const textOfTokens = tokens.map((token) => token.text).join("");
+  // The rest was held back for a stop text; without levels it is the whole text.
+  if (text.length > textOfTokens.length) tokens.push({ text: text.slice(textOfTokens.length), level: null });
+  const round = event.hierspec?.drafts?.map((draft) => ({
+    level: draft.level, drafted: draft.num_draft_tokens, kept: draft.num_accepted_tokens,
   }));
   return { text, tokens, round, finish: choice?.finish_reason, usage: event.usage };
 }

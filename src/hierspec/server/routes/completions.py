@@ -10,24 +10,24 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from hierspec.engine.results import TokenEvent
-from hierspec.engine.tickets import Ended, TokenScore
+from hierspec.engine.tickets import Ended, EngineRequest, TokenScore
 
 from ..access import service_of, tenant_of
 from ..answers import (
     DONE,
     StreamUsage,
     completion_logprobs,
-    event,
-    levels_of,
+    count_usage,
+    describe_round,
+    format_event,
     new_id,
-    speculation_summary,
-    usage,
+    summarise_speculation,
 )
-from ..constraints import format_grammar, processors
+from ..constraints import grammar_processors, request_grammar
 from ..errors import ApiError
 from ..prepare import engine_requests, requested_hierarchy, tokenize_prompt
-from ..service import Service, Streams, Written
-from ..streaming import streamed, unless_gone
+from ..service import FinishedSequence, Service, Streams
+from ..streaming import stream_events, wait_for_answer
 from ..wire.common import ErrorAnswer
 from ..wire.completions import CompletionAnswer, CompletionChoice, CompletionRequest
 
@@ -44,15 +44,17 @@ _EXAMPLE = {"prompt": "def add(a, b):", "max_tokens": 16, "temperature": 0}
 async def completions(request: Request, body: CompletionRequest) -> Any:
     """Continue one or several prompts."""
     service = service_of(request)
-    prompts, made = await service.in_background(_prepare, service, body, tenant_of(request))
-    streams = service.submit(made)
+    prompts, requests = await service.in_background(_prepare, service, body, tenant_of(request))
+    streams = service.submit(requests)
     answer = _CompletionAnswer(service, body, prompts)
     if body.stream:
-        return streamed(streams, answer.events(streams))
-    return await unless_gone(request, streams, answer.whole(streams))
+        return stream_events(streams, answer.events(streams))
+    return await wait_for_answer(request, streams, answer.complete(streams))
 
 
-def _prepare(service: Service, body: CompletionRequest, tenant: str) -> tuple[list[Any], Any]:
+def _prepare(
+    service: Service, body: CompletionRequest, tenant: str
+) -> tuple[list[list[int]], list[EngineRequest]]:
     requested_hierarchy(service, body)
     if body.suffix:
         raise ApiError("suffix needs a model trained to fill in; this one continues texts")
@@ -62,18 +64,17 @@ def _prepare(service: Service, body: CompletionRequest, tenant: str) -> tuple[li
     if body.max_tokens == 0 and not body.echo:
         raise ApiError("max_tokens is 0: ask for one token at least, or for echo")
     prompts = _prompts(service, body)
-    asked = body.logprobs
-    made = engine_requests(
+    requests = engine_requests(
         service,
         body,
         prompts,
         max_tokens=16 if body.max_tokens is None else body.max_tokens,
-        logprobs=asked,
-        prompt_logprobs=asked if body.echo else None,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
         tenant=tenant,
-        processors=processors(service, format_grammar(body.response_format), prompts, n),
+        processors=grammar_processors(service, request_grammar(body.response_format), prompts, n),
     )
-    return prompts, made
+    return prompts, requests
 
 
 def _prompts(service: Service, body: CompletionRequest) -> list[list[int]]:
@@ -82,81 +83,80 @@ def _prompts(service: Service, body: CompletionRequest) -> list[list[int]]:
         return [tokenize_prompt(service, prompt)]
     if isinstance(prompt[0], int):
         return [prompt]
-    return [tokenize_prompt(service, one) if isinstance(one, str) else one for one in prompt]
+    return [tokenize_prompt(service, part) if isinstance(part, str) else part for part in prompt]
 
 
 class _CompletionAnswer:
-    """The answer to one request, whole or in events."""
+    """The answer to one request, complete or in events."""
 
     def __init__(self, service: Service, body: CompletionRequest, prompts: list[list[int]]) -> None:
         self.service, self.body, self.prompts = service, body, prompts
         self.id, self.created = new_id("cmpl"), int(time.time())
         self.n = body.n or 1
+        self.only_echo = body.max_tokens == 0  # the engine writes a token all the same: dropped
 
-    def _echoed(self, which: int) -> str:
+    def _echoed_prompt(self, index: int) -> str:
         if not self.body.echo or self.service.tokenizer is None:
             return ""
-        ids = self.prompts[which // self.n]
         prompt: Any = self.body.prompt
         if isinstance(prompt, str):
             return prompt
-        if not isinstance(prompt[0], int) and isinstance(prompt[which // self.n], str):
-            return prompt[which // self.n]
+        place = index // self.n
+        if isinstance(prompt[0], str):
+            return prompt[place]
+        ids = self.prompts[place]
         return self.service.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
 
-    async def whole(self, streams: Streams) -> CompletionAnswer:
-        found = await streams.all()
-        ended = [one.ended for one in found if one.ended is not None]
+    async def complete(self, streams: Streams) -> CompletionAnswer:
+        sequences = await streams.finish()
+        ended = [sequence.ended for sequence in sequences]
         return CompletionAnswer(
             id=self.id,
             created=self.created,
             model=self.service.model,
-            choices=[self._choice(i, one) for i, one in enumerate(found)],
-            usage=usage(self._counted(ended), len(self.prompts)),
-            speculative=speculation_summary(ended),
+            choices=[self._choice(i, sequence) for i, sequence in enumerate(sequences)],
+            usage=count_usage(self._without_dropped(ended), len(self.prompts)),
+            speculative=summarise_speculation(ended),
         )
 
-    def _choice(self, which: int, written: Written) -> CompletionChoice:
-        ended = written.ended
-        assert ended is not None
-        echoed = self._echoed(which)
-        nothing = self.body.max_tokens == 0
+    def _choice(self, index: int, sequence: FinishedSequence) -> CompletionChoice:
+        ended = sequence.ended
         logprobs = None
         if self.body.logprobs is not None:
-            events = [] if nothing else written.events
-            logprobs = self._logprobs(which, events, ended.prompt_logprobs, 0)
+            events = [] if self.only_echo else sequence.events
+            logprobs = self._logprobs(index, events, ended.prompt_logprobs, 0)
         return CompletionChoice(
-            index=which,
-            text=echoed + ("" if nothing else ended.text),
+            index=index,
+            text=self._echoed_prompt(index) + ("" if self.only_echo else ended.text),
             logprobs=logprobs,
-            finish_reason="length" if nothing else ended.finish_reason,
+            finish_reason="length" if self.only_echo else ended.finish_reason,
         )
 
     def _logprobs(
         self,
-        which: int,
+        index: int,
         events: list[TokenEvent],
-        read: Sequence[TokenScore] | None,
+        prompt_scores: Sequence[TokenScore] | None,
         offset: int,
     ) -> Any:
         tokens: list[int] = []
         scores: list[TokenScore | None] = []
-        if read is not None and self.body.echo:
-            tokens += self.prompts[which // self.n]
-            scores += [None, *read]
-        for one in events:
-            tokens.append(one.token_id)
-            scores.append(TokenScore(one.logprob or 0.0, one.top_logprobs))
+        if prompt_scores is not None and self.body.echo:
+            tokens += self.prompts[index // self.n]
+            scores += [None, *prompt_scores]
+        for token in events:
+            tokens.append(token.token_id)
+            scores.append(TokenScore(token.logprob or 0.0, token.top_logprobs))
         return completion_logprobs(self.service, tokens, scores, offset, bool(self.body.logprobs))
 
-    def _counted(self, ended: list[Ended]) -> list[Ended]:
-        if self.body.max_tokens == 0:
-            return [dataclasses.replace(one, token_ids=()) for one in ended]
+    def _without_dropped(self, ended: list[Ended]) -> list[Ended]:
+        if self.only_echo:
+            return [dataclasses.replace(sequence, token_ids=()) for sequence in ended]
         return ended
 
     async def events(self, streams: Streams) -> AsyncIterator[str]:
         body, service = self.body, self.service
-        counting = StreamUsage(body.stream_options, streams, len(self.prompts))
+        usage = StreamUsage(body.stream_options, streams, len(self.prompts))
         base = {
             "id": self.id,
             "object": "text_completion",
@@ -164,49 +164,46 @@ class _CompletionAnswer:
             "model": service.model,
         }
         offsets = [0] * len(streams.tickets)
-        begun = [False] * len(streams.tickets)
-        ended: list[Ended] = []
-        async for which, progress in streams:
-            if progress.ended is not None:
-                if progress.ended.error is not None:
-                    raise progress.ended.error
-                ended.append(progress.ended)
-            events = [] if body.max_tokens == 0 else progress.events
-            text = "".join(one.text for one in events)
+        started = set[int]()
+        all_ended: list[Ended] = []
+        async for index, progress in streams:
+            ended = progress.ended
+            if ended is not None:
+                if ended.error is not None:
+                    raise ended.error
+                all_ended.append(ended)
+            events = [] if self.only_echo else progress.events
+            text = "".join(token.text for token in events)
             logprobs = None
-            first = not begun[which]
-            if first:
-                text, begun[which] = self._echoed(which) + text, True
+            is_first = index not in started
+            if is_first:
+                started.add(index)
+                text = self._echoed_prompt(index) + text
             if body.logprobs is not None:
-                read = progress.prompt_logprobs if first else None
-                logprobs = self._logprobs(which, events, read, offsets[which])
-            offsets[which] += len(text)
-            finish = progress.ended.finish_reason if progress.ended is not None else None
-            if finish is not None and body.max_tokens == 0:
+                prompt_scores = progress.prompt_logprobs if is_first else None
+                logprobs = self._logprobs(index, events, prompt_scores, offsets[index])
+            offsets[index] += len(text)
+            finish = None if ended is None else ended.finish_reason
+            if finish is not None and self.only_echo:
                 finish = "length"
             chunk: dict[str, Any] = {
                 **base,
                 "choices": [
                     {
-                        "index": which,
+                        "index": index,
                         "text": text,
                         "logprobs": None if logprobs is None else logprobs.model_dump(),
                         "finish_reason": finish,
                     }
                 ],
             }
-            chunk |= counting.of(progress)
+            chunk |= usage.field(progress)
             if body.return_levels:
-                chunk["hierspec"] = levels_of(progress)
-            yield event(chunk)
-        if counting.wanted:
-            ended = self._counted(ended)
-            yield event(
-                {
-                    **base,
-                    "choices": [],
-                    "usage": usage(ended, len(self.prompts)).model_dump(),
-                    "speculative": speculation_summary(ended),
-                }
-            )
+                chunk["hierspec"] = describe_round(progress)
+            yield format_event(chunk)
+        if usage.included:
+            all_ended = self._without_dropped(all_ended)
+            total = count_usage(all_ended, len(self.prompts)).model_dump()
+            last = {**base, "choices": [], "usage": total}
+            yield format_event({**last, "speculative": summarise_speculation(all_ended)})
         yield DONE

@@ -71,7 +71,7 @@ def _card(request: Request) -> ModelCard:
         created=service.created,
         max_model_len=service.max_length,
         hierarchies=list(service.hierarchies),
-        levels={name: _levels(each) for name, each in service.hierarchies.items()},
+        levels={name: _levels(h) for name, h in service.hierarchies.items()},
         chat_template=bool(getattr(service.tokenizer, "chat_template", None)),
     )
 
@@ -125,14 +125,14 @@ async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer
 
 @router.get("/health")
 async def health(request: Request) -> JSONResponse:
-    """Return 200 while requests are taken, 503 once the service is asked to end."""
+    """Return 200 while requests are accepted, 503 once the service is shutting down."""
     alive = service_of(request).engine.alive
     return JSONResponse({"status": "ok" if alive else "shutting down"}, 200 if alive else 503)
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """Return metrics in the form of Prometheus."""
+    """Return metrics in Prometheus' format."""
     text = service_of(request).metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -11,16 +11,16 @@ from fastapi import APIRouter, Request
 
 from hierspec.engine.tickets import Ended, EngineRequest
 
-from .. import tools
 from ..access import service_of, tenant_of
-from ..answers import event, new_id, speculation_summary, usage
-from ..constraints import format_grammar, processors
-from ..conversation import arguments_of, chat_ids
+from ..answers import count_usage, format_event, new_id, summarise_speculation
+from ..constraints import grammar_processors, request_grammar
+from ..conversation import chat_ids, plain_call
 from ..errors import ApiError, to_api_error
 from ..prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy, text_of
 from ..service import Service, Streams
-from ..streaming import streamed, unless_gone
-from ..wire.chat import ToolCall
+from ..streaming import stream_events, wait_for_answer
+from ..tools import CallStream, split_calls
+from ..wire.chat import FunctionCall, ToolCall
 from ..wire.common import ErrorAnswer, JsonSchemaFormat, ResponseFormat
 from ..wire.responses import (
     InputCall,
@@ -34,35 +34,37 @@ router = APIRouter()
 _EXAMPLE = {"model": DEFAULT_MODEL, "input": "Say hello.", "max_output_tokens": 16}
 
 
-class Stored:
-    """Conversations of earlier responses, the latest ones of every tenant, in memory only."""
+class StoredConversations:
+    """Conversations up to the latest responses, by tenant and response id; in memory only."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._kept: OrderedDict[tuple[str, str], list[dict[str, Any]]] = OrderedDict()
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._messages: OrderedDict[tuple[str, str], list[dict[str, Any]]] = OrderedDict()
 
-    def put(self, tenant: str, name: str, messages: list[dict[str, Any]]) -> None:
-        """Store a conversation, its answer included."""
-        if self.most:
-            self._kept[tenant, name] = messages
-            while len(self._kept) > self.most:
-                self._kept.popitem(last=False)
+    def add(self, tenant: str, response_id: str, messages: list[dict[str, Any]]) -> None:
+        """Store a conversation that ends with a response; the oldest ones make room."""
+        self._messages[tenant, response_id] = messages
+        while len(self._messages) > self.capacity:
+            self._messages.popitem(last=False)
 
-    def get(self, tenant: str, name: str) -> list[dict[str, Any]]:
+    def get(self, tenant: str, response_id: str) -> list[dict[str, Any]]:
         """Return the conversation up to a response.
 
         Raises:
             ApiError: the response is not stored here.
         """
-        found = self._kept.get((tenant, name))
-        if found is None:
-            why = "it is not stored (any more)" if self.most else "responses are not stored here"
+        messages = self._messages.get((tenant, response_id))
+        if messages is None:
+            reason = (
+                "it is not stored (any more)" if self.capacity else "responses are not stored here"
+            )
             raise ApiError(
-                f"previous_response_id {name!r}: {why}; send the whole conversation as input",
+                f"previous_response_id {response_id!r}: {reason}; send the whole conversation as "
+                "input",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        return found
+        return messages
 
 
 @router.post(
@@ -74,36 +76,35 @@ class Stored:
 async def responses(request: Request, body: ResponsesRequest) -> Any:
     """Answer a text or a conversation in the model's own chat format."""
     service, tenant = service_of(request), tenant_of(request)
-    stored: Stored = request.app.state.stored
+    stored: StoredConversations = request.app.state.stored_conversations
     requested_hierarchy(service, body)
     earlier: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
         earlier = stored.get(tenant, body.previous_response_id)
     messages = earlier + _messages(body)
-    made = await service.in_background(_prepare, service, body, messages, tenant)
-    streams = service.submit(made)
+    requests = await service.in_background(_prepare, service, body, messages, tenant)
+    streams = service.submit(requests)
     answer = _ResponsesAnswer(service, body, tenant, messages, stored)
     if body.stream:
-        return streamed(streams, answer.events(streams))
-    return await unless_gone(request, streams, answer.whole(streams))
+        return stream_events(streams, answer.events(streams))
+    return await wait_for_answer(request, streams, answer.complete(streams))
 
 
 def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
     if isinstance(body.input, str):
         return [{"role": "user", "content": body.input}]
     out: list[dict[str, Any]] = []
-    for one in body.input:
-        if isinstance(one, InputCall):
+    for item in body.input:
+        if isinstance(item, InputCall):
             if not out or out[-1]["role"] != "assistant":
                 out.append({"role": "assistant", "content": ""})
-            function = {"name": one.name, "arguments": arguments_of(one.arguments)}
-            call = {"id": one.call_id, "type": "function", "function": function}
-            out[-1].setdefault("tool_calls", []).append(call)
-        elif isinstance(one, InputResult):
-            out.append({"role": "tool", "tool_call_id": one.call_id, "content": one.output})
+            function = FunctionCall(name=item.name, arguments=item.arguments)
+            out[-1].setdefault("tool_calls", []).append(plain_call(item.call_id, function))
+        elif isinstance(item, InputResult):
+            out.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
         else:
-            role = "system" if one.role == "developer" else one.role
-            out.append({"role": role, "content": text_of(one.content)})
+            role = "system" if item.role == "developer" else item.role
+            out.append({"role": role, "content": text_of(item.content)})
     return out
 
 
@@ -114,18 +115,16 @@ def _prepare(
         raise ApiError("n must be 1 here: a response has one answer", param="n")
     if body.instructions is not None:
         messages = [{"role": "system", "content": body.instructions}, *messages]
-    wanted = body.response_format
+    response_format = body.response_format
     if body.text is not None and body.text.format is not None:
-        given = body.text.format
+        text_format = body.text.format
         schema = None
-        if given.type == "json_schema":
-            schema = JsonSchemaFormat(name=given.name, schema=given.schema_)
-        wanted = ResponseFormat(type=given.type, json_schema=schema)
-    found = format_grammar(wanted)
-    called = tools.grammar_of(body.offered(), body.chosen())
-    if found is not None and called is not None and body.tool_choice not in (None, "auto"):
-        raise ApiError("a text format and a forced tool_choice exclude each other")
-    offered = [] if body.tool_choice == "none" else body.offered()
+        if text_format.type == "json_schema":
+            schema = JsonSchemaFormat(name=text_format.name, schema=text_format.schema_)
+        response_format = ResponseFormat(type=text_format.type, json_schema=schema)
+    tools = body.chat_tools()
+    grammar = request_grammar(response_format, tools, body.chat_tool_choice(), "text.format")
+    offered = [] if body.tool_choice == "none" else tools
     prompt = chat_ids(service, messages, offered)
     return engine_requests(
         service,
@@ -134,12 +133,12 @@ def _prepare(
         max_tokens=body.max_output_tokens or service.settings.max_tokens_default,
         logprobs=None,
         tenant=tenant,
-        processors=processors(service, found or called, [prompt], 1),
+        processors=grammar_processors(service, grammar, [prompt], 1),
     )
 
 
 class _ResponsesAnswer:
-    """The answer to one request, whole or in events."""
+    """The answer to one request, complete or in events."""
 
     def __init__(
         self,
@@ -147,62 +146,51 @@ class _ResponsesAnswer:
         body: ResponsesRequest,
         tenant: str,
         messages: list[dict[str, Any]],
-        stored: Stored,
+        stored: StoredConversations,
     ) -> None:
         self.service, self.body, self.tenant = service, body, tenant
         self.messages, self.stored = messages, stored
+        self.stores = stored.capacity > 0 and body.store is not False
         self.id, self.message_id = new_id("resp"), new_id("msg")
         self.created = int(time.time())
         self.with_tools = bool(body.tools) and body.tool_choice != "none"
 
-    async def whole(self, streams: Streams) -> dict[str, Any]:
-        (found,) = await streams.all()
-        assert found.ended is not None
-        return self._ended(found.ended)
+    async def complete(self, streams: Streams) -> dict[str, Any]:
+        (sequence,) = await streams.finish()
+        return self._response(sequence.ended)
 
-    def _ended(self, ended: Ended) -> dict[str, Any]:
-        text, calls = tools.split_calls(ended.text) if self.with_tools else (ended.text, [])
-        if self.body.store is not False:
+    def _response(self, ended: Ended) -> dict[str, Any]:
+        text, calls = split_calls(ended.text) if self.with_tools else (ended.text, [])
+        if self.stores:
             answer: dict[str, Any] = {"role": "assistant", "content": text}
             if calls:
-                answer["tool_calls"] = [
-                    {
-                        "id": call.id,
-                        "type": "function",
-                        "function": {
-                            "name": call.function.name,
-                            "arguments": arguments_of(call.function.arguments),
-                        },
-                    }
-                    for call in calls
-                ]
-            self.stored.put(self.tenant, self.id, [*self.messages, answer])
-        whole = bool(calls) or ended.finish_reason == "stop"
-        status = "completed" if whole else "incomplete"
-        counted = usage([ended])
+                answer["tool_calls"] = [plain_call(call.id, call.function) for call in calls]
+            self.stored.add(self.tenant, self.id, [*self.messages, answer])
+        is_complete = bool(calls) or ended.finish_reason == "stop"
+        status = "completed" if is_complete else "incomplete"
+        usage = count_usage([ended])
         output = [self._message(status, [self._part(text)])] if text or not calls else []
         output += [self._call(call) for call in calls]
         return {
             **self._object(status, output),
-            "completed_at": int(time.time()) if whole else None,
-            "incomplete_details": None if whole else {"reason": "max_output_tokens"},
+            "completed_at": int(time.time()) if is_complete else None,
+            "incomplete_details": None if is_complete else {"reason": "max_output_tokens"},
             "usage": {
-                "input_tokens": counted.prompt_tokens,
-                "input_tokens_details": counted.prompt_tokens_details.model_dump(),
-                "output_tokens": counted.completion_tokens,
+                "input_tokens": usage.prompt_tokens,
+                "input_tokens_details": usage.prompt_tokens_details.model_dump(),
+                "output_tokens": usage.completion_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": counted.total_tokens,
+                "total_tokens": usage.total_tokens,
             },
-            "speculative": speculation_summary([ended]),
+            "speculative": summarise_speculation([ended]),
         }
 
     def _object(self, status: str, output: list[Any]) -> dict[str, Any]:
         body = self.body
-        given = body.text.format if body.text is not None else None
+        text_format = body.text.format if body.text is not None else None
         choice: Any = body.tool_choice
         if isinstance(choice, ToolByName):
             choice = choice.model_dump()
-        form = {"type": "text"} if given is None else given.model_dump(by_alias=True)
         return {
             "id": self.id,
             "object": "response",
@@ -218,11 +206,13 @@ class _ResponsesAnswer:
             "output": output,
             "parallel_tool_calls": True,
             "previous_response_id": body.previous_response_id,
-            "store": bool(self.stored.most) and body.store is not False,
+            "store": self.stores,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": form},
+            "text": {
+                "format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"}
+            },
             "tool_choice": "auto" if choice is None else choice,
-            "tools": [one.model_dump() for one in body.tools or ()],
+            "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "presence_penalty": body.presence_penalty or 0.0,
             "frequency_penalty": body.frequency_penalty or 0.0,
@@ -266,28 +256,27 @@ class _ResponsesAnswer:
         def numbered(kind: str, **fields: Any) -> str:
             nonlocal number
             number += 1
-            return event({"type": kind, "sequence_number": number - 1, **fields}, kind)
+            return format_event({"type": kind, "sequence_number": number - 1, **fields}, kind)
 
-        at = {"item_id": self.message_id, "output_index": 0, "content_index": 0}
+        text_place = {"item_id": self.message_id, "output_index": 0, "content_index": 0}
         started = self._object("in_progress", [])
         yield numbered("response.created", response=started)
         yield numbered("response.in_progress", response=started)
-        caller, shown = tools.CallStream(), False
+        call_stream, has_message = CallStream(), False
         async for _, progress in streams:
             ended = progress.ended
-            text = "".join(one.text for one in progress.events)
-            if self.with_tools:  # calls are told when the text is over
-                text, _ = caller.feed(text, ended is not None)
-                text = text if shown else text.lstrip()
-            failed = ended is not None and ended.error is not None
-            last = ended is not None and not failed and not caller.count
-            if not shown and (text or last):
-                shown = True
+            text = "".join(token.text for token in progress.events)
+            if self.with_tools:  # calls are sent once the sequence has ended
+                text, _ = call_stream.feed(text, ended is not None)
+                text = text if has_message else text.lstrip()
+            ends_without_call = ended is not None and ended.error is None and not call_stream.count
+            if not has_message and (text or ends_without_call):
+                has_message = True
                 item = self._message("in_progress", [])
                 yield numbered("response.output_item.added", output_index=0, item=item)
-                yield numbered("response.content_part.added", **at, part=self._part(""))
+                yield numbered("response.content_part.added", **text_place, part=self._part(""))
             if text:
-                yield numbered("response.output_text.delta", **at, delta=text, logprobs=[])
+                yield numbered("response.output_text.delta", **text_place, delta=text, logprobs=[])
             if ended is None:
                 continue
             if ended.error is not None:
@@ -296,22 +285,26 @@ class _ResponsesAnswer:
                 answer["error"] = {"code": error.code or "server_error", "message": error.message}
                 yield numbered("response.failed", response=answer)
                 return
-            whole = self._ended(ended)
-            for index, item in enumerate(whole["output"]):
+            response = self._response(ended)
+            for index, item in enumerate(response["output"]):
                 if item["type"] == "message":
                     (part,) = item["content"]
                     yield numbered(
-                        "response.output_text.done", **at, text=part["text"], logprobs=[]
+                        "response.output_text.done", **text_place, text=part["text"], logprobs=[]
                     )
-                    yield numbered("response.content_part.done", **at, part=part)
+                    yield numbered("response.content_part.done", **text_place, part=part)
                 else:
-                    written, place = item["arguments"], {"item_id": item["id"]}
-                    place |= {"output_index": index}
-                    begun = {**item, "arguments": "", "status": "in_progress"}
-                    yield numbered("response.output_item.added", output_index=index, item=begun)
-                    yield numbered("response.function_call_arguments.delta", **place, delta=written)
+                    arguments = item["arguments"]
+                    call_place = {"item_id": item["id"], "output_index": index}
+                    started_item = {**item, "arguments": "", "status": "in_progress"}
                     yield numbered(
-                        "response.function_call_arguments.done", **place, arguments=written
+                        "response.output_item.added", output_index=index, item=started_item
+                    )
+                    yield numbered(
+                        "response.function_call_arguments.delta", **call_place, delta=arguments
+                    )
+                    yield numbered(
+                        "response.function_call_arguments.done", **call_place, arguments=arguments
                     )
                 yield numbered("response.output_item.done", output_index=index, item=item)
-            yield numbered(f"response.{whole['status']}", response=whole)
+            yield numbered(f"response.{response['status']}", response=response)

@@ -10,7 +10,7 @@ from .common import Name, ResponseModel, Sampling, Text, Usage, Wire, text_only
 
 
 class TextPart(Wire):
-    """A piece of a message; only text is understood."""
+    """A part of a message; only text is supported."""
 
     type: Literal["text", "input_text", "output_text", "refusal"]
     text: Text | None = None

@@ -14,19 +14,19 @@ Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 
 
 class Wire(BaseModel):
-    """The base of what is sent: unknown fields are named, and so is the nearest that there is."""
+    """Base of what clients send: an unknown field is an error that names the nearest valid one."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, data: Any) -> Any:
+    def _refuse_unknown(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            known = [field.alias or name for name, field in cls.model_fields.items()]
+            names = [field.alias or name for name, field in cls.model_fields.items()]
             for key in data:
-                if key not in known:
-                    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.6)
-                    hint = f"; did you mean {near[0]!r}?" if near else ""
+                if key not in names:
+                    nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0.6)
+                    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
                     raise ValueError(f"unknown parameter: {str(key)[:64]!r}{hint}")
         return data
 
@@ -35,7 +35,7 @@ def text_only(content: Any) -> Any:
     """Refuse parts of a message that are not text, by name.
 
     Raises:
-        ValueError: with what to send.
+        ValueError: names the kind of part, and says what to send.
     """
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
@@ -45,7 +45,7 @@ def text_only(content: Any) -> Any:
 
 
 class ResponseModel(BaseModel):
-    """The base of what is got."""
+    """Base of what clients receive."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -53,7 +53,7 @@ class ResponseModel(BaseModel):
 class StreamOptions(Wire):
     """``include_usage``: end the stream with a chunk that counts tokens.
 
-    ``continuous_usage_stats`` (vLLM's): then every chunk has what was counted so far.
+    ``continuous_usage_stats`` (vLLM's): then every chunk also counts the tokens so far.
     """
 
     include_usage: bool = False
@@ -69,14 +69,14 @@ class JsonSchemaFormat(Wire):
 
 
 class ResponseFormat(Wire):
-    """What the text must be: anything, JSON, or JSON of a schema."""
+    """What the text must be: any text, JSON, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
 
 class PredictedOutput(Wire):
-    """Text that the answer is expected to repeat for the most part; it is drafted from there."""
+    """Text that the answer is expected to repeat for the most part; drafts are copied from it."""
 
     type: Literal["content"] = "content"
     content: Text | list[dict[str, Any]]
@@ -137,6 +137,6 @@ class ErrorBody(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """What every failed request gets."""
+    """The answer to every failed request."""
 
     error: ErrorBody

@@ -11,7 +11,7 @@ from .common import Name, ResponseModel, Sampling, Text, Wire, text_only
 
 
 class ResponseItem(Wire):
-    """What items have in common that clients send back as they got them."""
+    """Fields that any item of the input may have: clients send back items of earlier outputs."""
 
     id: Name | None = None
     status: Name | None = None
@@ -38,7 +38,7 @@ class InputCall(ResponseItem):
 
 
 class InputResult(ResponseItem):
-    """What came of it."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: Name
@@ -59,7 +59,7 @@ InputItem = Annotated[
 
 
 class ResponsesTool(Function):
-    """A function, without the object that chats put around it."""
+    """A function; in chat completions it is inside a tool's object."""
 
     type: Literal["function"]
 
@@ -110,11 +110,11 @@ class ResponsesRequest(Sampling):
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
 
-    def offered(self) -> list[Tool]:
+    def chat_tools(self) -> list[Tool]:
         """Convert the tools to those of chat completions."""
         return [tool.as_tool() for tool in self.tools or ()]
 
-    def chosen(self) -> str | NamedTool | None:
+    def chat_tool_choice(self) -> str | NamedTool | None:
         """Convert the choice of a tool to that of chat completions."""
         choice = self.tool_choice
         if isinstance(choice, ToolByName):
