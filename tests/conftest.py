@@ -8,15 +8,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
-import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several workers side by side
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
-torch.set_num_threads(1)  # a second one waits longer for the first than it works
 
 
 def pytest_collection_finish():
-    """What is loaded by now stays: the collector need not look through it again and again."""
+    """One thread; and what is loaded by now stays: it need not be collected again and again."""
+    import torch  # here, as what hands tests to several workers needs none
+
+    torch.set_num_threads(1)  # a second one waits longer for the first than it works
     gc.collect()
     gc.freeze()
 
@@ -28,6 +29,8 @@ def tiny_family(tmp_path_factory):
     Random models of different seeds agree about as often as dice; drafts made by perturbing the
     target's weights agree often enough for every branch of a round to be taken.
     """
+    import torch
+
     from hierspec.utils.testing import tiny_model
 
     folder = tmp_path_factory.mktemp("tiny")

@@ -1,10 +1,12 @@
-"""Adapters and quantized weights run through their own modules: the tokens of generate."""
+"""Adapters and quantized weights run through their own modules: the tokens of generate.
+
+``peft`` is imported where it is used, since that takes longer than most tests.
+"""
 
 import json
 
 import pytest
 import torch
-from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import hierspec
@@ -41,6 +43,8 @@ def ours(hierarchy):
 
 
 def test_lora_in_memory_in_a_folder_and_in_generate(base, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
     torch.manual_seed(0)
     plain = loaded(base)
     settings = LoraConfig(
@@ -62,6 +66,8 @@ def test_lora_in_memory_in_a_folder_and_in_generate(base, tmp_path):
 
 
 def test_an_adapter_that_is_in_no_layer_is_refused(base):
+    from peft import PromptTuningConfig, get_peft_model
+
     settings = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     with pytest.raises(HierspecError, match="learns a prompt"):
         Hierarchy(get_peft_model(loaded(base), settings))
