@@ -86,7 +86,7 @@ _HEAD = (
 
 
 def _row(cell: TemperatureRecord, record: MethodRecord) -> list[str]:
-    found = record.summed
+    found = record.final_summary
     ms, over = found.ms_per_token, found.speedup
     best, overhead = found.speedup_over_best_transformers, found.overhead_ms_per_token
     text = equality(cell, record).plain
@@ -98,7 +98,7 @@ def _row(cell: TemperatureRecord, record: MethodRecord) -> list[str]:
         short(record.configuration),
         f"{ms.median:.2f} ± {ms.standard_error:.2f}",
         f"{found.tokens_per_second:.0f}",
-        over.formatted() if over else "",
+        over.format() if over else "",
         f"{best.median:.2f}×" if best else "",
         _number(found.mean_acceptance_length),
         _number(overhead and overhead.median),
@@ -117,11 +117,11 @@ def _comparisons(records: Sequence[MethodRecord]) -> list[str]:
     out = []
     singles = [named[name] for name in ("branch", "speculative") if name in named]
     if singles:
-        single = min(singles, key=lambda record: record.summed.ms_per_token.median)
+        single = min(singles, key=lambda record: record.final_summary.ms_per_token.median)
         for name in ("hierarchy", "planned"):
             if name in named:
                 found = ratio(_times(single), _times(named[name]))
-                out.append(f"{name} over the best single draft ({single.name}) {found.formatted()}")
+                out.append(f"{name} over the best single draft ({single.name}) {found.format()}")
     return out
 
 

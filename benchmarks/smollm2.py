@@ -123,20 +123,22 @@ def _aims(cell: TemperatureRecord) -> list[tuple[str, dict[str, Any] | None, flo
 
 
 def _ms(method: MethodRecord) -> float:
-    return method.summed.ms_per_token.median
+    return method.final_summary.ms_per_token.median
 
 
 def _ratio(slow: MethodRecord | None, fast: MethodRecord | None) -> dict[str, Any] | None:
     if slow is None or fast is None:
         return None
-    found = summary.paired(slow.runs, fast.runs)
+    found = summary.paired_speedup(slow.runs, fast.runs)
     return None if found is None else found.to_dict()
 
 
 def lengths(data: BenchResults) -> dict[str, dict[str, float | None]]:
     """Tokens a call of the target, by temperature and method."""
     return {
-        f"{cell.temperature:g}": {m.name: m.summed.mean_acceptance_length for m in cell.measured}
+        f"{cell.temperature:g}": {
+            m.name: m.final_summary.mean_acceptance_length for m in cell.measured
+        }
         for cell in data.cells
     }
 

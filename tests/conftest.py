@@ -53,6 +53,6 @@ def tiny_family(tmp_path_factory):
 def small_buffer():
     """Memory is read for the roofline; how fast is of no interest here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hierspec.bench.roofline._BUFFER", 1 << 16)
-        patch.setattr("hierspec.bench.roofline._SECONDS", 0.0)
+        patch.setattr("hierspec.bench.roofline._BUFFER_BYTES", 1 << 16)
+        patch.setattr("hierspec.bench.roofline._MIN_SECONDS", 0.0)
         yield

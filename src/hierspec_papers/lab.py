@@ -14,7 +14,7 @@ from typing import Any
 
 from hierspec.bench.methods.base import Method, Request, Run, Unavailable
 from hierspec.bench.methods.ours import BenchModels
-from hierspec.bench.turns import interleaved
+from hierspec.bench.turns import run_interleaved
 from hierspec.config.schema import TargetConfig
 from hierspec.config.target import target_config
 from hierspec.errors import HierspecError
@@ -186,7 +186,7 @@ class Lab:
         request = Request(self.max_new_tokens, temperature, self.seed)
         by_method: list[list[dict[str, Any]] | str] = [[] for _ in methods]
         total = max(1, len(methods) * len(self.prompts))
-        for done, (_, index, run) in enumerate(interleaved(methods, self.prompts, request), 1):
+        for done, (_, index, run) in enumerate(run_interleaved(methods, self.prompts, request), 1):
             self.report(stage, min(1.0, done / total))
             if isinstance(run, Unavailable):
                 by_method[index] = str(run)

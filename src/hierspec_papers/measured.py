@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.bench.method_records import PROMPTS_OF_AN_INTERVAL, PairedRatio
+from hierspec.bench.method_records import MIN_PROMPTS_FOR_INTERVAL, PairedRatio
 from hierspec.bench.methods.base import Run, Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.summary import ratio
@@ -99,7 +99,7 @@ class Measured:
     def interval(self) -> tuple[float, float | None, float | None]:
         """The speed-up's cells, :data:`INTERVAL`; ends are ``None`` for fewer than five prompts."""
         speedup = self.speedup
-        return (speedup.median, *speedup.ends)
+        return (speedup.median, *speedup.bounds)
 
     @property
     def half_width(self) -> float:
@@ -215,7 +215,7 @@ def notes(lab: Lab) -> tuple[str, ...]:
         "each, "
         + (
             "with its 95 % bootstrap interval."
-            if count >= PROMPTS_OF_AN_INTERVAL
+            if count >= MIN_PROMPTS_FOR_INTERVAL
             else "too few for an interval."
         ),
         *model_notes(lab),

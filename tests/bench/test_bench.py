@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hierspec import TargetConfig, cli
 from hierspec.bench import correctness, memory, results, roofline, spec_bench, summary
-from hierspec.bench.chats import in_turn
+from hierspec.bench.chats import round_robin
 from hierspec.bench.method_records import LevelCounters, RunRecord
 from hierspec.bench.methods import grids
 from hierspec.bench.methods.base import Request, Unavailable
@@ -81,7 +81,7 @@ def bench(models, entries, path=None, temperatures=(0.0,), overwrite=False, **mo
         tune_tokens=4,
         **more,
     )
-    data = results.begin(path, results.make(settings, {"cpu": "here"}), overwrite)
+    data = results.resume(path, results.make(settings, {"cpu": "here"}), overwrite)
     return Bench(models, settings, [plain, *entries], PROMPTS, TUNING, data, path=path)
 
 
@@ -226,10 +226,9 @@ def test_other_settings_are_refused_by_name(written, command, capsys, tmp_path):
 
 def test_a_file_without_a_measurement_binds_nobody(tmp_path):
     path = tmp_path / "r.json"
-    results.begin(path, results.make(BenchSettings(target="mistyped"), {}))
+    results.write(path, results.make(BenchSettings(target="mistyped"), {}))
     fresh = results.make(BenchSettings(target="right"), {})
-    assert results.begin(path, fresh) is fresh
-    assert json.loads(path.read_text())["settings"]["target"] == "right"
+    assert results.resume(path, fresh) is fresh
 
 
 def test_answers_need_the_prompts_that_were_measured(written, tmp_path, capsys):
@@ -367,7 +366,7 @@ def test_a_bench_whose_time_is_over_sums_up_what_it_has(models, tmp_path):
     for number, temperature in enumerate((0, 1)):
         for record in methods_of(data, number).values():
             assert len(record.runs) == 1
-            assert record.summed.ms_per_token.n == 1
+            assert record.final_summary.ms_per_token.n == 1
         said = f"temperature {temperature}: stopped after 1 of {len(PROMPTS)} prompts"
         assert any(note.startswith(said) for note in data.notes)
 
@@ -598,7 +597,7 @@ def test_scores_of_masked_ids_leave_the_tolerance_finite():
         def score(self, queries):
             return torch.tensor([0.0, -5.0, -math.inf]).expand(queries[0].num_rows, 3)
 
-    expected = correctness._FINE_STEPS * torch.finfo(torch.float32).eps * 5
+    expected = correctness._FINE_ROUNDING_STEPS * torch.finfo(torch.float32).eps * 5
     assert correctness.tolerance(Masked(), [0]) == pytest.approx(expected)
     assert correctness.gap(Masked(), [0], [0], [1]) == 5.0
     assert correctness.gap(Masked(), [0], [0], [2]) is None
@@ -642,9 +641,9 @@ def test_deviations_allow_for_few_values():
     for count, t in ((4, 5.841), (16, 2.947)):
         signs = [(-1) ** i * math.sqrt((count - 1) / count) for i in range(count)]
         shift = t / math.sqrt(count)
-        assert summary.deviation([shift + sign for sign in signs]) == pytest.approx(2.576, abs=0.06)
-    assert summary.deviation([0.3]) == 0.0
-    assert summary.deviation([0.0, 0.0]) == 0.0
+        assert summary.z_score([shift + sign for sign in signs]) == pytest.approx(2.576, abs=0.06)
+    assert summary.z_score([0.3]) == 0.0
+    assert summary.z_score([0.0, 0.0]) == 0.0
 
 
 def runs_by_hand():
@@ -714,7 +713,7 @@ def test_what_a_call_of_each_level_costs(models):
     assert memory.weight_bytes(Fake("x", fixed)) is None
     assert memory.level_parameters(Fake("x", fixed)) is None
     # The embedding (96 × 32) is a table apart: a token reads one row of it.
-    assert roofline.read_per_token(models) == 4 * (whole - 96 * 32)
+    assert roofline.weight_bytes_per_token(models) == 4 * (whole - 96 * 32)
 
 
 def test_memory_sees_what_a_run_takes():
@@ -792,8 +791,7 @@ def test_batches_leave_out_who_has_none(models):
     with pytest.raises(Unavailable, match="--batch-size 1"):
         run_group(Fake("x", fixed), PROMPTS, Request(2))
     assert data.notes == [
-        "tuned on batches of 1, measured on batches of 3: --tune-prompts 3 tunes on such as are "
-        "measured"
+        "tuned on batches of 1, measured on batches of 3: --tune-prompts 3 tunes on equal batches"
     ]
 
 
@@ -868,7 +866,11 @@ def test_spec_bench_questions_are_taken_from_each_category_in_turn(tmp_path):
     assert [(one.id, one.prompt) for one in read] == [
         (81, "Compose."), (82, "Describe."), (301, "Translate."),
     ]  # fmt: skip
-    assert [one.id for one in in_turn(read, lambda question: question.category)] == [81, 301, 82]
+    assert [one.id for one in round_robin(read, lambda question: question.category)] == [
+        81,
+        301,
+        82,
+    ]
     path.write_text(json.dumps({"prompt": "x"}))
     assert spec_bench.read(path) is None
 

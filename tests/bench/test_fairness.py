@@ -26,12 +26,12 @@ from hierspec.bench.tuning import tune
 from hierspec.bench.turns import (
     balanced_rounds,
     grouped,
-    interleaved,
     repeated,
+    run_in_turns,
+    run_interleaved,
     tuning_groups,
     tuning_notes,
     turn_order,
-    turns,
 )
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.presets.registry import PRESETS
@@ -69,7 +69,7 @@ def test_orders_depend_on_the_seed_and_on_the_cycle():
 
 
 def taken(start=0, broken=(), **more):
-    """What :func:`turns` gives, and what the methods were asked."""
+    """What :func:`run_in_turns` gives, and what the methods were asked."""
     log = []
 
     def write(name):
@@ -81,7 +81,7 @@ def taken(start=0, broken=(), **more):
         return breaks
 
     methods = [Fake(name, write(name), log) for name in NAMES]
-    found = turns(methods, grouped(PROMPTS, 1), Request(2, seed=10), start, **more)
+    found = run_in_turns(methods, grouped(PROMPTS, 1), Request(2, seed=10), start, **more)
     return [(group, NAMES[which]) for group, which, _ in found], log
 
 
@@ -116,7 +116,7 @@ def test_warming_up_takes_no_run_that_counts():
         assert warm == [((77,) if more else (4,), 15)] * 3
         assert counted.isdisjoint(warm)
     log = []
-    alone = interleaved([Fake("a", fixed, log)], [[9]], Request(2, seed=3))
+    alone = run_interleaved([Fake("a", fixed, log)], [[9]], Request(2, seed=3))
     assert [which for _, which, _ in alone] == [0]
     assert log == [("a", (9,), 4), ("a", (9,), 3)]
 

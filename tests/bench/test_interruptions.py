@@ -107,7 +107,7 @@ def timed(run):
 MOMENTS = {
     "tuning": ("hierspec.bench.turns:run_group", 5),
     "tuned": ("hierspec.bench.run:tune", 1),
-    "measuring": ("hierspec.bench.run:_recorded", 4),
+    "measuring": ("hierspec.bench.run:_run_record", 4),
     "measured": ("hierspec.bench.run:MethodCell.judge", 1),
     "checking": ("hierspec.bench.summary:summary", 2),
     "compared": ("hierspec.bench.run:MethodCell._compare_with_transformers", 1),
@@ -149,7 +149,7 @@ def test_before_anything_is_measured(command, monkeypatch, tmp_path, capsys):
     assert told(capsys) == NOTHING
     assert not path.exists()
     monkeypatch.undo()
-    interrupt(monkeypatch, "hierspec.bench.run:_recorded", 4)
+    interrupt(monkeypatch, "hierspec.bench.run:_run_record", 4)
     assert cli.run(argv) == 130
     before = path.read_bytes()
     for more, says in (([], GOES_ON), (["--overwrite"], NOTHING)):

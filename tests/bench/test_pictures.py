@@ -129,9 +129,9 @@ def ratio(median, low95, high95, n=9):
 def test_an_interval_takes_five_prompts():
     assert ratio(1.2, 1.2, 1.2).interval is None
     assert ratio(1.2, 1.1, 1.3).interval == (1.1, 1.3)
-    assert ratio(1.2, 1.1, 1.3, n=5).formatted() == "1.20× [1.10, 1.30]"
+    assert ratio(1.2, 1.1, 1.3, n=5).format() == "1.20× [1.10, 1.30]"
     assert ratio(1.2, 1.1, 1.3, n=4).interval is None
-    assert ratio(1.2, 1.1, 1.3, n=4).formatted() == "1.20×"
+    assert ratio(1.2, 1.1, 1.3, n=4).format() == "1.20×"
     plain = method(results(), "plain")
     assert plain.summary.speedup is None
     assert plain.median_speedup == 1.0

@@ -282,7 +282,7 @@ def test_the_list_is_as_wide_as_it_is_told(columns, monkeypatch, capsys):
 
 def test_the_roofline_is_the_best_of_samples_spread_over_the_run(tiny_family, monkeypatch):
     speeds = iter([3e9, 5e9, 4e9, 2e9, 1e9])
-    monkeypatch.setattr(roofline, "fastest_read", lambda device: next(speeds))
+    monkeypatch.setattr(roofline, "best_bandwidth", lambda device: next(speeds))
     settings = BenchSettings(
         target="tiny", temperatures=(0.0, 1.0), max_new_tokens=2, num_prompts=1
     )
@@ -295,14 +295,14 @@ def test_the_roofline_is_the_best_of_samples_spread_over_the_run(tiny_family, mo
     assert found.ms_per_token == pytest.approx(1e3 * found.weight_bytes / 5e9)
     assert "the best of 5 samples of memory's bandwidth" in shown(data)
     # Files of before hold one sample, which counts.
-    monkeypatch.setattr(roofline, "fastest_read", lambda device: 6e9)
+    monkeypatch.setattr(roofline, "best_bandwidth", lambda device: 6e9)
     kept = {key: value for key, value in found.to_dict().items() if key != "samples"}
     assert roofline.roofline(models, 1, Roofline(**kept)).samples == [5e9, 6e9]
 
 
 def test_a_read_is_the_fastest_of_its_tries(monkeypatch):
-    monkeypatch.setattr(roofline, "_reads", lambda device: [1.0, 4.0, 2.0])
-    assert roofline.fastest_read(None) == 4.0  # type: ignore[arg-type]
+    monkeypatch.setattr(roofline, "_bandwidth_samples", lambda device: [1.0, 4.0, 2.0])
+    assert roofline.best_bandwidth(None) == 4.0  # type: ignore[arg-type]
     assert roofline.bandwidth(None) == 2.0  # type: ignore[arg-type]
 
 

@@ -169,7 +169,7 @@ def _deterministic_chats(page: str) -> list[Claim]:
     calls = found["ms_of_a_call"]
 
     def said(one: dict[str, Any]) -> str:
-        return PairedRatio.model_validate(one).formatted()
+        return PairedRatio.model_validate(one).format()
 
     return [
         Claim(
@@ -445,9 +445,9 @@ def _alone(drafter: str) -> list[str]:
     """Of a drafter alone in the main bench: gain and tokens a call, by temperature."""
     found: list[str] = []
     for temperature, file in EVERY.items():
-        summed = method(file, temperature, f"alone-{drafter}").summed
+        summed = method(file, temperature, f"alone-{drafter}").final_summary
         assert summed.speedup is not None
-        found += [summed.speedup.formatted(), f"{summed.mean_acceptance_length:.2f}"]
+        found += [summed.speedup.format(), f"{summed.mean_acceptance_length:.2f}"]
     return found
 
 

@@ -38,18 +38,18 @@ def method(file: str, temperature: float, name: str) -> MethodRecord:
 
 def speedup(file: str, temperature: float, name: str) -> str:
     """Over plain decoding, as in ``2.68× [2.22, 3.35]``."""
-    found = method(file, temperature, name).summed.speedup
+    found = method(file, temperature, name).final_summary.speedup
     assert found is not None
-    return found.formatted()
+    return found.format()
 
 
 def over_best_single(file: str, temperature: float, name: str) -> str:
     """Over the single draft whose median time is the least, paired per prompt."""
     (cell,) = (cell for cell in bench(file).cells if cell.temperature == temperature)
     singles = [one for one in cell.measured if one.name in ("branch", "speculative")]
-    single = min(singles, key=lambda one: one.summed.ms_per_token.median)
+    single = min(singles, key=lambda one: one.final_summary.ms_per_token.median)
     found: PairedRatio = ratio(_times(single), _times(method(file, temperature, name)))
-    return found.formatted()
+    return found.format()
 
 
 def _times(record: MethodRecord) -> list[float]:
@@ -61,9 +61,9 @@ def cells(name: str, methods: dict[float, str] | None = None, file: str = "0.2")
     out = []
     for temperature in (0.0, 1.0):
         chosen = (methods or {}).get(temperature, name)
-        found = method(file, temperature, chosen).summed
+        found = method(file, temperature, chosen).final_summary
         assert found.speedup is not None
-        out.append(f"{found.ms_per_token.median:.1f} · {found.speedup.formatted()}")
+        out.append(f"{found.ms_per_token.median:.1f} · {found.speedup.format()}")
     return out
 
 
@@ -72,7 +72,9 @@ def fastest_of_transformers() -> list[str]:
     names = {}
     for cell in bench("0.2").cells:
         ways = [one for one in cell.measured if one.name.startswith("transformers-")]
-        names[cell.temperature] = min(ways, key=lambda one: one.summed.ms_per_token.median).name
+        names[cell.temperature] = min(
+            ways, key=lambda one: one.final_summary.ms_per_token.median
+        ).name
     return cells("", names)
 
 
@@ -87,7 +89,7 @@ def overheads(temperature: float, machine: str, files: Iterable[str]) -> str:
             continue
         for cell in bench(name).cells:
             if cell.temperature == temperature:
-                found = {one.name: one.summed.overhead_ms_per_token for one in cell.measured}
+                found = {one.name: one.final_summary.overhead_ms_per_token for one in cell.measured}
                 values += [found[key].median for key in ("hierarchy", "planned") if found.get(key)]
     return f"{min(values):.2f}–{max(values):.2f}"
 
@@ -200,7 +202,7 @@ def near_ties() -> tuple[int, int, int]:
             for one in cell.measured:
                 if one.group == "peer" or one.name == "plain":
                     continue
-                found = cell.compared(one)
+                found = cell.compare(one)
                 all_runs, equal = all_runs + found.runs, equal + found.equal
                 ties += found.near_ties
     return all_runs, equal, ties
@@ -218,7 +220,7 @@ def chats_ties(file: str) -> tuple[int, int, int]:
     """Greedy runs of ours on the released model: all, equal to plain decoding, near-ties."""
     (cell,) = (cell for cell in bench(file).cells if cell.greedy)
     own = [one for one in cell.measured if one.group != "peer" and one.name != "plain"]
-    found = [cell.compared(one) for one in own]
+    found = [cell.compare(one) for one in own]
     return (
         sum(one.runs for one in found),
         sum(one.equal for one in found),
@@ -228,7 +230,7 @@ def chats_ties(file: str) -> tuple[int, int, int]:
 
 def by_domain(temperature: float, file: str) -> str:
     """The planned hierarchy's speed-ups, as in ``chat 2.1×, code 2.2×``."""
-    found = method(file, temperature, "planned").summed.by_category
+    found = method(file, temperature, "planned").final_summary.by_category
     return ", ".join(f"{name.replace('_', ' ')} {one.speedup:.1f}×" for name, one in found.items())
 
 
@@ -242,7 +244,7 @@ def _rows(rows: dict[str, str], file: str) -> list[Claim]:
 
 def _plain_row(begins: str, file: str) -> Claim:
     def figures() -> list[str]:
-        found = [method(file, t, "plain").summed.ms_per_token.median for t in (0.0, 1.0)]
+        found = [method(file, t, "plain").final_summary.ms_per_token.median for t in (0.0, 1.0)]
         return [f"{ms:.1f}" for ms in found]
 
     return Claim(MEASURED, begins + " | {} · 1× | {} · 1× |", figures)
@@ -281,7 +283,7 @@ def _both_temperatures(
     """A claim for each row, by the method it is about, and one for plain decoding's."""
 
     def times() -> list[float]:
-        return [method(EVERY[t], t, "plain").summed.ms_per_token.median for t in EVERY]
+        return [method(EVERY[t], t, "plain").final_summary.ms_per_token.median for t in EVERY]
 
     every = (
         Claim(page, f"{row} {{}} | {{}} |", lambda name=name: [cell(name, t) for t in EVERY])
@@ -292,16 +294,16 @@ def _both_temperatures(
 
 def _cell(name: str, temperature: float) -> str:
     """As in ``7.3 · 2.65× [2.50, 2.84] · 13.5``."""
-    found = method(EVERY[temperature], temperature, name).summed
+    found = method(EVERY[temperature], temperature, name).final_summary
     length = found.mean_acceptance_length
     assert found.speedup is not None
-    return f"{found.ms_per_token.median:.1f} · {found.speedup.formatted()} · {length:.1f}"
+    return f"{found.ms_per_token.median:.1f} · {found.speedup.format()} · {length:.1f}"
 
 
 def every_settings() -> tuple[object, ...]:
     """Prompts, their domains, tokens of an answer."""
     settings = bench(EVERY[0.0]).settings
-    domains = method(EVERY[0.0], 0.0, "planned").summed.by_category
+    domains = method(EVERY[0.0], 0.0, "planned").final_summary.by_category
     assert settings.num_prompts == len(method(EVERY[1.0], 1.0, "planned").runs)
     return settings.num_prompts, words(len(domains)), settings.max_new_tokens
 
@@ -338,8 +340,8 @@ def _over(
     (cell,) = (one for one in bench(files[temperature]).cells if one.temperature == temperature)
     names = {slow} if isinstance(slow, str) else set(slow)
     some = [one for one in cell.measured if one.name in names]
-    best = min(some, key=lambda one: one.summed.ms_per_token.median)
-    return ratio(_times(best), _times(method(files[temperature], temperature, fast))).formatted()
+    best = min(some, key=lambda one: one.final_summary.ms_per_token.median)
+    return ratio(_times(best), _times(method(files[temperature], temperature, fast))).format()
 
 
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")

@@ -24,8 +24,8 @@ from hierspec.errors import HierspecError
 from hierspec.utils.prompts import KEYS, apply_chat
 
 COMPLETE = "Complete this Python function:\n\n"
-_MT_BENCH = "mt_bench"  # Spec-Bench keeps MT-Bench's own categories, and names its other tasks
-_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
+_MT_BENCH = "mt_bench"  # Spec-Bench keeps its eight categories, and names the other tasks
+SPEC_BENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 
 T = TypeVar("T")
 Message = Mapping[str, str]
@@ -38,13 +38,13 @@ class Chat:
 
     Attributes:
         category: within the domain; chats of one domain take turns by it.
-        before: messages before the first turn, answers included.
+        history: messages before the first turn, answers included.
         turns: the user's messages.
     """
 
     domain: str
     category: str
-    before: tuple[Message, ...]
+    history: tuple[Message, ...]
     turns: tuple[str, ...]
 
 
@@ -57,10 +57,10 @@ class ChatTurn:
 
 
 def read(path: Path) -> tuple[list[Chat], dict[str, Any]]:
-    """Read the chats of a file or a folder, and what identifies it: ``file`` and ``sha256``.
+    """Read the chats of a file or a folder; return them, and its ``file`` name and ``sha256``.
 
     Raises:
-        HierspecError: there are no chats, or a line holds none; names file and line.
+        HierspecError: there are no chats, or a line is not one; names file and line.
     """
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
@@ -80,21 +80,21 @@ def read(path: Path) -> tuple[list[Chat], dict[str, Any]]:
                 chats.append(_chat(line, file.stem, f"{file}, line {number}"))
     if not chats:
         raise HierspecError(f"{path} holds no prompt")
-    by_category = in_turn(chats, lambda chat: chat.category)
-    chats = in_turn(by_category, lambda chat: chat.domain)
+    by_category = round_robin(chats, lambda chat: chat.category)
+    chats = round_robin(by_category, lambda chat: chat.domain)
     return chats, {"file": path.name, "sha256": digest.hexdigest()}
 
 
-def in_turn(rows: Sequence[T], group: Callable[[T], str]) -> list[T]:
+def round_robin(rows: Sequence[T], group: Callable[[T], str]) -> list[T]:
     """Order rows as the first of each group, then the second of each, and so on.
 
-    Files are sorted by their groups, and the first few rows would all be of one kind.
+    Files are often sorted by group, so that their first rows would all be of one kind.
     """
     groups: dict[str, list[T]] = {}
     for row in rows:
         groups.setdefault(group(row), []).append(row)
     rounds = itertools.zip_longest(*groups.values())
-    return [row for each in rounds for row in each if row is not None]
+    return [row for row in itertools.chain.from_iterable(rounds) if row is not None]
 
 
 def choose(
@@ -103,7 +103,7 @@ def choose(
     """Return turns of the first chats to measure on, and first turns of later ones to tune on.
 
     Args:
-        profiling: how many of the latter to return at least, if there are so many.
+        profiling: the least number of turns to tune on, where there are enough chats.
 
     Raises:
         HierspecError: there are too few chats.
@@ -112,13 +112,13 @@ def choose(
     rest = iter(chats)
     while len(turns) < measured and (chat := next(rest, None)) is not None:
         turns += [ChatTurn(chat, number) for number in range(len(chat.turns))]
-    others = [ChatTurn(chat, 0) for chat in itertools.islice(rest, max(tuning, profiling))]
-    if len(turns) < measured or len(others) < tuning:
+    tuning_turns = [ChatTurn(chat, 0) for chat in itertools.islice(rest, max(tuning, profiling))]
+    if len(turns) < measured or len(tuning_turns) < tuning:
         raise HierspecError(
             f"there are {len(chats)} chats, too few for {measured} prompts to measure on and "
             f"{tuning} others to tune on: lower --num-prompts or --tune-prompts"
         )
-    return turns[:measured], others
+    return turns[:measured], tuning_turns
 
 
 def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: Answer) -> list[list[int]]:
@@ -127,11 +127,11 @@ def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: Answer) -> list
     Args:
         answer: called once for every turn that another one follows.
     """
-    found: list[list[int]] = []
+    encoded: list[list[int]] = []
     answers: dict[tuple[int, int], str] = {}
     for turn in turns:
         chat = turn.chat
-        messages = list(chat.before)
+        messages = list(chat.history)
         for number in range(turn.number):
             messages.append({"role": "user", "content": chat.turns[number]})
             key = id(chat), number
@@ -139,53 +139,54 @@ def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: Answer) -> list
                 answers[key] = answer(apply_chat(tokenizer, messages))
             messages.append({"role": "assistant", "content": answers[key]})
         messages.append({"role": "user", "content": chat.turns[turn.number]})
-        found.append(apply_chat(tokenizer, messages))
-    return found
+        encoded.append(apply_chat(tokenizer, messages))
+    return encoded
 
 
-def _chat(line: str, stem: str, where: str) -> Chat:
+def _chat(line: str, stem: str, location: str) -> Chat:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise HierspecError(f"{where}: not JSON ({error})") from None
+        raise HierspecError(f"{location}: not JSON ({error})") from None
     if isinstance(row, str) and row:
         return Chat(stem, "", (), (row,))
     if not isinstance(row, Mapping):
-        raise HierspecError(f"{where}: a chat is an object or a text")
+        raise HierspecError(f"{location}: a chat is an object or a text")
     category = str(row.get("category", ""))
     domain = str(row.get("domain") or stem)
     if "question_id" in row and "domain" not in row:
-        domain = category if category in _TASKS else _MT_BENCH
+        domain = category if category in SPEC_BENCH_TASKS else _MT_BENCH
     if "messages" in row:
-        before, turns = _messages(row["messages"], where)
+        history, turns = _messages(row["messages"], location)
     else:
-        before, turns = (), _turns(row, where)
-    return Chat(domain, category, before, turns)
+        history, turns = (), _turns(row, location)
+    return Chat(domain, category, history, turns)
 
 
-def _messages(value: Any, where: str) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+def _messages(value: Any, location: str) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     is_valid = isinstance(value, list) and value and all(
-        isinstance(each, Mapping)
-        and isinstance(each.get("role"), str)
-        and isinstance(each.get("content"), str)
-        for each in value
+        isinstance(message, Mapping)
+        and isinstance(message.get("role"), str)
+        and isinstance(message.get("content"), str)
+        for message in value
     )  # fmt: skip
     if not is_valid or value[-1]["role"] != "user":
         raise HierspecError(
-            f'{where}: messages must be a list of {{"role": …, "content": …}}, the last the user\'s'
+            f'{location}: messages must be a list of {{"role": …, "content": …}}, '
+            "the last the user's"
         )
     return tuple(value[:-1]), (value[-1]["content"],)
 
 
-def _turns(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
+def _turns(row: Mapping[str, Any], location: str) -> tuple[str, ...]:
     key = next((key for key in KEYS if key in row), None)
     if key is None:
-        found = ", ".join(map(str, row)) or "none"
-        raise HierspecError(f"{where}: needs messages, {', '.join(KEYS)}; found {found}")
+        keys = ", ".join(map(str, row)) or "none"
+        raise HierspecError(f"{location}: needs messages, {', '.join(KEYS)}; found {keys}")
     value = row[key]
     turns = value if key == "turns" and isinstance(value, list) else [value]
     if not turns or not all(isinstance(turn, str) and turn for turn in turns):
-        raise HierspecError(f"{where}: {key} must be text of at least one character")
+        raise HierspecError(f"{location}: {key} must be text of at least one character")
     if "entry_point" in row:
         turns = [COMPLETE + turn for turn in turns]
     return tuple(turns)

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 import torch
 
 from hierspec.bench.method_records import LikelihoodSummary
-from hierspec.bench.summary import deviation
+from hierspec.bench.summary import z_score
 from hierspec.core.context import Context
 from hierspec.lm.base import LanguageModel, Query
 from hierspec.lm.encoder_decoder import opening
 
-MOST_DEVIATION = 3.0  # of the paired differences: 0.3 % of sound methods lie outside
-MOST_LAW_DEVIATION = 4.0  # of all tokens against the law itself: 0.006 %
+MAX_PAIRED_Z = 3.0  # of the paired differences: 0.3 % of sound methods lie outside
+MAX_LAW_Z = 4.0  # of all tokens against the law itself: 0.006 %
 # The error that rounding may cause in a score, in steps of the data type at the size of the largest
 # score: a coarse type rounds the score itself, a fine one shows what many layers add up.
-_STEPS = {torch.bfloat16: 4.0, torch.float16: 4.0}
-_FINE_STEPS = 32.0
-_LEAST = 1e-9  # nats: replaces the deviation 0 of outputs without chance; above rounding
+_ROUNDING_STEPS = {torch.bfloat16: 4.0, torch.float16: 4.0}
+_FINE_ROUNDING_STEPS = 32.0
+_MIN_DEVIATION = 1e-9  # nats: replaces the deviation 0 of outputs without chance; above rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ def scores(model: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> t
     """Compute the target's scores [len(ids), V] for each token of ``ids``, given all before it."""
     slot = model.open()
     try:
-        begun, source = opening(model, prompt)
-        context = Context([*begun, *ids], source=source)
-        return model.score([Query(slot, context, len(begun))])[: len(ids)]
+        prefix, source = opening(model, prompt)
+        context = Context([*prefix, *ids], source=source)
+        return model.score([Query(slot, context, len(prefix))])[: len(ids)]
     finally:
         model.close(slot)
 
@@ -81,7 +81,10 @@ def likelihood(
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Find where two outputs part, the end of one included; ``None`` if they are equal."""
+    """Return the first position where two outputs differ, or ``None`` if they are equal.
+
+    Where one output is the beginning of the other, that is the end of the shorter one.
+    """
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return i
@@ -91,19 +94,18 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 def gap(
     model: LanguageModel, prompt: Sequence[int], plain: Sequence[int], ids: Sequence[int]
 ) -> float | None:
-    """Measure how close the call was where two outputs differ first.
+    """Measure how far below the best score the lower of the first differing tokens is.
 
-    The less likely of the two tokens is so far below the best one, in logits of one teacher-forced
-    pass: near 0 where the two best scores tie, and rounding
+    In logits of one teacher-forced pass: near 0 where the two best scores tie, so that rounding
     decides. ``None``: the outputs are equal, or one merely ends sooner, or the target gives one of
     the tokens a score of −∞.
     """
-    at = first_difference(plain, ids)
-    if at is None or at >= min(len(plain), len(ids)):
+    position = first_difference(plain, ids)
+    if position is None or position >= min(len(plain), len(ids)):
         return None
-    row = scores(model, prompt, plain[: at + 1])[at].double()
-    found = float(row.max() - min(row[plain[at]], row[ids[at]]))
-    return found if math.isfinite(found) else None  # a results file holds finite numbers alone
+    row = scores(model, prompt, plain[: position + 1])[position].double()
+    difference = float(row.max() - min(row[plain[position]], row[ids[position]]))
+    return difference if math.isfinite(difference) else None  # a results file has no infinity
 
 
 def tolerance(
@@ -115,32 +117,32 @@ def tolerance(
         dtype: default: the model's own.
     """
     backend = getattr(getattr(model, "cache_owner", None), "backend", None)
-    own = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
-    chosen: torch.dtype = dtype or own
-    found = scores(model, prompt[:-1] or prompt, prompt[-1:])
-    size = float(found.nan_to_num(0.0, 0.0, 0.0).abs().max())  # ids that a model masks have −∞
-    return _STEPS.get(chosen, _FINE_STEPS) * torch.finfo(chosen).eps * max(1.0, size)
+    own_dtype = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
+    used: torch.dtype = dtype or own_dtype
+    row = scores(model, prompt[:-1] or prompt, prompt[-1:])
+    size = float(row.nan_to_num(0.0, 0.0, 0.0).abs().max())  # ids that a model masks have −∞
+    return _ROUNDING_STEPS.get(used, _FINE_ROUNDING_STEPS) * torch.finfo(used).eps * max(1.0, size)
 
 
 def law_test(
-    found: Sequence[Likelihood], plain: Sequence[Likelihood], is_plain: bool = False
+    outputs: Sequence[Likelihood], plain: Sequence[Likelihood], is_plain: bool = False
 ) -> LikelihoodSummary:
     """Test a method's outputs against plain sampling's, and against the target's distribution.
 
-    Two tests. *Paired*: per prompt, the mean log-probability a token, less plain sampling's on the
-    same prompt. *Law*: all tokens' surplus over its standard deviation, which takes the conditional
-    distributions for granted instead of a second sample, so it sees far less noise. Either one far
-    outside what chance allows makes ``within_noise`` false.
+    Two tests. *Paired*: the mean log-probability a token, less plain sampling's on the same prompt,
+    over prompts. *Law*: all tokens' surplus over its standard deviation; it compares with the
+    target's own distributions instead of a second sample, and so is far less noisy.
+    ``within_noise`` is false where either lies far outside what chance allows.
     """
-    differences = [a.per_token - b.per_token for a, b in zip(found, plain, strict=True)]
+    differences = [a.per_token - b.per_token for a, b in zip(outputs, plain, strict=True)]
     count = len(differences)
-    standard_deviation = math.sqrt(sum(output.variance for output in found))
-    law_z = sum(output.surplus for output in found) / max(standard_deviation, _LEAST)
-    paired_ok = is_plain or count < 2 or abs(deviation(differences)) <= MOST_DEVIATION
+    standard_deviation = math.sqrt(sum(output.variance for output in outputs))
+    law_z = sum(output.surplus for output in outputs) / max(standard_deviation, _MIN_DEVIATION)
+    paired_ok = is_plain or count < 2 or abs(z_score(differences)) <= MAX_PAIRED_Z
     return LikelihoodSummary(
-        mean=statistics.fmean(output.per_token for output in found),
+        mean=statistics.fmean(output.per_token for output in outputs),
         difference_from_plain=statistics.fmean(differences),
         standard_error=statistics.stdev(differences) / math.sqrt(count) if count > 1 else None,
         law_z=law_z,
-        within_noise=paired_ok and abs(law_z) <= MOST_LAW_DEVIATION,
+        within_noise=paired_ok and abs(law_z) <= MAX_LAW_Z,
     )

@@ -32,25 +32,25 @@ def joint_law(
     (top-k): k^length cells, about k^(length−1) rows of the target.
     """
     model = hierarchy.root.model
-    begun, source = opening(model, prompt)
+    prefix, source = opening(model, prompt)
     law: dict[Tokens, float] = {(): 1.0}
     for _ in range(length):
-        grown: dict[Tokens, float] = {}
+        longer: dict[Tokens, float] = {}
         slot = model.open()
         for tokens, mass in law.items():
-            context = Context([*begun, *tokens], source=source)
+            context = Context([*prefix, *tokens], source=source)
             # One slot for the whole tree: rewinding to the shared beginning is the cache's work.
             slot.forget_committed()
             scores = model.score([Query(slot, context, len(context))])
-            job = ScoreRows(params, context, len(context), 1, len(begun), model.vocab_size)
-            (row,) = distributions([job], scores)
+            rows = ScoreRows(params, context, len(context), 1, len(prefix), model.vocab_size)
+            (row,) = distributions([rows], scores)
             if isinstance(row, DenseDistributions):
                 for token in row.probs[0].nonzero().flatten().tolist():
-                    grown[(*tokens, token)] = mass * float(row.probs[0, token])
+                    longer[(*tokens, token)] = mass * float(row.probs[0, token])
             else:
-                grown[(*tokens, row.rows(0, 1).ids[0])] = mass  # type: ignore[union-attr]
+                longer[(*tokens, row.rows(0, 1).ids[0])] = mass  # type: ignore[union-attr]
         model.close(slot)
-        law = grown
+        law = longer
     return law
 
 
@@ -94,27 +94,27 @@ def chi_square(
 
     The log p-value comes from the Wilson–Hilferty cube-root normal approximation (1931), good to
     a few per cent of log p for ten degrees of freedom and more. Outcomes of probability 0 that
-    were seen give log10 p = −inf.
+    occurred give log10 p = −inf.
     """
     total = sum(counts.values())
     if any(law.get(tokens, 0.0) <= 0.0 for tokens in counts):
         return ChiSquare(math.inf, 0, -math.inf)
     statistic, cells = 0.0, 0
-    rest_expected, rest_seen = 0.0, 0
+    pooled_expected, pooled_count = 0.0, 0
     for tokens, mass in law.items():
-        expected, seen = total * mass, counts.get(tokens, 0)
+        expected, count = total * mass, counts.get(tokens, 0)
         if expected < min_expected:
-            rest_expected += expected
-            rest_seen += seen
+            pooled_expected += expected
+            pooled_count += count
         else:
-            statistic += (seen - expected) ** 2 / expected
+            statistic += (count - expected) ** 2 / expected
             cells += 1
-    if rest_expected >= min_expected:
-        statistic += (rest_seen - rest_expected) ** 2 / rest_expected
+    if pooled_expected >= min_expected:
+        statistic += (pooled_count - pooled_expected) ** 2 / pooled_expected
         cells += 1
     degrees = cells - 1
     if degrees < 1:
-        raise HierspecError("too few cells with enough expectation: take more samples")
+        raise HierspecError(f"too few cells are expected {min_expected:g} times: take more samples")
     spread = 2.0 / (9.0 * degrees)
     z = ((statistic / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
     return ChiSquare(statistic, degrees, _log10_upper_tail(z))

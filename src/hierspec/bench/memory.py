@@ -1,9 +1,9 @@
 """Memory of a method, and the weights that a call of each of its levels runs through.
 
 All methods of a bench share one process and most of its weights, so the process's own peak says
-nothing about one of them. What counts for a method is the weights it needs (shared ones count for
-each method that needs them) and by how much one run of it, which is not timed, raises the resident
-set or an accelerator's allocations.
+nothing about one of them. A method is charged with the weights it needs (shared ones for each
+method that needs them) and with how much one run of it, which is not timed, raises the resident set
+or an accelerator's allocations.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.nodes import walk
-from hierspec.profiling.candidates import parameters as count
+from hierspec.profiling.candidates import parameters
 
-parameters = functools.cache(count)
+count_parameters = functools.cache(parameters)
 
 
 def level_parameters(method: Any) -> dict[str, int] | None:
@@ -36,10 +36,10 @@ def level_parameters(method: Any) -> dict[str, int] | None:
     try:
         for node in walk(method.hierarchy.root):
             model = getattr(node, "model", None)
-            whole = backend(model)
-            share = 0.0 if whole is None else model.exit_layer / whole.num_layers  # type: ignore[union-attr]
-            read = {"encoder": False, "embedding": False}
-            weights = _count(method.models, whole, **read) if share else 0
+            owner = backend(model)
+            share = 0.0 if owner is None else model.exit_layer / owner.num_layers  # type: ignore[union-attr]
+            per_call = {"encoder": False, "embedding": False}
+            weights = _count(method.models, owner, **per_call) if share else 0
             out[node.name] = round(share * weights)
     except (ValueError, KeyError, AttributeError, OSError):
         return None
@@ -56,9 +56,9 @@ def weight_bytes(method: Any) -> int | None:
     owners: dict[int, int] = {}
     try:
         for node in walk(method.hierarchy.root):
-            whole = backend(getattr(node, "model", None))
-            if whole is not None:
-                owners[id(whole)] = _count(method.models, whole) * itemsize(whole)
+            owner = backend(getattr(node, "model", None))
+            if owner is not None:
+                owners[id(owner)] = _count(method.models, owner) * itemsize(owner)
     except (ValueError, KeyError, AttributeError, OSError):
         return None
     return sum(owners.values())
@@ -66,15 +66,15 @@ def weight_bytes(method: Any) -> int | None:
 
 def backend(model: Any) -> Any:
     """Return the whole transformer behind a level; ``None`` for tables and the like."""
-    whole = getattr(getattr(model, "cache_owner", None), "backend", None)
-    return getattr(whole, "backend", whole)  # of one that skips layers
+    owner = getattr(getattr(model, "cache_owner", None), "backend", None)
+    return getattr(owner, "backend", owner)  # of one that skips layers
 
 
-def _count(models: BenchModels, backend: Any, **counted: bool) -> int:
-    """Count the weights of a loaded checkpoint; ``counted`` as for :func:`parameters`."""
+def _count(models: BenchModels, backend: Any, **included: bool) -> int:
+    """Count the weights of a loaded checkpoint; ``included`` as for ``parameters``."""
     for (name, *_), loaded in models.loaded.backends.items():
         if loaded is backend:
-            return parameters(name, **counted)
+            return count_parameters(name, **included)
     raise KeyError("no checkpoint of this bench")
 
 
@@ -87,27 +87,27 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_rise(run: Callable[[], Any], device: str = "cpu") -> int | None:
-    """Measure by how many bytes ``run`` raises the peak; ``None`` where the system cannot say.
+    """Measure by how many bytes ``run`` raises the peak; ``None`` where it cannot be measured.
 
     On a CPU the kernel's high-water mark is reset first (``/proc/self/clear_refs``, Linux alone).
-    Memory that an earlier run gave back to the allocator but not to the system is used again
-    without a trace, so small figures are lower bounds.
+    Memory that an earlier run returned to the allocator but not to the system is used again
+    unnoticed, so small figures are lower bounds.
     """
     gc.collect()
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        allocated = torch.cuda.memory_allocated()
         run()
         torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
+        return torch.cuda.max_memory_allocated() - allocated
     try:
         _CLEAR.write_text("5")  # resets VmHWM
-        before_kib = _field("VmRSS")
+        resident_kib = _field("VmRSS")
     except OSError:
         return None
     run()
-    return max(0, _field("VmHWM") - before_kib) * 1024
+    return max(0, _field("VmHWM") - resident_kib) * 1024
 
 
 def _field(name: str) -> int:

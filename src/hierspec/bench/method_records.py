@@ -26,7 +26,7 @@ from hierspec.utils.schema import Boolean, Expected
 from hierspec.utils.schema import Natural as Count
 
 PLAIN = "plain"  # the method that all others are compared with
-GROUPS = {  # group of methods → what it is called
+GROUPS = {  # group of methods → its title
     "plain": "plain decoding",
     "planned": "planned",
     "paper": "papers' systems",
@@ -62,7 +62,7 @@ class Spread(Record):
     standard_error: Number | None
 
 
-PROMPTS_OF_AN_INTERVAL = 5  # fewest prompts for which an interval is given
+MIN_PROMPTS_FOR_INTERVAL = 5
 
 
 class PairedRatio(Record):
@@ -79,22 +79,22 @@ class PairedRatio(Record):
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval; ``None`` for fewer than five prompts, or a method over itself.
 
-        Resampling so few can only give back the few values there are, whatever lies between.
+        A bootstrap of so few prompts could only repeat their few ratios.
         """
-        if self.n < PROMPTS_OF_AN_INTERVAL or self.low95 >= self.high95:
+        if self.n < MIN_PROMPTS_FOR_INTERVAL or self.low95 >= self.high95:
             return None
         return self.low95, self.high95
 
     @property
-    def ends(self) -> tuple[float | None, float | None]:
-        """The same as two columns of a table."""
+    def bounds(self) -> tuple[float | None, float | None]:
+        """The interval as two columns of a table: ``None`` twice where there is none."""
         return self.interval or (None, None)
 
-    def formatted(self, decimals: int = 2, unit: str = "×") -> str:
+    def format(self, decimals: int = 2, unit: str = "×") -> str:
         """Format the median with its interval, as in ``2.68× [2.22, 3.35]``, if it has one."""
-        low, high = self.ends
-        ends = "" if low is None else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
-        return f"{self.median:.{decimals}f}{unit}{ends}"
+        low, high = self.bounds
+        interval = "" if low is None else f" [{low:.{decimals}f}, {high:.{decimals}f}]"
+        return f"{self.median:.{decimals}f}{unit}{interval}"
 
 
 class LevelCounters(Record):
@@ -196,7 +196,7 @@ class MethodSummary(Record):
 
 
 class LevelShape(Record):
-    """A level of a hierarchy file, as far as tables name it."""
+    """The fields of a hierarchy file's level that tables show."""
 
     method: str
     model: str | None = None
@@ -206,7 +206,7 @@ class LevelShape(Record):
     repeat: Count = 1
 
     @model_validator(mode="after")
-    def _complete(self) -> LevelShape:
+    def _check_keys(self) -> LevelShape:
         needed = ["parts"] if self.method == "concatenate" else ["num_speculative_tokens"]
         needed += ["exit_layer"] if self.method == "early_exit" else []
         for key in needed:
@@ -224,14 +224,14 @@ def level_shapes(configuration: Mapping[str, Any]) -> list[LevelShape]:
     return schema.validate(list[LevelShape], configuration["levels"], "levels")
 
 
-def _with_sound_levels(configuration: dict[str, Any]) -> dict[str, Any]:
+def _check_levels(configuration: dict[str, Any]) -> dict[str, Any]:
     if "levels" in configuration:
         level_shapes(configuration)
     return configuration
 
 
 class TuningTrial(Record):
-    """A configuration that was tried, and the median it took, or why it could not run."""
+    """A configuration that was tried, and its median time, or why it could not run."""
 
     configuration: dict[str, Any]
     ms_per_token: Number | None
@@ -270,7 +270,7 @@ class MethodRecord(Record):
     group: str
     source: str
     lossless: Boolean
-    configuration: Annotated[dict[str, Any], AfterValidator(_with_sound_levels)] | None = None
+    configuration: Annotated[dict[str, Any], AfterValidator(_check_levels)] | None = None
     skipped: str | None = None
     tuning: TuningRecord | None = None
     predicted_ms_per_token: Number | None = None
@@ -280,8 +280,8 @@ class MethodRecord(Record):
     near_tie_tolerance: Number | None = None
 
     @property
-    def described(self) -> str:
-        """The title, where it says more than the name; else empty."""
+    def distinct_title(self) -> str:
+        """The title, or an empty text where it only repeats the name."""
         name, title = (
             text.lower().replace("-", " ").replace(",", "") for text in (self.name, self.title)
         )
@@ -289,18 +289,18 @@ class MethodRecord(Record):
 
     @property
     def full_name(self) -> str:
-        """``hierarchy (chain of drafts)``."""
-        return f"{self.name} ({self.described})" if self.described else self.name
+        """Name and title, as in ``hierarchy (chain of drafts)``."""
+        return f"{self.name} ({self.distinct_title})" if self.distinct_title else self.name
 
     @property
-    def summed(self) -> MethodSummary:
+    def final_summary(self) -> MethodSummary:
         """The summary of a method that was measured to the end."""
         assert self.summary is not None
         return self.summary
 
     @property
     def median_speedup(self) -> float | None:
-        """Over plain decoding, whose own is 1."""
+        """The median speed-up over plain decoding; plain decoding's own is 1."""
         if self.summary is None or self.summary.speedup is None:
             return 1.0 if self.name == PLAIN and self.summary else None
         return self.summary.speedup.median

@@ -11,12 +11,15 @@ from hierspec.errors import HierspecError
 
 
 def encode(
-    models: BenchModels, prompts: Sequence[str | ChatTurn], tokens: int, skip: bool = False
+    models: BenchModels,
+    prompts: Sequence[str | ChatTurn],
+    max_new_tokens: int,
+    skip_too_long: bool = False,
 ) -> list[list[int]]:
-    """Return the token ids of each prompt; each leaves room for ``tokens`` more in the context.
+    """Return the token ids of each prompt, which leave room for the new tokens in the context.
 
     Raises:
-        HierspecError: a prompt is too long (it is left out with ``skip``); no tokenizer.
+        HierspecError: a prompt is too long (``skip_too_long`` leaves it out); no tokenizer.
     """
     if models.tokenizer is None:
         raise HierspecError(
@@ -25,22 +28,23 @@ def encode(
     turns = [turn for turn in prompts if not isinstance(turn, str)]
 
     def answer(ids: list[int]) -> str:
-        return models.plain.generate(ids, max_new_tokens=tokens).text
+        return models.plain.generate(ids, max_new_tokens=max_new_tokens).text
 
-    of_turns = iter(chats.token_ids(models.tokenizer, turns, answer))
+    ids_of_turns = iter(chats.token_ids(models.tokenizer, turns, answer))
     longest = models.plain.root.model.max_length
-    found = []
+    encoded = []
     for text in prompts:
         if isinstance(text, str):
             ids = models.tokenizer(text, verbose=False)["input_ids"]
         else:
-            ids, text = next(of_turns), text.chat.turns[text.number]
-        if not ids or len(ids) + tokens > longest:
-            if skip:
+            ids, text = next(ids_of_turns), text.chat.turns[text.number]
+        if not ids or len(ids) + max_new_tokens > longest:
+            if skip_too_long:
                 continue
             raise HierspecError(
-                f"prompt {text[:40]!r} has {len(ids)} tokens; with {tokens} more it must fit into "
-                f"the target's context of {longest}: leave it out, or lower --max-new-tokens"
+                f"prompt {text[:40]!r} has {len(ids)} tokens; with {max_new_tokens} more it must "
+                f"fit into the target's context of {longest}: leave it out, or lower "
+                "--max-new-tokens"
             )
-        found.append(list(ids))
-    return found
+        encoded.append(list(ids))
+    return encoded

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.bench import chats, spec_bench
-from hierspec.bench.chats import ChatTurn, in_turn
+from hierspec.bench.chats import ChatTurn, round_robin
 from hierspec.bench.spec_bench import SpecBenchQuestion
 from hierspec.bench.turns import refuse_partial_batches
 from hierspec.errors import HierspecError
@@ -26,7 +26,7 @@ class Prompts:
     Attributes:
         profiling: those to tune on and further ones, as many as a profile takes by default.
         identity: ``file`` and ``sha256``.
-        asked: Spec-Bench's questions behind the measured prompts; empty for others.
+        questions: Spec-Bench's questions behind the measured prompts; empty for others.
         notes: on the choice, for the results file.
         categories: of the measured prompts; empty where they have none.
     """
@@ -35,7 +35,7 @@ class Prompts:
     tuning: tuple[str | ChatTurn, ...]
     profiling: tuple[str | ChatTurn, ...]
     identity: dict[str, Any]
-    asked: tuple[SpecBenchQuestion, ...] = ()
+    questions: tuple[SpecBenchQuestion, ...] = ()
     notes: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
 
@@ -45,7 +45,7 @@ class _Source:
     texts: Sequence[str]
     identity: dict[str, Any]
     notes: tuple[str, ...]
-    asked: Sequence[SpecBenchQuestion] = ()
+    questions: Sequence[SpecBenchQuestion] = ()
 
 
 def choose(
@@ -69,59 +69,59 @@ def choose(
         HierspecError: there are too few, or they do not make full batches.
     """
     if chat:
-        return _of_chats(path, measured or NUM_PROMPTS, tuning or TUNE_PROMPTS, batch_size)
-    source = _built_in(target) if path is None else _of_file(path)
-    found, notes = source.texts, [*source.notes]
+        return _choose_chats(path, measured or NUM_PROMPTS, tuning or TUNE_PROMPTS, batch_size)
+    source = _built_in_source(target) if path is None else _read_source(path)
+    texts, notes = source.texts, [*source.notes]
     if tuning is None:
         tuning = -(-TUNE_PROMPTS // batch_size) * batch_size
     if measured is None:
-        default = len(found) - tuning if path is None else NUM_PROMPTS
+        default = len(texts) - tuning if path is None else NUM_PROMPTS
         measured = max(batch_size, default // batch_size * batch_size)
         if measured < default:
             notes.append(f"{measured} prompts, not {default}: whole batches of {batch_size}")
     refuse_partial_batches(measured, batch_size)
     needed = measured + tuning
-    if len(found) < needed:
+    if len(texts) < needed:
         raise HierspecError(
-            f"{source.identity['file']}: {len(found)} prompts, but {measured} to measure on and "
+            f"{source.identity['file']}: {len(texts)} prompts, but {measured} to measure on and "
             f"{tuning} others to tune on are {needed}: lower --num-prompts or --tune-prompts, or "
             "give --prompts with more"
         )
     return Prompts(
-        tuple(found[:measured]),
-        tuple(found[measured:needed]),
-        tuple(found[measured : measured + _profiled(tuning)]),
+        tuple(texts[:measured]),
+        tuple(texts[measured:needed]),
+        tuple(texts[measured : measured + _num_profiling(tuning)]),
         source.identity,
-        tuple(source.asked[:measured]),
+        tuple(source.questions[:measured]),
         tuple(notes),
-        tuple(question.category for question in source.asked[:measured]),
+        tuple(question.category for question in source.questions[:measured]),
     )
 
 
-def _of_chats(path: Path | None, measured: int, tuning: int, batch_size: int) -> Prompts:
+def _choose_chats(path: Path | None, measured: int, tuning: int, batch_size: int) -> Prompts:
     if path is None:
         raise HierspecError("--chat measures on chats: give --prompts FILE.jsonl, or a folder")
     refuse_partial_batches(measured, batch_size)
-    found, identity = chats.read(path)
-    turns, others = chats.choose(found, measured, tuning, _profiled(tuning))
+    available, identity = chats.read(path)
+    turns, tuning_turns = chats.choose(available, measured, tuning, _num_profiling(tuning))
     domains = tuple(turn.chat.domain for turn in turns)
     note = "chats, one of each domain in turn; later turns follow plain decoding's greedy answers"
     return Prompts(
         tuple(turns),
-        tuple(others[:tuning]),
-        tuple(others),
+        tuple(tuning_turns[:tuning]),
+        tuple(tuning_turns),
         identity,
         notes=(note,),
         categories=domains,
     )
 
 
-def _profiled(tuning: int) -> int:
+def _num_profiling(tuning: int) -> int:
     """Return how many prompts to profile on: look-ups need several to show what they find."""
     return max(tuning, ProfileSettings().prompts)
 
 
-def _built_in(target: str) -> _Source:
+def _built_in_source(target: str) -> _Source:
     note = "prompts are those built in; --prompts takes others"
     return _Source(_interleaved(builtin(target)), {"file": "built in", "sha256": None}, (note,))
 
@@ -133,11 +133,11 @@ def _interleaved(built_in: Sequence[str]) -> list[str]:
     return [text for pair in pairs for text in pair]
 
 
-def _of_file(path: Path) -> _Source:
+def _read_source(path: Path) -> _Source:
     file = read_prompt_file(path)
     identity = {"file": file.name, "sha256": file.sha256}
-    if file.name == "-" or not (read := spec_bench.read(path)):
+    if file.name == "-" or not (questions := spec_bench.read(path)):
         return _Source(file.prompts, identity, ())
-    asked = in_turn(read, lambda question: question.category)
+    questions = round_robin(questions, lambda question: question.category)
     note = "Spec-Bench questions by their first turn, one of each category in turn"
-    return _Source([question.prompt for question in asked], identity, (note,), asked)
+    return _Source([question.prompt for question in questions], identity, (note,), questions)

@@ -30,7 +30,7 @@ class LoadAverages(Record):
 
 @dataclass(frozen=True, slots=True)
 class GreedyComparison:
-    """How many of a method's greedy texts equal plain decoding's, part at a near-tie, are wrong."""
+    """How many greedy texts equal plain decoding's, differ from a near-tie on, or are wrong."""
 
     equal: int
     near_ties: int
@@ -59,7 +59,7 @@ class TemperatureRecord(Record):
 
     @property
     def title(self) -> str:
-        """``temperature 0 (greedy)``."""
+        """The temperature in words, as in ``temperature 0 (greedy)``."""
         return f"temperature {self.temperature:g}" + (" (greedy)" if self.greedy else "")
 
     @property
@@ -71,21 +71,21 @@ class TemperatureRecord(Record):
         """Methods left out, or not measured yet."""
         return [method for method in self.methods if method.summary is None]
 
-    def compared(self, method: MethodRecord) -> GreedyComparison:
+    def compare(self, method: MethodRecord) -> GreedyComparison:
         """Compare greedy texts with plain decoding's, run by run.
 
-        A text that differs parts at a near-tie if the target scores the two tokens alike, as far as
-        its data type resolves.
+        A text that differs does so at a near-tie if the target's scores of the first two tokens
+        that differ are equal as far as its data type resolves.
         """
-        others = [run.first_difference_gap for run in method.runs if not run.same_as_plain]
-        own = method.near_tie_tolerance
-        limit = self.near_tie_tolerance if own is None else own
-        ties = sum(gap is not None and gap <= limit for gap in others)
-        return GreedyComparison(len(method.runs) - len(others), ties, len(others) - ties)
+        gaps = [run.first_difference_gap for run in method.runs if not run.same_as_plain]
+        own_limit = method.near_tie_tolerance
+        limit = self.near_tie_tolerance if own_limit is None else own_limit
+        ties = sum(gap is not None and gap <= limit for gap in gaps)
+        return GreedyComparison(len(method.runs) - len(gaps), ties, len(gaps) - ties)
 
 
 class BenchSettings(Record):
-    """Settings, which are equal where one bench continues another.
+    """The settings of a bench; one that continues another must have the same.
 
     Attributes:
         methods: names, plain decoding among them.
@@ -112,14 +112,14 @@ class BenchSettings(Record):
     until_eos: Boolean = False
 
 
-_NEWER = ("chat", "until_eos")  # settings that older files lack
+_OPTIONAL = ("chat", "until_eos")  # settings that older files lack
 
 
-def _with_all_settings(value: Any) -> Any:
-    """Refuse a file that lacks a setting; defaults are for new results alone."""
+def _refuse_missing_settings(value: Any) -> Any:
+    """Refuse a file that lacks a setting: defaults are for new results only."""
     if isinstance(value, Mapping):
         for key in BenchSettings.model_fields:
-            if key not in value and key not in _NEWER:
+            if key not in value and key not in _OPTIONAL:
                 raise HierspecError(f"{key!r} is missing")
     return value
 
@@ -151,7 +151,7 @@ class Roofline(Record):
     samples: list[Positive] = Field(default_factory=list)
 
     @property
-    def sampled(self) -> str:
+    def samples_text(self) -> str:
         count = len(self.samples)
         if count <= 1:
             return "one sample of memory's bandwidth"
@@ -166,44 +166,44 @@ class BenchResults(Record):
     created: str
     finished: Boolean
     environment: BenchEnvironment
-    settings: Annotated[BenchSettings, BeforeValidator(_with_all_settings)]
+    settings: Annotated[BenchSettings, BeforeValidator(_refuse_missing_settings)]
     notes: list[str]
     roofline: Roofline | None = Field(alias="floor")
     cells: list[TemperatureRecord]
 
     @model_validator(mode="after")
-    def _sound(self) -> BenchResults:
+    def _check(self) -> BenchResults:
         if self.finished and not self.cells:
             raise HierspecError("cells is empty, though the bench is finished")
         for number, cell in enumerate(self.cells):
             _check_runs(cell.methods, self.settings.num_prompts, f"cells[{number}].methods")
         return self
 
-    def at(self, temperature: float) -> TemperatureRecord | None:
+    def cell_at(self, temperature: float) -> TemperatureRecord | None:
         """Return the record of this temperature, if there is one."""
         return next((cell for cell in self.cells if cell.temperature == temperature), None)
 
     def conditions(self, cell: TemperatureRecord) -> str:
-        """Return ``zoo:large, bfloat16, temperature 0 (greedy), 20 prompts × 200 tokens``."""
+        """Describe a cell: ``zoo:large, temperature 0 (greedy), 20 prompts × 200 tokens``."""
         settings = self.settings
         words = [settings.target, "" if settings.dtype == "auto" else settings.dtype, cell.title]
         if settings.batch_size > 1:
             words.append(f"{settings.batch_size} at once")
-        most = "up to " if settings.until_eos else ""
-        words.append(f"{settings.num_prompts} prompts × {most}{settings.max_new_tokens} tokens")
+        limit = "up to " if settings.until_eos else ""
+        words.append(f"{settings.num_prompts} prompts × {limit}{settings.max_new_tokens} tokens")
         return ", ".join(word for word in words if word)
 
 
-def _check_runs(methods: Sequence[MethodRecord], prompts: int, where: str) -> None:
+def _check_runs(methods: Sequence[MethodRecord], num_prompts: int, location: str) -> None:
     """Refuse methods with more or fewer runs than plain decoding, or without plain decoding."""
     plain = next((method for method in methods if method.name == PLAIN), None)
     if plain is None:
-        raise HierspecError(f"{where} has no method 'plain', which all are compared with")
+        raise HierspecError(f"{location} has no method 'plain', which all are compared with")
     for number, method in enumerate(methods):
-        at, found = f"{where}[{number}].runs", method.runs
-        if method.summary is not None and not found:
-            raise HierspecError(f"{at} is empty, though there is a summary")
-        if method.skipped is None and len(found) != len(plain.runs):
-            raise HierspecError(f"{at} has {len(found)} runs, plain decoding {len(plain.runs)}")
-        if any(run.prompt >= prompts for run in found):
-            raise HierspecError(f"{at} has a prompt beyond the {prompts} that were measured")
+        field, runs = f"{location}[{number}].runs", method.runs
+        if method.summary is not None and not runs:
+            raise HierspecError(f"{field} is empty, though there is a summary")
+        if method.skipped is None and len(runs) != len(plain.runs):
+            raise HierspecError(f"{field} has {len(runs)} runs, plain decoding {len(plain.runs)}")
+        if any(run.prompt >= num_prompts for run in runs):
+            raise HierspecError(f"{field} has a prompt beyond the {num_prompts} that were measured")

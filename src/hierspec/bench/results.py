@@ -1,7 +1,6 @@
-"""The results file: locked, begun, continued, read, and written whole after every round of prompts.
+"""The results file: it is locked, begun or continued, and rewritten after every round of prompts.
 
-A reader refuses what it does not know instead of guessing; :mod:`hierspec.bench.records` describes
-the file's content.
+Reading refuses unknown kinds and versions; :mod:`hierspec.bench.records` describes the content.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SAME_MACHINE = (
 def make(
     settings: BenchSettings, environment: Mapping[str, Any], notes: Sequence[str] = ()
 ) -> BenchResults:
-    """Make the results as they are before anything is measured."""
+    """Make the results of a bench that has not measured anything yet."""
     now = datetime.datetime.now(datetime.UTC)
     return BenchResults(
         schema_version=SCHEMA_VERSION,
@@ -48,26 +47,26 @@ def make(
     )
 
 
-def parse(data: Any, where: str) -> BenchResults:
+def parse(data: Any, location: str) -> BenchResults:
     """Check a file's JSON and return the results in it.
 
     Raises:
-        HierspecError: another kind or schema version, or damaged; names ``where`` and the place.
+        HierspecError: another kind or schema version, or damaged; names ``location`` and the place.
     """
     kind = data.get("kind") if isinstance(data, Mapping) else None
     if kind != KIND:
         raise HierspecError(
-            f"{where} holds no results of hierspec bench: its kind is {kind!r}, not {KIND!r}"
+            f"{location} holds no results of hierspec bench: its kind is {kind!r}, not {KIND!r}"
         )
     if data.get("schema_version") != SCHEMA_VERSION:
         raise HierspecError(
-            f"{where} has schema version {data.get('schema_version')!r}, and this hierspec reads "
-            f"{SCHEMA_VERSION}: measure again, or read it with the version that wrote it"
+            f"{location} has schema version {data.get('schema_version')!r}, and this hierspec "
+            f"reads {SCHEMA_VERSION}: measure again, or read it with the version that wrote it"
         )
     try:
         return schema.validate(BenchResults, data, "")
     except HierspecError as error:
-        raise HierspecError(f"{where} is damaged: {error}; measure again") from None
+        raise HierspecError(f"{location} is damaged: {error}; measure again") from None
 
 
 def read(path: Path) -> BenchResults:
@@ -84,7 +83,6 @@ def read(path: Path) -> BenchResults:
 
 
 def is_finished(path: Path) -> bool:
-    """Return whether the file holds a finished bench."""
     with contextlib.suppress(HierspecError):
         return path.is_file() and read(path).finished  # a pipe would keep a reader waiting
     return False
@@ -99,16 +97,8 @@ def write(path: Path, data: BenchResults) -> None:
     write_atomically(path, json.dumps(data.to_dict(), allow_nan=False) + "\n", "results")
 
 
-def begin(path: Path | None, fresh: BenchResults, overwrite: bool = False) -> BenchResults:
-    """Resume as :func:`resume` does, and write the file if it is new."""
-    data = resume(path, fresh, overwrite)
-    if path is not None and data is fresh:
-        write(path, fresh)  # before minutes of work
-    return data
-
-
 def resume(path: Path | None, fresh: BenchResults, overwrite: bool = False) -> BenchResults:
-    """Return what an interrupted run with the same settings left, else ``fresh`` (:func:`make`).
+    """Return the results of an interrupted run with the same settings, else ``fresh``.
 
     A file without a cell holds no measurement, and is overwritten whatever its settings.
 
@@ -140,15 +130,16 @@ def _check_same(path: Path, data: BenchResults, fresh: BenchResults) -> None:
                 f"{path} was begun with {key} {old.get(key)!r}, this command says "
                 f"{new.get(key)!r}: give the same settings, or choose another -o"
             )
-    there, here = data.environment, fresh.environment
+    old_machine, new_machine = data.environment, fresh.environment
     for key in SAME_MACHINE:
-        if getattr(there, key) != getattr(here, key):
+        old_value, new_value = getattr(old_machine, key), getattr(new_machine, key)
+        if old_value != new_value:
             raise HierspecError(
-                f"{path} was begun where {key} was {getattr(there, key)!r}, here it is "
-                f"{getattr(here, key)!r}: choose another -o"
+                f"{path} was begun where {key} was {old_value!r}, here it is {new_value!r}: "
+                "choose another -o"
             )
-    note = f"continued at commit {here.commit}"
-    if there.commit != here.commit and note not in data.notes:
+    note = f"continued at commit {new_machine.commit}"
+    if old_machine.commit != new_machine.commit and note not in data.notes:
         data.notes.append(note)
 
 
@@ -160,5 +151,5 @@ def locked(path: Path | None) -> contextlib.AbstractContextManager[None]:
     """
     if path is None:
         return contextlib.nullcontext()
-    taken = f"another bench is writing {path}: wait for it to end, or choose another -o"
-    return files.locked(path, "results", taken)
+    message = f"another bench is writing {path}: wait for it to end, or choose another -o"
+    return files.locked(path, "results", message)

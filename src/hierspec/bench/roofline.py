@@ -7,16 +7,16 @@ import time
 
 import torch
 
-from hierspec.bench.memory import backend, itemsize, parameters
+from hierspec.bench.memory import backend, count_parameters, itemsize
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.records import Roofline
 
-_BUFFER = 512 << 20  # bytes; more than the caches of most processors
-_SECONDS = 0.4
+_BUFFER_BYTES = 512 << 20  # more than the caches of most processors
+_MIN_SECONDS = 0.4
 
 
 def roofline(
-    models: BenchModels, batch_size: int = 1, before: Roofline | None = None
+    models: BenchModels, batch_size: int = 1, previous: Roofline | None = None
 ) -> Roofline | None:
     """Estimate the least time of plain decoding per token; ``None`` if weights cannot be counted.
 
@@ -24,49 +24,49 @@ def roofline(
     sample of the bandwidth slower, so the fastest one counts; a call adds one.
 
     Args:
-        before: the result of earlier calls; an older file may hold one without ``samples``.
+        previous: the result of earlier calls; an older file may hold one without ``samples``.
     """
     try:
-        weight_bytes = read_per_token(models)
+        weight_bytes = weight_bytes_per_token(models)
     except (ValueError, KeyError, AttributeError, TypeError, OSError):
         return None
-    earlier = [] if before is None else before.samples or [before.bytes_per_second]
-    samples = [*earlier, fastest_read(models.plain.root.model.device)]
-    speed = max(samples)
+    earlier = [] if previous is None else previous.samples or [previous.bytes_per_second]
+    samples = [*earlier, best_bandwidth(models.plain.root.model.device)]
+    fastest = max(samples)
     return Roofline(
         weight_bytes=weight_bytes,
-        bytes_per_second=speed,
-        ms_per_token=1e3 * weight_bytes / speed / batch_size,
+        bytes_per_second=fastest,
+        ms_per_token=1e3 * weight_bytes / fastest / batch_size,
         samples=samples,
     )
 
 
-def read_per_token(models: BenchModels) -> int:
+def weight_bytes_per_token(models: BenchModels) -> int:
     """Count the bytes of the target's weights that a token reads.
 
     The table of embeddings, of which it reads one row, counts only if the head shares it.
     """
-    size = parameters(models.target.model, embedding=False)
+    size = count_parameters(models.target.model, embedding=False)
     return size * itemsize(backend(models.plain.root.model))
 
 
 def bandwidth(device: torch.device) -> float:
     """Measure memory's bandwidth in bytes a second; the median of some reads of a buffer."""
-    return statistics.median(_reads(device))
+    return statistics.median(_bandwidth_samples(device))
 
 
-def fastest_read(device: torch.device) -> float:
-    """Measure as :func:`bandwidth`; the fastest of the reads."""
-    return max(_reads(device))
+def best_bandwidth(device: torch.device) -> float:
+    """Measure memory's bandwidth in bytes a second; the fastest of some reads of a buffer."""
+    return max(_bandwidth_samples(device))
 
 
-def _reads(device: torch.device) -> list[float]:
+def _bandwidth_samples(device: torch.device) -> list[float]:
     """Measure bytes a second of some reads of a buffer from end to end."""
-    free = _BUFFER
+    size = _BUFFER_BYTES
     if device.type == "cuda":
-        free = min(free, torch.cuda.mem_get_info(device)[0] // 4)
-    buffer = torch.ones(free // 4, dtype=torch.float32, device=device)
-    durations, end = [], time.perf_counter() + _SECONDS
+        size = min(size, torch.cuda.mem_get_info(device)[0] // 4)
+    buffer = torch.ones(size // 4, dtype=torch.float32, device=device)
+    durations, end = [], time.perf_counter() + _MIN_SECONDS
     while len(durations) < 5 or time.perf_counter() < end:
         began = time.perf_counter()
         buffer.sum().item()  # .item() waits for an accelerator

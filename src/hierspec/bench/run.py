@@ -1,4 +1,4 @@
-"""The whole bench: tune, measure in turns, check; saved after every round of prompts.
+"""A whole bench: tune, measure in turns, check; saved after every round of prompts.
 
 A :class:`MethodCell` measures at one temperature. Each method is first configured, tuned where
 there is a choice; then all of them take turns on every prompt; then their outputs are checked and
@@ -37,15 +37,15 @@ from hierspec.bench.turns import (
     refuse_partial_batches,
     repeated,
     run_group,
+    run_in_turns,
     tuning_groups,
     tuning_notes,
-    turns,
 )
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import Report
 from hierspec.utils.machine import load_average
 
-_TUNED, _MEASURED = 0.3, 0.9  # of a cell's work: where these stages end
+_TUNED, _MEASURED = 0.3, 0.9  # shares of a cell's work that are done when these stages end
 
 
 @dataclass(slots=True, eq=False)
@@ -56,9 +56,9 @@ class Bench:
         entries: methods, plain decoding among them.
         measured: prompts to measure on, as token ids.
         tuning: other prompts, to tune on.
-        data: the results, new or of an interrupted run; filled in as the bench goes on.
+        data: the results, new or of an interrupted run; completed as the bench goes on.
         categories: of the measured prompts, where they have some.
-        path: file that results are written to; ``None``: none.
+        path: the results file, if there is one.
         seconds: time limit after which no prompt is begun, split evenly among the temperatures;
             ``None``: all prompts are measured.
         report: called with the current stage, and the share of all work that is done.
@@ -76,8 +76,8 @@ class Bench:
     report: Report = lambda stage, share: None
 
     @property
-    def end(self) -> frozenset[int]:
-        """Tokens that end a text here."""
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end a text; none where all outputs are to be equally long."""
         plain = self.models.plain
         return plain.eos_token_ids() if self.settings.until_eos else frozenset()
 
@@ -95,16 +95,16 @@ class Bench:
         self.report("reading memory for the roofline of plain decoding", 0.0)
         self.sample_bandwidth()
         count, began = len(self.settings.temperatures), time.monotonic()
-        for number, temperature in enumerate(self.settings.temperatures):
-            limit = math.inf if self.seconds is None else self.seconds * (number + 1) / count
-            MethodCell(self, temperature, number / count, began + limit).run()
+        for i, temperature in enumerate(self.settings.temperatures):
+            limit = math.inf if self.seconds is None else self.seconds * (i + 1) / count
+            MethodCell(self, temperature, i / count, began + limit).run()
         self.data.finished = True
         self.save()
         self.report("done", 1.0)
         return self.data
 
     def sample_bandwidth(self) -> None:
-        """Read memory once more; never between runs that are timed."""
+        """Measure memory's bandwidth once more; never between runs that are timed."""
         batch_size = self.settings.batch_size
         self.data.roofline = roofline(self.models, batch_size, self.data.roofline)
 
@@ -118,7 +118,7 @@ class MethodCell:
 
     Args:
         share_before: the share of the bench's work that is done before.
-        deadline: time of the monotonic clock after which no prompt is begun but a first one.
+        deadline: time of the monotonic clock after which no prompt but the first is begun.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class MethodCell:
         self.share_before, self.deadline = share_before, deadline
         self.entries = {entry.name: entry for entry in bench.entries}
         self.methods: dict[str, Method] = {}
-        cell = bench.data.at(temperature)
+        cell = bench.data.cell_at(temperature)
         if cell is None:
             cell = TemperatureRecord(
                 temperature=temperature,
@@ -140,8 +140,7 @@ class MethodCell:
         self.records = {record.name: record for record in cell.methods}
 
     def run(self) -> None:
-        alive = [record for record in self.cell.methods if record.skipped is None]
-        if all(record.summary is not None for record in alive):
+        if all(record.summary or record.skipped is not None for record in self.cell.methods):
             return
         self.configure()
         self.bench.sample_bandwidth()  # memory is faster when nothing else runs: now, or later
@@ -154,11 +153,11 @@ class MethodCell:
 
     def report(self, stage: str, share: float) -> None:
         """Report a stage of this cell, of which ``share`` is done."""
-        done = self.share_before + share / len(self.bench.settings.temperatures)
-        self.bench.report(f"temperature {self.temperature:g}: {stage}", done)
+        total = self.share_before + share / len(self.bench.settings.temperatures)
+        self.bench.report(f"temperature {self.temperature:g}: {stage}", total)
 
     def request(self, tokens: int) -> Request:
-        return Request(tokens, self.temperature, self.bench.settings.seed, self.bench.end)
+        return Request(tokens, self.temperature, self.bench.settings.seed, self.bench.eos_token_ids)
 
     def skip(self, record: MethodRecord, error: BaseException) -> None:
         """Leave a method out from here on; plain decoding cannot be left out."""
@@ -167,45 +166,42 @@ class MethodCell:
         record.skipped, record.runs = reason(error), []
         self.methods.pop(record.name, None)
 
-    # Configuring: which configuration each method runs with.
-
     def configure(self) -> None:
         """Choose every method's configuration; those of an earlier run are kept."""
-        for number, record in enumerate(self.cell.methods):
+        for i, record in enumerate(self.cell.methods):
             if record.skipped is not None:
                 continue
-            at = _TUNED * number / len(self.records)
-            self.report(f"tuning {record.name}", at)
+            share = _TUNED * i / len(self.records)
+            self.report(f"tuning {record.name}", share)
             try:
-                self.methods[record.name] = self._configured(record, at)
+                self.methods[record.name] = self._configure(record, share)
             except Exception as error:  # is shown as the reason in the method's row
                 self.skip(record, error)
             self.bench.save()
 
-    def _configured(self, record: MethodRecord, at: float) -> Method:
+    def _configure(self, record: MethodRecord, start: float) -> Method:
+        """Choose a method's configuration; ``start``: the share of the cell that is done."""
         bench, name = self.bench, record.name
-        if bench.models.planning is not None:
-            bench.models.planning.report = lambda stage, _: self.report(f"profiling, {stage}", at)
+        if (planning := bench.models.planning) is not None:
+            planning.report = lambda stage, _: self.report(f"profiling, {stage}", start)
         candidates = self.entries[name].candidates(bench.models, self.temperature)
         if not candidates:
             raise Unavailable("has no configuration for these models")
         if record.configuration is not None:
             method = with_configuration(record.configuration, candidates)
             if method is None:
-                raise Unavailable("its configuration of before is no longer among its candidates")
+                raise Unavailable("the configuration in the results file is no longer a candidate")
             return method
-        method, width = candidates[0], _TUNED / len(self.records)
+        method, part = candidates[0], _TUNED / len(self.records)
         if len(candidates) > 1:
             method, record.tuning = tune(
                 candidates,
                 tuning_groups(bench.tuning, bench.settings.batch_size),
                 self.request(bench.settings.tune_tokens),
-                lambda share: self.report(f"tuning {name}", at + share * width),
+                lambda share: self.report(f"tuning {name}", start + share * part),
             )
         record.configuration = as_json(method.configuration)
         return method
-
-    # Measuring: every method on every prompt, in turns.
 
     def measure(self) -> bool:
         """Measure the missing rounds; return whether there were any.
@@ -214,35 +210,35 @@ class MethodCell:
         """
         bench, size = self.bench, self.bench.settings.batch_size
         groups = grouped(bench.measured, size)
-        done = len(self.records[PLAIN].runs) // size
-        if done == len(groups):
+        start = len(self.records[PLAIN].runs) // size
+        if start == len(groups):
             return False
-        if done and self.is_late:
-            self._note_stop(done * size)
+        if start and self.is_late:
+            self._note_stop(start * size)
             return True
         names = [name for name in self.records if name in self.methods]
         request = self.request(bench.settings.max_new_tokens)
         warm_up = repeated(bench.tuning, size) if bench.tuning else None
         methods = [self.methods[name] for name in names]
-        waiting: dict[str, list[RunRecord]] = {}
-        for group, which, runs in turns(methods, groups, request, done, warm_up):
-            name, first, turn = names[which], group * size, len(waiting)
+        round_runs: dict[str, list[RunRecord]] = {}
+        for group, i, runs in run_in_turns(methods, groups, request, start, warm_up):
+            name, first, turn = names[i], group * size, len(round_runs)
             if name not in self.methods:
                 continue
             try:
                 if isinstance(runs, Unavailable):
                     raise runs
-                waiting[name] = [_recorded(first + i, turn, run) for i, run in enumerate(runs)]
+                round_runs[name] = [_run_record(j, turn, run) for j, run in enumerate(runs, first)]
             except ValueError as error:  # a run that no file can hold, too
                 self.skip(self.records[name], error)
             else:
-                at = min(1.0, (group + len(waiting) / len(self.methods)) / len(groups))
-                share = _TUNED + (_MEASURED - _TUNED) * at
+                measured = min(1.0, (group + len(round_runs) / len(self.methods)) / len(groups))
+                share = _TUNED + (_MEASURED - _TUNED) * measured
                 self.report(f"prompt {first + 1} of {len(bench.measured)} · {name}", share)
-            if waiting and set(waiting) == set(self.methods):
-                for finished, found in waiting.items():
-                    self.records[finished].runs += found
-                waiting.clear()
+            if round_runs and round_runs.keys() == self.methods.keys():
+                for name, new_runs in round_runs.items():
+                    self.records[name].runs += new_runs
+                round_runs.clear()
                 bench.save()
                 if group + 1 < len(groups) and self.is_late:
                     self._note_stop((group + 1) * size)
@@ -254,15 +250,13 @@ class MethodCell:
         """Whether the time limit has passed, so that no further prompt is begun."""
         return time.monotonic() >= self.deadline
 
-    def _note_stop(self, done: int) -> None:
-        stopped = (
-            f"stopped after {done} of {len(self.bench.measured)} prompts, when its time was over"
+    def _note_stop(self, measured: int) -> None:
+        note = (
+            f"temperature {self.temperature:g}: stopped after {measured} of "
+            f"{len(self.bench.measured)} prompts, when its time was over"
         )
-        note = f"temperature {self.temperature:g}: {stopped}"
         if note not in self.bench.data.notes:  # summing up may have been interrupted
             self.bench.data.notes.append(note)
-
-    # Judging: whether outputs are correct, and the runs' summary.
 
     def judge(self) -> None:
         """Check the outputs of a measured cell; fill in predictions and summaries."""
@@ -270,8 +264,8 @@ class MethodCell:
             limit = correctness.tolerance(self.target, self.bench.measured[0])
             self.cell.near_tie_tolerance = limit
         plain_likelihoods: list[Likelihood] = []  # plain decoding is judged first
-        for number, (name, method) in enumerate([*self.methods.items()]):
-            share = _MEASURED + (1 - _MEASURED) * number / len(self.records)
+        for i, (name, method) in enumerate([*self.methods.items()]):
+            share = _MEASURED + (1 - _MEASURED) * i / len(self.records)
             self.report(f"checking {name}", share)
             try:
                 self._judge_method(self.records[name], method, plain_likelihoods)
@@ -286,29 +280,29 @@ class MethodCell:
     def _judge_method(
         self, record: MethodRecord, method: Method, plain_likelihoods: list[Likelihood]
     ) -> None:
-        plain, found = self.records[PLAIN].runs, []
-        for run, other in zip(record.runs, plain, strict=True):
+        plain_runs, likelihoods = self.records[PLAIN].runs, []
+        for run, plain_run in zip(record.runs, plain_runs, strict=True):
             if self.cell.greedy:
-                self._compare(run, other.token_ids)
+                self._compare(run, plain_run.token_ids)
             else:
-                found.append(self._likelihood(run))
-        record.predicted_ms_per_token = self._predicted(method)
+                likelihoods.append(self._likelihood(run))
+        record.predicted_ms_per_token = self._predict(method)
         dtype = getattr(method, "dtype", None)
         if self.cell.greedy and dtype is not None:
             prompt = self.bench.measured[0]
             record.near_tie_tolerance = correctness.tolerance(self.target, prompt, dtype)
         record.parameters = memory.level_parameters(method)
-        # Sequences of a batch share calls, and the prices are those of a call for one.
+        # Sequences of a batch share calls, whose prices are those of a call for one sequence.
         prices = record.parameters if self.bench.settings.batch_size == 1 else None
-        out = summary.summary(record.runs, plain, prices, self.cell.greedy)
-        out.peak_memory_bytes = self._peak_memory(method)
+        method_summary = summary.summary(record.runs, plain_runs, prices, self.cell.greedy)
+        method_summary.peak_memory_bytes = self._peak_memory(method)
         if self.bench.categories:
-            out.by_category = self._by_category(record.runs)
+            method_summary.by_category = self._category_speedups(record.runs)
         if not self.cell.greedy:
             is_plain = record.name == PLAIN
-            plain_likelihoods += found if is_plain else []
-            out.logprob = correctness.law_test(found, plain_likelihoods, is_plain)
-        record.summary = out
+            plain_likelihoods += likelihoods if is_plain else []
+            method_summary.logprob = correctness.law_test(likelihoods, plain_likelihoods, is_plain)
+        record.summary = method_summary
 
     def _compare(self, run: RunRecord, plain: Sequence[int]) -> None:
         run.same_as_plain = run.token_ids == plain
@@ -318,16 +312,16 @@ class MethodCell:
 
     def _likelihood(self, run: RunRecord) -> Likelihood:
         prompt = self.bench.measured[run.prompt]
-        found = correctness.likelihood(self.target, prompt, run.token_ids, self.temperature)
-        if not math.isfinite(found.logprob):
+        likelihood = correctness.likelihood(self.target, prompt, run.token_ids, self.temperature)
+        if not math.isfinite(likelihood.logprob):
             raise Unavailable(
                 f"prompt {run.prompt + 1}: the target gives a token of the output probability "
                 "0, or scores that are no numbers"
             )
-        run.logprob_per_token = found.per_token
-        return found
+        run.logprob_per_token = likelihood.per_token
+        return likelihood
 
-    def _predicted(self, method: Method) -> float | None:
+    def _predict(self, method: Method) -> float | None:
         bench = self.bench
         if bench.settings.batch_size > 1:  # the profile is of one sequence at a time
             return None
@@ -337,43 +331,43 @@ class MethodCell:
         return planned.predicted_ms(bench.models, configuration, self.temperature, context)
 
     def _peak_memory(self, method: Method) -> int | None:
-        """Return the bytes of the weights that a method needs, and that one run adds."""
+        """Return the bytes of a method's weights and of what one run adds, together."""
         weights = memory.weight_bytes(method)
         if weights is None:
             return None
         group = self.bench.measured[: self.bench.settings.batch_size]
         request = self.request(self.bench.settings.max_new_tokens)
         try:
-            run = memory.peak_rise(
+            rise = memory.peak_rise(
                 lambda: run_group(method, group, request), self.target.device.type
             )
         except Unavailable:
             return None
-        return None if run is None else weights + run
+        return None if rise is None else weights + rise
 
-    def _by_category(self, runs: Sequence[RunRecord]) -> dict[str, CategorySpeedup]:
+    def _category_speedups(self, runs: Sequence[RunRecord]) -> dict[str, CategorySpeedup]:
         names, out = self.bench.categories, {}
         for category in dict.fromkeys(names[: len(self.bench.measured)]):
-            mine = [run for run in runs if names[run.prompt] == category]
-            if found := summary.paired(self.records[PLAIN].runs, mine):
-                ms = statistics.median(run.ms_per_token for run in mine)
-                out[category] = CategorySpeedup(speedup=found.median, n=found.n, ms_per_token=ms)
+            own = [run for run in runs if names[run.prompt] == category]
+            if ratio := summary.paired_speedup(self.records[PLAIN].runs, own):
+                ms = statistics.median(run.ms_per_token for run in own)
+                out[category] = CategorySpeedup(speedup=ratio.median, n=ratio.n, ms_per_token=ms)
         return out
 
     def _compare_with_transformers(self) -> None:
         """Fill in paired ratios to the fastest method of transformers, if one ran."""
         measured = self.cell.measured
-        theirs = [record for record in measured if _is_transformers(record)]
-        if theirs:
-            best = min(theirs, key=lambda record: record.summed.ms_per_token.median)
+        peers = [record for record in measured if _is_transformers(record)]
+        if peers:
+            best = min(peers, key=lambda record: record.final_summary.ms_per_token.median)
             for record in measured:
-                record.summed.speedup_over_best_transformers = summary.paired(
+                record.final_summary.speedup_over_best_transformers = summary.paired_speedup(
                     best.runs, record.runs
                 )
 
 
-def _recorded(prompt: int, turn: int, run: Run) -> RunRecord:
-    """Make a run's record for the results file; judging fills in the rest."""
+def _run_record(prompt: int, turn: int, run: Run) -> RunRecord:
+    """Make a run's record for the results file, without what :meth:`MethodCell.judge` adds."""
     return RunRecord(
         prompt=prompt,
         turn=turn,

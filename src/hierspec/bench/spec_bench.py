@@ -29,7 +29,7 @@ class SpecBenchQuestion:
 
 
 def read(path: Path) -> list[SpecBenchQuestion] | None:
-    """Read the questions of a file; ``None`` where it has not Spec-Bench's form.
+    """Read the questions of a file; ``None`` where its form is not Spec-Bench's.
 
     Raises:
         HierspecError: the file cannot be read.
@@ -65,7 +65,7 @@ def write(
     """Write answer files beside ``path``, ``NAME-METHOD-temperature-T.jsonl``; return their paths.
 
     A file has a line per prompt. ``accept_lengths`` repeats the mean tokens a call, since only sums
-    are kept and the script takes its mean. ``wall_time`` includes reading the prompt, as theirs.
+    are known and the script takes its mean. ``wall_time`` includes reading the prompt, as there.
 
     Args:
         questions: of the measured prompts; others get their index and the category ``prompts``.
@@ -73,20 +73,20 @@ def write(
     Raises:
         HierspecError: a file cannot be written.
     """
-    written = []
+    paths = []
     for cell in results.cells:
         for record in cell.methods:
             if not record.runs:
                 continue
             name = f"{path.stem}-{record.name}-temperature-{cell.temperature:g}"
-            file = path.with_name(f"{name}{path.suffix or '.jsonl'}")
+            answers = path.with_name(f"{name}{path.suffix or '.jsonl'}")
             lines = [
                 json.dumps(_answer(record.name, run, results.created, tokenizer, questions))
                 for run in record.runs
             ]
-            write_atomically(file, "\n".join(lines) + "\n", "answers")
-            written.append(file)
-    return written
+            write_atomically(answers, "\n".join(lines) + "\n", "answers")
+            paths.append(answers)
+    return paths
 
 
 def _answer(
@@ -97,13 +97,13 @@ def _answer(
     questions: Sequence[SpecBenchQuestion],
 ) -> dict[str, Any]:
     number = run.prompt
-    unknown = SpecBenchQuestion(number, "prompts", "")
-    known = questions[number] if number < len(questions) else unknown
+    own = SpecBenchQuestion(number, "prompts", "")
+    question = questions[number] if number < len(questions) else own
     calls = run.target_calls
     lengths = [run.mean_acceptance_length] * round(calls) if calls else []
     return {
-        "question_id": known.id,
-        "category": known.category,
+        "question_id": question.id,
+        "category": question.category,
         "model_id": method,
         "choices": [
             {

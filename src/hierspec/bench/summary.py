@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -15,8 +16,9 @@ from hierspec.bench.method_records import (
     RunRecord,
     Spread,
 )
+from hierspec.bench.methods.base import Run
 
-Parts = Mapping[str, Sequence[LevelCounters]]  # by level, the target last
+CountersByLevel = Mapping[str, Sequence[LevelCounters]]  # of each run; the target last
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
@@ -45,21 +47,21 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread.model_validate({**quartiles(values), "mean": mean, "standard_error": error})
 
 
-def deviation(differences: Sequence[float]) -> float:
-    """Return how many standard deviations of a normal a mean lies from 0.
+def z_score(differences: Sequence[float]) -> float:
+    """Return how many standard deviations of a normal distribution the mean lies from 0.
 
-    Few values make Student's t, which has heavy tails: it is mapped to a normal deviate with
+    The mean of few values has Student's t, with heavy tails: it is mapped to a normal deviate with
     Wallace's approximation (1959), z = (8ν + 1)/(8ν + 3) · √(ν ln(1 + t²/ν)), ν = n − 1, good to
     about a hundredth, so that one threshold serves any number of prompts.
     """
-    mean, freedom = statistics.fmean(differences), len(differences) - 1
-    if mean == 0.0 or freedom < 1:
+    mean, degrees = statistics.fmean(differences), len(differences) - 1
+    if mean == 0.0 or degrees < 1:
         return 0.0
-    error = statistics.stdev(differences) / math.sqrt(freedom + 1)
+    error = statistics.stdev(differences) / math.sqrt(degrees + 1)
     if error == 0.0:
         return math.copysign(math.inf, mean)
     t = mean / error
-    z = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
+    z = (8 * degrees + 1) / (8 * degrees + 3) * math.sqrt(degrees * math.log1p(t * t / degrees))
     return math.copysign(z, t)
 
 
@@ -78,24 +80,24 @@ def summary(
     decode = [run.decode_ms_per_token for run in runs]
     overhead = [run.overhead_ms_per_token for run in runs]
     calls = [run.target_calls for run in runs]
-    tokens = after_first([run.num_tokens for run in runs])
-    parts = by_level([(run.levels, run.target) for run in runs])
-    levels = level_summaries(tokens, parts)
-    known = [call for call in calls if call is not None]
+    tokens = num_tokens_after_first(runs)
+    counters = group_by_level([(run.levels, run.target) for run in runs])
+    levels = level_summaries(tokens, counters)
+    known_calls = [count for count in calls if count is not None]
     return MethodSummary(
         ms_per_token=spread([run.ms_per_token for run in runs]),
         decode_ms_per_token=_spread_if_known(decode),
         tokens_per_second=sum(r.num_tokens for r in runs) / sum(r.seconds for r in runs),
         overhead_ms_per_token=_spread_if_known(overhead),
-        mean_acceptance_length=tokens / sum(known)
-        if len(known) == len(calls) and sum(known)
+        mean_acceptance_length=tokens / sum(known_calls)
+        if len(known_calls) == len(calls) and sum(known_calls)
         else None,
-        speedup=paired(plain, runs),
+        speedup=paired_speedup(plain, runs),
         speedup_over_best_transformers=None,
         standardized_walltime_improvement=standardized_walltime_improvement(
             tokens, levels, parameters
         ),
-        acceptance_per_position=acceptance_per_position(parts),
+        acceptance_per_position=acceptance_per_position(counters),
         levels=levels,
         same_as_plain=sum(bool(run.same_as_plain) for run in runs) if greedy else None,
         logprob=None,
@@ -108,65 +110,64 @@ def _spread_if_known(values: Sequence[float | None]) -> Spread | None:
     return spread(known) if len(known) == len(values) else None
 
 
-def paired(slow: Sequence[RunRecord], fast: Sequence[RunRecord]) -> PairedRatio | None:
-    """Compare ``fast`` with ``slow`` on each prompt that both have; a ratio > 1 is faster."""
-    before = {run.prompt: run.ms_per_token for run in slow}
-    both = [run for run in fast if run.prompt in before]
-    if not both:
+def paired_speedup(slow: Sequence[RunRecord], fast: Sequence[RunRecord]) -> PairedRatio | None:
+    """Return the speed-up of ``fast`` over ``slow`` on their common prompts, if there are any."""
+    slow_times = {run.prompt: run.ms_per_token for run in slow}
+    runs = [run for run in fast if run.prompt in slow_times]
+    if not runs:
         return None
-    return ratio([before[run.prompt] for run in both], [run.ms_per_token for run in both])
+    return ratio([slow_times[run.prompt] for run in runs], [run.ms_per_token for run in runs])
 
 
-def after_first(num_tokens: Sequence[int]) -> int:
-    """Count the tokens that decoding wrote: all but the first of each run, which prefill gives."""
-    return sum(max(0, count - 1) for count in num_tokens)
+def num_tokens_after_first(runs: Sequence[Run | RunRecord]) -> int:
+    """Count the tokens of runs without the first of each, which the prompt's forward gives."""
+    return sum(max(0, run.num_tokens - 1) for run in runs)
 
 
-def by_level(
+def group_by_level(
     runs: Sequence[tuple[Sequence[LevelCounters], LevelCounters | None]],
 ) -> dict[str, list[LevelCounters]]:
     """Group the counters of runs, given as (levels, target), by level."""
-    found: dict[str, list[LevelCounters]] = {}
+    by_level: dict[str, list[LevelCounters]] = {}
     for levels, target in runs:
-        for part in (*levels, *([target] if target else [])):
-            found.setdefault(part.name, []).append(part)
-    return found
+        for counters in (*levels, *([target] if target else [])):
+            by_level.setdefault(counters.name, []).append(counters)
+    return by_level
 
 
-def level_summaries(tokens: int, parts: Parts) -> list[LevelSummary]:
+def level_summaries(tokens: int, counters: CountersByLevel) -> list[LevelSummary]:
     """Summarise calls and times per token after the first of each level, the target last.
 
     Args:
         tokens: number of tokens after the first of each run.
     """
     count, out = max(1, tokens), []
-    for name, counters in parts.items():
-        drafted = sum(part.num_draft_tokens for part in counters)
-        kept = sum(part.num_accepted_tokens for part in counters)
+    for name, runs in counters.items():
+        drafted = sum(run.num_draft_tokens for run in runs)
+        kept = sum(run.num_accepted_tokens for run in runs)
         out.append(
             LevelSummary(
                 name=name,
-                calls_per_token=sum(part.calls for part in counters) / count,
-                ms_per_token=1e3 * sum(part.seconds for part in counters) / count,
-                forward_ms_per_token=1e3 * sum(part.forward_seconds for part in counters) / count,
+                calls_per_token=sum(run.calls for run in runs) / count,
+                ms_per_token=1e3 * sum(run.seconds for run in runs) / count,
+                forward_ms_per_token=1e3 * sum(run.forward_seconds for run in runs) / count,
                 acceptance_rate=kept / drafted if drafted else None,
             )
         )
     return out
 
 
-def acceptance_per_position(parts: Parts) -> dict[str, list[float]]:
+def acceptance_per_position(counters: CountersByLevel) -> dict[str, list[float]]:
     """Compute each level's share of drafts whose token at position 0, 1, … was kept.
 
     Kept by the level above; a draft that stopped short of a position counts as not kept there.
     """
     out = {}
-    for name, counters in parts.items():
-        drafts = sum(part.num_drafts for part in counters)
-        kept = [part.num_accepted_tokens_per_pos for part in counters]
-        longest = max(map(len, kept))
-        if drafts and longest:
-            sums = [sum(each[i] for each in kept if i < len(each)) for i in range(longest)]
+    for name, runs in counters.items():
+        drafts = sum(run.num_drafts for run in runs)
+        kept = [run.num_accepted_tokens_per_pos for run in runs]
+        if drafts and any(kept):
+            sums = map(sum, itertools.zip_longest(*kept, fillvalue=0))
             out[name] = [total / drafts for total in sums]
     return out
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hierspec.bench.method_records import TuningRecord, TuningTrial
 from hierspec.bench.methods.base import Method, Request, Unavailable
-from hierspec.bench.turns import Group, turns
+from hierspec.bench.turns import Group, run_in_turns
 
 
 def tune(
@@ -35,16 +35,16 @@ def tune(
     times: list[list[float]] = [[] for _ in candidates]
     reasons: dict[int, str] = {}
     total = len(candidates) * len(groups)
-    for done, (_, which, runs) in enumerate(turns(candidates, groups, request), 1):
+    for count, (_, i, runs) in enumerate(run_in_turns(candidates, groups, request), 1):
         if isinstance(runs, Unavailable):
-            reasons[which] = str(runs)
+            reasons[i] = str(runs)
         else:
-            times[which] += [run.ms_per_token for run in runs]
-        report(min(1.0, done / total))
-    able = [i for i in range(len(candidates)) if i not in reasons]
-    if not able:
+            times[i] += [run.ms_per_token for run in runs]
+        report(min(1.0, count / total))
+    runnable = [i for i in range(len(candidates)) if i not in reasons]
+    if not runnable:
         raise Unavailable(reasons[0])
-    medians = {i: statistics.median(times[i]) for i in able}
+    medians = {i: statistics.median(times[i]) for i in runnable}
     trials = []
     for i, candidate in enumerate(candidates):
         trial = TuningTrial(
@@ -54,8 +54,8 @@ def tune(
             trial.skipped = reasons[i]
         trials.append(trial)
     size = len(groups[0]) if groups else 0
-    found = TuningRecord(prompts=size * len(groups), batch_size=size, trials=trials)
-    return candidates[min(able, key=lambda i: medians[i])], found
+    record = TuningRecord(prompts=size * len(groups), batch_size=size, trials=trials)
+    return candidates[min(runnable, key=lambda i: medians[i])], record
 
 
 def with_configuration(
@@ -66,5 +66,5 @@ def with_configuration(
 
 
 def as_json(configuration: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration as it is read back from JSON."""
+    """Convert a configuration to what reading its JSON returns, with lists for tuples."""
     return json.loads(json.dumps(configuration))

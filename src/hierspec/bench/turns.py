@@ -1,4 +1,4 @@
-"""Methods taking turns on groups of prompts, in a seeded order that favours none.
+"""Methods take turns on groups of prompts, in a seeded order that favours none.
 
 A method finds caches, clock rates and memory as the one before it has left them. In a rotation each
 method would always have the same predecessor; in the rows of a Williams design (E. J. Williams,
@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from hierspec.bench.methods.base import Method, Request, Run, Unavailable, reason
@@ -49,16 +50,17 @@ def turn_order(count: int, number: int, seed: int) -> list[int]:
 def _zigzag(count: int) -> list[int]:
     """Return 0, −1, 1, −2, 2, … modulo ``count``.
 
-    No two steps are alike if it is even; if odd, the reversed list has the missing steps.
+    No two steps are equal if it is even; if odd, the reversed list has the missing steps.
     """
     return [((i + 1) // 2) * (-1) ** i % count for i in range(count)]
 
 
-def interleaved(
+def run_interleaved(
     methods: Sequence[Method], prompts: Sequence[Sequence[int]], request: Request
 ) -> Iterator[tuple[int, int, Run | Unavailable]]:
-    """Run every method on every prompt; yield (prompt, method, its run or why there is none).
+    """Run every method on every prompt; yield indices of prompt and method, and the run.
 
+    Instead of a run, the reason where there is none.
     Methods take turns on each prompt in an order of its own (:func:`turn_order`), so that drift of
     the machine and caches filled by the one before favour none. Before anything counts, each method
     runs once on the last prompt, whose turn is furthest off. Prompt i is seeded with
@@ -68,27 +70,24 @@ def interleaved(
     return _in_turns([method.run for method in methods], prompts, request)
 
 
-def turns(
+def run_in_turns(
     methods: Sequence[Method],
     groups: Sequence[Group],
     request: Request,
     start: int = 0,
     warm_up: Group | None = None,
 ) -> Iterator[tuple[int, int, list[Run] | Unavailable]]:
-    """Run every method on every group from ``start`` on; yield (group, method, runs or why not).
+    """Run every method on every group from ``start`` on; yield indices, and the runs or a reason.
 
-    As :func:`interleaved`, but any exception of a method is a reason. The turns are those of
-    ``start`` 0 if the same methods are left, so that an interrupted bench goes on as if nothing
-    had happened.
+    As :func:`run_interleaved`, but any exception of a method is a reason. If the same methods
+    are left, turns are those of ``start`` 0: an interrupted bench continues as if it had not been.
 
     Args:
         warm_up: the group to warm up on, preferably one not measured. Default: the last.
     """
 
-    def attempt(method: Method) -> Callable[[Group, Request], list[Run]]:
-        return lambda group, seeded: run_group(method, group, seeded)
-
-    return _in_turns([attempt(method) for method in methods], groups, request, start, warm_up)
+    runners = [partial(run_group, method) for method in methods]
+    return _in_turns(runners, groups, request, start, warm_up)
 
 
 def run_group(method: Method, group: Group, request: Request) -> list[Run]:
@@ -100,10 +99,10 @@ def run_group(method: Method, group: Group, request: Request) -> list[Run]:
     try:
         if len(group) == 1:
             return [method.run(group[0], request)]
-        together = getattr(method, "run_batch", None)
-        if together is None:
+        run_batch = getattr(method, "run_batch", None)
+        if run_batch is None:
             raise Unavailable("runs one prompt at a time: measure it with --batch-size 1")
-        return together(group, request)
+        return run_batch(group, request)
     except Unavailable:
         raise
     except Exception as error:  # other engines raise what they like
@@ -111,43 +110,43 @@ def run_group(method: Method, group: Group, request: Request) -> list[Run]:
 
 
 def _in_turns(
-    attempts: Sequence[Callable[[P, Request], R]],
+    runners: Sequence[Callable[[P, Request], R]],
     prompts: Sequence[P],
     request: Request,
     start: int = 0,
     warm_up: P | None = None,
 ) -> Iterator[tuple[int, int, R | Unavailable]]:
-    alive = list(range(len(attempts)))
+    alive = list(range(len(runners)))
 
-    def attempt(which: int, prompt: P, number: int) -> R | Unavailable:
+    def attempt(method: int, prompt: P, number: int) -> R | Unavailable:
         try:
-            return attempts[which](prompt, replace(request, seed=request.seed + number))
+            return runners[method](prompt, replace(request, seed=request.seed + number))
         except Unavailable as error:
-            alive.remove(which)
+            alive.remove(method)
             return error
 
     if start < len(prompts):
-        for which in tuple(alive):
-            found = attempt(which, prompts[-1] if warm_up is None else warm_up, len(prompts))
-            if isinstance(found, Unavailable):
-                yield start, which, found
+        for method in tuple(alive):
+            result = attempt(method, prompts[-1] if warm_up is None else warm_up, len(prompts))
+            if isinstance(result, Unavailable):
+                yield start, method, result
     for i in range(start, len(prompts)):
-        for which in [alive[k] for k in turn_order(len(alive), i, request.seed)]:
-            yield i, which, attempt(which, prompts[i], i)
+        for method in [alive[k] for k in turn_order(len(alive), i, request.seed)]:
+            yield i, method, attempt(method, prompts[i], i)
 
 
 def refuse_partial_batches(prompts: int, size: int) -> None:
     """Refuse a number of prompts that is no multiple of the batch size.
 
     Raises:
-        HierspecError: a smaller group would remain, whose time a token is no measure of the others.
+        HierspecError: a smaller group would remain, whose time a token does not compare.
     """
     if prompts % size:
-        fewer = prompts // size * size
-        near = f"{fewer} or {fewer + size}" if fewer else f"{size}"
+        below = prompts // size * size
+        choices = f"{below} or {below + size}" if below else f"{size}"
         raise HierspecError(
             f"{prompts} prompts do not make full batches of {size}, and all must be of one "
-            f"size: --num-prompts {near}, or another --batch-size"
+            f"size: --num-prompts {choices}, or another --batch-size"
         )
 
 
@@ -162,17 +161,17 @@ def grouped(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
 
 
 def tuning_groups(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
-    """Split prompts into whole groups of ``size``, without a remainder; fewer make one group."""
+    """Split prompts into whole groups of ``size``, or one smaller group; leave a remainder out."""
     size = max(1, min(size, len(prompts)))
     return grouped(prompts[: len(prompts) // size * size], size)
 
 
 def tuning_notes(prompts: int, size: int) -> list[str]:
-    """Say where tuning uses other batches than measuring does, or leaves prompts out."""
+    """Return a note where tuning uses smaller batches than measuring, or leaves prompts out."""
     if 0 < prompts < size:
         return [
             f"tuned on batches of {prompts}, measured on batches of {size}: --tune-prompts {size} "
-            "tunes on such as are measured"
+            "tunes on equal batches"
         ]
     if prompts % size:
         return [f"{prompts % size} of {prompts} prompts to tune on are in no whole batch of {size}"]

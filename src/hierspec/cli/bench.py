@@ -230,7 +230,7 @@ def bench(
         )
         if output is not None:
             say(console, f"written to {output}")
-        show(data, files, tokenizer, chosen.asked, console)
+        show(data, files, tokenizer, chosen.questions, console)
         return 0
 
 
@@ -280,7 +280,7 @@ def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestio
             f"{path} is not what was measured on ({settings.prompts['file']}): "
             "give that file, or leave --prompts out"
         )
-    return prompts.asked
+    return prompts.questions
 
 
 def _measure(
@@ -332,7 +332,7 @@ def _measure(
             files.begin(data)
             files.next_step = files.to_go_on
             further = prompts.profiling[len(prompts.tuning) :]
-            profiled = [*tuning, *encode(models, further, longest, skip=True)]
+            profiled = [*tuning, *encode(models, further, longest, skip_too_long=True)]
             effort = planned.settings(len(profiled), settings.max_new_tokens, settings.until_eos)
             models.planning = planned.Planning(models, profiled, effort, files.profile)
             Bench(

@@ -26,7 +26,7 @@ Verdict = Literal["holds", "does not hold", "undecided"]
 def quantile(probability: float, freedom: int) -> float:
     """Return Student's t quantile, from the normal one by Wallace's approximation (1959).
 
-    It is the inverse of :func:`hierspec.bench.summary.deviation`; its error is below a per cent
+    It is the inverse of :func:`hierspec.bench.summary.z_score`; its error is below a per cent
     from 8 degrees of freedom on.
     """
     z = statistics.NormalDist().inv_cdf(probability)

@@ -228,7 +228,7 @@ def _table_5(
 def _over_real(ms: Sequence[float], real: Measured) -> tuple[Any, ...]:
     """Return the ratio of ``ms``, one a prompt, to the real runs': median and its 95 % interval."""
     ratios = ratio(ms, [decode_ms([run]) for run in real.runs])
-    return (ratios.median, *ratios.ends)
+    return (ratios.median, *ratios.bounds)
 
 
 def _other_latencies(

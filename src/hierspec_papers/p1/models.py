@@ -231,7 +231,7 @@ def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
     gap = deep.measured.over(single.measured.runs)
     return (
         f"Best of three models or more over the best single draft: "
-        f"{gap.formatted(unit='')}, per prompt; P1 reports up to 1.2.",
+        f"{gap.format(unit='')}, per prompt; P1 reports up to 1.2.",
     )
 
 

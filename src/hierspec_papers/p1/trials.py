@@ -12,7 +12,11 @@ from hierspec.bench.memory import level_parameters
 from hierspec.bench.method_records import LevelCounters
 from hierspec.bench.methods.base import Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.summary import by_level, level_summaries, standardized_walltime_improvement
+from hierspec.bench.summary import (
+    group_by_level,
+    level_summaries,
+    standardized_walltime_improvement,
+)
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
@@ -100,7 +104,7 @@ class Trial:
             for run in self.measured.runs
         ]
         tokens = written(self.measured.runs)
-        summaries = level_summaries(tokens, by_level(runs))
+        summaries = level_summaries(tokens, group_by_level(runs))
         return standardized_walltime_improvement(tokens, summaries, level_parameters(self.method))
 
 

@@ -161,7 +161,7 @@ def _orders(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
             f"Measured: α = {given.alpha:.3f}, β = {given.beta:.3f} along the target's own text; "
             f"c = {given.c:.3f}, c_s = {given.c_s:.3f} of single calls.",
             f"Interleaved over the faster single draft, per prompt: "
-            f"{gap.formatted(unit='')}; P2's finding is that this is below 1.",
+            f"{gap.format(unit='')}; P2's finding is that this is below 1.",
             "The formula takes acceptances to be independent and a check of any length to cost one "
             "call; what it leaves out stands between its column and the measured one.",
             *notes(lab),

@@ -111,7 +111,7 @@ def _table(
     if {"HiSpec", "LayerSkip"} <= ran.keys():
         gain = ran["HiSpec"].over(ran["LayerSkip"].runs)
         comparison = (
-            f"HiSpec over LayerSkip here: {gain.formatted(unit='')}; "
+            f"HiSpec over LayerSkip here: {gain.format(unit='')}; "
             f"P3's cells give {_printed_gain():.2f} on average (its text "
             "says 1.28).",
         )

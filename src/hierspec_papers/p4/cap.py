@@ -151,7 +151,7 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
             "target's law; 0 within its error for a lossless rule.",
             f"Given the same drafts, forgetting the cap keeps {more.value:.4f} ± "
             f"{more.error:.4f} more tokens a draft; decoding speed is "
-            f"{speed.formatted(3, '')} times block's, paired per prompt.",
+            f"{speed.format(3, '')} times block's, paired per prompt.",
         ),
     )
 

@@ -105,7 +105,7 @@ def _rules_table(
     for k in counts:
         runs = [found[rule, k] for rule in RULES]
         speed = faster(found["block-rrs", k], found["rrs", k])
-        ratios = (speed.median, *speed.ends)
+        ratios = (speed.median, *speed.bounds)
         figures = (*map(tokens_per_call, runs), *map(tokens_per_second, runs), *ratios)
         rows.append((str(k), figures))
     columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]

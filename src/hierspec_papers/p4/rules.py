@@ -172,7 +172,7 @@ def _speed_table(found: Measurements, lengths: Sequence[int], temperature: float
             *(tokens_per_call(runs[rule]) for rule in RULES),
             *(tokens_per_second(runs[rule]) for rule in RULES),
             block.median,
-            *block.ends,
+            *block.bounds,
             faster(runs["naive"], runs["tokenwise"]).median,
         )
         rows.append((str(n), figures))

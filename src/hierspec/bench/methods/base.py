@@ -1,7 +1,7 @@
-"""What a bench needs of a method: to continue a prompt, and to report the time and calls it took.
+"""What a bench needs of a method: it continues a prompt, and reports the time and calls it took.
 
-Ours (:mod:`hierspec.bench.methods.ours`), transformers' and other engines'
-(:mod:`hierspec.bench.peers`) are the same to everything else.
+Our methods (:mod:`hierspec.bench.methods.ours`) and those of transformers and other engines
+(:mod:`hierspec.bench.peers`) share this protocol.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hierspec.errors import HierspecError
 
 
-class Unavailable(HierspecError):  # noqa: N818 (it is a result of a run as well)
+class Unavailable(HierspecError):  # noqa: N818 (it is also a run's result)
     """A method cannot run here; the message says why, and how to change that where one can."""
 
 
@@ -23,23 +23,23 @@ class Request:
 
     Attributes:
         temperature: 0 is greedy; there is no other filter (top-k, top-p).
-        end: tokens that end a text, kept in it; if empty, every text has ``max_new_tokens``.
+        eos_token_ids: they end a text and stay in it; if empty, all have ``max_new_tokens``.
     """
 
     max_new_tokens: int
     temperature: float = 0.0
     seed: int = 0
-    end: frozenset[int] = frozenset()
+    eos_token_ids: frozenset[int] = frozenset()
 
-    def ended(self, token_ids: Sequence[int]) -> bool:
-        """Return whether a text is complete: of ``max_new_tokens``, or ended by an end token."""
+    def is_complete(self, token_ids: Sequence[int]) -> bool:
+        """Return whether a text has all its tokens or ends in one of ``eos_token_ids``."""
         last = token_ids[-1] if token_ids else None
-        return len(token_ids) == self.max_new_tokens or last in self.end
+        return len(token_ids) == self.max_new_tokens or last in self.eos_token_ids
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One prompt continued.
+    """A prompt's continuation and what it took.
 
     Attributes:
         token_ids: of the output, without the prompt.
@@ -116,8 +116,9 @@ class Method(Protocol):
 
 def reason(error: BaseException) -> str:
     """Format an exception as one line."""
-    if isinstance(error, Unavailable):
-        return " ".join(str(error).split())
     text = " ".join(str(error).split())
-    shown = text if len(text) <= 300 else f"{text[:297]}..."
-    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+    if isinstance(error, Unavailable):
+        return text
+    if len(text) > 300:
+        text = f"{text[:297]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -143,8 +143,8 @@ class HierarchyMethod:
                 max_new_tokens=request.max_new_tokens,
                 temperature=request.temperature,
                 seed=request.seed,
-                ignore_eos=not request.end,
-                eos_token_id=sorted(request.end) or None,
+                ignore_eos=not request.eos_token_ids,
+                eos_token_id=sorted(request.eos_token_ids) or None,
                 tracer=tracer,
             )
             for _ in generation:

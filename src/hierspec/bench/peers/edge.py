@@ -59,12 +59,12 @@ class Peer:
             Unavailable: it fails, or writes fewer tokens than requested: its times would be of
                 another task.
         """
-        if request.end and not self.ends_texts:
+        if request.eos_token_ids and not self.ends_texts:
             raise Unavailable(f"{self.package} does not stop at the end of a text")
         watch = Stopwatch()
         with failures_as_unavailable(self.package):
             written, target_calls = self.decode(list(prompt), request, watch)
-        if not request.ended(written):
+        if not request.is_complete(written):
             raise Unavailable(
                 f"{self.package} wrote {len(written)} tokens where {request.max_new_tokens} were "
                 "asked for"

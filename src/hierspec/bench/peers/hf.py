@@ -73,8 +73,8 @@ class TransformersMethod(Peer):
 
         with quiet():
             model, arguments = self._prepared()
-            if request.end:
-                arguments["eos_token_id"] = sorted(request.end)
+            if request.eos_token_ids:
+                arguments["eos_token_id"] = sorted(request.eos_token_ids)
             if request.temperature:
                 arguments |= {"temperature": request.temperature, "top_k": 0, "top_p": 1.0}
             ids = torch.tensor([prompt], device=model.device)

@@ -63,7 +63,7 @@ class LlamaCppMethod(Peer):
             if not written:
                 watch.token()
             written.append(int(token))
-            if request.ended(written):
+            if request.is_complete(written):
                 break
         watch.end()
         return written, finder.calls if finder else len(written) - 1

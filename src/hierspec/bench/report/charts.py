@@ -74,7 +74,7 @@ def speedups(results: BenchResults, cell: TemperatureRecord) -> Any:
     end = 1.0
     for row, (method, median) in enumerate(found):
         axes.barh(row, median, height=BAR, color=_colour(method), zorder=2)
-        words, right, ratio = f"{median:.2f}×", median, method.summed.speedup
+        words, right, ratio = f"{median:.2f}×", median, method.final_summary.speedup
         if ratio and (ends := ratio.interval):
             axes.plot(ends, [row, row], color=INK, linewidth=1.3, zorder=3)
             for x in ends:
@@ -90,12 +90,12 @@ def speedups(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 def tokens_per_call(results: BenchResults, cell: TemperatureRecord) -> Any:
     """Draw mean acceptance lengths by method, longest first."""
-    found = [(m, n) for m in cell.measured if (n := m.summed.mean_acceptance_length)]
+    found = [(m, n) for m in cell.measured if (n := m.final_summary.mean_acceptance_length)]
     if not found:
         return None
     found.sort(key=lambda pair: -pair[1])
     methods = [method for method, _ in found]
-    unknown = [m.name for m in cell.measured if not m.summed.mean_acceptance_length]
+    unknown = [m.name for m in cell.measured if not m.final_summary.mean_acceptance_length]
     figure, axes = _sheet(
         "Tokens per call of the target",
         results.conditions(cell),
@@ -157,7 +157,7 @@ def time_spent(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 def _parts(method: MethodRecord) -> dict[str, float]:
     """Split ms a token into named parts; a negative overhead (noise of the clocks) counts as 0."""
-    found = method.summed
+    found = method.final_summary
     if not found.levels or found.overhead_ms_per_token is None:
         return {WHOLE: (found.decode_ms_per_token or found.ms_per_token).mean}
     levels = enumerate(reversed(found.levels))
@@ -223,8 +223,8 @@ def acceptance(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 def _curves(method: MethodRecord) -> list[tuple[int, list[float]]]:
     """Return (distance from the target, shares kept) per level that has some, nearest first."""
-    shares = method.summed.acceptance_per_position
-    order = [level.name for level in reversed(method.summed.levels)]
+    shares = method.final_summary.acceptance_per_position
+    order = [level.name for level in reversed(method.final_summary.levels)]
     order += [name for name in reversed(shares) if name not in order]
     return [(depth, shares[name]) for depth, name in enumerate(order) if shares.get(name)]
 

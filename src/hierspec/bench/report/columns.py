@@ -30,9 +30,9 @@ class Column:
 
 
 def _speedup(method: MethodRecord) -> TableCell | None:
-    if method.summed.speedup is None and method.median_speedup is not None:
+    if method.final_summary.speedup is None and method.median_speedup is not None:
         return TableCell(method.median_speedup, f"{method.median_speedup:.2f}×")
-    return _ratio(method.summed.speedup)
+    return _ratio(method.final_summary.speedup)
 
 
 def _ratio(found: PairedRatio | None) -> TableCell | None:
@@ -74,40 +74,40 @@ COLUMNS = (
         "over best of transformers",
         "the same over the method of transformers whose median ms/token is smallest at this "
         "temperature",
-        lambda method: _ratio(method.summed.speedup_over_best_transformers),
+        lambda method: _ratio(method.final_summary.speedup_over_best_transformers),
     ),
     Column(
         "standardized walltime",
         "improvement, as P1 defines it (Table 4)",
-        lambda method: _number(method.summed.standardized_walltime_improvement, 2),
+        lambda method: _number(method.final_summary.standardized_walltime_improvement, 2),
     ),
     Column(
         "median ms/token",
         "wall time with the prompt's reading, over prompts; below it, the quartiles",
-        lambda method: _spread(method.summed.ms_per_token),
+        lambda method: _spread(method.final_summary.ms_per_token),
         largest_first=False,
     ),
     Column(
         "median decoding ms/token",
         "of tokens after the first, over prompts; below it, the quartiles",
-        lambda method: _spread(method.summed.decode_ms_per_token),
+        lambda method: _spread(method.final_summary.decode_ms_per_token),
         largest_first=False,
     ),
     Column(
         "median overhead ms/token",
         "of decoding, outside the models' forwards, over prompts; below it, the quartiles",
-        lambda method: _spread(method.summed.overhead_ms_per_token),
+        lambda method: _spread(method.final_summary.overhead_ms_per_token),
         largest_first=False,
     ),
     Column(
         "tokens / second",
         "wall time, all prompts",
-        lambda method: _number(method.summed.tokens_per_second, 1),
+        lambda method: _number(method.final_summary.tokens_per_second, 1),
     ),
     Column(
         "tokens / target call",
         "mean acceptance length: tokens after the first over calls of the target",
-        lambda method: _number(method.summed.mean_acceptance_length, 2),
+        lambda method: _number(method.final_summary.mean_acceptance_length, 2),
     ),
     Column(
         "predicted ms/token",
@@ -118,7 +118,7 @@ COLUMNS = (
     Column(
         "peak MiB",
         "peak memory",
-        lambda method: _number(method.summed.peak_memory_bytes, 0, 2**20),
+        lambda method: _number(method.final_summary.peak_memory_bytes, 0, 2**20),
         largest_first=False,
     ),
 )
@@ -146,11 +146,11 @@ def verdict(cell: TemperatureRecord, method: MethodRecord) -> TableCell | None:
     Greedy: runs that equal plain decoding token for token; ``soft`` if all others part from it at
     near-ties. Otherwise: the difference of the mean log-likelihood per token from plain decoding's.
     """
-    found = method.summed
+    found = method.final_summary
     if method.name == PLAIN:
         return None
     if found.same_as_plain is not None and method.runs:
-        runs = cell.compared(method)
+        runs = cell.compare(method)
         ties = f", near-tie {runs.near_ties}" if runs.near_ties else ""
         mark = "bad" if runs.wrong else "soft" if runs.near_ties else "good"
         words = f"{runs.equal} of {runs.runs} equal{ties}"
@@ -163,7 +163,9 @@ def verdict(cell: TemperatureRecord, method: MethodRecord) -> TableCell | None:
 
 
 def category_names(methods: Sequence[MethodRecord]) -> list[str]:
-    return list(dict.fromkeys(name for method in methods for name in method.summed.by_category))
+    return list(
+        dict.fromkeys(name for method in methods for name in method.final_summary.by_category)
+    )
 
 
 def fastest_first(cell: TemperatureRecord) -> list[MethodRecord]:
@@ -176,7 +178,7 @@ def fastest(cell: TemperatureRecord) -> str:
     A method whose text failed the check is not called lossless, whatever it claims.
     """
     for method in fastest_first(cell):
-        ratio, judged = method.summed.speedup, verdict(cell, method)
+        ratio, judged = method.final_summary.speedup, verdict(cell, method)
         wrong = judged is not None and judged.mark == "bad"
         if ratio and method.lossless and method.group != "plain" and not wrong:
             times = f"{ratio.median:.2f}× plain decoding {_range(ratio.interval)}".rstrip()

@@ -15,7 +15,7 @@ from hierspec.utils.terminal import borderless
 
 def by_domain(cell: TemperatureRecord) -> Iterable[Table | Text]:
     """Yield a table of methods, fastest first, by domain; nothing where prompts have no domains."""
-    rows = [method for method in fastest_first(cell) if method.summed.by_category]
+    rows = [method for method in fastest_first(cell) if method.final_summary.by_category]
     if not rows:
         return
     names = category_names(cell.measured)
@@ -23,13 +23,13 @@ def by_domain(cell: TemperatureRecord) -> Iterable[Table | Text]:
     title = f"by domain, temperature {cell.temperature:g}: median ms a token, times plain decoding"
     table = borderless(["method"], [*names, "all"], title)
     for row in rows:
-        whole = _cell(row.summed.ms_per_token.median, row.median_speedup)
+        whole = _cell(row.final_summary.ms_per_token.median, row.median_speedup)
         table.add_row(Text(row.name), *(_in_domain(row, name) for name in names), whole)
     yield table
 
 
 def _in_domain(method: MethodRecord, domain: str) -> Text:
-    found = method.summed.by_category.get(domain)
+    found = method.final_summary.by_category.get(domain)
     return Text("–") if found is None else _cell(found.ms_per_token, found.speedup)
 
 

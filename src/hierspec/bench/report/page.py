@@ -125,7 +125,7 @@ def _conditions(results: BenchResults) -> str:
 def _roofline(roofline: Roofline) -> str:
     return (
         f"{roofline.ms_per_token:.2f} ms per token: {roofline.weight_bytes / 1e6:.0f} MB of "
-        f"weights at {roofline.bytes_per_second / 1e9:.1f} GB/s ({roofline.sampled})"
+        f"weights at {roofline.bytes_per_second / 1e9:.1f} GB/s ({roofline.samples_text})"
     )
 
 

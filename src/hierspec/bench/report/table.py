@@ -51,7 +51,7 @@ def _named(method: MethodRecord) -> Group:
 
 def _numbers(cell: TemperatureRecord, method: MethodRecord) -> dict[str, Text]:
     """Return a method's row, by the heads of the columns."""
-    found = method.summed
+    found = method.final_summary
     ms, overhead = found.ms_per_token, found.overhead_ms_per_token
     best = found.speedup_over_best_transformers
     numbers = {
@@ -71,7 +71,7 @@ def _remarks(cell: TemperatureRecord, roofline: Roofline | None) -> Iterable[Tex
         yield Text(
             f"estimated roofline of plain decoding: {roofline.ms_per_token:.2f} ms/token, "
             f"{roofline.weight_bytes / 2**20:.0f} MiB of weights at "
-            f"{roofline.bytes_per_second / 2**30:.1f} GiB/s ({roofline.sampled})",
+            f"{roofline.bytes_per_second / 2**30:.1f} GiB/s ({roofline.samples_text})",
             style="dim",
         )
     waiting = [method.name for method in cell.unmeasured if method.skipped is None]
@@ -121,7 +121,7 @@ def _level(level: LevelShape) -> str:
 
 def equality(cell: TemperatureRecord, method: MethodRecord) -> Text:
     """Count greedy outputs by how they compare with plain decoding's: equal, near-tie, wrong."""
-    found = cell.compared(method)
+    found = cell.compare(method)
     if not method.lossless:
         return Text(f"lossy: equal {found.equal}/{found.runs}", style="dim")
     if found.wrong:
@@ -132,7 +132,7 @@ def equality(cell: TemperatureRecord, method: MethodRecord) -> Text:
 
 
 def _likelihood(method: MethodRecord) -> tuple[str, Text]:
-    head, found = "likelihood", method.summed.logprob
+    head, found = "likelihood", method.final_summary.logprob
     if found is None:
         return head, Text(_DASH)
     text = f"{found.mean:.3f} ({found.difference_from_plain:+.3f})"
@@ -142,12 +142,12 @@ def _likelihood(method: MethodRecord) -> tuple[str, Text]:
 
 
 def _speedup(method: MethodRecord) -> float:
-    found = method.summed.speedup
+    found = method.final_summary.speedup
     return found.median if found else 0.0
 
 
 def _times(ratio: PairedRatio | None) -> str:
-    return ratio.formatted() if ratio else _DASH
+    return ratio.format() if ratio else _DASH
 
 
 def _number(value: float | None) -> str:
