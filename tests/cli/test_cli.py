@@ -401,7 +401,7 @@ def test_a_trace_is_written_over_an_earlier_one_only(capsys, tmp_path):
     asked = ["generate", "import os", *SMALL, "--max-new-tokens", "4", "--trace"]
     status, _, err = hierspec(capsys, *asked, str(mine))
     assert status == 2
-    assert "holds something else than a trace" in err
+    assert "is not a trace" in err
     assert mine.read_text() == '{"prompt": "x"}\n'
     for _ in range(2):
         assert hierspec(capsys, *asked, str(trace))[0] == 0

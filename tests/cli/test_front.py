@@ -12,7 +12,7 @@ import pytest
 from fuzzing import Playground
 
 from hierspec.cli import run
-from hierspec.cli.options import listed, to_measure_at
+from hierspec.cli.options import parse_temperatures, split_values
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
 
@@ -256,17 +256,17 @@ def test_commas_between_drafts(capsys, play):
 def test_one_way_to_give_several_values(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one,folder").mkdir()
-    assert listed(["a, b", "c" * 5000]) == ["a", "b", "c" * 5000]
-    assert listed(["ngram,zoo:small,temperature=0.8,dtype=float32,suffix"]) == [
+    assert split_values(["a, b", "c" * 5000]) == ["a", "b", "c" * 5000]
+    assert split_values(["ngram,zoo:small,temperature=0.8,dtype=float32,suffix"]) == [
         "ngram",
         "zoo:small,temperature=0.8,dtype=float32",
         "suffix",
     ]
     whole = ["one,folder", '{"method": "suffix", "max_order": 3}', ""]
-    assert listed(whole) == whole
-    assert to_measure_at(["0,1", "0.5"]) == (0.0, 1.0, 0.5)
+    assert split_values(whole) == whole
+    assert parse_temperatures(["0,1", "0.5"]) == (0.0, 1.0, 0.5)
     with pytest.raises(HierspecError, match="takes numbers, as in 0,1, not 'hot'"):
-        to_measure_at(["0,hot"])
+        parse_temperatures(["0,hot"])
 
 
 def test_a_draft_larger_than_its_target_is_noticed(capsys):
@@ -286,7 +286,7 @@ def test_a_profile_is_no_hierarchy(capsys, tmp_path):
 
 def test_a_text_that_the_context_ends(capsys, play):
     argv = ["generate", "x", "--target", play.target, "--max-new-tokens", "500", "--ignore-eos"]
-    assert "a text ended where the model's context does" in hierspec(capsys, *argv)[2]
+    assert "a text ended because the model's context is full" in hierspec(capsys, *argv)[2]
     few = [*argv[:-2], "3", "--ignore-eos"]
     assert "context" not in hierspec(capsys, *few)[2]
 
@@ -315,7 +315,7 @@ def test_a_batch_says_once_how_fast_it_was(capsys, play, tmp_path):
 def test_advice_where_drafts_do_not_pay_and_where_they_pay_too_easily():
     from types import SimpleNamespace
 
-    from hierspec.cli.rendering.generation import speeds
+    from hierspec.cli.rendering.generation import describe_speed
 
     def of(speed, tokens):
         return SimpleNamespace(
@@ -329,6 +329,6 @@ def test_advice_where_drafts_do_not_pay_and_where_they_pay_too_easily():
         )
 
     plain, varied = of(100.0, list(range(40))), list(range(40))
-    assert "--hierarchy auto measures what does" in speeds(of(50.0, varied), plain).plain
-    assert "the text repeats itself" in speeds(of(300.0, [1, 2] * 20), plain).plain
-    assert len(speeds(of(300.0, varied), plain).plain.splitlines()) == 2
+    assert "--hierarchy auto measures what does" in describe_speed(of(50.0, varied), plain).plain
+    assert "the text repeats itself" in describe_speed(of(300.0, [1, 2] * 20), plain).plain
+    assert len(describe_speed(of(300.0, varied), plain).plain.splitlines()) == 2

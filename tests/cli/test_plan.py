@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hierspec import cli
-from hierspec.cli.plan import size
+from hierspec.cli.plan import parse_size
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.problem import parse_problem
 
@@ -208,13 +208,13 @@ def test_warnings(hierspec):
 
 
 def test_sizes():
-    assert size("2GiB") == 2**31
-    assert size("500MB") == 500_000_000
-    assert size(" 1.5 kib ") == 1536
-    assert size("12") == size("12B") == 12
+    assert parse_size("2GiB") == 2**31
+    assert parse_size("500MB") == 500_000_000
+    assert parse_size(" 1.5 kib ") == 1536
+    assert parse_size("12") == parse_size("12B") == 12
     for text in ("", "GiB", "-1GB", "1XB", "1e3", "0"):
         with pytest.raises(ValueError, match="2GiB or 500MB"):
-            size(text)
+            parse_size(text)
 
 
 class FakeProfile:

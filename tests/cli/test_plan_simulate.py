@@ -113,7 +113,7 @@ def test_what_people_read(hierspec):
     _, out, _ = hierspec(recorded, *asked)
     assert "recorded drafts in order" in out
     assert "tokenwise" in out
-    assert "every draft counts alike" in out
+    assert "every draft has the same weight" in out
     assert "±" not in hierspec(PROBLEM)[1]
 
 

@@ -109,7 +109,7 @@ def test_the_command_fails_and_says_where(late, tmp_path, capsys):
     assert run(["certify", str(file)]) == 1
     out = capsys.readouterr().out
     assert "LOSSY" in out
-    assert "first seen                after the text" in out
+    assert "first lossy round         after the text" in out
     assert run(["certify", str(file), "--json", "--allow-inconclusive"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert data["tv"] > 1e-9

@@ -1,7 +1,7 @@
 """The command line: ``hierspec generate · profile · plan · bench · certify · reproduce · …``.
 
 Only this package prints. A user's mistake is one line on standard error and exit status 2; a
-traceback appears with ``--debug`` alone.
+traceback appears only with ``--debug``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.utils import openmp
 
-_LONGEST = 1200  # characters of a message
-_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_MAX_MESSAGE = 1200  # characters
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 openmp.prepare()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -26,33 +26,33 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 def main(argv: list[str] | None = None) -> None:
     """Run the ``hierspec`` command and end the process with its exit status."""
     status = run(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGINT, _interrupted_at_exit)  # libraries take a while to leave
+    signal.signal(signal.SIGINT, _exit_on_interrupt)  # libraries take a while to shut down
     sys.exit(status)
 
 
-def _interrupted_at_exit(*_: object) -> None:
-    """Answer Ctrl-C after the command's end by a line instead of a library's traceback."""
+def _exit_on_interrupt(*_: object) -> None:
+    """End the process on a Ctrl-C after the command, with a line and not a traceback."""
     os.write(2, b"interrupted: the command had ended already\n")
     os._exit(130)
 
 
 def run(argv: list[str]) -> int:
     """Run a command line and return its exit status: 0, 1 (a check failed), 2 (a mistake)."""
-    status = _status(argv)
+    status = _run_command(argv)
     try:
-        if sys.stdout is not None:  # closed from the start
+        if sys.stdout is not None:  # None: closed from the start
             sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
     except OSError as error:  # a full disk
         _discard_output()
-        return _explain(error)
+        return _report_error(error)
     return status
 
 
 @functools.cache
 def _command() -> Any:
-    """Return the tree of all commands, built once a process."""
+    """Return the tree of all commands; it is built once per process."""
     import typer
 
     from .root import app
@@ -60,66 +60,70 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-def _status(argv: list[str]) -> int:
+def _run_command(argv: list[str]) -> int:
     debug = "--debug" in argv
     argv = [arg for arg in argv if arg != "--debug"]
     try:
         status = _command().main(argv, prog_name="hierspec", standalone_mode=False)
     except BrokenPipeError:
-        return 0  # the reader has gone (| head), which is no error
-    except SystemExit as exit_:  # what click and rich make of a broken pipe
+        return 0  # the reader has exited (| head), which is no error
+    except SystemExit as exit_:  # click and rich convert a broken pipe to it
         if isinstance(exit_.__context__, BrokenPipeError):
             return 0
         raise
     except Exception as error:
         if debug:
             raise
-        return _explain(error)
+        return _report_error(error)
     return status if isinstance(status, int) else 0
 
 
 def _discard_output() -> None:
-    """Send standard output to nowhere: what it still holds must not be flushed at exit."""
+    """Send standard output to the null device, so that flushing it at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _explain(error: Exception) -> int:
-    """Print in one line what is wrong; return 2 for a user's mistake, 1 for one of ours."""
-    if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands, and none named
+def _report_error(error: Exception) -> int:
+    """Print an error in one line; return 2 for a user's mistake, 1 for a bug of ours."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands without a command
         print(error.format_message())  # type: ignore[attr-defined]
         return 0
     if hasattr(error, "format_message"):  # wrong options, unknown commands
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "hierspec"
-        _complain(f"{_one_line(error.format_message())} (see {command} --help)")  # type: ignore[attr-defined]
+        _print_error(f"{_one_line(error.format_message())} (see {command} --help)")  # type: ignore[attr-defined]
         return 2
-    if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITTEN:
-        _complain(f"cannot write to standard output: {error.strerror}")
+    if isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS:
+        _print_error(f"cannot write to standard output: {error.strerror}")
         return 2
     if isinstance(error, UnicodeEncodeError):
-        what = "what was given is not UTF-8 text"
+        message = "an argument is not UTF-8 text"
         if error.encoding.lower().replace("-", "") != "utf8":
-            what = f"the output takes {error.encoding} alone: set PYTHONIOENCODING=utf-8"
-        _complain(what)
+            message = f"the output is encoded as {error.encoding}: set PYTHONIOENCODING=utf-8"
+        _print_error(message)
         return 2
     if isinstance(error, HierspecError | OSError):
-        _complain(_one_line(str(error)) or type(error).__name__)
+        _print_error(_one_line(str(error)) or type(error).__name__)
         return 2
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
-        _complain("out of memory: try a smaller --batch-size or --max-new-tokens")
+        _print_error("out of memory: try a smaller --batch-size or --max-new-tokens")
         return 2
-    _complain(
+    _print_error(
         f"{type(error).__name__}: {_one_line(str(error))}: this is a bug, please report it with "
         "this line and what hierspec doctor prints; --debug shows where"
     )
     return 1
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"hierspec: error: {text}", file=sys.stderr)
 
 
 def _one_line(text: str) -> str:
-    """Return a text without line breaks; of a very long one (a path, a dump) both ends."""
+    """Return a text without line breaks, and without its middle if it is very long (a dump)."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
+    return (
+        line
+        if len(line) <= _MAX_MESSAGE
+        else f"{line[: _MAX_MESSAGE // 2]} … {line[-_MAX_MESSAGE // 2 :]}"
+    )

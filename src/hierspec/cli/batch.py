@@ -12,7 +12,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Drafts, Dtype, Threads, listed
+from .options import MODEL, Device, Drafts, Dtype, Threads, split_values
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +79,7 @@ def batch(
     options = {
         "model": model,
         "hierarchy": hierarchy,
-        "draft": draft and listed(draft),
+        "draft": draft and split_values(draft),
         "dtype": dtype,
     }
     settings = _settings_for_one_client(

@@ -1,6 +1,6 @@
 """``hierspec bench``: methods side by side, as a table, a results file, a page and pictures.
 
-``hierspec bench serve`` has a file of its own.
+``hierspec bench serve`` is in ``bench_serve.py``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .options import (
     ShowList,
     Temperatures,
     Threads,
-    given,
-    listed,
     load_tokenizer,
+    options_used,
+    parse_temperatures,
+    split_values,
     target_config,
-    to_measure_at,
 )
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from hierspec.bench.records import BenchResults, BenchSettings
     from hierspec.bench.spec_bench import SpecBenchQuestion
 
-SEEDS = 2**63  # prompt i has the seed + i, and generators take 64 bits
-_USED = ("--from", "--report", "--plots", "--spec-bench", "--json")  # where nothing is measured
+_SEED_LIMIT = 2**63  # prompt i uses seed + i, and generators take 64 bits
+_OPTIONS_WITH_FROM = ("--from", "--report", "--plots", "--spec-bench", "--json")
 # α(trunk, large) by eps at temperature 1, from the shipped family's model card.
-_AGREEMENT = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
+_ACCEPTANCE_RATES = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
 
 app = typer.Typer()
 app.command("serve")(serve)
@@ -149,8 +149,8 @@ def bench(
 ) -> int:
     """Measure decoding methods side by side: ours, the papers' systems, other engines.
 
-    Methods take turns on every prompt; those with something to choose are tuned on other prompts
-    first. Outputs are checked against plain decoding's, or against the target's law.
+    Methods take turns on every prompt; those with settings to choose are tuned on other prompts
+    first. Outputs are checked against plain decoding's, or against the target's distribution.
 
     Examples:
 
@@ -159,17 +159,17 @@ def bench(
       hierspec bench --from results.json --report report.html --plots plots
     """
     if context.invoked_subcommand is not None:
-        if said := given(context):
+        if misplaced := options_used(context):
             raise HierspecError(
-                f"options of bench {context.invoked_subcommand} follow that word: "
-                f"{' and '.join(said)} stand before it"
+                f"options of bench {context.invoked_subcommand} follow that word: put "
+                f"{' and '.join(misplaced)} after it"
             )
         return 0
 
     from .rendering import interruptible, notes, say
     from .rendering.bench import show, show_methods
 
-    top, console = target_config(target, dtype, device), notes()
+    loaded_target, console = target_config(target, dtype, device), notes()
     files = BenchFiles(
         results=output,
         overwrite=overwrite,
@@ -183,16 +183,16 @@ def bench(
     with interruptible(console, lambda: files.next_step()):
         from hierspec.bench.methods.catalogue import catalogue, select
 
-        known = catalogue(listed(draft))
+        available = catalogue(split_values(draft))
         if show_list:
-            show_methods(known, as_json)
+            show_methods(available, as_json)
             return 0
         if from_ is not None:
-            _show_file(from_, files, given(context), console)
+            _show_file(from_, files, options_used(context), console)
             return 0
         files.check()
-        temperatures = to_measure_at(temperature)
-        if seed >= SEEDS:
+        temperatures = parse_temperatures(temperature)
+        if seed >= _SEED_LIMIT:
             raise HierspecError(f"--seed must be at least 0 and below 2**63, not {seed}")
 
         from hierspec.bench.prompt_split import choose
@@ -200,14 +200,13 @@ def bench(
         from hierspec.utils.threads import use_threads
 
         use_threads(threads)
-        drafts = _drafts(target) if draft is None else tuple(listed(draft))
-        known = catalogue(drafts)
+        drafts = _default_drafts(target) if draft is None else tuple(split_values(draft))
         chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size, chat)
-        entries = select(methods or ["all"], known)
+        entries = select(methods or ["all"], catalogue(drafts))
         settings = BenchSettings(
             target=target,
-            dtype=top.dtype,
-            device=top.device,
+            dtype=loaded_target.dtype,
+            device=loaded_target.device,
             drafts=drafts,
             methods=tuple(entry.name for entry in entries),
             temperatures=temperatures,
@@ -234,8 +233,7 @@ def bench(
         return 0
 
 
-def _drafts(target: str) -> tuple[str, ...]:
-    """Return the drafts of a target that the command line names none for."""
+def _default_drafts(target: str) -> tuple[str, ...]:
     from hierspec.profiling.candidates import default_names
     from hierspec.zoo.registry import SMOLLM2, shipped_drafts
 
@@ -249,22 +247,24 @@ def _show_file(path: Path, files: BenchFiles, options: Sequence[str], console: C
 
     from .rendering.bench import show
 
-    ignored = [name for name in options if name not in _USED]
+    ignored = [name for name in options if name not in _OPTIONS_WITH_FROM]
     if files.spec_bench is not None and "--prompts" in ignored:  # the questions behind answers
         ignored.remove("--prompts")
     if ignored:
         raise HierspecError(f"--from {path} measures nothing: leave {' and '.join(ignored)} out")
     files.check()
     data = results.read(path)
-    files.next_step = files.to_show_again
-    tokenizer, asked = None, ()
+    files.next_step = files.say_how_to_show
+    tokenizer, questions = None, ()
     if files.spec_bench is not None:
-        asked = _asked(files.prompts, data.settings)
+        questions = _spec_bench_questions(files.prompts, data.settings)
         tokenizer = load_tokenizer(data.settings.target)
-    show(data, files, tokenizer, asked, console)
+    show(data, files, tokenizer, questions, console)
 
 
-def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestion, ...]:
+def _spec_bench_questions(
+    path: Path | None, settings: BenchSettings
+) -> tuple[SpecBenchQuestion, ...]:
     """Return the questions behind the prompts of a results file; none without ``--prompts``.
 
     Raises:
@@ -277,7 +277,7 @@ def _asked(path: Path | None, settings: BenchSettings) -> tuple[SpecBenchQuestio
     prompts = choose(settings.target, path, settings.num_prompts, settings.tune_prompts)
     if prompts.identity["sha256"] != settings.prompts["sha256"]:
         raise HierspecError(
-            f"{path} is not what was measured on ({settings.prompts['file']}): "
+            f"{path} does not hold the measured prompts ({settings.prompts['file']}): "
             "give that file, or leave --prompts out"
         )
     return prompts.questions
@@ -292,9 +292,9 @@ def _measure(
     seconds: float | None,
     console: Console,
 ) -> tuple[BenchResults, Any]:
-    """Measure, or go on measuring; return the results and the target's tokenizer.
+    """Measure, or resume a measurement; return the results and the target's tokenizer.
 
-    The results file is begun when all models are loaded.
+    The results file is written first when all models are loaded.
     """
     from hierspec.bench import results
     from hierspec.bench.methods import planned
@@ -311,7 +311,7 @@ def _measure(
     with results.locked(files.results):
         data = results.resume(files.results, fresh, files.overwrite)
         if data is not fresh:
-            files.next_step = files.to_go_on
+            files.next_step = files.say_how_to_resume
         with progress(console, f"bench of {settings.target}") as bar:
 
             def report(stage: str, share: float) -> None:
@@ -330,7 +330,7 @@ def _measure(
             if settings.dtype == "auto" and note not in data.notes:
                 data.notes.append(note)
             files.begin(data)
-            files.next_step = files.to_go_on
+            files.next_step = files.say_how_to_resume
             further = prompts.profiling[len(prompts.tuning) :]
             profiled = [*tuning, *encode(models, further, longest, skip_too_long=True)]
             effort = planned.settings(len(profiled), settings.max_new_tokens, settings.until_eos)
@@ -347,12 +347,12 @@ def _measure(
                 seconds=seconds,
                 report=report,
             ).run()
-    files.next_step = files.to_show_again
+    files.next_step = files.say_how_to_show
     return data, models.tokenizer
 
 
 def _target_notes(target: str) -> list[str]:
-    """Return what the readers of the results should know of a synthetic target."""
+    """Return notes for the results of a synthetic target."""
     from hierspec.zoo.synthetic import DEFAULT_EPS
 
     if not target.startswith("zoo:large"):
@@ -360,8 +360,8 @@ def _target_notes(target: str) -> list[str]:
     eps = target.partition("eps=")[2].partition("&")[0]
     try:
         value = float(eps) if eps else DEFAULT_EPS
-    except ValueError:  # refused when the target is loaded, with the fix
+    except ValueError:  # loading the target refuses it, and says how to mend it
         return []
-    known = _AGREEMENT.get(value)
-    alpha = f", α(trunk, large) = {known}" if known else ""
+    rate = _ACCEPTANCE_RATES.get(value)
+    alpha = f", α(trunk, large) = {rate}" if rate else ""
     return [f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"]

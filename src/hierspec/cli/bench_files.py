@@ -1,4 +1,4 @@
-"""The files of ``hierspec bench``: checked before the work, named where it is interrupted."""
+"""The files of ``hierspec bench``: checks before the work, and advice after an interruption."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BenchFiles:
     """The files of one ``hierspec bench``, each named after its option.
 
     Attributes:
-        results: the results file (``-o``); ``source``: one to show (``--from``).
+        results: the results file to write (``-o``); ``source``: one to show (``--from``).
         next_step: returns the advice for a user who interrupts the command now; called when that
             happens, because the results may have been finished a moment ago.
     """
@@ -39,7 +39,7 @@ class BenchFiles:
     next_step: Callable[[], str] = _nothing_measured
 
     def check(self) -> None:
-        """Refuse what would fail after minutes of measuring."""
+        """Refuse files that could not be written after minutes of measuring."""
         from hierspec.utils.files import check_folder_writable, check_writable
 
         if self.results is not None:
@@ -67,31 +67,28 @@ class BenchFiles:
         return self.results and self.results.with_suffix(".profile.json")
 
     def begin(self, data: BenchResults) -> None:
-        """Write the results before minutes of work; remove a profile that is to be measured anew.
-
-        Without ``-o`` nothing is written.
-        """
+        """Write the results so far, none yet; remove a profile that must be measured again."""
         from hierspec.bench import results
 
         if self.results is None:
             return
         results.write(self.results, data)
         if self.overwrite and self.profile is not None:
-            self.profile.unlink(missing_ok=True)  # planned methods are measured anew as well
+            self.profile.unlink(missing_ok=True)
 
-    def to_go_on(self) -> str:
-        """Say how to measure what is missing; as :meth:`to_show_again` where nothing is."""
+    def say_how_to_resume(self) -> str:
+        """Say how to resume the measurement, or how to show its results if it is finished."""
         from hierspec.bench.results import is_finished
 
         if self.results is None:
             return "-o FILE keeps it"
         if is_finished(self.results):  # the same command would be refused
-            return self.to_show_again()
-        same = "the same command without --overwrite" if self.overwrite else "the same command"
-        return f"{same} continues where it stopped"
+            return self.say_how_to_show()
+        command = "the same command without --overwrite" if self.overwrite else "the same command"
+        return f"{command} continues where it stopped"
 
-    def to_show_again(self) -> str:
-        """Say where the results are, and the command that makes the files which were asked for."""
+    def say_how_to_show(self) -> str:
+        """Say where the results are, and which command shows them and writes the other files."""
         path = self.source or self.results
         if path is None:
             return "the results are measured, but in no file; -o FILE keeps them"

@@ -1,4 +1,4 @@
-"""``hierspec bench serve``: load on a server, and what its clients see of it."""
+"""``hierspec bench serve``: put load on a server and measure what its clients see."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hierspec.bench.load.client import Endpoint
     from hierspec.bench.load.run import Load, LoadRun
 
-_MOST_PROMPTS, _MOST_AT_ONCE = 100_000, 4096
+_MAX_PROMPTS, _MAX_CONCURRENCY = 100_000, 4096
 
 
 def serve(
@@ -29,9 +29,9 @@ def serve(
         str, typer.Option(help="openai (/v1/completions) or openai-chat (/v1/chat/completions).")
     ] = "openai",
     model: Annotated[str | None, typer.Option(help="Default: the server's first.")] = None,
-    num_prompts: Annotated[int, typer.Option(min=1, max=_MOST_PROMPTS, help="Requests.")] = 64,
+    num_prompts: Annotated[int, typer.Option(min=1, max=_MAX_PROMPTS, help="Requests.")] = 64,
     max_concurrency: Annotated[
-        int, typer.Option(min=1, max=_MOST_AT_ONCE, help="Maximum concurrent requests.")
+        int, typer.Option(min=1, max=_MAX_CONCURRENCY, help="Maximum concurrent requests.")
     ] = 16,
     request_rate: Annotated[
         float, typer.Option(help="Requests per second on average; inf: as --max-concurrency lets.")
@@ -108,21 +108,25 @@ def serve(
 
     from hierspec.bench.load import client, prompts, run, summary
     from hierspec.utils.files import check_writable, write_atomically
+    from hierspec.utils.schema import json_object
 
     from .rendering import interruptible, notes, progress, say
 
     client.load_aiohttp()
     if output is not None:
         check_writable(output, "the result")
-    base_url = _base_url(base_url)
+    base_url = _normalise_url(base_url)
     if backend not in client.BACKENDS:
         raise HierspecError(f"--backend must be one of {', '.join(client.BACKENDS)}")
     if request_rate <= 0 or burstiness <= 0:
         raise HierspecError("--request-rate and --burstiness must be above 0")
-    limits = _goodput(goodput or [])
-    options = {"temperature": temperature, **({"ignore_eos": True} if ignore_eos else {})}
-    options |= _object(extra_body)
-    headers = _headers(header or [])
+    limits = _parse_goodput(goodput or [])
+    options: dict[str, Any] = {"temperature": temperature}
+    if ignore_eos:
+        options["ignore_eos"] = True
+    if extra_body is not None:
+        options |= json_object(extra_body, "--extra-body", "it")
+    headers = _parse_headers(header or [])
     texts, dataset = prompts.choose(
         dataset_name or ("built-in" if dataset_path is None else "custom"),
         dataset_path,
@@ -146,19 +150,21 @@ def serve(
             base_url=base_url, backend=backend, model=name, options=options, timeout=timeout
         )
         with progress(console, f"load on {base_url}") as bar:
-            quiet = not console.is_terminal
 
-            def report(done: int, failed: int) -> None:
-                words = f"{done} of {num_prompts} answered" + (f", {failed} failed" * bool(failed))
-                # Elsewhere a line a stage, so not one for every request.
-                if not quiet or done * 10 // num_prompts != (done - 1) * 10 // num_prompts:
-                    bar(words, done / num_prompts)
+            def report(answered: int, failed: int) -> None:
+                stage = f"{answered} of {num_prompts} answered"
+                if failed:
+                    stage += f", {failed} failed"
+                # Without a terminal each stage is a line: one for every tenth of the requests.
+                tenth, previous = (10 * n // num_prompts for n in (answered, answered - 1))
+                if console.is_terminal or tenth != previous:
+                    bar(stage, answered / num_prompts)
 
             measured: LoadRun = asyncio.run(
                 run.run(endpoint, texts, output_len, load, headers=headers, report=report)
             )
     result = {
-        **_settings(endpoint, load, num_prompts, output_len, dataset),
+        **_settings_fields(endpoint, load, num_prompts, output_len, dataset),
         **summary.summary(measured, limits),
     }
     if save_detailed:
@@ -169,16 +175,16 @@ def serve(
     if as_json:
         print(json.dumps(result))
     else:
-        _show(result, summary.METRICS)
+        _print_tables(result, summary.METRICS)
     for error, count in result["error_counts"].items():
         say(console, f"{count} failed: {error}")
     return 0 if result["completed"] else 1
 
 
-def _settings(
+def _settings_fields(
     endpoint: Endpoint, load: Load, num_prompts: int, output_len: int, dataset: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what the options asked for, in vLLM's fields where it has them."""
+    """Return the settings of a run, in vLLM's fields where it has them."""
     return {
         "schema_version": 1,
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
@@ -197,34 +203,34 @@ def _settings(
     }
 
 
-def _show(result: dict[str, Any], metrics: dict[str, str]) -> None:
+def _print_tables(result: dict[str, Any], metrics: dict[str, str]) -> None:
     from hierspec.utils import terminal
     from hierspec.utils.terminal import borderless
 
     rates = borderless(("",), ("",))
-    for words, value in (
+    for label, value in (
         ("answered", f"{result['completed']} of {result['num_prompts']}"),
         ("seconds", f"{result['duration']:.2f}"),
         ("requests/s", f"{result['request_throughput']:.2f}"),
         ("output tokens/s", f"{result['output_throughput']:.2f}"),
-        ("most at once", str(result["max_concurrent_requests"])),
+        ("peak concurrency", str(result["max_concurrent_requests"])),
     ):
-        rates.add_row(words, value)
+        rates.add_row(label, value)
     if "request_goodput" in result:
         rates.add_row("good requests/s", f"{result['request_goodput']:.2f}")
     if "spec_decode_acceptance_length" in result:
         rates.add_row("acceptance", f"{result['spec_decode_acceptance_rate']:.1f} %")
         rates.add_row("tokens a target call", f"{result['spec_decode_acceptance_length']:.2f}")
     times = borderless(("milliseconds",), ("mean", "median", "p99"))
-    for name, words in metrics.items():
+    for name, label in metrics.items():
         cells = (f"{result[f'{kind}_{name}_ms']:.2f}" for kind in ("mean", "median", "p99"))
-        times.add_row(f"{words} ({name})", *cells)
+        times.add_row(f"{label} ({name})", *cells)
     console = terminal.console()
     console.print(rates)
     console.print(times)
 
 
-def _base_url(text: str) -> str:
+def _normalise_url(text: str) -> str:
     from urllib.parse import urlsplit
 
     url = text.rstrip("/").removesuffix("/v1")
@@ -234,7 +240,7 @@ def _base_url(text: str) -> str:
     return url
 
 
-def _goodput(pairs: list[str]) -> dict[str, float]:
+def _parse_goodput(pairs: list[str]) -> dict[str, float]:
     limits = {}
     for pair in pairs:
         name, _, value = pair.partition(":")
@@ -247,7 +253,7 @@ def _goodput(pairs: list[str]) -> dict[str, float]:
     return limits
 
 
-def _headers(pairs: list[str]) -> dict[str, str]:
+def _parse_headers(pairs: list[str]) -> dict[str, str]:
     headers = {}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
@@ -257,9 +263,3 @@ def _headers(pairs: list[str]) -> dict[str, str]:
             raise HierspecError(f"--header takes KEY=VALUE, not {pair!r}")
         headers[name] = value
     return headers
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    from hierspec.utils.schema import json_object
-
-    return {} if text is None else json_object(text, "--extra-body", "it")

@@ -16,8 +16,8 @@ from .options import (
     Drafts,
     Dtype,
     Threads,
-    listed,
     note_unused,
+    split_values,
     target_config,
 )
 
@@ -79,17 +79,17 @@ def chat(
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use_threads
 
-    from .rendering import notes, own_notes, say
+    from .rendering import notes, say, warnings_as_notes
 
     sampling = SamplingParams.make(temperature=temperature, top_p=top_p, top_k=top_k)
     note_unused(sampling)
     use_threads(threads)
-    config = _config(target, tuple(listed(draft)), hierarchy, dtype, device)
+    config = _config(target, tuple(split_values(draft)), hierarchy, dtype, device)
     console = notes()
 
     from hierspec.api import Hierarchy
 
-    with own_notes(console):
+    with warnings_as_notes(console):
         models = Hierarchy.from_config(config)
     if not getattr(models.tokenizer, "chat_template", None):
         raise HierspecError(
@@ -122,8 +122,8 @@ def _config(
     from hierspec.presets.registry import AUTO, configured, is_file
 
     if hierarchy is None:
-        answering = target_config(target or defaults.RELEASED, dtype, device)
-        return defaults.default_hierarchy(answering, drafts)
+        chat_target = target_config(target or defaults.RELEASED, dtype, device)
+        return defaults.default_hierarchy(chat_target, drafts)
     if hierarchy == AUTO:
         raise HierspecError(
             "chat does not measure: hierspec generate --hierarchy auto --chat says what is fastest "
@@ -147,14 +147,14 @@ def _user_lines(console: Console) -> Iterator[str]:
 
 
 class ChatSession:
-    """A conversation: its messages, and the commands and answers that the user's lines ask for."""
+    """A conversation: its messages, and the commands and questions of the user's lines."""
 
     def __init__(
         self, session: Session, system: str | None, request: dict[str, Any], console: Console
     ) -> None:
         self.session, self.request, self.console = session, request, console
-        self._first = [] if system is None else [{"role": "system", "content": system}]
-        self.messages: list[dict[str, str]] = list(self._first)
+        self._system_messages = [] if system is None else [{"role": "system", "content": system}]
+        self.messages: list[dict[str, str]] = list(self._system_messages)
 
     def handle(self, line: str) -> bool:
         """Run a command or print an answer; return whether the conversation goes on."""
@@ -164,17 +164,20 @@ class ChatSession:
         if text in ("/exit", "/quit"):
             return False
         if text == "/reset":
-            self.messages = list(self._first)
+            self.messages = list(self._system_messages)
             say(self.console, "the conversation is forgotten")
         elif text == "/help" or (text.startswith("/") and " " not in text):
-            say(self.console, HELP if text == "/help" else f"there is no {text}; there are\n{HELP}")
+            say(
+                self.console,
+                HELP if text == "/help" else f"there is no command {text}; there are\n{HELP}",
+            )
         elif text:
             self._answer(text)
         return True
 
     def _answer(self, text: str) -> None:
         from .rendering import say
-        from .rendering.generation import painter_for, run
+        from .rendering.generation import make_painter, run
 
         messages = [*self.messages, {"role": "user", "content": text}]
         try:
@@ -183,27 +186,27 @@ class ChatSession:
             say(self.console, f"hierspec: error: {error} (/reset starts again)")
             return
         prompt = generation.streams[0].sequence.tokens
-        kept = self.session.cache.overlap(generation.root.model.cache_owner, prompt)
-        num_prompt = len(prompt)
-        run(generation, painter_for(generation))
+        num_cached = self.session.cache.overlap(generation.root.model.cache_owner, prompt)
+        num_prompt_tokens = len(prompt)  # before the answer is appended to it
+        run(generation, make_painter(generation))
         (result,) = generation.results()
         self.messages = [*messages, {"role": "assistant", "content": result.text}]
-        say(self.console, _summary(result, kept, num_prompt))
+        say(self.console, _summarise(result, num_cached, num_prompt_tokens))
 
 
-def _summary(result: GenerationResult, kept: int, num_prompt: int) -> str:
-    """Return a line: speed, what each level did, how much of the prompt the caches held."""
+def _summarise(result: GenerationResult, num_cached: int, num_prompt_tokens: int) -> str:
+    """Return speed, drafted and kept tokens by level, and the cached share of the prompt."""
     levels = [
         f"{level['name']} {level['num_accepted_tokens']}/{level['num_draft_tokens']} kept"
         for level in result.levels
         if level["num_draft_tokens"]
     ]
-    why = ", stopped" if result.finish_reason == "cancelled" else ""
-    why = ", cut at --max-new-tokens" if result.finish_reason == "length" else why
+    endings = {"cancelled": ", stopped", "length": ", cut at --max-new-tokens"}
     parts = [
-        f"{result.num_tokens} tokens{why}, {result.tokens_per_second:.1f} tokens/s, "
+        f"{result.num_tokens} tokens{endings.get(result.finish_reason, '')}, "
+        f"{result.tokens_per_second:.1f} tokens/s, "
         f"{result.mean_acceptance_length:.2f} tokens per target call",
         *levels,
-        f"{kept} of {num_prompt} prompt tokens were in the cache",
+        f"{num_cached} of {num_prompt_tokens} prompt tokens were in the cache",
     ]
     return f"[{'; '.join(parts)}]"

@@ -1,4 +1,4 @@
-"""``hierspec doctor``: what is here, and which fast paths are on."""
+"""``hierspec doctor``: versions, devices and settings of this machine, and its fast paths."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .options import AsJson
 
 def doctor(as_json: AsJson = False) -> int:
     """Show what hierspec finds here: versions, devices, threads, caches, fast paths."""
-    found = examine()
+    sections = examine()
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(sections, indent=2))
         return 0
-    for section, values in found.items():
+    for section, values in sections.items():
         print(section.replace("_", " "))
         for key, value in values.items():
             print(f"  {key.replace('_', ' '):<24} {value}")
@@ -38,9 +38,9 @@ def examine() -> dict[str, dict[str, Any]]:
 
     try:
         profiles = cache_folder("profiles")
-        kept = f"{profiles} ({len(list(profiles.glob('*.json')))} kept)"
+        profile_cache = f"{profiles} ({len(list(profiles.glob('*.json')))} kept)"
     except HierspecError as error:
-        kept = str(error)
+        profile_cache = str(error)
     names = ("hierspec", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     devices = {"cpu": f"{platform.machine()}, {os.cpu_count()} cores"}
     if torch.cuda.is_available():
@@ -56,10 +56,10 @@ def examine() -> dict[str, dict[str, Any]]:
             **{name: value or "unset" for name, value in openmp.settings().items()},
         },
         "fast_paths": {
-            f"prepacked {name} weights": _on(prepacking_works(getattr(torch, name)))
+            f"prepacked {name} weights": _availability(prepacking_works(getattr(torch, name)))
             for name in ("bfloat16", "float32")
         }
-        | {"int8 copies": _int8_road()},
+        | {"int8 copies": _int8_kernels()},
         "dtype_auto_on_cpu": {
             f"{name} checkpoints run in": dtypes.describe(getattr(torch, name))
             for name in ("bfloat16", "float16")
@@ -67,14 +67,14 @@ def examine() -> dict[str, dict[str, Any]]:
         "caches": {
             "hub": os.environ.get("HF_HOME", "~/.cache/huggingface"),
             "hub_offline": os.environ.get("HF_HUB_OFFLINE", "0") == "1",
-            "profiles": kept,
+            "profiles": profile_cache,
         },
         "zoo": {"data": "found" if (DATA / "trunk").is_dir() else "missing: hierspec zoo train"}
         | ENTRIES,
     }
 
 
-def _int8_road() -> str:
+def _int8_kernels() -> str:
     from hierspec.lm.lean import kernels, quantized
 
     if kernels.load() is not None:
@@ -82,7 +82,7 @@ def _int8_road() -> str:
     return "FBGEMM (no C compiler found)" if quantized.fbgemm_works() else "not here"
 
 
-def _on(works: bool) -> str:
+def _availability(works: bool) -> str:
     return "on" if works else "off: this CPU or torch build lacks it; plain kernels run instead"
 
 

@@ -1,4 +1,4 @@
-"""``hierspec generate``: choose the hierarchy, read the prompts, stream text or print JSON."""
+"""``hierspec generate``: continue prompts through a hierarchy, as streamed text or JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .options import (
     Device,
     Dtype,
     Threads,
-    listed,
     load_tokenizer,
     note_unused,
+    split_values,
     target_config,
 )
 
@@ -162,7 +162,7 @@ def generate(
         raise HierspecError("--json and --trace - both write to standard output: trace to a file")
     if ids and (chat or stop):
         raise HierspecError("--ids takes and writes token ids: leave --chat and --stop out")
-    texts = _prompts(prompt, prompts, ids)
+    texts = _read_prompts(prompt, prompts, ids)
 
     from hierspec.config import arguments, ends
     from hierspec.config.drafts import is_method
@@ -173,7 +173,7 @@ def generate(
 
     from .rendering import notes, say
 
-    # None of this loads torch: what is wrong on the command line is said at once.
+    # Nothing here loads torch, so mistakes on the command line are reported at once.
     sampling = SamplingParams.make(
         temperature=temperature,
         top_p=top_p,
@@ -184,16 +184,17 @@ def generate(
         presence_penalty=presence_penalty,
     )
     arguments.seed(seed)
-    drafts, console, note = tuple(listed(draft)), notes(), ""
-    automatic = hierarchy == AUTO
+    drafts, console, note = tuple(split_values(draft)), notes(), ""
     if hierarchy is None and (not drafts or any(map(is_method, drafts))):
-        found = defaults.start(target, drafts, dtype, device)
-        config, note = found.config, found.note
-        chat = found.chat and not ids if chat is None else chat
+        default = defaults.start(target, drafts, dtype, device)
+        config, note = default.config, default.note
+        chat = default.chat and not ids if chat is None else chat
+    elif hierarchy == AUTO:
+        config = None
     else:
-        named = "hierarchy" if hierarchy is None else hierarchy
-        config = None if automatic else configured(named, target, drafts, dtype, device)
-        if config is not None and drafts and not target:
+        preset = "hierarchy" if hierarchy is None else hierarchy
+        config = configured(preset, target, drafts, dtype, device)
+        if drafts and not target:
             note = f"hierspec: note: no --target is named: it is {config.target.model}"
     use_threads(threads)
     note_unused(sampling)
@@ -202,15 +203,15 @@ def generate(
     if config is None:
         from hierspec.zoo.registry import DEFAULT_TARGET
 
-        top = target_config(target or DEFAULT_TARGET, dtype, device)
+        auto_target = target_config(target or DEFAULT_TARGET, dtype, device)
         if deterministic:
-            top = dataclasses.replace(top, backend="deterministic")
-        models = _plan(top, drafts, temperature, bool(chat), as_json, console)
+            auto_target = dataclasses.replace(auto_target, backend="deterministic")
+        models = _plan(auto_target, drafts, temperature, bool(chat), as_json, console)
     else:
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
         models = _load(config, as_json, console)
     if tokenizer is not None:
-        models.tokenizer = _tokenizer(tokenizer, models)
+        models.tokenizer = _load_fitting_tokenizer(tokenizer, models)
     if not as_json and (unread := ends.unread(models.config.target.model)):
         say(
             console,
@@ -220,10 +221,10 @@ def generate(
 
     from hierspec.lm import dtypes
 
-    from .rendering.generation import painter_for, report, run, why_texts_differ
+    from .rendering.generation import explain_difference, make_painter, print_results, run
 
     dtype_name = dtypes.weight_dtype_name(models.root.model)
-    plain = _plain(models) if compare else None
+    plain = _without_levels(models) if compare else None
     request: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "stop": tuple(stop or ()),
@@ -233,36 +234,35 @@ def generate(
         "logprobs": logprobs,
         "sampling": sampling,
     }
-    with _tracing(trace) as tracer:
-        for at in range(0, len(texts), batch_size):
-            batch = texts[at : at + batch_size]
+    must_match = sampling.greedy or models.root.rule.own_tokens  # drafts cannot change the text
+    with _open_tracer(trace) as tracer:
+        for start in range(0, len(texts), batch_size):
+            batch = texts[start : start + batch_size]
             generation = models.start(batch, tracer=tracer, seed=seed, **request)
-            streamed = not as_json and len(batch) == 1
-            continued = ids or (not chat and isinstance(batch[0], str))
-            before = batch[0] if continued and generation.continues_prompts else ""
-            painter = painter_for(generation, ids) if streamed else None
-            if painter is not None:
+            painter = None
+            if not as_json and len(batch) == 1:
+                shows_prompt = ids or (not chat and isinstance(batch[0], str))
+                painter = make_painter(generation, ids)
                 painter.legend()
-                painter.prompt(before)
+                painter.prompt(batch[0] if shows_prompt and generation.continues_prompts else "")
             cancelled = run(generation, painter)
             results = generation.results()
             references: Sequence[GenerationResult | None] = [None] * len(results)
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
-            about = {"dtype": dtype_name} if as_json else None
-            fixed = sampling.greedy or models.root.rule.own_tokens  # drafts cannot show in the text
-            report(results, references, about, ids, fixed, console)
-            exact = deterministic or models.config.deterministic
-            if fixed and not as_json and _differ(results, references):
-                say(console, why_texts_differ(dtype_name, exact))
-            if not as_json and any(_context_ended(result, max_new_tokens) for result in results):
-                say(console, "hierspec: note: a text ended where the model's context does")
+            json_fields = {"dtype": dtype_name} if as_json else None
+            print_results(results, references, json_fields, ids, must_match, console)
+            if must_match and not as_json and _differ(results, references):
+                bit_exact = deterministic or models.config.deterministic
+                say(console, explain_difference(dtype_name, bit_exact))
+            if not as_json and any(_filled_context(result, max_new_tokens) for result in results):
+                say(console, "hierspec: note: a text ended because the model's context is full")
             if cancelled:
                 return 130
     return 0
 
 
-def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
+def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
     """Return the prompts: texts, or lists of token ids."""
     from hierspec.utils.prompts import parse_ids, read_ids, read_prompts, read_stdin
 
@@ -275,36 +275,36 @@ def _prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
         )
     text = read_stdin() if prompt == "-" else prompt
-    if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are no letters
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are not UTF-8
         raise HierspecError("the prompt is not UTF-8 text")
     if not text:
         raise HierspecError("the prompt is empty: give at least one token to continue")
     return [parse_ids(text, "the prompt") if ids else text]
 
 
-def _tokenizer(name: str, models: Hierarchy) -> Any:
-    """Return the tokenizer of ``--tokenizer``, if its ids fit the target."""
-    found = load_tokenizer(name)
-    if found is None:
+def _load_fitting_tokenizer(name: str, models: Hierarchy) -> Any:
+    """Load the tokenizer of ``--tokenizer``; refuse one with more tokens than the target scores."""
+    tokenizer = load_tokenizer(name)
+    if tokenizer is None:
         raise HierspecError(
             f"no tokenizer at {name!r}: give the folder of a saved tokenizer or of a model that "
             "has one beside it"
         )
-    if len(found) > (size := models.root.model.vocab_size):
+    if len(tokenizer) > (size := models.root.model.vocab_size):
         raise HierspecError(
-            f"the tokenizer of {name!r} has {len(found)} tokens, and the target scores {size}: it "
-            "is another model's"
+            f"the tokenizer of {name!r} has {len(tokenizer)} tokens, and the target scores {size}: "
+            "it is another model's"
         )
-    return found
+    return tokenizer
 
 
 def _load(config: HierarchyConfig, quiet: bool, console: Console) -> Hierarchy:
-    from .rendering import own_notes
+    from .rendering import warnings_as_notes
 
-    waiting = contextlib.nullcontext()
+    status = contextlib.nullcontext()
     if not quiet and console.is_terminal:
-        waiting = console.status(f"loading {config.target.model}")
-    with waiting, own_notes(console):
+        status = console.status(f"loading {config.target.model}")
+    with status, warnings_as_notes(console):
         from hierspec.api import Hierarchy
 
         return Hierarchy.from_config(config)
@@ -318,27 +318,26 @@ def _plan(
     quiet: bool,
     console: Console,
 ) -> Hierarchy:
-    """Measure the models if that has not been done here before, then plan."""
+    """Measure the models, unless this machine has their measurements, and plan a hierarchy."""
     from hierspec.api import Hierarchy
 
-    from .rendering import interruptible, own_notes, progress, say
-    from .rendering.generation import planned
+    from .rendering import interruptible, progress, say, warnings_as_notes
+    from .rendering.generation import describe_plan
 
     bar = progress(console, f"measuring {target.model} (once)")
-    with interruptible(console), own_notes(console), bar as report:
-        asked = {"temperature": temperature, "chat": chat, "report": report}
-        models = Hierarchy.auto(target, drafts, **asked)
+    with interruptible(console), warnings_as_notes(console), bar as report:
+        models = Hierarchy.auto(target, drafts, temperature=temperature, chat=chat, report=report)
     if not quiet:
         plan = models.plan
-        assert plan is not None  # as auto leaves it
-        say(console, f"auto: {planned(plan, models.controller)}")
+        assert plan is not None  # Hierarchy.auto sets it
+        say(console, f"auto: {describe_plan(plan, models.controller)}")
         if plan.on_three_levels:
             say(console, plan.on_three_levels)
     return models
 
 
-def _plain(hierarchy: Hierarchy) -> Hierarchy:
-    """Return the same target without levels, on the same weights."""
+def _without_levels(hierarchy: Hierarchy) -> Hierarchy:
+    """Return a hierarchy of the target alone, on the same weights."""
     from hierspec.api import Hierarchy
     from hierspec.config.build import Built
 
@@ -355,13 +354,13 @@ def _differ(
     )
 
 
-def _context_ended(result: GenerationResult, max_new_tokens: int) -> bool:
+def _filled_context(result: GenerationResult, max_new_tokens: int) -> bool:
     return result.finish_reason == "length" and result.num_tokens < max_new_tokens
 
 
 @contextlib.contextmanager
-def _tracing(path: Path | None) -> Iterator[Any]:
-    """Give a tracer that writes line by line, so that an interrupted run keeps its own."""
+def _open_tracer(path: Path | None) -> Iterator[Any]:
+    """Open a tracer that writes line by line, so that an interrupted run leaves its trace."""
     if path is None:
         yield None
         return
@@ -378,17 +377,17 @@ def _tracing(path: Path | None) -> Iterator[Any]:
 
 
 def _check_trace(path: Path) -> None:
-    """Refuse to write over anything but an earlier trace."""
+    """Refuse to overwrite any file but an earlier trace."""
     if not path.is_file():
         return
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            first = file.readline()
+            line = file.readline()
     except OSError:
-        return  # writing will say why it cannot be
+        return  # opening it for writing fails too, with a message
     try:
-        event = json.loads(first) if first.strip() else {"kind": "", "sequence": 0}
+        event = json.loads(line) if line.strip() else {"kind": "", "sequence": 0}
     except ValueError:
         event = None
     if not (isinstance(event, dict) and {"kind", "sequence"} <= event.keys()):
-        raise HierspecError(f"{path} holds something else than a trace: choose another file")
+        raise HierspecError(f"{path} is not a trace: choose another file")

@@ -1,4 +1,4 @@
-"""``hierspec heads``: train what drafts on a frozen model's states, and say what a file holds."""
+"""``hierspec heads``: train drafters on a frozen model's states, and show files of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, AsJson, Device, Dtype, Threads, listed
+from .options import MODEL, AsJson, Device, Dtype, Threads, split_values
 
 app = typer.Typer(
     help="Drafters on a model's frozen layers: heads for its early exits, EAGLE-3 networks.",
@@ -21,7 +21,7 @@ app = typer.Typer(
 
 @app.command("train")
 def train(
-    more: Annotated[
+    more_texts: Annotated[
         list[Path] | None,
         typer.Argument(help="Further texts, as after --texts.", metavar="TEXTS"),
     ] = None,
@@ -157,7 +157,7 @@ def train(
 
       hierspec heads train --kind acceptance --target zoo:large --draft zoo:mid -o head.safetensors
     """
-    everything = [*(texts or ()), *(more or ())]
+    all_texts = [*(texts or ()), *(more_texts or ())]
     if (kind == "acceptance") != (draft is not None):
         raise HierspecError(
             "--kind acceptance goes with --draft MODEL, whose tokens the head judges; no other "
@@ -166,7 +166,7 @@ def train(
     if draft is not None:
         if exits:
             raise HierspecError("--exits goes with heads of exits; an acceptance head has none")
-        given = {
+        options = {
             "rejection_weight": rejection_weight,
             "held_out": windows,
             "epochs": epochs,
@@ -178,16 +178,16 @@ def train(
             **({} if lr is None else {"learning_rate": lr}),
         }
         return _train_acceptance(
-            model, draft, given, output, everything, dtype, device, overwrite, threads, as_json
+            model, draft, options, output, all_texts, dtype, device, overwrite, threads, as_json
         )
     if kind == "eagle3":
         if exits:
             raise HierspecError("--exits goes with heads; an eagle3 drafter has --feature-layers")
         if output is None:
             raise HierspecError("say into which folder the drafter goes: -o FOLDER")
-        given = {
+        options = {
             "draft_vocab": draft_vocab,
-            "feature_layers": _layers("--feature-layers", feature_layers),
+            "feature_layers": _parse_layers("--feature-layers", feature_layers),
             "depth": depth,
             "minutes": minutes,
             "epochs": epochs,
@@ -200,9 +200,9 @@ def train(
         }
         return _train_eagle3(
             model,
-            given,
+            options,
             output,
-            everything,
+            all_texts,
             held_out=held_out or [],
             start_from=start_from,
             features=features,
@@ -220,7 +220,7 @@ def train(
     from .rendering.heads import show_exit_heads
 
     settings = HeadsSettings(
-        exits=_layers("--exits", exits) or (),
+        exits=_parse_layers("--exits", exits) or (),
         kind=kind,
         vocabulary=vocabulary,
         inner=inner,
@@ -241,7 +241,7 @@ def train(
             model,
             settings,
             output,
-            everything,
+            all_texts,
             dtype=dtype or "auto",
             device=device or "auto",
             overwrite=overwrite,
@@ -250,8 +250,8 @@ def train(
             report=report,
         )
     show_exit_heads(file, as_json)
-    before, after = file.info.get("before", {}), file.info.get("after", {})
-    if worse := [n for n, row in after.items() if row["kl"] > before[n]["kl"]]:
+    without_head, with_head = file.info.get("before", {}), file.info.get("after", {})
+    if worse := [n for n, row in with_head.items() if row["kl"] > without_head[n]["kl"]]:
         say(
             console,
             f"the exits after layers {', '.join(worse)} got worse on held-out text: give more or "
@@ -267,7 +267,7 @@ def train(
 def _train_acceptance(
     target: str,
     draft: str,
-    given: dict[str, Any],
+    options: dict[str, Any],
     output: Path | None,
     texts: list[Path],
     dtype: str | None,
@@ -282,7 +282,7 @@ def _train_acceptance(
     from .rendering import interruptible, notes, progress, say
     from .rendering.heads import show_acceptance_head
 
-    settings = training.AcceptanceSettings(**given)
+    settings = training.AcceptanceSettings(**options)
     use_threads(threads)
     console = notes()
     with interruptible(console), progress(console, f"acceptance head for {draft}") as report:
@@ -310,7 +310,7 @@ def _train_acceptance(
 
 def _train_eagle3(
     model: str,
-    given: dict[str, Any],
+    options: dict[str, Any],
     output: Path,
     texts: list[Path],
     *,
@@ -327,7 +327,7 @@ def _train_eagle3(
 
     from .rendering import interruptible, notes, progress, say
 
-    settings = Eagle3Settings(**given)
+    settings = Eagle3Settings(**options)
     use_threads(threads)
     console = notes()
     with interruptible(console), progress(console, f"eagle3 for {model}") as report:
@@ -374,14 +374,14 @@ def show(
     return 0
 
 
-def _layers(option: str, given: Sequence[str] | None) -> tuple[int, ...] | None:
+def _parse_layers(option: str, values: Sequence[str] | None) -> tuple[int, ...] | None:
     """Return ``2,4,8`` as numbers."""
-    if given is None:
+    if values is None:
         return None
-    words = listed(given)
+    words = split_values(values)
     if not all(word.isdecimal() for word in words):
         raise HierspecError(
             f"{option} takes layer numbers, repeated or with commas between, as in 2,4; got "
-            f"{' '.join(given)!r}"
+            f"{' '.join(values)!r}"
         )
     return tuple(sorted({int(word) for word in words}))

@@ -1,4 +1,4 @@
-"""``hierspec ngram``: n-gram tables of one's own, the cheapest level there is."""
+"""``hierspec ngram``: build n-gram tables, the cheapest drafters there are."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def build(
 ) -> int:
     """Count n-grams in texts, and write a table that drafts.
 
-    Texts like those to be written serve best: the project's own code, earlier answers.
+    The best texts are like those to be generated: the project's own code, earlier answers.
 
     Example:
 
@@ -55,24 +55,29 @@ def build(
 
     from .rendering import interruptible, notes, progress, say
 
-    found = load_tokenizer(tokenizer)
-    if found is None:
+    loaded_tokenizer = load_tokenizer(tokenizer)
+    if loaded_tokenizer is None:
         raise HierspecError(f"no tokenizer at {tokenizer!r}: name the model that is to be sped up")
     console = notes()
     with (
         interruptible(console, lambda: "nothing was written"),
         progress(console, "n-gram table") as report,
     ):
-        made = ngram.build(
-            texts, found, output, max_order=max_order, max_entries=max_entries, report=report
+        summary = ngram.build(
+            texts,
+            loaded_tokenizer,
+            output,
+            max_order=max_order,
+            max_entries=max_entries,
+            report=report,
         )
     if as_json:
-        print(json.dumps({**dataclasses.asdict(made), "path": str(made.path)}))
+        print(json.dumps({**dataclasses.asdict(summary), "path": str(summary.path)}))
         return 0
     example = {"method": "ngram_table", "table": str(output), "num_speculative_tokens": 3}
     say(
         console,
-        f"written to {output}: {made.tokens} tokens of {made.texts} texts, orders up to "
-        f"{made.max_order}, {made.entries} entries; as a level: {json.dumps(example)}",
+        f"written to {output}: {summary.tokens} tokens of {summary.texts} texts, orders up to "
+        f"{summary.max_order}, {summary.entries} entries; as a level: {json.dumps(example)}",
     )
     return 0

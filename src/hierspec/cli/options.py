@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once, and what follows from them."""
+"""Options that several commands share, and functions that read their values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hierspec.config.schema import TargetConfig
     from hierspec.sampling.parameters import SamplingParams
 
-MODEL = "directory, hub id, or zoo:NAME"  # what stands for a model
+MODEL = "directory, hub id, or zoo:NAME"  # in help texts
 
 Dtype = Annotated[
     str | None,
@@ -47,10 +47,10 @@ DEFAULT_TEMPERATURES = (0.0, 1.0)
 
 
 def target_config(model: str, dtype: str | None, device: str | None) -> TargetConfig:
-    """Return the target that ``--target``, ``--dtype`` and ``--device`` mean.
+    """Return the target that ``--target``, ``--dtype`` and ``--device`` describe.
 
     Raises:
-        HierspecError: no model has that name; said before torch is loaded, which takes seconds.
+        HierspecError: no model has that name; known before torch is loaded, which takes seconds.
     """
     from hierspec.config.schema import TargetConfig
     from hierspec.config.target import check_name
@@ -60,7 +60,7 @@ def target_config(model: str, dtype: str | None, device: str | None) -> TargetCo
 
 
 def load_tokenizer(model: str) -> Any:
-    """Return a model's tokenizer, its weights unread; ``None`` where it has none."""
+    """Return a model's tokenizer without loading its weights; ``None`` if it has none."""
     from hierspec.config import checkpoints
     from hierspec.zoo import registry
 
@@ -69,30 +69,31 @@ def load_tokenizer(model: str) -> Any:
     )
 
 
-def listed(values: Sequence[str] | None) -> list[str]:
+def split_values(values: Sequence[str] | None) -> list[str]:
     """Return the values of an option that takes several: repeated, or with commas between.
 
-    JSON and paths of files stay whole; ``name=value`` belongs to what stands before its comma.
+    JSON and paths of existing files are not split; nor is ``,name=value``, an option of the value
+    before the comma.
     """
-    return [word for value in values or () for word in _words(value)]
+    return [part for value in values or () for part in _split_value(value)]
 
 
-def _words(value: str) -> list[str]:
+def _split_value(value: str) -> list[str]:
     if "," not in value or value.lstrip().startswith("{") or os.path.exists(value):
         return [value]
-    return [word.strip() for word in re.split(r",(?![a-z_]+=)", value) if word.strip()]
+    return [part.strip() for part in re.split(r",(?![a-z_]+=)", value) if part.strip()]
 
 
-def to_measure_at(temperature: list[str] | None) -> tuple[float, ...]:
+def parse_temperatures(temperature: list[str] | None) -> tuple[float, ...]:
     """Return the values of ``--temperature``, each once.
 
     Raises:
-        HierspecError: one is negative or no number.
+        HierspecError: one of them is negative, or not a number.
     """
     from hierspec.utils.checks import check_temperature
 
     values: list[float] = []
-    for word in listed(temperature):
+    for word in split_values(temperature):
         try:
             values.append(float(word))
         except ValueError:
@@ -103,8 +104,8 @@ def to_measure_at(temperature: list[str] | None) -> tuple[float, ...]:
     return tuple(dict.fromkeys(value + 0.0 for value in values))  # + 0.0: no negative zero
 
 
-def given(context: typer.Context) -> list[str]:
-    """Return the options that the command line names, as ``--prompts``."""
+def options_used(context: typer.Context) -> list[str]:
+    """Return the names of the options on the command line, such as ``--prompts``."""
     return [
         param.opts[0]
         for param in context.command.params
@@ -115,11 +116,11 @@ def given(context: typer.Context) -> list[str]:
 
 
 def note_unused(sampling: SamplingParams) -> None:
-    """Say on standard error which options a greedy text does not look at."""
+    """Print a note on the options that have no effect on greedy decoding."""
     from .rendering import notes, say
 
-    named = {"--top-p": sampling.top_p, "--top-k": sampling.top_k, "--min-p": sampling.min_p}
-    unused = [name for name, value in named.items() if value is not None]
+    truncation = {"--top-p": sampling.top_p, "--top-k": sampling.top_k, "--min-p": sampling.min_p}
+    unused = [name for name, value in truncation.items() if value is not None]
     if sampling.greedy and unused:
         say(
             notes(), f"hierspec: note: {', '.join(unused)}: no effect without --temperature above 0"

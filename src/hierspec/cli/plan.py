@@ -1,4 +1,4 @@
-"""``hierspec plan``: which models to stack with which budgets, and whether to speculate at all."""
+"""``hierspec plan``: find the fastest hierarchy of models, and whether to speculate at all."""
 
 from __future__ import annotations
 
@@ -101,50 +101,55 @@ def plan(
     from hierspec.planner import search
 
     _check_pictures(picture, heat_map)
-    question = _question(file, latency_model, max_speculative_tokens, temperature, force)
-    _check_output(output, question)
-    _check_engine(to, question)
-    _check_simulation(acceptances, costs, simulate, question.profile)
-    for warning in question.warnings:
+    task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
+    _check_output(output, task)
+    _check_engine(to, task)
+    _check_simulation(acceptances, costs, simulate, task.profile)
+    for warning in task.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
-    answer = search.plan(
-        question.estimates,
-        latency_model=question.latency_model,
+    result = search.plan(
+        task.estimates,
+        latency_model=task.latency_model,
         max_models=max_models,
-        memory=None if memory_budget is None else size(memory_budget),
+        memory=None if memory_budget is None else parse_size(memory_budget),
         top=top,
-        shapes=question.shapes,
+        shapes=task.shapes,
     )
-    unit = "" if question.profile is None else "ms"
+    unit = "" if task.profile is None else "ms"
     if output is not None:
-        _write_hierarchy(answer, question, output)
+        _write_hierarchy(result, task, output)
     if picture is not None:
         from hierspec.planner.pictures import draw_plan
 
-        draw_plan(answer, picture, unit=unit)
+        draw_plan(result, picture, unit=unit)
         print(
             f"{picture}: the plan's levels, and the times of the hierarchies near it",
             file=sys.stderr,
         )
     if heat_map is not None:
-        shown = _draw_map(question.estimates, question.profile, heat_map)
-        print(f"{heat_map}: {shown}", file=sys.stderr)
-    exported = None if to is None else _exported(answer, question, to)
-    runs = None
+        description = _draw_map(task.estimates, task.profile, heat_map)
+        print(f"{heat_map}: {description}", file=sys.stderr)
+    exported = None if to is None else _export(result, task, to)
+    simulations = None
     if simulate is not None:
-        runs = _simulations(
-            answer, simulate, acceptances, costs, question.profile, temperature or 0.0
+        simulations = _simulate(
+            result, simulate, acceptances, costs, task.profile, temperature or 0.0
         )
     if as_json:
-        out = _described(answer, question)
-        out = out if runs is None else runs.described(out)
+        out = _as_json(result, task)
+        out = out if simulations is None else simulations.add_to(out)
         print(json.dumps(out if exported is None else {**out, "export": exported}))
         return 0
     from .rendering.plan import show
 
     limits = {"--max-models 1": max_models == 1, "--memory-budget": memory_budget is not None}
-    binding = [name for name, given in limits.items() if given]
-    show(answer, unit=f" {unit}" if unit else "", runs=runs, top=top, limits=binding)
+    show(
+        result,
+        unit=f" {unit}" if unit else "",
+        simulations=simulations,
+        top=top,
+        limits=[name for name, applies in limits.items() if applies],
+    )
     if exported is not None:
         print(f"\nThe best that {exported['engine']} can express:\n")
         print(exported.get("command") or exported["python"])
@@ -153,12 +158,12 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """What to plan for.
+class PlanningTask:
+    """The input of the planner, from a file and options.
 
     Attributes:
-        shapes: what beyond plain chains may be chosen.
-        profile: where the estimates come from; ``None`` for a problem file.
+        shapes: the shapes that hierarchies may have besides plain chains.
+        profile: the source of the estimates; ``None`` for a problem file.
     """
 
     estimates: Estimates
@@ -168,14 +173,14 @@ class Question:
     profile: Profile | None = None
 
 
-def _question(
+def _read_task(
     file: Path,
     latency_model: str | None,
     max_speculative_tokens: int | None,
     temperature: float | None,
     force: bool,
-) -> Question:
-    """Return the question that a problem or a profile asks, with the command line's changes.
+) -> PlanningTask:
+    """Read a problem or a profile, changed by options.
 
     Raises:
         HierspecError: the file is neither, or an option does not go with it.
@@ -197,10 +202,10 @@ def _question(
             raise HierspecError(
                 "--temperature and --force are for profiles; this file is a problem"
             )
-        given = {"max_speculative_tokens": max_speculative_tokens, "latency_model": latency_model}
-        data = {**data, **{key: value for key, value in given.items() if value is not None}}
+        changes = {"max_speculative_tokens": max_speculative_tokens, "latency_model": latency_model}
+        data = {**data, **{key: value for key, value in changes.items() if value is not None}}
         problem = problems.parse_problem(data)
-        return Question(problem.estimates, problem.latency_model, PLAIN, problem.warnings)
+        return PlanningTask(problem.estimates, problem.latency_model, PLAIN, problem.warnings)
 
     from hierspec.profiling.noise import busy_message
     from hierspec.profiling.profile import load_profile
@@ -210,14 +215,14 @@ def _question(
     profile = load_profile(file, force=force)
     estimates = profile.estimates(temperature, max_budget=max_speculative_tokens)
     warnings: tuple[str, ...] = ()
-    known = profile.max_measured
-    if (max_speculative_tokens or 0) > known:
-        warnings = (f"budgets above {known} were not measured: curves are carried on from there",)
+    largest = profile.max_measured
+    if (max_speculative_tokens or 0) > largest:
+        warnings = (f"budgets above {largest} were not measured: curves are extrapolated",)
     if (measured := profile.nearest(temperature)) != temperature:
         warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
     warnings += tuple(filter(None, [busy_message(profile.data["temperatures"])]))
     model = cast("LatencyModel", latency_model or "exact")
-    return Question(estimates, model, EVERY if model == "exact" else PLAIN, warnings, profile)
+    return PlanningTask(estimates, model, EVERY if model == "exact" else PLAIN, warnings, profile)
 
 
 def _check_pictures(*paths: Path | None) -> None:
@@ -229,17 +234,17 @@ def _check_pictures(*paths: Path | None) -> None:
         matplotlib()
 
 
-def _check_output(path: Path | None, question: Question) -> None:
+def _check_output(path: Path | None, task: PlanningTask) -> None:
     """Refuse a file that generate would not read, and a problem file, which names no models."""
     if path is None:
         return
-    if question.profile is None:
+    if task.profile is None:
         raise HierspecError("-o is for profiles: a problem file does not say which models it means")
     if path.suffix != ".json":
         raise HierspecError(f"-o writes a .json file, not {str(path)!r}")
 
 
-def _check_engine(name: str | None, question: Question) -> None:
+def _check_engine(name: str | None, task: PlanningTask) -> None:
     """Refuse an unknown engine, and a problem file, which names no models."""
     if name is None:
         return
@@ -247,7 +252,7 @@ def _check_engine(name: str | None, question: Question) -> None:
 
     if name not in ENGINES:
         raise HierspecError(f"no engine called {name!r}; there are: {', '.join(ENGINES)}")
-    if question.profile is None:
+    if task.profile is None:
         raise HierspecError(
             "--to is for profiles: a problem file does not say which models it means"
         )
@@ -256,7 +261,7 @@ def _check_engine(name: str | None, question: Question) -> None:
 def _check_simulation(
     acceptances: str | None, costs: str | None, rounds: int | None, profile: Profile | None
 ) -> None:
-    """Refuse unknown names, and what the file has no data for."""
+    """Refuse unknown names, and simulations that the file has no data for."""
     from hierspec.planner.simulated import ACCEPTANCES, COSTS, check_name
 
     if rounds is None and (acceptances is not None or costs is not None):
@@ -269,30 +274,29 @@ def _check_simulation(
         raise HierspecError("--acceptances recorded is for profiles; this file is a problem")
 
 
-def _exported(answer: Plan, question: Question, engine: str) -> dict[str, Any]:
+def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
     from hierspec.planner.export import export
 
-    profile = question.profile
-    assert profile is not None  # as _check_engine saw to
+    profile = task.profile
+    assert profile is not None  # as _check_engine has ensured
     levels = [model["level"] for model in profile.models[:-1]]
-    return export(answer, engine, [*levels, profile.data["target"]])
+    return export(result, engine, [*levels, profile.data["target"]])
 
 
-def _write_hierarchy(answer: Plan, question: Question, path: Path) -> None:
-    """Write the best hierarchy as a file, and say how it is used."""
+def _write_hierarchy(result: Plan, task: PlanningTask, path: Path) -> None:
+    """Write the best hierarchy to a file, and print the command that runs it."""
     from hierspec.utils.files import write_atomically
 
-    assert question.profile is not None  # as _check_output saw to
-    found = question.profile.hierarchy(answer.best.chain)
-    write_atomically(path, json.dumps(found, indent=2) + "\n", "the hierarchy")
+    assert task.profile is not None  # as _check_output has ensured
+    hierarchy = task.profile.hierarchy(result.best.chain)
+    write_atomically(path, json.dumps(hierarchy, indent=2) + "\n", "the hierarchy")
     print(f"{path}: hierspec generate --hierarchy {path} runs it", file=sys.stderr)
 
 
-def _described(answer: Plan, question: Question) -> dict[str, Any]:
-    """Return the object that ``--json`` prints."""
-    out = answer.to_dict() | {"warnings": list(question.warnings)}
-    if question.profile is not None:
-        out["hierarchy"] = question.profile.hierarchy(answer.best.chain)
+def _as_json(result: Plan, task: PlanningTask) -> dict[str, Any]:
+    out = result.to_dict() | {"warnings": list(task.warnings)}
+    if task.profile is not None:
+        out["hierarchy"] = task.profile.hierarchy(result.best.chain)
     return out
 
 
@@ -330,7 +334,7 @@ def _draw_map(estimates: Estimates, profile: Profile | None, path: Path) -> str:
 
 
 def _exits(profile: Profile | None) -> dict[int, int]:
-    """Return layer → number of the profile's early exits."""
+    """Return the indices of the profile's early exits by their layer."""
     if profile is None:
         return {}
     return {
@@ -340,18 +344,18 @@ def _exits(profile: Profile | None) -> dict[int, int]:
     }
 
 
-def _simulations(
-    answer: Plan,
+def _simulate(
+    result: Plan,
     rounds: int,
     acceptances: str | None,
     costs: str | None,
     profile: Profile | None,
     temperature: float,
 ) -> Simulations:
-    """Run every chain of ``answer``.
+    """Simulate a plan and its runners-up.
 
     Args:
-        acceptances: default: a profile's curves; a problem's rates, which are independent.
+        acceptances: default: the curves of a profile, or the independent rates of a problem.
     """
     from hierspec.planner.simulated import Records, simulate_chain
 
@@ -364,14 +368,14 @@ def _simulations(
         assert profile is not None
         measured = profile.nearest(temperature)
         source = Records.from_pairs(profile.measured(measured)["pairs"])
-        if answer.estimates.classes:
-            note = "; every draft counts alike, where plans weigh kinds of text by their tokens"
+        if result.estimates.classes:
+            note = "; every draft has the same weight, while plans weight kinds of text by tokens"
         if measured > 0:
             note += "; drafts are kept as by tokenwise verification, plans are for block"
-    chains = [choice.chain for choice in (answer.best, *answer.runners_up)]
-    priced = costs or "real"
-    run = (simulate_chain(answer.estimates, chain, source, priced, rounds) for chain in chains)
-    return Simulations(tuple(run), kind, priced, rounds, note)
+    chains = [choice.chain for choice in (result.best, *result.runners_up)]
+    costs = costs or "real"
+    runs = (simulate_chain(result.estimates, chain, source, costs, rounds) for chain in chains)
+    return Simulations(tuple(runs), kind, costs, rounds, note)
 
 
 _UNITS = {"": 1} | {
@@ -381,12 +385,12 @@ _UNITS = {"": 1} | {
 }
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Return the bytes of ``2GiB``, ``500MB``, ``1.5 gib`` or a plain number."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    unit = None if found is None else _UNITS.get("" if found[2] == "b" else found[2])
-    if found is None or unit is None or float(found[1]) <= 0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    unit = None if match is None else _UNITS.get("" if match[2] == "b" else match[2])
+    if match is None or unit is None or float(match[1]) <= 0:
         raise HierspecError(f"--memory-budget takes a size such as 2GiB or 500MB, not {text!r}")
-    if not float(found[1]) < 1e15:
+    if not float(match[1]) < 1e15:
         raise HierspecError(f"--memory-budget of {text[:20]}… is more than any machine has")
-    return int(float(found[1]) * unit)
+    return int(float(match[1]) * unit)

@@ -1,4 +1,4 @@
-"""``hierspec profile``: measure rates and costs once, for the planner."""
+"""``hierspec profile``: measure acceptance rates and costs once, for the planner."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .options import (
     Prompts,
     Temperatures,
     Threads,
-    listed,
     load_tokenizer,
+    parse_temperatures,
+    split_values,
     target_config,
-    to_measure_at,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _LEGEND = (
 
 
 def profile(
-    more: Annotated[
+    more_candidates: Annotated[
         list[str] | None,
         typer.Argument(help="Further candidates, as after --candidates.", metavar="CANDIDATES"),
     ] = None,
@@ -78,7 +78,7 @@ def profile(
 
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
-    top = target_config(target, dtype, device)
+    loaded_target = target_config(target, dtype, device)
 
     from hierspec.profiling.candidates import default_names, parse
     from hierspec.profiling.measure import measure
@@ -98,10 +98,11 @@ def profile(
         prompts=num_prompts,
         repeats=repeats,
     )
-    temperatures = to_measure_at(temperature)
+    temperatures = parse_temperatures(temperature)
     use_threads(threads)
-    words = [word for text in (*(candidates or ()), *(more or ())) for word in _words(text)]
-    chosen = [parse(word) for word in listed(words) or default_names(target)]
+    values = (*(candidates or ()), *(more_candidates or ()))
+    words = [word for value in values for word in _split_at_spaces(value)]
+    chosen = [parse(name) for name in split_values(words) or default_names(target)]
     texts: Sequence[str | list[int]] = CHATS if chat else builtin(target)
     source = {"name": "built in"}
     if prompts is not None:
@@ -113,7 +114,7 @@ def profile(
     console = notes()
     with interruptible(console), progress(console, f"profiling {target}") as report:
         data = measure(
-            top,
+            loaded_target,
             chosen,
             texts,
             temperatures,
@@ -134,9 +135,9 @@ def profile(
     return 0
 
 
-def _words(text: str) -> list[str]:
-    """Return several candidates in one word as several; JSON is one."""
-    return [text] if text.lstrip().startswith("{") else text.split()
+def _split_at_spaces(value: str) -> list[str]:
+    """Return the candidates of one argument; JSON is not split."""
+    return [value] if value.lstrip().startswith("{") else value.split()
 
 
 def _tables(data: dict[str, Any]) -> Iterator[Table]:
@@ -145,30 +146,30 @@ def _tables(data: dict[str, Any]) -> Iterator[Table]:
 
     from hierspec.utils.terminal import borderless
 
-    names = _short([model["name"] for model in data["models"]])
+    names = _shorten([model["name"] for model in data["models"]])
     for label, measured in data["temperatures"].items():
-        alone = {row["verifier"]: row for row in measured["costs"] if row["drafter"] is None}
+        calls = {row["verifier"]: row for row in measured["costs"] if row["drafter"] is None}
         pairs = {(pair["drafter"], pair["verifier"]): pair for pair in measured["pairs"]}
         columns = ("ms a call, quartiles", *(f"kept by {name}" for name in names[1:]))
         table = borderless(("model",), columns, title=f"temperature {float(label):g}")
         for i, name in enumerate(names):
-            ms = _milliseconds(alone[i]["check"]["0"]) if i in alone else "–"
-            kept = (_kept(pairs.get((i, k))) for k in range(1, len(names)))
-            table.add_row(Text(name), ms, *kept)
+            ms = _milliseconds(calls[i]["check"]["0"]) if i in calls else "–"
+            rates = (_acceptance(pairs.get((i, k))) for k in range(1, len(names)))
+            table.add_row(Text(name), ms, *rates)
         yield table
 
 
-def _milliseconds(found: dict[str, float]) -> str:
-    return f"{found['mean']:.2f}  [{found['low']:.2f}, {found['high']:.2f}]"
+def _milliseconds(cost: dict[str, float]) -> str:
+    return f"{cost['mean']:.2f}  [{cost['low']:.2f}, {cost['high']:.2f}]"
 
 
-def _short(names: list[str]) -> list[str]:
-    """Return folders by their last part, where that tells them apart."""
-    last = [name.rsplit("/", 1)[-1] if name[0] in "/.~" else name for name in names]
-    return last if len(set(last)) == len(last) else names
+def _shorten(names: list[str]) -> list[str]:
+    """Return only the last parts of folders, if these differ."""
+    short = [name.rsplit("/", 1)[-1] if name[0] in "/.~" else name for name in names]
+    return short if len(set(short)) == len(short) else names
 
 
-def _kept(pair: dict[str, Any] | None) -> str:
+def _acceptance(pair: dict[str, Any] | None) -> str:
     """Return the share of first draft tokens kept, and tokens a call at the largest budget."""
     if pair is None:
         return ""

@@ -1,4 +1,4 @@
-"""``hierspec reproduce``: the papers' tables and figures again, computed or measured."""
+"""``hierspec reproduce``: compute or measure the papers' tables and figures again."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .options import (
     ShowList,
     Temperatures,
     Threads,
-    given,
-    listed,
+    options_used,
+    parse_temperatures,
+    split_values,
     target_config,
-    to_measure_at,
 )
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from hierspec_papers.lab import Lab, Report
 
 ALL = "all"
-_KIND = "what was reproduced"  # in refusals to write it
-_NOT_MEASURING = ("--list", "--figures", "--output", "--json")  # the options of all kinds
+_CONTENT = "the reproduction"  # in errors of writing it
+_COMMON_OPTIONS = ("--list", "--figures", "--output", "--json")  # of computed and measured ones
 
 
 def reproduce(
@@ -82,8 +82,8 @@ def reproduce(
 ) -> int:
     """Compute or measure the papers' tables and figures again, beside what was printed.
 
-    Computed cells that differ from the printed ones are marked, and why is said below. What is
-    measured runs on your models. The exit status is 0 all the same.
+    Computed cells that differ from the printed ones are marked and explained. Measured tables and
+    figures are of your models. The exit status is 0 in any case.
 
     Examples:
 
@@ -92,27 +92,27 @@ def reproduce(
       hierspec reproduce all --output reproduced --figures reproduced
     """
     if show_list:
-        return _list(as_json)
+        return _print_list(as_json)
     if what is None:
         raise HierspecError("say what to reproduce; hierspec reproduce --list shows what there is")
-    measuring = [name for name in given(context) if name not in _NOT_MEASURING]
-    if what in COMPUTED and measuring:
+    of_measuring = [name for name in options_used(context) if name not in _COMMON_OPTIONS]
+    if what in COMPUTED and of_measuring:
         raise HierspecError(
-            f"{what} is computed from printed numbers: leave {' and '.join(measuring)} out"
+            f"{what} is computed from printed numbers: leave {' and '.join(of_measuring)} out"
         )
     _check_outputs(what == ALL, figures, output, as_json)
 
     from .rendering import notes
 
-    def lab(report: Report) -> Lab:
+    def load_lab(report: Report) -> Lab:
         from hierspec.utils.threads import use_threads
         from hierspec_papers.lab import Lab
 
-        temperatures = to_measure_at(temperature)
+        temperatures = parse_temperatures(temperature)
         use_threads(threads)
         return Lab.load(
             target_config(target, dtype, device),
-            None if draft is None else tuple(listed(draft)),
+            None if draft is None else tuple(split_values(draft)),
             prompts,
             num_prompts=num_prompts,
             max_new_tokens=max_new_tokens,
@@ -122,43 +122,41 @@ def reproduce(
         )
 
     if what == ALL:
-        assert output is not None  # as _check_outputs saw to
-        return _all(lab, output, figures, notes())
-    return _one(what, lab, output, figures, as_json, notes())
+        assert output is not None  # as _check_outputs has ensured
+        return _reproduce_all(load_lab, output, figures, notes())
+    return _reproduce_one(what, load_lab, output, figures, as_json, notes())
 
 
-def _check_outputs(
-    all_of_them: bool, figures: Path | None, output: Path | None, as_json: bool
-) -> None:
-    """Refuse what would be ignored, and what would fail after minutes of measuring."""
+def _check_outputs(is_all: bool, figures: Path | None, output: Path | None, as_json: bool) -> None:
+    """Refuse options that would be ignored, and files that could not be written in the end."""
     from hierspec.utils.files import check_folder_writable, check_writable
 
-    if all_of_them and output is None:
+    if is_all and output is None:
         raise HierspecError("all writes a file each: give --output FOLDER")
-    if all_of_them and as_json:
+    if is_all and as_json:
         raise HierspecError("all writes a file each: leave --json out")
-    if output is not None and not all_of_them:
+    if output is not None and not is_all:
         if not output.parent.is_dir():
             raise HierspecError(f"there is no folder {output.parent} to write into")
-        check_writable(output, _KIND)
+        check_writable(output, _CONTENT)
     if figures is not None:
         from hierspec.plotting.figures import matplotlib
 
         matplotlib()
         check_folder_writable(figures, figures, "figures")
-    if output is not None and all_of_them:
+    if output is not None and is_all:
         check_folder_writable(output, output, "a file each")
 
 
-def _one(
+def _reproduce_one(
     what: str,
-    lab: Callable[[Report], Lab],
+    load_lab: Callable[[Report], Lab],
     output: Path | None,
     figures: Path | None,
     as_json: bool,
     console: Console,
 ) -> int:
-    """Reproduce one table or figure and show it; return 0 whatever it shows, for it is no check."""
+    """Reproduce one table or figure and show it; return 0 even if it differs from the paper."""
     import hierspec_papers
     from hierspec.utils.terminal import console as console_of_output
     from hierspec_papers.terminal import pictures
@@ -168,90 +166,90 @@ def _one(
     with interruptible(console, lambda: "nothing was written"):
         if what in MEASURED:
             with progress(console, what) as report:
-                found = hierspec_papers.reproduce(what, lab(report))
+                reproduction = hierspec_papers.reproduce(what, load_lab(report))
         else:
-            found = hierspec_papers.reproduce(what)  # which knows best what else was meant
+            reproduction = hierspec_papers.reproduce(what)  # refuses unknown names
     if output is not None:
-        _write(found, output)
+        _write(reproduction, output)
         say(console, f"written to {output}")
-    _draw(found, figures, console)
+    _draw(reproduction, figures, console)
     if as_json:
-        print(json.dumps(_finite(found.to_dict())))
+        print(json.dumps(_finite(reproduction.to_dict())))
         return 0
-    shown = console_of_output()
-    for part in pictures(found):
-        shown.print(part)
-    if found.figures and figures is None:
+    terminal = console_of_output()
+    for part in pictures(reproduction):
+        terminal.print(part)
+    if reproduction.figures and figures is None:
         say(console, "add --figures FOLDER to draw the figures")
     return 0
 
 
-def _all(lab: Callable[[Report], Lab], folder: Path, figures: Path | None, console: Console) -> int:
-    """Reproduce everything, a file each; a line for what cannot run on these models."""
+def _reproduce_all(
+    load_lab: Callable[[Report], Lab], folder: Path, figures: Path | None, console: Console
+) -> int:
+    """Reproduce everything, a file each; print a line for each that these models cannot run."""
     from .rendering import interruptible, progress, say
 
-    names, written = (*COMPUTED, *MEASURED), 0
+    names, num_written = (*COMPUTED, *MEASURED), 0
 
     def tally() -> str:
-        return f"{written} of {len(names)} are written in {folder}"
+        return f"{num_written} of {len(names)} are written in {folder}"
 
     with interruptible(console, tally), progress(console, "reproduce") as report:
-        models = lab(lambda stage, share: None) if MEASURED else None
-        for number, what in enumerate(names):
+        lab = load_lab(lambda stage, share: None)
+        for number, name in enumerate(names):
             share = number / len(names)
-            report(what, share)
-            if models is not None:
-                models.report = _part(report, what, share, 1 / len(names))
-            line = _write_one(what, models, folder / f"{what}.json", figures, console)
-            written += line is None
-            if line is not None:
-                say(console, line)
+            report(name, share)
+            lab.report = _scale_progress(report, name, share, 1 / len(names))
+            problem = _write_one(name, lab, folder / f"{name}.json", figures, console)
+            num_written += problem is None
+            if problem is not None:
+                say(console, problem)
     say(console, tally())
     return 0
 
 
 def _write_one(
-    what: str, lab: Lab | None, path: Path, figures: Path | None, console: Console
-) -> str | None:  # fmt: skip
-    """Reproduce one and write it; return ``None``, or the line that says why it is left out."""
+    name: str, lab: Lab, path: Path, figures: Path | None, console: Console
+) -> str | None:
+    """Reproduce one table or figure to a file; return a line that says why if it cannot."""
     from hierspec.bench.methods.base import reason
     from hierspec_papers import reproduce
 
     from .rendering import say
 
     try:
-        found = reproduce(what) if what in COMPUTED else reproduce(what, lab)
+        reproduction = reproduce(name) if name in COMPUTED else reproduce(name, lab)
     except HierspecError as error:  # models too few, or of another kind
-        return f"{what}: left out: {' '.join(str(error).split())}"
-    except Exception as error:  # hours of others must not be lost to one
-        return f"{what}: left out: {reason(error)}"
-    _write(found, path)
+        return f"{name}: left out: {' '.join(str(error).split())}"
+    except Exception as error:  # one failure must not lose hours of the others
+        return f"{name}: left out: {reason(error)}"
+    _write(reproduction, path)
     try:
-        _draw(found, figures, console)
+        _draw(reproduction, figures, console)
     except HierspecError as error:  # a figure without numbers
-        say(console, f"{what}: not drawn: {' '.join(str(error).split())}")
+        say(console, f"{name}: not drawn: {' '.join(str(error).split())}")
     return None
 
 
-def _part(report: Report, what: str, share: float, width: float) -> Report:
-    """Return a callback that reports progress of a part as progress of the whole."""
-    return lambda stage, done: report(f"{what}: {stage}", share + width * min(1.0, done))
+def _scale_progress(report: Report, name: str, start: float, width: float) -> Report:
+    """Return a callback that reports a part's progress as that of everything."""
+    return lambda stage, share: report(f"{name}: {stage}", start + width * min(1.0, share))
 
 
-def _write(found: Reproduction, path: Path) -> None:
+def _write(reproduction: Reproduction, path: Path) -> None:
     from hierspec.utils.files import write_atomically
 
-    whole = _finite(found.to_dict())
-    record = whole.pop("record", None)
-    text = json.dumps(whole, indent=2)
-    if record:  # thousands of lines that nobody reads
+    document = _finite(reproduction.to_dict())
+    record = document.pop("record", None)
+    text = json.dumps(document, indent=2)
+    if record:  # indented, it would be thousands of lines
         text = f'{text[:-2]},\n  "record": {json.dumps(record, separators=(",", ":"))}\n}}'
-    write_atomically(path, f"{text}\n", _KIND)
+    write_atomically(path, f"{text}\n", _CONTENT)
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with ``None`` for NaN and infinity (a single value's error): JSON has
-    neither."""
+    """Replace NaN and infinity by ``None``: JSON has neither."""
     if isinstance(value, dict):
         return {key: _finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -259,27 +257,26 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _draw(found: Reproduction, folder: Path | None, console: Console) -> None:
+def _draw(reproduction: Reproduction, folder: Path | None, console: Console) -> None:
     if folder is None:
         return
     from hierspec_papers.drawing import draw_all
 
     from .rendering import say
 
-    for path in draw_all(found, folder):
+    for path in draw_all(reproduction, folder):
         say(console, f"drawn: {path}")
 
 
-def _list(as_json: bool) -> int:
-    """Print names and what they show; needs no models."""
+def _print_list(as_json: bool) -> int:
     kinds = {"computed": COMPUTED, "measured": MEASURED}
     if as_json:
-        listed: list[dict[str, Any]] = [
+        rows: list[dict[str, Any]] = [
             {"name": name, "kind": kind, "shows": shows}
             for kind, registry in kinds.items()
             for name, (_, shows) in registry.items()
         ]
-        print(json.dumps(listed))
+        print(json.dumps(rows))
         return 0
     width = max(map(len, (*COMPUTED, *MEASURED)))
     for kind, registry in kinds.items():

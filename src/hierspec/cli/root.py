@@ -1,4 +1,4 @@
-"""The command line as a whole: its name, its help, the options before a command, its commands."""
+"""The root of the command line: its help, the options before a command, and its commands."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from hierspec import __version__
 
         print(f"hierspec {__version__}")
@@ -38,9 +38,12 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _top(
+def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback on errors (anywhere on the line).")

@@ -10,7 +10,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Drafts, Dtype, Threads, listed
+from .options import MODEL, Device, Drafts, Dtype, Threads, split_values
 
 if TYPE_CHECKING:
     from hierspec.server.settings import ServeSettings
@@ -70,7 +70,7 @@ def serve(
     options: dict[str, Any] = {
         "model": model,
         "hierarchy": hierarchy,
-        "draft": draft and listed(draft),
+        "draft": draft and split_values(draft),
         "dtype": dtype,
         "device": device,
         "threads": threads,
@@ -83,7 +83,7 @@ def serve(
     settings.check_exposure()
     settings.check_models()
     if replicas or autoscale or ray_address:
-        return _with_ray(settings, replicas, autoscale, ray_address)
+        return _serve_with_ray(settings, replicas, autoscale, ray_address)
 
     from hierspec.utils.threads import use_threads
 
@@ -93,25 +93,21 @@ def serve(
     from hierspec.server.app import create_app
     from hierspec.server.run import serve as run
 
-    from .rendering import notes, own_notes
+    from .rendering import notes, say, warnings_as_notes
 
     logs.configure(settings.log_level, settings.log_format)
     console = notes()
-    with own_notes(console):
+    with warnings_as_notes(console):
         app = create_app(settings)
     name = app.state.service.model
 
-    def ready(url: str) -> None:
-        console.print(f"hierspec: serving {name} on {url}", soft_wrap=True, highlight=False)
-
-    run(app, settings, ready)
+    run(app, settings, lambda url: say(console, f"hierspec: serving {name} on {url}"))
     return 0
 
 
-def _with_ray(
+def _serve_with_ray(
     settings: ServeSettings, replicas: int | None, autoscale: str | None, address: str | None
 ) -> int:
-    """Serve through Ray, several processes and machines."""
     from hierspec.server.cluster.scale import Scale
     from hierspec.server.cluster.service import run
 

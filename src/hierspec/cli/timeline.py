@@ -15,7 +15,7 @@ from .options import MODEL, load_tokenizer
 if TYPE_CHECKING:
     from hierspec.timeline.drawing import Texts
 
-ENDINGS = (".svg", ".html", ".json")
+SUFFIXES = (".svg", ".html", ".json")
 
 
 def timeline(
@@ -44,10 +44,10 @@ def timeline(
 
       hierspec timeline t.jsonl -o t.html --tokenizer zoo:smollm2
     """
-    ending = output.suffix.lower()
-    if ending not in ENDINGS:
-        raise HierspecError(f"{str(output)!r}: a timeline ends in {', '.join(ENDINGS)}")
-    if sequence is not None and ending != ".svg":
+    suffix = output.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise HierspecError(f"{str(output)!r}: a timeline ends in {', '.join(SUFFIXES)}")
+    if sequence is not None and suffix != ".svg":
         raise HierspecError("--sequence goes with .svg: the other forms show every sequence")
     if output.resolve() == trace.resolve():
         raise HierspecError(f"{output} is the trace itself: choose another output")
@@ -59,17 +59,17 @@ def timeline(
 
     events = read(trace)
     texts = None if tokenizer is None else _texts(tokenizer)
-    if ending == ".svg":
+    if suffix == ".svg":
         out = svg(events, sequence or 0, texts)
-    elif ending == ".html":
+    elif suffix == ".html":
         out = html(events, texts)
     else:
         out = json.dumps(chrome(events, texts)) + "\n"
     write_atomically(output, out, "the timeline")
-    found = stories(events)
-    calls = sum(len(story.calls) for story in found)
-    many = "1 sequence" if len(found) == 1 else f"{len(found)} sequences"
-    print(f"wrote {output}; the trace holds {many}, {calls} calls")
+    sequences = stories(events)
+    calls = sum(len(story.calls) for story in sequences)
+    number = "1 sequence" if len(sequences) == 1 else f"{len(sequences)} sequences"
+    print(f"wrote {output}; the trace holds {number}, {calls} calls")
     return 0
 
 

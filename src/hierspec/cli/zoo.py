@@ -56,8 +56,8 @@ def train(
     use_threads(threads)
     metrics = build.train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)
     losses = metrics["evaluation"]["held_out_loss"]
-    worth = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
-    Console().print(f"Wrote {out}. Held-out loss in nats per token: {worth}")
+    listing = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+    Console().print(f"Wrote {out}. Held-out loss in nats per token: {listing}")
 
 
 def _train_smollm2(
@@ -78,14 +78,14 @@ def _train_smollm2(
 
     use_threads(threads)
     plan = build.DraftersPlan()
-    small: dict[str, int] = {"batch": 4, "max_new_tokens": 8, "own_tokens": 24} if quick else {}
+    tiny: dict[str, int] = {"batch": 4, "max_new_tokens": 8, "own_tokens": 24} if quick else {}
     sibling = dataclasses.replace(plan.sibling, minutes=minutes, seed=seed)
     if quick:
         sibling = dataclasses.replace(sibling, sizes=((1, 64, 2, 64),), minutes=0.01, compile=False)
     plan = dataclasses.replace(
         plan,
         sibling=sibling,
-        answers=dataclasses.replace(plan.answers, conversations=conversations, seed=seed, **small),
+        answers=dataclasses.replace(plan.answers, conversations=conversations, seed=seed, **tiny),
         heads=dataclasses.replace(plan.heads, epochs=epochs, seed=seed, steps=2 if quick else None),
         eagle3=dataclasses.replace(
             plan.eagle3, epochs=epochs, seed=seed, steps=2 if quick else None

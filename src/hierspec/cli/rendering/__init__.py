@@ -1,4 +1,4 @@
-"""Output for people: notes on standard error, progress; in its modules, single commands'."""
+"""Output for people: notes and progress on standard error; a module for each command's results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hierspec.profiling.settings import Report
 
 
-_QUIET = 60.0  # seconds without a line, at most, while a stage goes on
-GOES_ON = "the same command continues where it stopped"
+_MAX_SILENCE = 60.0  # seconds between lines of progress during one stage
+RESUMES = "the same command continues where it stopped"
 
 
 def notes() -> Console:
@@ -30,13 +30,13 @@ def notes() -> Console:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is: names may hold brackets, and paths must not be broken."""
+    """Print a line unchanged: rich would read brackets in names as markup, and break paths."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
-def own_notes(console: Console) -> Iterator[None]:
-    """Print warnings of ours as notes; leave those of other libraries as they are."""
+def warnings_as_notes(console: Console) -> Iterator[None]:
+    """Print hierspec's warnings as notes; leave those of other libraries unchanged."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", HierspecWarning)
         yield
@@ -50,8 +50,8 @@ def own_notes(console: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def interruptible(console: Console, advice: Callable[[], str] = lambda: GOES_ON) -> Iterator[None]:
-    """End the command with status 130 and a line of advice where the user cuts it short."""
+def interruptible(console: Console, advice: Callable[[], str] = lambda: RESUMES) -> Iterator[None]:
+    """End the command on Ctrl-C, with exit status 130 and a line of advice."""
     try:
         yield
     except KeyboardInterrupt:
@@ -61,18 +61,17 @@ def interruptible(console: Console, advice: Callable[[], str] = lambda: GOES_ON)
 
 @contextlib.contextmanager
 def progress(console: Console, title: str) -> Iterator[Report]:
-    """Show progress: a bar on a terminal; elsewhere a line per stage, and of a long one a line
-    each minute."""
+    """Show progress: a bar on a terminal, elsewhere a line per stage and one each minute."""
+    began = time.monotonic()
     if not console.is_terminal:
-        last, began = "", time.monotonic()
-        said = began
+        last_stage, last_printed = "", began
 
         def report(stage: str, share: float) -> None:
-            nonlocal last, said
-            if stage != last or time.monotonic() - said > _QUIET:
-                said = time.monotonic()
-                say(console, f"{title}: {100 * share:3.0f} %  {stage}{_left(began, share)}")
-            last = stage
+            nonlocal last_stage, last_printed
+            if stage != last_stage or time.monotonic() - last_printed > _MAX_SILENCE:
+                last_printed = time.monotonic()
+                say(console, f"{title}: {100 * share:3.0f} %  {stage}{_time_left(began, share)}")
+            last_stage = stage
 
         yield report
         return
@@ -83,17 +82,15 @@ def progress(console: Console, title: str) -> Iterator[Report]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}", style="dim"),
     )
-    began = time.monotonic()
-
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=1.0, stage="", left="")
         yield lambda stage, share: bar.update(
-            task, completed=share, stage=stage, left=_left(began, share)
+            task, completed=share, stage=stage, left=_time_left(began, share)
         )
 
 
-def _left(began: float, share: float) -> str:
-    """Return how long the rest takes if it goes on like this; nothing before that can be told."""
+def _time_left(began: float, share: float) -> str:
+    """Return the time left at the pace so far; empty at the start, when there is no pace yet."""
     spent = time.monotonic() - began
     if not 0.05 <= share < 1 or spent < 3:
         return ""

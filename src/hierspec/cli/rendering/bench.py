@@ -1,4 +1,4 @@
-"""``hierspec bench`` on a terminal: its methods, and its results with the files drawn from them."""
+"""``hierspec bench`` on a terminal: its methods, its results, and files of the results."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from hierspec.cli.bench_files import BenchFiles
 
 
-def show_methods(known: Mapping[str, MethodEntry], as_json: bool) -> None:
+def show_methods(methods: Mapping[str, MethodEntry], as_json: bool) -> None:
     """Print the methods that ``--methods`` chooses from, as a table or a JSON list."""
     keys = ("name", "title", "group", "source", "summary", "lossless")
     if as_json:
-        print(json.dumps([{key: getattr(entry, key) for key in keys} for entry in known.values()]))
+        print(
+            json.dumps([{key: getattr(entry, key) for key in keys} for entry in methods.values()])
+        )
         return
     table = terminal.borderless(("method", "group", "source", ""))
-    for entry in known.values():
+    for entry in methods.values():
         lossy = "" if entry.lossless else " (not lossless)"
         row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
         table.add_row(*map(Text, row))
-    # A list folds into COLUMNS where they are set; a table of results that is piped never does.
+    # A list is folded to COLUMNS if set; a table of results that is piped never is.
     terminal.console(columns=True).print(table)
 
 
@@ -40,14 +42,14 @@ def show(
     data: BenchResults,
     files: BenchFiles,
     tokenizer: Any,
-    asked: Sequence[SpecBenchQuestion],
+    questions: Sequence[SpecBenchQuestion],
     console: Console,
 ) -> None:
     """Print the results as a table or an object, and write the files that options name.
 
     Args:
         tokenizer: the target's, for Spec-Bench's answers.
-        asked: Spec-Bench's questions behind the prompts; empty where they are not its.
+        questions: of Spec-Bench, behind the prompts; empty for other prompts.
     """
     from hierspec.bench import spec_bench
     from hierspec.bench.report import page, pictures, table
@@ -55,9 +57,9 @@ def show(
     if files.as_json:
         print(json.dumps(data.to_dict()))
     else:
-        shown = terminal.console()
+        output = terminal.console()
         for part in table.rendered(data):
-            shown.print(part)
+            output.print(part)
     if files.plots is not None:
         for path in pictures.draw(data, files.plots):
             say(console, f"drawn: {path}")
@@ -65,6 +67,6 @@ def show(
         page.write(data, files.report)
         say(console, f"written: {files.report}")
     if files.spec_bench is not None:
-        written = spec_bench.write(data, files.spec_bench, tokenizer, asked)
-        example = f", such as {written[0]}" if written else ""
-        say(console, f"written: {len(written)} answer files{example}")
+        paths = spec_bench.write(data, files.spec_bench, tokenizer, questions)
+        example = f", such as {paths[0]}" if paths else ""
+        say(console, f"written: {len(paths)} answer files{example}")

@@ -1,4 +1,4 @@
-"""A generation on a terminal: text in the colours of its levels, what each did, and how fast."""
+"""A generation on a terminal: text in the colours of its levels, their counts, and its speed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hierspec.engine.results import GenerationResult, TokenEvent
     from hierspec.planner.plan import Plan
 
-# Lowest level first; the target writes in the terminal's own colour, bold, since its tokens are
-# the rare ones. Hues are told apart by most colour-blind readers, and brightness differs as well.
+# Lowest level first; the target's tokens, which are rare, have the terminal's own colour in bold.
+# Most colour-blind readers can distinguish the hues, and brightness differs as well.
 _PALETTE = ("bright_cyan", "yellow", "magenta", "green", "bright_blue", "red")
 _TARGET = "bold"
 
@@ -28,7 +28,7 @@ class Painter:
     """Prints events as they come, each token in the colour of the level that wrote it.
 
     Args:
-        names: of the levels, lowest first, and last the target's.
+        names: of the levels, lowest first, the target last.
         ids: print token ids instead of texts.
     """
 
@@ -39,7 +39,7 @@ class Painter:
         self.styles[target] = _TARGET
 
     def legend(self) -> None:
-        """Print which colour is whose, where colours show."""
+        """Print the colour of each level, on a terminal."""
         if self.console.is_terminal:
             parts = [Text(f"■ {name}", style=style) for name, style in self.styles.items()]
             self.console.print(Text("written by  ", style="dim") + Text("   ").join(parts))
@@ -56,7 +56,7 @@ class Painter:
         self._print("\n", "")
 
     def _print(self, text: str, style: str) -> None:
-        # Text, not markup: model output is full of brackets. soft_wrap leaves lines whole.
+        # Text, not markup: model output is full of brackets. soft_wrap does not break lines.
         if self.console.is_terminal:
             self.console.print(Text(text, style=style), end="", soft_wrap=True, highlight=False)
         else:
@@ -64,14 +64,14 @@ class Painter:
         self.console.file.flush()
 
 
-def painter_for(generation: Generation, ids: bool = False) -> Painter:
-    """Return what prints a generation's tokens on standard output."""
+def make_painter(generation: Generation, ids: bool = False) -> Painter:
+    """Make a painter of a generation's tokens on standard output."""
     names = [generation.names[i] for i in sorted(generation.names)]
     return Painter(Console(highlight=False), names, ids)
 
 
 def run(generation: Generation, painter: Painter | None = None) -> bool:
-    """Run a generation to its end, printing each token; return whether Ctrl-C cut it short."""
+    """Run a generation to its end, printing each token; return whether Ctrl-C stopped it."""
     events = iter(generation)
     try:
         for event in events:
@@ -86,37 +86,45 @@ def run(generation: Generation, painter: Painter | None = None) -> bool:
     return False
 
 
-_ENDS = {"length": ", stopped at the length limit", "cancelled": ", cancelled"}
-_SLOWER, _REPEATS = 0.95, 0.2  # ratio to plain decoding; share of tokens that differ
+_ENDINGS = {"length": ", stopped at the length limit", "cancelled": ", cancelled"}
+_SLOWER = 0.95  # speed over that of plain decoding, below which drafts do not pay
+_REPETITIVE = 0.2  # share of distinct tokens, below which a text repeats itself
 
 
 def summary(
-    result: GenerationResult, plain: GenerationResult | None = None, same: bool | None = None
+    result: GenerationResult, plain: GenerationResult | None = None, same_text: bool | None = None
 ) -> list[Table | Text]:
-    """Return acceptance per level, tokens per second, and plain decoding beside it."""
-    text = Text(f"{ending(result)}, ")
-    return [*levels(result), text + speeds(result, plain, verdict(result, plain, same))]
+    """Return acceptance per level, tokens per second, and those of plain decoding.
+
+    Args:
+        same_text: whether the text is plain decoding's; ``None`` if it need not be.
+    """
+    comparison = _compare_texts(result, plain, same_text)
+    text = Text(f"{_describe_length(result)}, ")
+    return [*_describe_levels(result), text + describe_speed(result, plain, comparison)]
 
 
-def ending(result: GenerationResult) -> str:
-    """Return how long a text is, and what ended it."""
-    return f"{result.num_tokens} tokens{_ENDS.get(result.finish_reason, '')}"
+def _describe_length(result: GenerationResult) -> str:
+    return f"{result.num_tokens} tokens{_ENDINGS.get(result.finish_reason, '')}"
 
 
-def verdict(result: GenerationResult, plain: GenerationResult | None, same: bool | None) -> str:
-    """Return whether a text is plain decoding's; empty where it need not be (``None``)."""
-    if plain is None or same is None:
+def _compare_texts(
+    result: GenerationResult, plain: GenerationResult | None, same_text: bool | None
+) -> str:
+    if plain is None or same_text is None:
         return ""
-    if same:
+    if same_text:
         return ", same text"
     pairs = zip(result.token_ids, plain.token_ids, strict=False)
-    alike = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    alike = min(result.num_tokens, plain.num_tokens) if alike is None else alike
-    return f", text differs from token {alike + 1} on (see the note)"
+    shorter = min(result.num_tokens, plain.num_tokens)
+    first = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+    return f", text differs from token {first + 1} on (see the note)"
 
 
-def speeds(result: GenerationResult, plain: GenerationResult | None, more: str = "") -> Text:
-    """Return tokens per second, of a batch as a whole, and plain decoding beside it."""
+def describe_speed(
+    result: GenerationResult, plain: GenerationResult | None, comparison: str = ""
+) -> Text:
+    """Return tokens per second, over the whole batch, and those of plain decoding."""
     text = Text(
         f"{result.tokens_per_second:.1f} tokens/s, "
         f"{result.mean_acceptance_length:.2f} tokens per target call, "
@@ -125,43 +133,43 @@ def speeds(result: GenerationResult, plain: GenerationResult | None, more: str =
     if plain is not None and plain.tokens_per_second > 0:
         ratio = result.tokens_per_second / plain.tokens_per_second
         text.append(
-            f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}×{more}",
+            f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}×{comparison}",
             style="bold",
         )
         if advice := _advice(result, ratio):
             text.append(f"\n{advice}")
     if result.control:
         rounds = sorted(result.control["rounds"].items(), key=lambda item: -item[1])
-        spent = ", ".join(f"{plan} ({_counted(count, 'round')})" for plan, count in rounds[:4])
+        plans = ", ".join(f"{plan} ({_count(count, 'round')})" for plan, count in rounds[:4])
         further = f" and {len(rounds) - 4} more" if len(rounds) > 4 else ""
-        switches = _counted(result.control["switches"], "switch", "switches")
-        text.append(f"\nplans followed: {spent}{further}; {switches}", style="bold")
+        switches = _count(result.control["switches"], "switch", "switches")
+        text.append(f"\nplans followed: {plans}{further}; {switches}", style="bold")
     return text
 
 
 def _advice(result: GenerationResult, ratio: float) -> str:
-    """Return what a ratio does not tell a newcomer by itself."""
+    """Return advice to newcomers on a speed-up below 1, or one that other texts will not have."""
     if ratio < _SLOWER and result.levels and not result.control:
         return (
             "these drafts are kept too rarely, or cost too much, to pay on this text: --hierarchy "
             "auto measures what does"
         )
-    few = len(set(result.token_ids)) < _REPEATS * result.num_tokens
-    if ratio > 1 and few and result.num_tokens >= 32:
+    is_repetitive = len(set(result.token_ids)) < _REPETITIVE * result.num_tokens
+    if ratio > 1 and is_repetitive and result.num_tokens >= 32:
         return "the text repeats itself, which is easy to draft: expect less of other texts"
     return ""
 
 
-def _counted(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
+def _count(count: int, singular: str, plural: str = "") -> str:
+    return f"{count} {singular if count == 1 else plural or singular + 's'}"
 
 
-def levels(result: GenerationResult) -> list[Table | Text]:
-    """Return what every level did for the whole batch, of which ``result`` is any sequence's."""
+def _describe_levels(result: GenerationResult) -> list[Table | Text]:
+    """Return a table of what every level did for the whole batch; any result of it will do."""
     table = borderless(("level",), ("calls", "drafted", "kept", "acceptance", "time"))
     for level in result.levels:
         if level["name"].startswith("concatenate") and not level["calls"]:
-            continue  # its parts have rows of their own
+            continue  # the concatenated levels have their own rows
         table.add_row(
             Text(level["name"]),
             str(level["calls"]),
@@ -178,74 +186,76 @@ def levels(result: GenerationResult) -> list[Table | Text]:
     return [Text(f"all {result.batch_size} sequences together:", style="dim"), table]
 
 
-def report(
+def print_results(
     results: Sequence[GenerationResult],
     references: Sequence[GenerationResult | None],
-    about: dict[str, Any] | None,
+    json_fields: dict[str, Any] | None,
     ids: bool,
-    fixed: bool,
+    must_match: bool,
     console: Console,
 ) -> None:
-    """Print the results of a batch, with plain decoding beside them where there is some.
+    """Print the results of a batch, compared with plain decoding's where there are any.
 
     Args:
-        about: what JSON objects say of the models; ``None``: text is printed.
-        fixed: whether texts must be plain decoding's.
+        json_fields: further fields of the JSON objects to print; ``None``: print text.
+        must_match: whether the texts must be those of plain decoding.
     """
-    batch = len(results) > 1
+    is_batch = len(results) > 1
     for result, plain in zip(results, references, strict=True):
-        same = result.token_ids == plain.token_ids if plain is not None and fixed else None
-        if about is not None:
-            found = {**_as_json(result, plain, same), **about}
-            print(json.dumps(found, ensure_ascii=False), flush=True)
+        same_text = None
+        if plain is not None and must_match:
+            same_text = result.token_ids == plain.token_ids
+        if json_fields is not None:
+            fields = {**_as_json(result, plain, same_text), **json_fields}
+            print(json.dumps(fields, ensure_ascii=False), flush=True)
             continue
-        if batch:
+        if is_batch:
             print(" ".join(map(str, result.token_ids)) if ids else result.text, flush=True)
-            console.print(f"{ending(result)}{verdict(result, plain, same)}", highlight=False)
+            comparison = _compare_texts(result, plain, same_text)
+            console.print(f"{_describe_length(result)}{comparison}", highlight=False)
             continue
-        for part in summary(result, plain, same):
+        for part in summary(result, plain, same_text):
             console.print(part, highlight=False)
-    if batch and about is None:
-        for part in [*levels(results[0]), speeds(results[0], references[0])]:
+    if is_batch and json_fields is None:
+        for part in [*_describe_levels(results[0]), describe_speed(results[0], references[0])]:
             console.print(part, highlight=False)
 
 
 def _as_json(
-    result: GenerationResult, plain: GenerationResult | None, same: bool | None
+    result: GenerationResult, plain: GenerationResult | None, same_text: bool | None
 ) -> dict[str, Any]:
-    """Return what ``--json`` prints of a result."""
     if plain is None:
         return result.to_dict()
     speed = plain.tokens_per_second
-    compared = {
+    comparison = {
         "tokens_per_second": speed,
         "speedup": result.tokens_per_second / speed if speed else None,
-        "same_tokens": same,
+        "same_tokens": same_text,
     }
-    return {**result.to_dict(), "compare": compared}
+    return {**result.to_dict(), "compare": comparison}
 
 
-def why_texts_differ(dtype: str, deterministic: bool) -> str:
-    """Return why a text is not plain decoding's although nothing is lost, and what helps."""
+def explain_difference(dtype: str, deterministic: bool) -> str:
+    """Return a note on why a text is not plain decoding's although decoding is lossless."""
     if deterministic:
         return (
             "hierspec: note: with --deterministic texts are equal: this is a bug, please report it"
         )
-    wider = "; in --dtype float32 it is rare" if dtype in ("bfloat16", "float16") else ""
+    remedy = "; in --dtype float32 it is rare" if dtype in ("bfloat16", "float16") else ""
     return (
         f"hierspec: note: in {dtype} the last digits of scores depend on how many tokens a call "
         "holds, and two tokens that are nearly as likely may change places; with --deterministic "
-        f"(Llama-shaped models on CPUs) they cannot{wider}"
+        f"(Llama-shaped models on CPUs) they cannot{remedy}"
     )
 
 
-def planned(plan: Plan, controller: Controller | None) -> str:
-    """Return the plan in words, and what else control may use while text is written."""
+def describe_plan(plan: Plan, controller: Controller | None) -> str:
+    """Return a plan in words, and the other models that control may use during generation."""
     names, chain = plan.estimates.names, plan.best.chain
     if chain.plain:
         return "plain decoding"
     below = [f"{names[i]} × {n}" for i, n in zip(chain.levels, chain.budgets, strict=False)]
-    shown = " → ".join([*below, names[chain.levels[-1]]])
-    more = [names[i] for i in getattr(controller, "models", ()) if i not in chain.levels]
-    aside = f" (and {', '.join(more)} where the text is better served so)" if more else ""
-    return f"{shown}{aside}, {plan.speedup:.2f}× plain decoding expected; your text decides"
+    levels = " → ".join([*below, names[chain.levels[-1]]])
+    others = [names[i] for i in getattr(controller, "models", ()) if i not in chain.levels]
+    further = f" (and {', '.join(others)} where they are faster)" if others else ""
+    return f"{levels}{further}, {plan.speedup:.2f}× plain decoding expected; depends on your text"

@@ -1,8 +1,9 @@
-"""Trained heads on a terminal: how well they draft, and how much better than without."""
+"""Trained heads on a terminal: how well an exit drafts with its head, and without it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -15,21 +16,22 @@ if TYPE_CHECKING:
 
 
 def show_exit_heads(file: HeadsFile, as_json: bool) -> None:
-    """Print a row an exit: how well it drafts without its head and with it; or the whole record."""
+    """Print how well each exit drafts without its head and with it, or the whole record."""
     info = file.info
     if as_json:
         print(json.dumps({"file": str(file.path), **info}))
         return
-    each = info.get("parameters", 0) / len(file.exits)
-    title = f"{info['model']}: {file.kind}, {each / 1e6:.2f} M parameters each"
+    parameters = info.get("parameters", 0) / len(file.exits)
+    title = f"{info['model']}: {file.kind}, {parameters / 1e6:.2f} M parameters each"
     size = info.get("vocabulary_size")
     title += "" if size is None else f", {size} of {info['vocab_size']} tokens"
     columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
     table = terminal.borderless((), columns, title)
     for layer in file.exits:
-        before, after = (info.get(when, {}).get(str(layer), {}) for when in ("before", "after"))
-        changes = (_change(before, after, key) for key in ("acceptance", "agreement", "kl"))
-        table.add_row(str(layer), *changes)
+        rows = [info.get(key, {}).get(str(layer), {}) for key in ("before", "after")]
+        table.add_row(
+            str(layer), *(_change(rows, key) for key in ("acceptance", "agreement", "kl"))
+        )
     console = terminal.console()
     console.print(table)
     texts = info.get("texts", {})
@@ -41,8 +43,8 @@ def show_exit_heads(file: HeadsFile, as_json: bool) -> None:
     )
 
 
-def _change(before: dict[str, float], after: dict[str, float], key: str) -> str:
-    values = (row.get(key) for row in (before, after))
+def _change(rows: Sequence[dict[str, float]], key: str) -> str:
+    values = (row.get(key) for row in rows)
     return " → ".join("?" if value is None else f"{value:.3f}" for value in values)
 
 
@@ -52,11 +54,11 @@ def show_acceptance_head(file: AcceptanceFile, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"file": str(file.path), **info}))
         return
-    found = info.get("held_out", {})
+    scores = info.get("held_out", {})
     terminal.console().print(
-        f"what {info['target']} keeps of {info['model']}: on {found.get('samples', '?')} held-out "
-        f"tokens loss {found.get('loss', '?')} (best constant {found.get('constant_loss', '?')}), "
-        f"AUC {found.get('auc', '?')}",
+        f"what {info['target']} keeps of {info['model']}: on {scores.get('samples', '?')} held-out "
+        f"tokens loss {scores.get('loss', '?')} (best constant "
+        f"{scores.get('constant_loss', '?')}), AUC {scores.get('auc', '?')}",
         markup=False,
         highlight=False,
     )

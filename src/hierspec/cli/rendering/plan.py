@@ -1,4 +1,4 @@
-"""A plan on a terminal: the answer, its levels, a picture of them, and what came near."""
+"""A plan on a terminal: the fastest hierarchy, its levels, a picture of them, the runners-up."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 class Simulations:
     """Simulated runs of the best chain and its runners-up, in that order."""
 
-    each: tuple[Simulation, ...]
+    runs: tuple[Simulation, ...]
     acceptances: str
     costs: str
     rounds: int
     note: str = ""
 
-    def described(self, out: dict[str, Any]) -> dict[str, Any]:
-        """Return a plan's JSON object with ``simulated`` beside every chain."""
+    def add_to(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """Return a plan's JSON object with ``simulated`` added to every chain."""
         best, *others = (
             {
-                "ms_per_token": found.ms_per_token,
-                "standard_error": found.standard_error,
+                "ms_per_token": run.ms_per_token,
+                "standard_error": run.standard_error,
                 "acceptances": self.acceptances,
                 "costs": self.costs,
                 "rounds": self.rounds,
             }
-            for found in self.each
+            for run in self.runs
         )
-        runners = zip(out["runners_up"], others, strict=True)
+        runners_up = zip(plan["runners_up"], others, strict=True)
         return {
-            **out,
+            **plan,
             "simulated": best,
-            "runners_up": [{**runner, "simulated": found} for runner, found in runners],
+            "runners_up": [{**chain, "simulated": fields} for chain, fields in runners_up],
         }
 
     def caption(self) -> str:
-        """Return what the figures are, in a line."""
+        """Return a line that says how the times were simulated."""
         acceptances = {
             "iid": "independent acceptances",
             "curves": "acceptances by the measured curves",
@@ -70,7 +70,7 @@ def show(
     plan: Plan,
     unit: str = "",
     console: Console | None = None,
-    runs: Simulations | None = None,
+    simulations: Simulations | None = None,
     *,
     top: int = 2,
     limits: Sequence[str] = (),
@@ -78,45 +78,45 @@ def show(
     """Print a plan for people.
 
     Args:
-        unit: of the latencies, with a leading space; none where costs have no unit.
-        runs: what simulations of the plan and its runners-up say.
-        top: how many hierarchies were asked for.
-        limits: the options that may have left plain decoding alone.
+        unit: of the latencies, with a leading space; empty if costs have no unit.
+        simulations: of the plan and its runners-up.
+        top: how many hierarchies the user wants to see.
+        limits: options that may have excluded every hierarchy but plain decoding.
     """
     console = console or terminal.console()
-    console.print(headline(plan, unit, top, limits))
+    console.print(_headline(plan, unit, top, limits))
     if not plan.best.chain.plain:
         console.print()
-        console.print(levels(plan, unit))
+        console.print(_levels_table(plan, unit))
         console.print()
-        for line in picture(plan):
+        for line in _picture(plan):
             console.print(line)
-    if plan.runners_up or runs:
+    if plan.runners_up or simulations:
         console.print()
-        console.print(ranking(plan, unit, runs))
-    if runs:
-        console.print(Text(runs.caption(), "dim"))
+        console.print(_ranking_table(plan, unit, simulations))
+    if simulations:
+        console.print(Text(simulations.caption(), "dim"))
     console.print()
     if plan.on_three_levels:
         console.print(Text(plan.on_three_levels))
-    console.print(Text(bound(plan, unit)))
+    console.print(Text(_describe_bound(plan, unit)))
 
 
-def headline(plan: Plan, unit: str, top: int = 2, limits: Sequence[str] = ()) -> Text:
-    """Return the answer in a sentence; the last arguments are those of :func:`show`."""
+def _headline(plan: Plan, unit: str, top: int, limits: Sequence[str]) -> Text:
+    """Return the fastest hierarchy and its speed; the last arguments are those of :func:`show`."""
     best, plain = plan.best, plan.estimates.plain_ms
     if best.chain.plain:
         text = Text(f"plain decoding is the fastest: {_figure(plain)}{unit} a token", "bold")
-        others = [choice for choice in plan.runners_up if not choice.chain.plain]
-        if others:
-            slower = 100 * (others[0].ms / plain - 1)
-            text.append(f"\nThe best hierarchy, {named(plan, others[0])}, ", "not bold")
-            more = f"is {slower:.1f} % slower" if slower > 0.05 else "is no faster"
-            text.append(f"{more}: its drafts are not worth their cost.", "not bold")
+        hierarchies = [choice for choice in plan.runners_up if not choice.chain.plain]
+        if hierarchies:
+            slower = 100 * (hierarchies[0].ms / plain - 1)
+            text.append(f"\nThe best hierarchy, {_describe(plan, hierarchies[0])}, ", "not bold")
+            difference = f"is {slower:.1f} % slower" if slower > 0.05 else "is no faster"
+            text.append(f"{difference}: its drafts are not worth their cost.", "not bold")
         else:
-            text.append(f"\n{_alone(plan, top, limits)}", "not bold")
+            text.append(f"\n{_why_no_hierarchy(plan, top, limits)}", "not bold")
         return text
-    text = Text(f"{named(plan, best)}: {_figure(best.ms)}{unit} a token", "bold")
+    text = Text(f"{_describe(plan, best)}: {_figure(best.ms)}{unit} a token", "bold")
     text.append(
         f"\n{plan.speedup:.2f}× plain decoding ({_figure(plain)}{unit}), "
         f"{best.latency.tokens_per_call:.2f} tokens a call of the target",
@@ -125,8 +125,7 @@ def headline(plan: Plan, unit: str, top: int = 2, limits: Sequence[str] = ()) ->
     return text
 
 
-def _alone(plan: Plan, top: int, limits: Sequence[str]) -> str:
-    """Return why plain decoding is all there is to show."""
+def _why_no_hierarchy(plan: Plan, top: int, limits: Sequence[str]) -> str:
     estimates = plan.estimates
     if not any(estimates.can_draft(i, estimates.target) for i in range(estimates.target)):
         return "No model here can draft for the target."
@@ -137,104 +136,106 @@ def _alone(plan: Plan, top: int, limits: Sequence[str]) -> str:
     return "No hierarchy is expected to be faster."
 
 
-def levels(plan: Plan, unit: str) -> Table:
-    """Return a row a level, smallest first: what it is asked for, and where the time goes."""
+def _levels_table(plan: Plan, unit: str) -> Table:
+    """Return a table of the levels, smallest first: budget, share of the time, and weights."""
     chain, latency, estimates = plan.best.chain, plan.best.latency, plan.estimates
-    sized = bool(estimates.owners)
+    has_sizes = bool(estimates.owners)
     time = f"time a token{f' /{unit}' if unit else ''}"
-    weights = ("weights",) if sized else ()
+    weights = ("weights",) if has_sizes else ()
     table = borderless(("level", "model"), ("num_speculative_tokens", time, "share", *weights))
-    seen: set[str] = set()
+    counted_owners: set[str] = set()
     budgets = (*map(str, chain.budgets), "")
-    for at, (model, spent) in enumerate(zip(chain.levels, latency.spent, strict=True)):
+    for i, (model, ms) in enumerate(zip(chain.levels, latency.spent, strict=True)):
         cells = [
-            "target" if at == len(chain.budgets) else str(at),
+            "target" if i == len(chain.budgets) else str(i),
             Text(estimates.names[model]),
-            budgets[at],
-            _figure(spent),
-            f"{100 * spent / latency.ms_per_token:.1f} %",
+            budgets[i],
+            _figure(ms),
+            f"{100 * ms / latency.ms_per_token:.1f} %",
         ]
-        if sized:  # shared weights count once
+        if has_sizes:  # shared weights count once
             owner = estimates.owners[model]
-            cells.append("shared" if owner in seen else _bytes(estimates.bytes([model])))
-            seen.add(owner)
+            cells.append("shared" if owner in counted_owners else _bytes(estimates.bytes([model])))
+            counted_owners.add(owner)
         table.add_row(*cells)
-    if sized:
+    if has_sizes:
         total = _bytes(estimates.bytes(chain.levels))
         table.add_row("", "all", "", _figure(latency.ms_per_token), "100 %", total)
     return table
 
 
-def picture(plan: Plan) -> Iterator[Text]:
-    """Yield the stack, target on top, with what each level does."""
+def _picture(plan: Plan) -> Iterator[Text]:
+    """Yield a line for each level, the target on top: its name and what it does."""
     chain, names = plan.best.chain, plan.estimates.names
     width = max(len(names[i]) for i in chain.levels)
 
-    def row(model: int, doing: str) -> Text:
-        return Text(f"  {names[model]:<{width}}  ", "bold").append(doing, "not bold")
+    def row(model: int, action: str) -> Text:
+        return Text(f"  {names[model]:<{width}}  ", "bold").append(action, "not bold")
 
     emitted = plan.best.latency.tokens_per_call
     yield row(chain.levels[-1], f"verifies, and writes {emitted:.2f} tokens a call")
     arrow = Text(f"  {'▲':^{width}}".rstrip(), "dim")
     if chain.order != "chain":
         (n, m), (small, mid, _) = chain.budgets, chain.levels
-        runs = {
+        actions = {
             "interleaved": f"{m} times: {n} of {names[small]}, then 1 of {names[mid]}",
             "horizontal": f"{m} of {names[mid]}, then {n} of {names[small]}",
         }
         yield arrow
-        yield Text(f"  {runs[chain.order]}, in one draft")
+        yield Text(f"  {actions[chain.order]}, in one draft")
         return
-    for at in reversed(range(len(chain.budgets))):
-        model, budget = chain.levels[at], chain.budgets[at]
+    for i in reversed(range(len(chain.budgets))):
+        model, budget = chain.levels[i], chain.budgets[i]
         yield arrow
-        if at == 0:
+        if i == 0:
             yield row(model, f"drafts {budget} token{'' if budget == 1 else 's'} a round")
             break
-        doing = f"verifies until it holds {budget} or more, hands them up"
+        action = f"verifies until it holds {budget} or more, hands them up"
         if chain.tail:
-            doing += f" with {chain.tail} more of {names[chain.levels[0]]}"
+            action += f" with {chain.tail} more of {names[chain.levels[0]]}"
         if model in chain.dropped_bonus:
-            doing += "; keeps no bonus token"
-        yield row(model, doing)
+            action += "; keeps no bonus token"
+        yield row(model, action)
 
 
-def ranking(plan: Plan, unit: str, runs: Simulations | None = None) -> Table:
-    """Return the plan and its runners-up, their cost as a bar; beside it what simulations say."""
+def _ranking_table(plan: Plan, unit: str, simulations: Simulations | None) -> Table:
+    """Return a table of the plan and its runners-up: time, its bar, simulated time, speed-up."""
     choices = [plan.best, *plan.runners_up]
     longest = max(choice.ms for choice in choices)
     time = f"time a token{f' /{unit}' if unit else ''}"
-    table = borderless((), (time, "simulated") if runs else (time,))
+    table = borderless((), (time, "simulated") if simulations else (time,))
     table.add_column("")
     table.add_column("speed-up", justify="right")
     table.add_column("hierarchy")
-    bar = _BAR // 2 if runs else _BAR  # room for one more column
-    simulated = [[_simulated(run)] for run in runs.each] if runs else [[] for _ in choices]
-    for choice, run in zip(choices, simulated, strict=True):
+    bar = _BAR // 2 if simulations else _BAR  # room for one more column
+    simulated = (
+        [[_simulated(run)] for run in simulations.runs] if simulations else [[] for _ in choices]
+    )
+    for choice, cells in zip(choices, simulated, strict=True):
         table.add_row(
             _figure(choice.ms),
-            *run,
+            *cells,
             "█" * max(1, round(bar * choice.ms / longest)),
             f"{plan.estimates.plain_ms / choice.ms:.2f}×",
-            Text(named(plan, choice)),
+            Text(_describe(plan, choice)),
         )
     return table
 
 
-def bound(plan: Plan, unit: str) -> str:
-    """Return what nothing can beat, and how near the plan is."""
+def _describe_bound(plan: Plan, unit: str) -> str:
+    """Return the lower bound of the latency, and how far above it the plan is."""
     gap = 100 * (plan.best.ms / plan.lower_bound - 1)
-    near = "the plan attains it" if gap < 0.005 else f"the plan is {gap:.1f} % above"
+    distance = "the plan attains it" if gap < 0.005 else f"the plan is {gap:.1f} % above"
     if gap > 1000:
-        near = "which says little here"
+        distance = "which says little here"
     model = " by P1's formula" if plan.latency_model == "corollary" else ""
     return (
         f"lower bound {_figure(plan.lower_bound)}{unit}: no hierarchy of these models can be "
-        f"faster, {near}{model}; search took {plan.search_seconds:.3f} s"
+        f"faster, {distance}{model}; search took {plan.search_seconds:.3f} s"
     )
 
 
-def named(plan: Plan, choice: Choice) -> str:
+def _describe(plan: Plan, choice: Choice) -> str:
     """Return a hierarchy as ``small (4) → mid (8) → target``."""
     chain, names = choice.chain, plan.estimates.names
     if chain.plain:
@@ -255,7 +256,7 @@ def named(plan: Plan, choice: Choice) -> str:
 
 def _simulated(run: Simulation) -> str:
     error = run.standard_error
-    if error < 1e-6 * run.ms_per_token:  # as of plain decoding: rounding is all there is
+    if error < 1e-6 * run.ms_per_token:  # of plain decoding: only rounding
         return f"{_figure(run.ms_per_token)} ± 0"
     decimals = max(0, 1 - math.floor(math.log10(error)))  # two digits of the error
     return f"{run.ms_per_token:,.{decimals}f} ± {error:.{decimals}f}"
