@@ -221,14 +221,14 @@ def test_belief_moves_with_the_text_and_notices_a_turn():
     assert curve[3] == pytest.approx(2.4)
     steady = Evidence()
     for _ in range(30):
-        steady = belief.learnt(steady, curve, Counts(1, 4, 4, 0))
+        steady = belief.add_tests(steady, curve, Counts(1, 4, 4, 0))
     assert belief.shifts((steady,))[0] > 0
     assert belief.shifts((Evidence(), steady))[0] > 0  # untried pairs follow in part
     turned, drafts = steady, 0
     while belief.shifts((turned,))[0] > -4:  # one log-odd below
-        turned, drafts = belief.learnt(turned, curve, Counts(1, 4, 0, 1)), drafts + 1
+        turned, drafts = belief.add_tests(turned, curve, Counts(1, 4, 0, 1)), drafts + 1
     assert drafts < 12
-    assert belief.shifts((belief.faded(steady, 5000.0),)) == (0,)
+    assert belief.shifts((belief.fade(steady, 5000.0),)) == (0,)
 
 
 def test_shifted_estimates_stay_survival_curves():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hierspec.cli import run
-from hierspec.planner.corollary import tokens
+from hierspec.planner.corollary import expected_tokens
 from hierspec_papers import Cell, reproduce
 from hierspec_papers.p1.tables import SECOND_COSTS, TABLE_7
 
@@ -64,11 +64,13 @@ def test_what_the_notes_say(tables):
     # κ of the three largest models of the second example (MATH §4), at whole lengths
     cost, rates = SECOND_COSTS[-3:], (TABLE_7[3][0], TABLE_7[3][1], TABLE_7[4][0])
     small = cost[0]
-    mid = min(cost[1], *((small * x + cost[1]) / tokens(rates[0], x) for x in range(1, 60)))
+    mid = min(
+        cost[1], *((small * x + cost[1]) / expected_tokens(rates[0], x) for x in range(1, 60))
+    )
     bound = min(
         cost[2],
-        *((small * x + cost[2]) / tokens(rates[1], x) for x in range(1, 60)),
-        *((mid * x + cost[2]) / tokens(rates[2], x) for x in range(1, 60)),
+        *((small * x + cost[2]) / expected_tokens(rates[1], x) for x in range(1, 60)),
+        *((mid * x + cost[2]) / expected_tokens(rates[2], x) for x in range(1, 60)),
     )
     assert round(float(bound), 3) == 15.884
     assert "15.88," in " ".join(second.notes)

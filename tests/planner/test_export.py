@@ -12,7 +12,13 @@ import pytest
 
 from hierspec.config.schema import TargetConfig
 from hierspec.planner.estimates import Chain, ideal
-from hierspec.planner.export import ENGINES, WORDS, export, inexpressible, without_sharing
+from hierspec.planner.export import (
+    ENGINES,
+    METHOD_DESCRIPTIONS,
+    export,
+    inexpressible,
+    without_sharing,
+)
 from hierspec.planner.latency import latency
 from hierspec.planner.plan import Choice, Plan
 
@@ -214,8 +220,8 @@ def test_every_candidate_of_a_profile_is_taken_or_passed_over():
 
     names = ["m", "exit:1", "ngram", "prompt-lookup", "suffix", "quantized", "quantized:4"]
     models = [parse(name).level_dict(TargetConfig(model="m")) for name in [*names, "eagle3:folder"]]
-    assert {model["method"] for model in models} == set(WORDS)
+    assert {model["method"] for model in models} == set(METHOD_DESCRIPTIONS)
     for engine in ENGINES.values():
         refused = {model["method"] for model in models if inexpressible(engine, model)}
         assert "quantized" in refused
-        assert refused == set(WORDS) - set(engine.methods)
+        assert refused == set(METHOD_DESCRIPTIONS) - set(engine.methods)

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from hierspec.config.numbered import chain as nodes
-from hierspec.planner.corollary import corollary, formula, rounds, rounds_from_survival, tokens
-from hierspec.planner.dynamic import graph, shortest
+from hierspec.planner.corollary import (
+    corollary,
+    expected_rounds,
+    expected_tokens,
+    formula,
+    rounds_from_survival,
+)
+from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec.simulation import CoinFlips, simulate
@@ -48,7 +54,7 @@ def enumerated(survival, length, budget):
 
 def test_closed_form_is_the_renewal():
     length, budget = np.arange(13)[:, None], np.arange(13)[None]
-    closed = rounds(RATES[:, None, None], length, budget)
+    closed = expected_rounds(RATES[:, None, None], length, budget)
     curves = RATES[:, None] ** np.arange(13)
     assert np.allclose(closed, rounds_from_survival(curves, 12), rtol=1e-14, atol=0)
 
@@ -56,7 +62,7 @@ def test_closed_form_is_the_renewal():
 def test_closed_form_is_the_enumeration():
     for alpha, length, budget in itertools.product(RATES, range(1, 5), range(1, 8)):
         curve = float(alpha) ** np.arange(length + 1)
-        assert float(rounds(alpha, length, budget)) == pytest.approx(
+        assert float(expected_rounds(alpha, length, budget)) == pytest.approx(
             enumerated(curve, length, budget), rel=1e-13
         )
 
@@ -74,10 +80,12 @@ def test_renewal_of_measured_curves_is_the_enumeration():
 
 def test_extreme_rates():
     length, budget = np.arange(1, 9)[:, None], np.arange(1, 20)[None]
-    assert (rounds(0.0, length, budget) == budget).all()  # a token a round
-    assert (rounds(1.0, length, budget) == -(-budget // (length + 1))).all()  # T + 1 a round
-    assert (tokens([0.0, 1.0], 5) == [1.0, 6.0]).all()
-    assert float(tokens(0.8, 5)) == pytest.approx(sum(0.8**m for m in range(6)), rel=1e-15)
+    assert (expected_rounds(0.0, length, budget) == budget).all()  # a token a round
+    assert (
+        expected_rounds(1.0, length, budget) == -(-budget // (length + 1))
+    ).all()  # T + 1 a round
+    assert (expected_tokens([0.0, 1.0], 5) == [1.0, 6.0]).all()
+    assert float(expected_tokens(0.8, 5)) == pytest.approx(sum(0.8**m for m in range(6)), rel=1e-15)
 
 
 def test_unknown_parts_of_a_curve():
@@ -105,7 +113,7 @@ def test_best_latencies_of_the_examples(inputs, expected):
     costs, rates = inputs
     for models, value in enumerate(expected, 1):
         estimates = example(costs, rates, models)
-        best, chain = shortest(graph(estimates))[0]
+        best, chain = rank_chains(build_graph(estimates))[0]
         assert round(best, 4) == value
         assert corollary(estimates, chain).ms_per_token == pytest.approx(best, rel=1e-14)
 
@@ -120,7 +128,7 @@ def test_formula_and_its_parts():
     estimates = ideal(costs, rates)
     result = corollary(estimates, Chain((0, 1, 2), (3, 4)))
     # One call of the target, on what γ rounds of the middle level gathered.
-    gamma, emitted = float(rounds(0.6, 3, 4)), (1 - 0.8**5) / 0.2
+    gamma, emitted = float(expected_rounds(0.6, 3, 4)), (1 - 0.8**5) / 0.2
     assert result.tokens_per_call == pytest.approx(emitted, rel=1e-14)
     assert result.spent == pytest.approx(
         (gamma * 3.0 / emitted, gamma * 5.0 / emitted, 40.0 / emitted), rel=1e-14
@@ -208,8 +216,8 @@ def brute_force(estimates):
 def test_search_is_the_linear_program_is_brute_force(seed):
     random = np.random.default_rng(seed)
     estimates = random_problem(random, measured=seed % 2 == 1, gaps=seed % 4 > 1)
-    table = graph(estimates)
-    found = shortest(table)
+    table = build_graph(estimates)
+    found = rank_chains(table)
     every = brute_force(estimates)
     least = min(every)[0]
     assert found[0][0] == pytest.approx(least, rel=1e-12)
@@ -233,7 +241,7 @@ def test_search_is_the_linear_program_is_brute_force(seed):
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 9])
 def test_a_largest_number_of_models(seed, most):
     estimates = random_problem(np.random.default_rng(seed), gaps=seed % 2 == 1)
-    price, chain = shortest(graph(estimates), max_models=most)[0]
+    price, chain = rank_chains(build_graph(estimates), max_models=most)[0]
     allowed = [(p, c) for p, c in brute_force(estimates) if len(c.levels) <= most]
     assert len(chain.levels) <= most
     assert price == pytest.approx(min(allowed)[0], rel=1e-12)
@@ -263,7 +271,7 @@ def test_a_memory_budget(seed, most):
     """Every end state at every budget between the target's bytes and all bytes."""
     random = np.random.default_rng(seed)
     estimates = with_memory(random_problem(random, models=5, top=2, gaps=seed % 3 == 0), random)
-    table, every = graph(estimates), brute_force(estimates)
+    table, every = build_graph(estimates), brute_force(estimates)
     least, all_bytes = estimates.bytes([4]), estimates.bytes(range(5))
     for budget in range(least, all_bytes + 2):
         ends = {}
@@ -271,7 +279,7 @@ def test_a_memory_budget(seed, most):
             if estimates.bytes(chain.levels) <= budget and len(chain.levels) <= (most or 9):
                 end = (chain.levels[-2:], chain.budgets[-1:])
                 ends[end] = min(ends.get(end, math.inf), price)
-        found = shortest(table, max_models=most, memory=budget)
+        found = rank_chains(table, max_models=most, memory=budget)
         assert {(c.levels[-2:], c.budgets[-1:]) for _, c in found} == set(ends)
         for price, chain in found:
             assert estimates.bytes(chain.levels) <= budget
@@ -293,33 +301,33 @@ def test_memory_changes_the_answer():
         estimates.names,
         sizes,
     )
-    table = graph(weighed)
-    assert shortest(table, memory=111)[0][1].levels == (0, 1, 2)
-    assert shortest(table, memory=110)[0][1].levels == (1, 2)
-    assert shortest(table, memory=109)[0][1].levels == (0, 2)
-    assert [chain for _, chain in shortest(table, memory=100)] == [Chain((2,))]
+    table = build_graph(weighed)
+    assert rank_chains(table, memory=111)[0][1].levels == (0, 1, 2)
+    assert rank_chains(table, memory=110)[0][1].levels == (1, 2)
+    assert rank_chains(table, memory=109)[0][1].levels == (0, 2)
+    assert [chain for _, chain in rank_chains(table, memory=100)] == [Chain((2,))]
     with pytest.raises(ValueError, match="the target alone needs 100 bytes"):
-        shortest(table, memory=99)
+        rank_chains(table, memory=99)
 
 
 def test_plain_decoding_is_a_candidate():
     estimates = ideal([30.0, 33.0], [[0, 0.5], [0, 0]])
-    assert shortest(graph(estimates))[0] == (33.0, Chain((1,)))
+    assert rank_chains(build_graph(estimates))[0] == (33.0, Chain((1,)))
     useless = ideal([0.0, 33.0], [[0, 0.0], [0, 0]])
-    assert shortest(graph(useless))[0][1].plain  # no worse than a draft that is never kept
+    assert rank_chains(build_graph(useless))[0][1].plain  # no worse than a draft that is never kept
     alone = ideal([33.0], [[0]])
-    assert shortest(graph(alone)) == [(33.0, Chain((0,)))]
-    assert solve(graph(alone)) == (33.0, Chain((0,)))
+    assert rank_chains(build_graph(alone)) == [(33.0, Chain((0,)))]
+    assert solve(build_graph(alone)) == (33.0, Chain((0,)))
 
 
 def test_mistakes_of_a_search():
     estimates = ideal([1.0, 33.0], [[0, 0.5], [0, 0]], max_budget=70)
     with pytest.raises(ValueError, match="measured up to 64 tokens"):
-        graph(estimates)
+        build_graph(estimates)
     with pytest.raises(ValueError, match="at least 1, not 0"):
-        graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]], max_budget=0))
+        build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]], max_budget=0))
     with pytest.raises(ValueError, match="counts the target"):
-        shortest(graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]])), max_models=0)
+        rank_chains(build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]])), max_models=0)
 
 
 def test_a_missing_scipy_names_the_extra(monkeypatch):
@@ -330,7 +338,7 @@ def test_a_missing_scipy_names_the_extra(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    table = graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]]))
+    table = build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]]))
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"pip install 'hierspec\[plan\]'"):
         solve(table)
@@ -347,8 +355,12 @@ def test_speedups_of_the_interleaved_order():
 
 def test_special_cases_of_the_interleaved_order():
     """P2's remarks below Theorem 3.2, and the limits."""
-    assert float(interleaved_tokens(0.8, 0.5, 0, 4)) == pytest.approx(float(tokens(0.8, 4)))
-    assert float(interleaved_tokens(0.5, 0.5, 6, 1)) == pytest.approx(float(tokens(0.5, 7)))
+    assert float(interleaved_tokens(0.8, 0.5, 0, 4)) == pytest.approx(
+        float(expected_tokens(0.8, 4))
+    )
+    assert float(interleaved_tokens(0.5, 0.5, 6, 1)) == pytest.approx(
+        float(expected_tokens(0.5, 7))
+    )
     assert float(interleaved_tokens(0.9, 0.5, 400, 3)) == pytest.approx(2.0)
     assert float(interleaved_tokens(1.0, 1.0, 3, 2)) == 9
     assert float(interleaved_tokens(0.8, 0.5, 3, 0)) == 1

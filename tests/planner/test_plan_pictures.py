@@ -15,11 +15,11 @@ from hierspec.planner.corollary import corollary
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
 from hierspec.planner.maps import (
-    cheapest,
+    cheapest_chain,
     cost_acceptance_map,
     exits_map,
-    further_model,
-    pairs_of_exits,
+    sweep_exits,
+    sweep_further_model,
 )
 from hierspec.planner.pictures import draw_plan
 from hierspec.planner.plan import Choice, Plan
@@ -150,7 +150,7 @@ def test_a_heat_map_refuses_labels_that_do_not_fit(tmp_path):
 
 
 def test_exits_have_the_best_budgets_of_every_pair():
-    sweep = pairs_of_exits(ESTIMATES, {4: 0, 8: 1}, largest=4)
+    sweep = sweep_exits(ESTIMATES, {4: 0, 8: 1}, largest=4)
     assert np.isnan(sweep.values[0, 1])
     alone = [20 / choice((0, 2), (n,)).ms for n in range(1, 5)]
     assert sweep.values[0, 0] == pytest.approx(max(alone))
@@ -171,13 +171,13 @@ def test_exits_with_given_budgets_are_drawn(tmp_path):
 
 def test_exits_must_be_models_below_the_target():
     with pytest.raises(ValueError, match="exit 8 is model 2"):
-        pairs_of_exits(ESTIMATES, {8: 2})
+        sweep_exits(ESTIMATES, {8: 2})
     with pytest.raises(ValueError, match="no exits"):
-        pairs_of_exits(ESTIMATES, {})
+        sweep_exits(ESTIMATES, {})
 
 
 def test_a_further_model_as_in_p1_table_9():
-    sweep = further_model([1.0, 64.0, 256.0], [0.0, 0.7, 0.9], price=corollary)
+    sweep = sweep_further_model([1.0, 64.0, 256.0], [0.0, 0.7, 0.9], price=corollary)
     printed = [[1.20, 1.20, 1.20], [1.34, 1.24, 1.20], [1.65, 1.39, 1.20]]
     np.testing.assert_allclose(sweep.values, printed, atol=0.0051)
     assert sweep.groups is not None
@@ -187,7 +187,7 @@ def test_a_further_model_as_in_p1_table_9():
 
 def test_overshoot_handed_up_only_helps_and_the_map_names_hierarchies(tmp_path):
     exact = cost_acceptance_map([1.0, 32.0], [0.5, 0.9], tmp_path / "map.svg", largest=8)
-    formula = further_model([1.0, 32.0], [0.5, 0.9], largest=8, price=corollary)
+    formula = sweep_further_model([1.0, 32.0], [0.5, 0.9], largest=8, price=corollary)
     assert (exact.values >= formula.values - 1e-12).all()
     said = texts(tmp_path / "map.svg")
     assert "C drafts for B, and B for A" in said
@@ -198,7 +198,7 @@ def test_overshoot_handed_up_only_helps_and_the_map_names_hierarchies(tmp_path):
 
 
 def test_cheapest_tries_the_given_budgets_only():
-    chain, ms = cheapest(ESTIMATES, (0, 2), [(2,), (5,)])
+    chain, ms = cheapest_chain(ESTIMATES, (0, 2), [(2,), (5,)])
     assert chain.budgets in {(2,), (5,)}
     assert ms == min(choice((0, 2), (n,)).ms for n in (2, 5))
 

@@ -17,7 +17,7 @@ from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import PriceCache, latency
 from hierspec.planner.problem import parse_problem
-from hierspec.planner.search import EVERY, Shapes, plan
+from hierspec.planner.search import ALL_SHAPES, Shapes, plan
 
 COSTS_1 = [1e-5, 0.003, 0.01, 0.25, 4, 33]  # P1 Appendix B.3, Tables 6 and 7
 RATES_1 = [[0.75, 0.5, 0.25, 0, 0], [0.75, 0.5, 0.25, 0.05], [0.75, 0.5, 0.3], [0.75, 0.55], [0.8]]
@@ -114,12 +114,12 @@ def test_many_at_once_cost_what_each_costs(seed):
     chains = [random_chain(rng, estimates) for _ in range(40)]
     chains.append(random_order(rng, estimates))
     alone = [latency(estimates, chain).ms_per_token for chain in chains]
-    np.testing.assert_allclose(PriceCache(estimates).ask(chains), alone, rtol=1e-12)
+    np.testing.assert_allclose(PriceCache(estimates).price(chains), alone, rtol=1e-12)
 
 
 def test_what_cannot_be_drafted_costs_everything():
     estimates = ideal([1, 2, 9], [[None, 0.5, None], [None, None, 0.8]])
-    ms = PriceCache(estimates).ask(
+    ms = PriceCache(estimates).price(
         [
             Chain((0, 2), (3,)),
             Chain((0, 1, 2), (3, 2)),
@@ -185,7 +185,7 @@ def test_one_draft_attains_its_bound():
         estimates = random_ideal(rng, 5, 40) if seed % 2 else random_measured(rng, 5, 40, 50)
         bound = lower_bound(estimates, max_models=2)
         pairs = list(every_chain(estimates, 1))
-        best = PriceCache(estimates).ask(pairs).min()
+        best = PriceCache(estimates).price(pairs).min()
         assert latency(estimates, bound.chain).ms_per_token >= best * (1 - 1e-12)
         if max(bound.chain.budgets, default=0) < 40:
             attained += 1
@@ -203,7 +203,7 @@ def test_plans_against_brute_force():
         _, estimates = random_problem(seed, count=4, budget=5)
         if estimates.windows:  # who stops by itself may only be lowest
             estimates = replace(estimates, windows={})
-        best = PriceCache(estimates).ask(every_chain(estimates)).min()
+        best = PriceCache(estimates).price(every_chain(estimates)).min()
         ratios.append(plan(estimates).best.ms / best)
     ratios = np.array(ratios)
     assert (ratios > 1 - 1e-9).all()
@@ -215,7 +215,7 @@ def test_plans_with_a_drafter_that_stops_by_itself_against_brute_force():
     for seed in range(0, 30, 3):
         _, estimates = random_problem(seed, count=4, budget=5)
         assert estimates.windows
-        best = PriceCache(estimates).ask(every_chain(estimates)).min()
+        best = PriceCache(estimates).price(every_chain(estimates)).min()
         assert plan(estimates).best.ms == pytest.approx(best, rel=1e-9)
 
 
@@ -225,7 +225,7 @@ def test_runners_up(seed):
     estimates = replace(estimates, windows={})
     by_levels: dict[tuple[int, ...], float] = {}
     chains = list(every_chain(estimates))
-    for chain, ms in zip(chains, PriceCache(estimates).ask(chains), strict=True):
+    for chain, ms in zip(chains, PriceCache(estimates).price(chains), strict=True):
         by_levels[chain.levels] = min(ms, by_levels.get(chain.levels, np.inf))
     answer = plan(estimates, top=4)
     found = [answer.best, *answer.runners_up]
@@ -295,7 +295,7 @@ def test_plain_decoding_is_an_answer():
 @pytest.mark.parametrize("seed", range(6))
 def test_more_shapes_never_make_it_slower(seed):
     _, estimates = random_problem(seed, count=5, budget=6)
-    usual, more = plan(estimates), plan(estimates, shapes=EVERY)
+    usual, more = plan(estimates), plan(estimates, shapes=ALL_SHAPES)
     assert usual.best.chain.order == "chain"
     assert not usual.best.chain.tail
     assert not usual.best.chain.dropped_bonus
@@ -315,7 +315,7 @@ def test_tails_and_dropped_bonuses_are_found():
         for chain in [chain for chain in chains if len(chain.levels) == 3]:
             for tail, dropped in itertools.product(range(3), ((), (1,))):
                 chains.append(replace(chain, tail=tail, dropped_bonus=dropped))
-        best = PriceCache(estimates).ask(chains).min()
+        best = PriceCache(estimates).price(chains).min()
         found = plan(estimates, shapes=Shapes(tail=2, dropped_bonus=True))
         assert found.best.ms == pytest.approx(best, rel=1e-9)
         gained += found.best.ms < plan(estimates).best.ms * (1 - 1e-9)
@@ -329,7 +329,7 @@ def test_refusals():
         ({"top": 0}, "at least 1"),
         ({"max_models": 0}, "at least 1"),
         ({"memory": 5}, "memory_bytes"),
-        ({"latency_model": "corollary", "shapes": EVERY}, "exact"),
+        ({"latency_model": "corollary", "shapes": ALL_SHAPES}, "exact"),
     ]:
         with pytest.raises(ValueError, match=word):
             plan(estimates, **options)

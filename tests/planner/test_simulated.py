@@ -12,11 +12,11 @@ from hierspec.core.nodes import walk
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec.planner.simulated import (
-    Drawn,
     Records,
-    Replayed,
+    ReplayedAcceptances,
+    SampledAcceptances,
+    build_root,
     constant_costs,
-    root_of,
     simulate_chain,
 )
 from hierspec.profiling.curves import joint
@@ -172,7 +172,7 @@ def test_recorded_plans_have_the_price_of_the_empirical_curves(chain):
 
 def test_records_that_are_too_short_go_on_with_the_next():
     recorded = Records({0: [2, 2, 2]}, {(0, 1): [2, 1, 2]})
-    source = Replayed(recorded, ideal([1, 2], [[None, 0.5]]))
+    source = ReplayedAcceptances(recorded, ideal([1, 2], [[None, 0.5]]))
     assert source.drafted(0, 5) == 5
     assert source.kept(1, [0] * 5) == 3  # 2 of 2, then 1 of 2
     assert source.kept(1, [0]) == 1  # a hand-up that nobody announced: the third record
@@ -209,13 +209,13 @@ def test_records_of_a_profile():
 
 def test_shapes_as_nodes():
     for chain in SHAPES.values():
-        nodes = list(walk(root_of(chain)))
+        nodes = list(walk(build_root(chain)))
         assert sorted(node.index for node in nodes) == list(range(len(nodes)))
-    tail = root_of(SHAPES["tails"], ["a", "b", "c", "d"])
+    tail = build_root(SHAPES["tails"], ["a", "b", "c", "d"])
     assert [node.name for node in walk(tail)] == [
         "a", "b", "a (tail)", "b and tail", "c", "a (tail)", "c and tail", "d",
     ]  # fmt: skip
-    middle = [getattr(node, "bonus", None) for node in walk(root_of(SHAPES["no bonus"]))]
+    middle = [getattr(node, "bonus", None) for node in walk(build_root(SHAPES["no bonus"]))]
     assert middle == [None, False, True, True]
 
 
@@ -232,5 +232,5 @@ def test_curves_that_rise_by_a_hair():
     """Nobody can keep three tokens more often than two: then whoever keeps two keeps three."""
     known = ideal([1.0, 10.0], [[None, 0.5]])
     known.survival[0, 1, 3] = known.survival[0, 1, 2] + 1e-3
-    source = Drawn(known, seed=0)
+    source = SampledAcceptances(known, seed=0)
     assert {source.kept(1, [0] * 3) for _ in range(200)} == {0, 1, 3}

@@ -43,11 +43,11 @@ def test_auto_measures_the_answers_of_a_chat_model(model, monkeypatch):
     plan = found.plan
     if len(plan.best.chain.levels) > 2:
         assert plan.stacked is None
-        assert plan.on_three_levels == ""
+        assert plan.three_levels_note == ""
     else:
         assert isinstance(plan.stacked, Choice)
         assert plan.stacked.ms >= plan.best.ms
-        assert "three levels do not pay here" in plan.on_three_levels
+        assert "three levels do not pay here" in plan.three_levels_note
         assert len(plan.to_dict()["three_levels"]["names"]) > 2
 
 

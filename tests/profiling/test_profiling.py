@@ -23,7 +23,7 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.search import EVERY, plan
+from hierspec.planner.search import ALL_SHAPES, plan
 from hierspec.profiling import agreement, costs, curves, rates, rounds
 from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, memory, parse
 from hierspec.profiling.estimates import _Costs, estimates, extend_curve
@@ -346,7 +346,7 @@ def test_several_drafts_are_planned_right_below_the_target(family, loaded):
     profile = from_dict(data)
     found = profile.estimates(0.0)
     several = {i for i, model in enumerate(profile.models) if "num_drafts" in str(model["level"])}
-    assert found.several == several
+    assert found.multi_drafters == several
     assert len(several) == 2
     for i in several:
         assert found.can_draft(i, found.target)
@@ -703,7 +703,7 @@ def test_an_exit_of_the_whole_trunk_is_always_right(family, loaded):
 def test_prompt_lookup_alone(family, loaded):
     target = TargetConfig(model=family["target"])
     data = measure(target, [parse("prompt-lookup")], PROMPTS, [0.0], SMALL, loaded=loaded)
-    answer = plan(from_dict(data).estimates(0.0), shapes=EVERY)
+    answer = plan(from_dict(data).estimates(0.0), shapes=ALL_SHAPES)
     assert len(data["temperatures"]["0.0"]["pairs"][0]["classes"]) == 4  # one for each place
     assert answer.best.ms <= data_plain(data) + 1e-9
 

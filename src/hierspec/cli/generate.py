@@ -331,8 +331,8 @@ def _plan(
         plan = models.plan
         assert plan is not None  # Hierarchy.auto sets it
         say(console, f"auto: {describe_plan(plan, models.controller)}")
-        if plan.on_three_levels:
-            say(console, plan.on_three_levels)
+        if plan.three_levels_note:
+            say(console, plan.three_levels_note)
     return models
 
 

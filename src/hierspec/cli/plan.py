@@ -186,12 +186,12 @@ def _read_task(
         HierspecError: the file is neither, or an option does not go with it.
     """
     from hierspec.planner import problem as problems
-    from hierspec.planner.search import EVERY, PLAIN
+    from hierspec.planner.search import ALL_SHAPES, PLAIN_SHAPES
     from hierspec.utils.checks import check_temperature
 
     data = problems.load_json(file)
     if max_speculative_tokens is not None:
-        problems.check_tokens(max_speculative_tokens, "--max-speculative-tokens")
+        problems.check_largest_budget(max_speculative_tokens, "--max-speculative-tokens")
     if data.get("kind") != PROFILE_KIND:
         if "kind" in data and "costs" not in data:
             raise HierspecError(
@@ -205,7 +205,9 @@ def _read_task(
         changes = {"max_speculative_tokens": max_speculative_tokens, "latency_model": latency_model}
         data = {**data, **{key: value for key, value in changes.items() if value is not None}}
         problem = problems.parse_problem(data)
-        return PlanningTask(problem.estimates, problem.latency_model, PLAIN, problem.warnings)
+        return PlanningTask(
+            problem.estimates, problem.latency_model, PLAIN_SHAPES, problem.warnings
+        )
 
     from hierspec.profiling.noise import busy_message
     from hierspec.profiling.profile import load_profile
@@ -222,7 +224,8 @@ def _read_task(
         warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
     warnings += tuple(filter(None, [busy_message(profile.data["temperatures"])]))
     model = cast("LatencyModel", latency_model or "exact")
-    return PlanningTask(estimates, model, EVERY if model == "exact" else PLAIN, warnings, profile)
+    shapes = ALL_SHAPES if model == "exact" else PLAIN_SHAPES
+    return PlanningTask(estimates, model, shapes, warnings, profile)
 
 
 def _check_pictures(*paths: Path | None) -> None:
@@ -262,14 +265,14 @@ def _check_simulation(
     acceptances: str | None, costs: str | None, rounds: int | None, profile: Profile | None
 ) -> None:
     """Refuse unknown names, and simulations that the file has no data for."""
-    from hierspec.planner.simulated import ACCEPTANCES, COSTS, check_name
+    from hierspec.planner.simulated import ACCEPTANCES, COSTS, check_choice
 
     if rounds is None and (acceptances is not None or costs is not None):
         raise HierspecError("--acceptances and --costs are for --simulate ROUNDS: add it")
     if acceptances is not None:
-        check_name(acceptances, ACCEPTANCES, "--acceptances")
+        check_choice(acceptances, ACCEPTANCES, "--acceptances")
     if costs is not None:
-        check_name(costs, COSTS, "--costs")
+        check_choice(costs, COSTS, "--costs")
     if profile is None and acceptances == "recorded":
         raise HierspecError("--acceptances recorded is for profiles; this file is a problem")
 

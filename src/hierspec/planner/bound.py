@@ -16,8 +16,8 @@ rounds are one such level. Cutting what is handed up only loses tokens that were
 dropping the bonus only lowers f, so both are covered. P1's corollary is too: it charges the same
 rounds and counts no overshoot.
 
-Three cases are none of this and enter as terms of their own: a drafter that stops by itself, whose
-length says something about its tokens, is priced exactly under each verifier for each budget; a
+Three cases are not covered and enter as terms of their own: a drafter that stops by itself, whose
+length depends on its tokens, is priced exactly under each verifier for each budget; a
 tail of t tokens of a smaller model s adds ``draft_ms[s, t]`` and S_ik(n) (f_sk(t) - 1) tokens; P2's
 orders are priced one by one.
 """
@@ -40,7 +40,7 @@ from .latency import prices
 class Bound:
     """A lower bound in milliseconds a token, and the chain that attains its terms.
 
-    The chain's budgets are the bound's lengths: a plan by Wald's identity, good but not the best.
+    The chain's budgets are the bound's lengths: a good plan, not always the best.
     """
 
     ms: float
@@ -51,13 +51,13 @@ class Bound:
 class _Term:
     """The cheapest way to a verified token: ``length`` at once from model ``below``.
 
-    ``alone``: the model below drafts by itself.
+    ``is_single``: the model below drafts by itself, with no level under it.
     """
 
     ms: float = np.inf
     below: int = -1
     length: int = 0
-    alone: bool = False
+    is_single: bool = False
 
 
 def lower_bound(
@@ -77,19 +77,19 @@ def lower_bound(
     """
     if estimates.classes:  # a chain's price is the mean of prices that are each bounded
         bound = partial(lower_bound, max_models=max_models, usable=usable, tail=tail, orders=orders)
-        ms = sum(bound(one).ms for one in estimates.classes) / len(estimates.classes)
+        ms = sum(bound(kind).ms for kind in estimates.classes) / len(estimates.classes)
         return Bound(ms, bound(replace(estimates, classes=())).chain)
     target = estimates.target
     models = sorted({*(range(target) if usable is None else usable), target})
-    most = len(models) if max_models is None else min(max_models, len(models))
-    ways = np.cumsum(estimates.survival, axis=2)  # [i, k, n]: f(n)
-    single = {k: _single(estimates, ways, models, k) for k in models}
+    depth_limit = len(models) if max_models is None else min(max_models, len(models))
+    yields = np.cumsum(estimates.survival, axis=2)  # [i, k, n]: f(n)
+    single = {k: _single(estimates, yields, models, k) for k in models}
 
     # One pass upwards suffices where any number may take part; else one pass a level.
     tables = [{k: _Term() for k in models}]
-    if most > 1:
+    if depth_limit > 1:
         tables.append(dict(single))
-    for _ in range(most - 2):
+    for _ in range(depth_limit - 2):
         table = dict(single)
         last = table if max_models is None else tables[-1]
         for k in models:
@@ -97,42 +97,48 @@ def lower_bound(
                 kappa = last[i].ms
                 if not estimates.can_draft(i, k) or not np.isfinite(kappa):
                     continue
-                terms = [table[k], _chained(estimates, ways, i, k, kappa)]
+                terms = [table[k], _chained(estimates, yields, i, k, kappa)]
                 for s in models[: models.index(i)] if tail else ():
                     if estimates.can_draft(s, k):
-                        terms.append(_tailed(estimates, ways, s, i, k, kappa, tail))
+                        terms.append(_tailed(estimates, yields, s, i, k, kappa, tail))
                 table[k] = min(terms, key=attrgetter("ms"))
         if max_models is None:
             tables = [table]
             break
         tables.append(table)
     ms = min(tables[-1][target].ms, float(estimates.plain_ms))
-    if orders and most > 2:
+    if orders and depth_limit > 2:
         ms = min([ms, *(price for price, _ in concatenations(estimates, models))])
     return Bound(ms, _chain(estimates, tables))
 
 
-def _chained(estimates: Estimates, ways: np.ndarray, i: int, k: int, kappa: float) -> _Term:
-    lengths = np.arange(1, ways.shape[2])
-    ratios = (kappa * lengths + estimates.verify_ms[i, k, 1:]) / ways[i, k, 1:]
+def _chained(estimates: Estimates, yields: np.ndarray, i: int, k: int, kappa: float) -> _Term:
+    lengths = np.arange(1, yields.shape[2])
+    ratios = (kappa * lengths + estimates.verify_ms[i, k, 1:]) / yields[i, k, 1:]
     best = int(ratios.argmin())
     return _Term(float(ratios[best]), i, best + 1)
 
 
 def _tailed(
-    estimates: Estimates, ways: np.ndarray, s: int, i: int, k: int, kappa: float, longest: int
+    estimates: Estimates,
+    yields: np.ndarray,
+    s: int,
+    i: int,
+    k: int,
+    kappa: float,
+    longest: int,
 ) -> _Term:
     """Price n tokens of model i, then 1..``longest`` of model s, verified by model k."""
-    last = ways.shape[2] - 1
+    last = yields.shape[2] - 1
     n, t = np.arange(1, last + 1)[:, None], np.arange(1, longest + 1)[None]
     call = estimates.verify_ms[i, k, np.minimum(n + t, last)]
-    tokens = ways[i, k, 1:, None] + estimates.survival[i, k, 1:, None] * (ways[s, k, t] - 1.0)
+    tokens = yields[i, k, 1:, None] + estimates.survival[i, k, 1:, None] * (yields[s, k, t] - 1.0)
     ratios = (kappa * n + estimates.draft_ms[s, t] + call) / tokens
     best = int(ratios.min(1).argmin())
     return _Term(float(ratios.min()), i, best + 1)
 
 
-def _single(estimates: Estimates, ways: np.ndarray, models: list[int], k: int) -> _Term:
+def _single(estimates: Estimates, yields: np.ndarray, models: list[int], k: int) -> _Term:
     """Return the cheapest draft of a single model that model k verifies, priced exactly."""
     best, n = _Term(), np.array(estimates.budgets)
     for i in (i for i in models if estimates.can_draft(i, k)):
@@ -140,9 +146,11 @@ def _single(estimates: Estimates, ways: np.ndarray, models: list[int], k: int) -
             chains = [Chain((i, k), (budget,)) for budget in estimates.budgets]
             ratios = prices(estimates, chains)[0].sum(0)
         else:
-            ratios = (estimates.draft_ms[i, n] + estimates.verify_ms[i, k, n]) / ways[i, k, n]
-        at = int(ratios.argmin())
-        best = min(best, _Term(float(ratios[at]), i, at + 1, alone=True), key=attrgetter("ms"))
+            ratios = (estimates.draft_ms[i, n] + estimates.verify_ms[i, k, n]) / yields[i, k, n]
+        index = int(ratios.argmin())
+        best = min(
+            best, _Term(float(ratios[index]), i, index + 1, is_single=True), key=attrgetter("ms")
+        )
     return best
 
 
@@ -156,6 +164,6 @@ def _chain(estimates: Estimates, tables: list[dict[int, _Term]]) -> Chain:
         term = tables[depth][k]
         levels.append(term.below)
         budgets.append(min(term.length, estimates.max_budget))
-        if term.alone:
+        if term.is_single:
             return Chain(tuple(reversed(levels)), tuple(reversed(budgets)))
         k, depth = term.below, max(depth - 1, 0)

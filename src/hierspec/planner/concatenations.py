@@ -1,7 +1,7 @@
 """P2's two orders over estimates: drafts of two models, both verified by the target (MATH §2).
 
 All pairs and lengths are priced at once; measured curves start afresh with every run of a model,
-as in :func:`hierspec.planner.latency.joined`.
+as in :mod:`hierspec.planner.latency`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .estimates import Chain, Estimates, Order
 
 
 def concatenations(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, Chain]]:
-    """Yield the best chain of each order of each pair of drafters, after its milliseconds a token.
+    """Yield (milliseconds a token, best chain) of each order of each pair of drafters.
 
     Drafts beyond the estimates' longest are charged as that long and keep all their tokens, so
     the figure is exact below that length and too low above. Drafters with windows, or with several
@@ -27,7 +27,7 @@ def concatenations(estimates: Estimates, models: Iterable[int]) -> Iterator[tupl
         for i in sorted(models)
         if i != target
         and i not in estimates.windows
-        and i not in estimates.several
+        and i not in estimates.multi_drafters
         and estimates.can_draft(i, target)
     ]
     n = np.arange(1, estimates.max_budget + 1)[:, None]
@@ -35,9 +35,9 @@ def concatenations(estimates: Estimates, models: Iterable[int]) -> Iterator[tupl
     for small, mid in combinations(drafters, 2):
         for order in ("interleaved", "horizontal"):
             ms = _prices(estimates, small, mid, n, m, order)
-            at = np.unravel_index(ms.argmin(), ms.shape)
-            budgets = int(n[at[0], 0]), int(m[0, at[1]])
-            yield float(ms[at]), Chain((small, mid, target), budgets, order=order)
+            best = np.unravel_index(ms.argmin(), ms.shape)
+            budgets = int(n[best[0], 0]), int(m[0, best[1]])
+            yield float(ms[best]), Chain((small, mid, target), budgets, order=order)
 
 
 def _prices(

@@ -27,7 +27,7 @@ from .latency import Latency, latency
 _TINY = 5e-324  # stands for an acceptance rate of 0, whose logarithm is not finite
 
 
-def tokens(alpha: ArrayLike, handed_up: ArrayLike) -> np.ndarray:
+def expected_tokens(alpha: ArrayLike, handed_up: ArrayLike) -> np.ndarray:
     """Return expected tokens of a round, (1 − α^{n+1}) / (1 − α), the verifier's own included.
 
     Args:
@@ -39,11 +39,11 @@ def tokens(alpha: ArrayLike, handed_up: ArrayLike) -> np.ndarray:
     return _geometric(np.log(np.maximum(alpha, _TINY)), np.asarray(handed_up) + 1)
 
 
-def rounds(alpha: ArrayLike, handed_up: ArrayLike, budget: ArrayLike) -> np.ndarray:
+def expected_rounds(alpha: ArrayLike, handed_up: ArrayLike, budget: ArrayLike) -> np.ndarray:
     """Compute γ(α, T_i, T_j) in closed form, O(1) an entry.
 
     With d = T_i + 1 and b = α^d, u(s) is 1 − α plus b·u(s − d): a geometric sum in every block of d
-    places, one more at the block's first place. Summed over whole blocks and the started one.
+    places, one more at the block's first place. The sum runs over the full blocks and the last one.
 
     Args:
         alpha: acceptance rates in [0, 1].
@@ -60,11 +60,13 @@ def rounds(alpha: ArrayLike, handed_up: ArrayLike, budget: ArrayLike) -> np.ndar
     log_b = width * np.log(np.maximum(alpha, _TINY))
     rejected = 1.0 - alpha
     powers = _geometric(log_b, blocks)  # Σ_{p < blocks} b^p
-    last = np.exp(blocks * log_b)
+    last_power = np.exp(blocks * log_b)
     # blocks − powers cancels near α = 1, but there its absolute error is that of the other terms.
-    whole = powers * (1.0 + n * rejected) + width * (blocks - powers) / tokens(alpha, n)
-    started = rejected * powers + last + (rest - 1) * rejected * (powers + last)
-    return whole + np.where(rest > 0, started, 0.0)
+    full_blocks = powers * (1.0 + n * rejected) + width * (blocks - powers) / expected_tokens(
+        alpha, n
+    )
+    last_block = rejected * powers + last_power + (rest - 1) * rejected * (powers + last_power)
+    return full_blocks + np.where(rest > 0, last_block, 0.0)
 
 
 def rounds_from_survival(survival: np.ndarray, longest: int) -> np.ndarray:
@@ -129,8 +131,8 @@ def formula(costs: Sequence[float], rates: Sequence[float], budgets: Sequence[in
         return float(costs[-1])
     spent = budgets[0] * costs[0]
     for i, (below, budget) in enumerate(pairwise(budgets)):
-        spent = float(rounds(rates[i], below, budget)) * (costs[i + 1] + spent)
-    return (costs[-1] + spent) / float(tokens(rates[-1], budgets[-1]))
+        spent = float(expected_rounds(rates[i], below, budget)) * (costs[i + 1] + spent)
+    return (costs[-1] + spent) / float(expected_tokens(rates[-1], budgets[-1]))
 
 
 def corollary(estimates: Estimates, chain: Chain) -> Latency:

@@ -7,16 +7,16 @@ cheapest way to hold t tokens,
     V_i(t) = min( t tokens of i drafted one by one,
                   min over k < i, ℓ of γ(α_ki, ℓ, t) · (c_i + V_k(ℓ)) ),
 
-is had from the smaller models first, and the answer is the minimum of c_K and of
+is computed from the smaller models up, and the answer is the minimum of c_K and of
 (c_K + V_i(t)) / E[tokens | i, t]: O(K²T²) instead of a linear program. Unlike P1's graph this one
 also has ℓ > t. By the formula that never pays while prices grow with length; measured ones may not.
 
 Under a memory budget a state has a Pareto front of cost and memory instead of one cost. Weights are
 counted by owner and once (early exits share a trunk), so the memory that models above will add
-depends on what is there already: a label keeps its bytes and those of its owners that may be asked
-for again. Label a makes label b needless when it costs no more and needs no more memory whatever is
-added: bytes(a) + bytes(owners of b that a lacks) ≤ bytes(b). That is exact; it is fast for the few
-dozen candidates among which memory is scarce, not for all problems.
+depends on what is loaded already: a label keeps its bytes and those of its owners that larger
+models may share. Label a makes label b needless when it costs no more and needs no more memory
+whatever is added: bytes(a) + bytes(owners of b that a lacks) ≤ bytes(b). That is exact; it is fast
+for the few dozen candidates among which memory is scarce, not for all problems.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Graph:
     plain: float
 
 
-def graph(estimates: Estimates) -> Graph:
+def build_graph(estimates: Estimates) -> Graph:
     """Price every edge of P1's graph.
 
     Raises:
@@ -75,14 +75,14 @@ def graph(estimates: Estimates) -> Graph:
         )
     survival = estimates.survival[..., : top + 1]
     call = estimates.verify_ms[..., : top + 1]
-    known = ~np.isnan(survival) & ~np.isnan(call)
-    known &= (np.arange(count)[:, None] < np.arange(count))[:, :, None]
-    known[:, :, 0] = False
-    call = np.where(known, call, np.inf)
+    can_draft = ~np.isnan(survival) & ~np.isnan(call)
+    can_draft &= (np.arange(count)[:, None] < np.arange(count))[:, :, None]
+    can_draft[:, :, 0] = False
+    call = np.where(can_draft, call, np.inf)
     draft = estimates.draft_ms[:, : top + 1]
     # Stored as [t, ℓ, k, i]: the search reads, for one k, whole rows over the models below it.
     gamma = np.full((top + 1, top + 1, count, count), np.inf)
-    below, above = np.nonzero(known[:, :, 1])
+    below, above = np.nonzero(can_draft[:, :, 1])
     inner = above < target
     below, above = below[inner], above[inner]
     if len(below):
@@ -94,12 +94,12 @@ def graph(estimates: Estimates) -> Graph:
         np.where(np.isnan(draft), np.inf, draft),
         call,
         gamma.transpose(3, 2, 1, 0),
-        np.where(known[:, target], np.cumsum(survival[:, target], axis=-1), 0.0),
+        np.where(can_draft[:, target], np.cumsum(survival[:, target], axis=-1), 0.0),
         estimates.plain_ms,
     )
 
 
-def shortest(graph: Graph, max_models: int | None = None, memory: int | None = None) -> Ranking:
+def rank_chains(graph: Graph, max_models: int | None = None, memory: int | None = None) -> Ranking:
     """Return the best chain that ends in each state (model below the target, budget), best first.
 
     Plain decoding is among them.
@@ -123,24 +123,24 @@ def shortest(graph: Graph, max_models: int | None = None, memory: int | None = N
             f"the target alone needs {estimates.bytes([target])} bytes: a memory budget of {memory}"
             " leaves nothing to choose from"
         )
-    found: Ranking = [(graph.plain, Chain((target,)))]
+    ranking: Ranking = [(graph.plain, Chain((target,)))]
     if max_models != 1 and target:
         if memory is None or estimates.bytes(range(target + 1)) <= memory:
-            found += _unlimited(graph, max_models)
+            ranking += _rank_without_limit(graph, max_models)
         else:
-            found += _within(graph, memory, max_models)
-    return sorted(found, key=lambda item: (item[0], len(item[1].levels)))
+            ranking += _rank_within_memory(graph, memory, max_models)
+    return sorted(ranking, key=lambda item: (item[0], len(item[1].levels)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """V of one depth, [K, T̄+1], and where it comes from: model · (T̄+1) + ℓ, −1 for drafting."""
+    """V of one depth, [K, T̄+1], and its best predecessor: model · (T̄+1) + ℓ, −1 for drafting."""
 
     cost: np.ndarray
     parent: np.ndarray
 
 
-def _unlimited(graph: Graph, max_models: int | None) -> Ranking:
+def _rank_without_limit(graph: Graph, max_models: int | None) -> Ranking:
     tables = _tables(graph, max_models)
     target, last = graph.estimates.target, tables[-1]
     # Where a model cannot draft for the target the call is infinite, and the tokens are 0.
@@ -154,31 +154,31 @@ def _unlimited(graph: Graph, max_models: int | None) -> Ranking:
 def _tables(graph: Graph, max_models: int | None) -> list[_Table]:
     """Return one table if depth is free, else table n for at most n + 1 models below the target."""
     target = graph.estimates.target
-    drafting = _Table(graph.draft[:target].copy(), np.full(graph.draft[:target].shape, -1))
+    draft = graph.draft[:target]
+    tables = [_Table(draft.copy(), np.full(draft.shape, -1))]
     if max_models is None or max_models > target:
         for k in range(1, target):
-            _relax(graph, k, drafting.cost, drafting)  # reads finished rows, writes row k
-        return [drafting]
-    tables = [drafting]
+            _relax(graph, k, tables[0].cost, tables[0])  # reads finished rows, writes row k
+        return tables
     for _ in range(max_models - 2):
-        new = _Table(graph.draft[:target].copy(), np.full(graph.draft[:target].shape, -1))
+        table = _Table(draft.copy(), np.full(draft.shape, -1))
         for k in range(1, target):
-            _relax(graph, k, tables[-1].cost, new)
-        tables.append(new)
+            _relax(graph, k, tables[-1].cost, table)
+        tables.append(table)
     return tables
 
 
-def _relax(graph: Graph, k: int, below: np.ndarray, into: _Table) -> None:
-    """Update row k of ``into`` by letting each smaller model draft for k, with V in ``below``."""
+def _relax(graph: Graph, k: int, below: np.ndarray, table: _Table) -> None:
+    """Update row k of ``table`` by letting each smaller model draft for k, with V in ``below``."""
     size = below.shape[1]
     gamma = graph.rounds[:k, k].transpose(2, 1, 0).reshape(size, -1)  # [t, ℓ·k]
-    through = gamma * (graph.call[:k, k] + below[:k]).T.reshape(-1)
-    best = through.argmin(1)
-    cost = through[np.arange(size), best]
-    better = cost < into.cost[k]
-    into.cost[k, better] = cost[better]
+    costs = gamma * (graph.call[:k, k] + below[:k]).T.reshape(-1)
+    best = costs.argmin(1)
+    best_cost = costs[np.arange(size), best]
+    better = best_cost < table.cost[k]
+    table.cost[k, better] = best_cost[better]
     length, model = np.divmod(best[better], k)
-    into.parent[k, better] = model * size + length
+    table.parent[k, better] = model * size + length
 
 
 def _chain(parents: list[list[list[int]]], size: int, i: int, t: int, target: int) -> Chain:
@@ -199,28 +199,28 @@ _LABEL = np.dtype(
         ("size", "i8"),  # bytes, the target's included
         ("owners", "i8"),  # number of the set of owners that a larger model may share
         ("models", "i8"),  # below the target; 0 where their number is unlimited
-        ("below", "i8"),  # where it comes from: model (-1: drafted one by one), ℓ, and its label
+        ("below", "i8"),  # its predecessor: model (-1: drafted one by one), ℓ, and its label
         ("length", "i8"),
         ("label", "i8"),
     ]
 )
 
 
-def _within(graph: Graph, memory: int, max_models: int | None) -> Ranking:
+def _rank_within_memory(graph: Graph, memory: int, max_models: int | None) -> Ranking:
     """Return the best chain that ends in each state and needs at most ``memory`` bytes."""
     owners, target = _Owners(graph.estimates), graph.estimates.target
     states: list[list[np.ndarray]] = []  # [model][t]: labels
     for k in range(target):
         states.append(_fronts(graph, owners, states, k, memory, max_models))
-    found: Ranking = []
+    ranking: Ranking = []
     for i, row in enumerate(states):
         for t, labels in enumerate(row):
             if len(labels) and np.isfinite(graph.call[i, target, t]):
                 best = int(labels["cost"].argmin())
                 cost = float(graph.call[i, target, t] + labels["cost"][best])
                 chain = _chain_of_label(states, i, t, best, target)
-                found.append((cost / float(graph.tokens[i, t]), chain))
-    return found
+                ranking.append((cost / float(graph.tokens[i, t]), chain))
+    return ranking
 
 
 def _fronts(
@@ -232,18 +232,18 @@ def _fronts(
     max_models: int | None,
 ) -> list[np.ndarray]:
     """Return model k's Pareto front for each budget t."""
-    own, size = owners.join(0, k)
+    owner_set, size = owners.join(0, k)
     counted = int(max_models is not None)
-    alone = np.array([(0.0, owners.target_size + size, own, counted, -1, 0, 0)], _LABEL)
-    alone = alone[alone["size"] <= memory]
-    pool = np.concatenate([alone[:0], *_handed_up(graph, owners, states, k, counted)])
+    drafted = np.array([(0.0, owners.target_size + size, owner_set, counted, -1, 0, 0)], _LABEL)
+    drafted = drafted[drafted["size"] <= memory]
+    pool = np.concatenate([drafted[:0], *_handed_up(graph, owners, states, k, counted)])
     pool = pool[(pool["size"] <= memory) & (pool["models"] < (max_models or np.inf))]
     fronts = []
     for t in range(graph.draft.shape[1]):
-        alone["cost"] = graph.draft[k, t]
-        through = pool.copy()
-        through["cost"] *= graph.rounds[pool["below"], k, pool["length"], t]
-        fronts.append(_undominated(np.concatenate([alone, through]), owners))
+        drafted["cost"] = graph.draft[k, t]
+        verified = pool.copy()
+        verified["cost"] *= graph.rounds[pool["below"], k, pool["length"], t]
+        fronts.append(_undominated(np.concatenate([drafted, verified]), owners))
     return fronts
 
 
@@ -273,10 +273,10 @@ def _undominated(labels: np.ndarray, owners: _Owners) -> np.ndarray:
     keep = np.zeros(len(labels), dtype=bool)
     kinds = np.column_stack((labels["owners"], labels["models"]))
     for kind in np.unique(kinds, axis=0):
-        at = np.flatnonzero((kinds == kind).all(1))
-        size = labels["size"][at]
-        least = np.minimum.accumulate(size)
-        keep[at] = np.append(True, size[1:] < least[:-1])
+        indices = np.flatnonzero((kinds == kind).all(1))
+        size = labels["size"][indices]
+        smallest = np.minimum.accumulate(size)
+        keep[indices] = np.append(True, size[1:] < smallest[:-1])
     labels = labels[keep]
     # Across them, each against every cheaper one.
     size, models = labels["size"], labels["models"]
@@ -289,7 +289,7 @@ class _Owners:
     """Sets of owners that several models share, by number (0: the empty one), and their bytes."""
 
     def __init__(self, estimates: Estimates) -> None:
-        self._of = estimates.owners
+        self._owners = estimates.owners
         self._bytes = estimates.memory
         self._target = estimates.owners[estimates.target]
         self.target_size = self._bytes.get(self._target, 0)
@@ -299,15 +299,15 @@ class _Owners:
 
     def join(self, number: int, k: int) -> tuple[int, int]:
         """Return (set with model k's owner, less those no larger model has; bytes that k adds)."""
-        held, owner = self._sets[number], self._of[k]
-        known = owner in held or owner == self._target
-        # The target's owner is there from the start, so it needs no place in a set.
-        above = set(self._of[k + 1 :]) - {self._target}
-        joined = (held | {owner}) & above
+        owners, owner = self._sets[number], self._owners[k]
+        is_counted = owner in owners or owner == self._target
+        # The target's owner is always loaded, so it needs no place in a set.
+        above = set(self._owners[k + 1 :]) - {self._target}
+        joined = (owners | {owner}) & above
         if joined not in self._numbers:
             self._numbers[joined] = len(self._sets)
             self._sets.append(joined)
-        return self._numbers[joined], 0 if known else self._bytes.get(owner, 0)
+        return self._numbers[joined], 0 if is_counted else self._bytes.get(owner, 0)
 
     def missing(self) -> np.ndarray:
         """Return [a, b]: bytes of the owners in set b that set a lacks."""

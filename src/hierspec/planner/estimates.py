@@ -63,7 +63,7 @@ class Chain:
         return (*pairwise(self.levels), *tails)
 
 
-LONGEST = 64  # tokens a level may hand up; longer hand-ups are priced as this long
+LONGEST_DRAFT = 64  # tokens a level may hand up; longer hand-ups are priced as this long
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,12 +84,12 @@ class Estimates:
             the probability that model i stops after n tokens and model k keeps the first m of
             them; a budget below M cuts it.
         max_budget: largest budget that a search tries.
-        classes: the same for kinds of text that hold equally many tokens; where given, a chain's
+        classes: estimates for kinds of text that hold equally many tokens; where given, a chain's
             price is the mean over them. Hard text takes more rounds a token than easy text, so the
             price on the mean text is too low.
-        several: models that make several drafts of a place at once, right below the target.
-        reads_along: whether each model has read what the target has, since it runs on the target's
-            cache; empty: none has.
+        multi_drafters: models that make several drafts at once; they draft for the target only.
+        on_target_cache: whether each model runs on the target's cache, and so has read what the
+            target has; empty: none does.
     """
 
     names: tuple[str, ...]
@@ -102,8 +102,8 @@ class Estimates:
     memory: Mapping[str, int] = field(default_factory=dict)
     windows: Mapping[int, np.ndarray] = field(default_factory=dict)
     classes: tuple[Estimates, ...] = ()
-    reads_along: tuple[bool, ...] = ()
-    several: frozenset[int] = frozenset()
+    on_target_cache: tuple[bool, ...] = ()
+    multi_drafters: frozenset[int] = frozenset()
 
     @property
     def target(self) -> int:
@@ -151,7 +151,7 @@ def ideal(
     acceptance: Sequence[Sequence[float | None]],
     names: Sequence[str] | None = None,
     max_budget: int = 15,
-    longest: int = LONGEST,
+    longest: int = LONGEST_DRAFT,
     memory: Sequence[int] | None = None,
 ) -> Estimates:
     """Return estimates with independent acceptances at fixed rates and a fixed cost per call [P1].
@@ -171,14 +171,14 @@ def ideal(
             rates[i, j] = np.nan if value is None else value
     lengths = np.arange(longest + 1)
     survival = np.where(np.isnan(rates)[:, :, None], np.nan, rates[:, :, None] ** lengths)
-    named = tuple(names) if names else tuple(f"model {i}" for i in range(count))
+    model_names = tuple(names) if names else tuple(f"model {i}" for i in range(count))
     return Estimates(
-        names=named,
+        names=model_names,
         survival=survival,
         draft_ms=price[:, None] * lengths,
         verify_ms=np.broadcast_to(price[None, :, None], (count, count, longest + 1)),
         plain_ms=float(price[-1]),
         max_budget=max_budget,
-        owners=named if memory is not None else (),
-        memory=dict(zip(named, memory or (), strict=memory is not None)),
+        owners=model_names if memory is not None else (),
+        memory=dict(zip(model_names, memory or (), strict=memory is not None)),
     )

@@ -22,7 +22,7 @@ from .latency import latency
 from .plan import Choice, Plan
 
 Model = Mapping[str, Any]
-WORDS = {
+METHOD_DESCRIPTIONS = {
     "draft_model": "a draft model",
     "early_exit": "an early exit of the target",
     "prompt_lookup": "prompt lookup",
@@ -40,25 +40,27 @@ class Engine:
     Attributes:
         name: as people write it.
         methods: that its one drafter may have, in the hierarchy file's words.
-        write: target, drafter or ``None``, budget → ``configuration`` and a line to copy.
-        about: what to know of a method (of any, under ``speculation``) beyond its options.
+        write: target, drafter or ``None``, budget → ``configuration`` and code to copy.
+        notes: limits of a method (of all, under ``speculation``) that its options do not show.
     """
 
     name: str
     methods: tuple[str, ...]
     write: Callable[[Model, Model | None, int], dict[str, Any]]
-    about: Mapping[str, str]
+    notes: Mapping[str, str]
 
 
 def inexpressible(engine: Engine, model: Model | None) -> str | None:
     """Return why ``engine`` cannot draft with ``model``; ``None`` if it can."""
     if model is None:
-        return "a model that is not at hand"
+        return "a model that is not available"
     method = model.get("method")
-    if method not in WORDS:
-        raise HierspecError(f"a model's method is {method!r}; there are: {', '.join(WORDS)}")
+    if method not in METHOD_DESCRIPTIONS:
+        raise HierspecError(
+            f"a model's method is {method!r}; there are: {', '.join(METHOD_DESCRIPTIONS)}"
+        )
     if method not in engine.methods:
-        return WORDS[method]
+        return METHOD_DESCRIPTIONS[method]
     if model.get("temperature") is not None:
         return "a temperature of the drafter's own"
     if model.get("num_drafts", 1) > 1:
@@ -110,7 +112,7 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
         f"target = AutoModelForCausalLM.from_pretrained({str(target['model'])!r}{_dtype(target)})",
     ]
     # A threshold above 0 would stop drafts early, which the plan did not price.
-    own = {
+    generation_config = {
         "num_assistant_tokens": budget,
         "num_assistant_tokens_schedule": "constant",
         "assistant_confidence_threshold": 0.0,
@@ -126,18 +128,18 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
         arguments = "".join(f", {key}={value!r}" for key, value in generate.items())
     elif drafter and drafter["method"] == "early_exit":
         generate = {"assistant_early_exit": drafter["exit_layer"]}
-        configuration = {"generate": generate, "target_generation_config": own}
-        lines.append(f"target.generation_config.update(**{own!r})")
+        configuration = {"generate": generate, "target_generation_config": generation_config}
+        lines.append(f"target.generation_config.update(**{generation_config!r})")
         arguments = f", assistant_early_exit={drafter['exit_layer']}"
     elif drafter:
         name = str(drafter["model"])
         configuration = {
             "generate": {"assistant_model": name},
-            "assistant_generation_config": own,
+            "assistant_generation_config": generation_config,
         }
-        own_dtype = _dtype(drafter if drafter.get("dtype") else target)
-        lines.append(f"assistant = AutoModelForCausalLM.from_pretrained({name!r}{own_dtype})")
-        lines.append(f"assistant.generation_config.update(**{own!r})")
+        dtype = _dtype(drafter if drafter.get("dtype") else target)
+        lines.append(f"assistant = AutoModelForCausalLM.from_pretrained({name!r}{dtype})")
+        lines.append(f"assistant.generation_config.update(**{generation_config!r})")
         arguments = ", assistant_model=assistant"
     lines.append('inputs = tokenizer("your prompt", return_tensors="pt")')
     lines.append(f"output = target.generate(**inputs, max_new_tokens=128{arguments})")
@@ -155,7 +157,7 @@ ENGINES = {
         "vLLM",
         ("draft_model", "prompt_lookup"),
         _vllm,
-        about={
+        notes={
             "draft_model": "vLLM 0.13 and older refuse draft models. Newer ones draft greedily: "
             'when sampling, add "draft_sample_method": "probabilistic" where there is one.',
         },
@@ -164,7 +166,7 @@ ENGINES = {
         "transformers",
         ("draft_model", "early_exit", "prompt_lookup"),
         _transformers,
-        about={
+        notes={
             "speculation": "One sequence at a time (batch size 1).",
             "early_exit": "The target computes the exit's layers again; that is priced.",
             "prompt_lookup": "There is no prompt_lookup_min: shorter matches are drafted, too.",
@@ -180,7 +182,7 @@ def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str,
         engine: ``vllm`` or ``transformers``.
         models: of each candidate, as a level of a hierarchy file (``{"method": "draft_model",
             "model": "PATH"}``, …), the target last (``{"model": "PATH"}``); ``None`` for a model
-            that is nowhere to be had.
+            that is not available.
 
     Returns:
         ``engine``, ``configuration`` (the engine's own options), ``command`` (vLLM) and
@@ -193,27 +195,27 @@ def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str,
     """
     if engine not in ENGINES:
         raise HierspecError(f"no engine called {engine!r}; there are: {', '.join(ENGINES)}")
-    estimates, spoken = plan.estimates, ENGINES[engine]
+    estimates, other_engine = plan.estimates, ENGINES[engine]
     target = models[-1] if models else None
     if len(models) != len(estimates.names) or not target or "model" not in target:
         raise HierspecError(
             f"models must describe the plan's {len(estimates.names)} models, smallest first, and "
             'end with the target: [..., {"model": "PATH"}]'
         )
-    choice = best_setting(estimates, spoken, models)
+    choice = best_setting(estimates, other_engine, models)
     chain = choice.chain
     drafter = None if chain.plain else models[chain.levels[0]]
     loss = choice.ms / plan.best.ms - 1
     return {
         "engine": engine,
-        **spoken.write(target, drafter, 0 if chain.plain else chain.budgets[0]),
+        **other_engine.write(target, drafter, 0 if chain.plain else chain.budgets[0]),
         "levels": list(chain.levels),
         "names": [estimates.names[i] for i in chain.levels],
         "num_speculative_tokens": list(chain.budgets),
         "latency": choice.ms,
         "speedup": estimates.plain_ms / choice.ms,
         "loss_percent": 100 * loss,
-        "note": _note(plan, spoken, models, choice, loss),
+        "note": _note(plan, other_engine, models, choice, loss),
     }
 
 
@@ -236,13 +238,13 @@ def best_setting(estimates: Estimates, engine: Engine, models: Sequence[Model | 
 def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
     """Return estimates in which the target recomputes the exit's layers, as in other engines.
 
-    The plan prices the target's call over an exit's tokens without the layers that they have been
-    through. Plain decoding pays all layers for one token; the call is scaled by that.
+    The plan prices the target's call over an exit's tokens without the layers that the exit has
+    run. Plain decoding pays all layers for one token; the call is scaled by that.
     """
     verify = np.array(estimates.verify_ms)
     remaining = verify[exit_, estimates.target]
     verify[exit_, estimates.target] = remaining * max(1.0, estimates.plain_ms / remaining[1])
-    classes = tuple(without_sharing(one, exit_) for one in estimates.classes)
+    classes = tuple(without_sharing(kind, exit_) for kind in estimates.classes)
     return replace(estimates, verify_ms=verify, classes=classes)
 
 
@@ -252,37 +254,39 @@ def _note(
     """Write sentences for people: first what is lost, then what else to know."""
     best, names = plan.best.chain, plan.estimates.names
     missing = _missing(best, engine, models, names)
-    out = []
+    sentences = []
     if missing:
-        out.append(f"{engine.name} cannot express {_listed(missing)}.")
+        sentences.append(f"{engine.name} cannot express {_join_with_or(missing)}.")
     if loss > 5e-4:
-        out.append(f"This is expected to be {100 * loss:.1f} % slower a token than the full plan.")
+        sentences.append(
+            f"This is expected to be {100 * loss:.1f} % slower a token than the full plan."
+        )
     elif choice.chain == best:
-        out.append("This is the whole plan: nothing is lost.")
+        sentences.append("This is the whole plan: nothing is lost.")
     else:
-        out.append("Nothing is expected to be lost against the full plan.")
+        sentences.append("Nothing is expected to be lost against the full plan.")
     used = [models[i] or {} for i in choice.chain.levels]
     if not choice.chain.plain:
-        out += [
-            engine.about[key] for key in ("speculation", used[0]["method"]) if key in engine.about
+        sentences += [
+            engine.notes[key] for key in ("speculation", used[0]["method"]) if key in engine.notes
         ]
     if any(str(model.get("model", "")).startswith("zoo:") for model in used):
-        out.append("zoo: names are known to hierspec only; give other engines a directory.")
-    return " ".join(out)
+        sentences.append("zoo: names are known to hierspec only; give other engines a directory.")
+    return " ".join(sentences)
 
 
 def _missing(
     best: Chain, engine: Engine, models: Sequence[Model | None], names: Sequence[str]
 ) -> list[str]:
     """List the parts of the best chain that the engine cannot express."""
-    out = []
+    parts = []
     if len(best.levels) > 2:
-        out.append(f"{len(best.levels)} levels ({' → '.join(names[i] for i in best.levels)})")
+        parts.append(f"{len(best.levels)} levels ({' → '.join(names[i] for i in best.levels)})")
     reasons = (inexpressible(engine, models[i]) for i in best.levels[:-1])
-    out += dict.fromkeys(reason for reason in reasons if reason)
-    out += [f"the {best.order} order"] if best.order != "chain" else []
-    return out + (["a tail of the smallest model"] if best.tail else [])
+    parts += dict.fromkeys(reason for reason in reasons if reason)
+    parts += [f"the {best.order} order"] if best.order != "chain" else []
+    return parts + (["a tail of the smallest model"] if best.tail else [])
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _join_with_or(parts: Sequence[str]) -> str:
     return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -7,7 +7,7 @@ algorithm; with measured survival curves and length-dependent costs it is the ge
 formula is the same without the overshoot (:mod:`hierspec.planner.corollary`).
 
 A search asks for thousands of chains, so chains of one shape are priced together, in arrays
-[T, B]: T - 1 tokens are the longest hand-up, and B chains stand side by side.
+[T, B]: T - 1 tokens are the longest hand-up, and each of B columns is a chain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def latency(estimates: Estimates, chain: Chain, *, overshoot: bool = True) -> La
         HierspecError: a level cannot draft for the one above it.
     """
     if estimates.classes:
-        return _mean([latency(one, chain, overshoot=overshoot) for one in estimates.classes])
+        return _mean([latency(kind, chain, overshoot=overshoot) for kind in estimates.classes])
     estimates.check(chain)
     ms, tokens = prices(estimates, [chain], overshoot)
     return Latency(float(ms.sum()), float(tokens[0]), tuple(ms[:, 0].tolist()))
@@ -70,29 +70,31 @@ class PriceCache:
     """Milliseconds a token of chains, each computed once.
 
     Attributes:
-        known: every price computed so far; infinite where a level cannot draft for the next.
+        ms_by_chain: every price computed so far; infinite where a level cannot draft for the next.
     """
 
     def __init__(self, estimates: Estimates) -> None:
         self.estimates = estimates
-        self.known: dict[Chain, float] = {}
-        self._classes = [PriceCache(one) for one in estimates.classes]
+        self.ms_by_chain: dict[Chain, float] = {}
+        self._classes = [PriceCache(kind) for kind in estimates.classes]
 
-    def ask(self, chains: Iterable[Chain]) -> np.ndarray:
+    def price(self, chains: Iterable[Chain]) -> np.ndarray:
         """Return [n] milliseconds a token, as :func:`latency` computes them."""
         chains = list(chains)
         if self._classes:
-            ms = np.mean([part.ask(chains) for part in self._classes], axis=0)
-            self.known.update(zip(chains, ms.tolist(), strict=True))
+            ms = np.mean([part.price(chains) for part in self._classes], axis=0)
+            self.ms_by_chain.update(zip(chains, ms.tolist(), strict=True))
             return ms
         groups: dict[tuple[object, ...], list[Chain]] = defaultdict(list)
-        for chain in dict.fromkeys(chain for chain in chains if chain not in self.known):
-            own = () if chain.order == "chain" else chain.budgets
-            groups[len(chain.budgets), chain.tail, chain.order, own].append(chain)
+        for chain in dict.fromkeys(chain for chain in chains if chain not in self.ms_by_chain):
+            budgets = () if chain.order == "chain" else chain.budgets
+            groups[len(chain.budgets), chain.tail, chain.order, budgets].append(chain)
         for group in groups.values():
             ms = prices(self.estimates, group)[0].sum(0)
-            self.known.update(zip(group, np.where(np.isnan(ms), np.inf, ms).tolist(), strict=True))
-        return np.array([self.known[chain] for chain in chains])
+            self.ms_by_chain.update(
+                zip(group, np.where(np.isnan(ms), np.inf, ms).tolist(), strict=True)
+            )
+        return np.array([self.ms_by_chain[chain] for chain in chains])
 
 
 def prices(
@@ -108,8 +110,8 @@ def prices(
         steps = [estimates.step_ms(chain.levels[0]) for chain in chains]
         return np.array([steps]), np.ones(len(chains))
     stack = _Stack(estimates, chains)
-    drafts = stack.handed_up(overshoot)
-    rejected, full = drafts.kept(stack.models[-1])
+    drafts = stack.hand_up(overshoot)
+    rejected, full = drafts.kept_by(stack.models[-1])
     tokens = ((stack.lengths + 1) * (rejected + full)).sum(0)  # the token of its own included
     spent = drafts.spent + stack.call_ms(drafts, len(stack.models) - 1)
     return np.divide(spent, tokens, out=np.full_like(spent, np.inf), where=tokens > 0), tokens
@@ -121,16 +123,16 @@ class _Drafts:
 
     Attributes:
         lengths: [T, B] distribution of the length.
-        kept: by verifiers [B], two arrays [T, B]: the probability that exactly m tokens are kept
+        kept_by: of verifiers [B], two arrays [T, B]: the probability that exactly m tokens are kept
             and the next one is rejected; and that there are n tokens, all of them kept.
         spent: [levels, B] expected milliseconds of each level.
-        by: place of the level whose tokens they are; of several the largest.
+        owner: index of the level whose tokens they are; of several the largest.
     """
 
     lengths: np.ndarray
-    kept: Callable[[np.ndarray], Kept]
+    kept_by: Callable[[np.ndarray], Kept]
     spent: np.ndarray
-    by: int
+    owner: int
 
 
 class _Stack:
@@ -153,25 +155,25 @@ class _Stack:
         self._survival = estimates.survival.transpose(2, 0, 1)[: len(self.lengths)]
         self._verify = estimates.verify_ms.transpose(2, 0, 1)[: len(self.lengths)]
 
-    def handed_up(self, overshoot: bool) -> _Drafts:
+    def hand_up(self, overshoot: bool) -> _Drafts:
         """Return the drafts that reach the target."""
         if self.shape.order != "chain":
             n, m = self.budgets
             if self.shape.order == "horizontal":
-                return self.joined(self.drafted(1, m), self.drafted(0, n))
-            block = self.drafted(0, n), self.drafted(1, np.ones_like(n))
-            return reduce(self.joined, block * self.shape.budgets[1])
-        drafts = self.drafted(0, self.budgets[0])
-        tail = self.drafted(0, np.full_like(self.budgets[0], self.shape.tail))
-        for place in range(1, len(self.budgets)):
-            drafts = self.verified(drafts, place, overshoot)
+                return self.join(self.draft(1, m), self.draft(0, n))
+            block = self.draft(0, n), self.draft(1, np.ones_like(n))
+            return reduce(self.join, block * self.shape.budgets[1])
+        drafts = self.draft(0, self.budgets[0])
+        tail = self.draft(0, np.full_like(self.budgets[0], self.shape.tail))
+        for level in range(1, len(self.budgets)):
+            drafts = self.verify(drafts, level, overshoot)
             if self.shape.tail:
-                drafts = self.joined(drafts, tail)
+                drafts = self.join(drafts, tail)
         return drafts
 
-    def drafted(self, place: int, budgets: np.ndarray) -> _Drafts:
+    def draft(self, level: int, budgets: np.ndarray) -> _Drafts:
         """Draft ``budgets`` [B] tokens one by one, or fewer if the drafter has its own window."""
-        models = self.models[place]
+        models = self.models[level]
         lengths = (self.lengths == budgets).astype(np.float64)
         ms = self.estimates.draft_ms[models, budgets].astype(np.float64)
         windows = [
@@ -179,62 +181,66 @@ class _Stack:
             for model, window in self.estimates.windows.items()
             if (models == model).any()
         ]
-        for at, window in windows:
+        for columns, window in windows:
             stops = window[self.estimates.target, :, :1]
-            later = _fit(stops[::-1].cumsum(0)[::-1], len(lengths))
-            lengths[:, at] = _cut(_fit(stops, len(lengths)), later, self.lengths, budgets[at])
-            costs = self.estimates.draft_ms[models[at], : len(lengths)]
-            ms[at] = (lengths[:, at] * costs.T).sum(0)
+            later = _fit(stops[::-1].cumsum(0)[::-1], len(lengths))  # stops there or later
+            lengths[:, columns] = _cut_at_budget(
+                _fit(stops, len(lengths)), later, self.lengths, budgets[columns]
+            )
+            costs = self.estimates.draft_ms[models[columns], : len(lengths)]
+            ms[columns] = (lengths[:, columns] * costs.T).sum(0)
 
-        def kept(verifiers: np.ndarray) -> Kept:
+        def kept_by(verifiers: np.ndarray) -> Kept:
             rejected, full = self._kept(lengths, models, verifiers)
-            for at, window in windows:
-                window = window[verifiers[at]]  # [columns, M+1, M+1]
+            for columns, window in windows:
+                window = window[verifiers[columns]]  # [columns, M+1, M+1]
                 # [m]: at least m tokens and the first m kept; m tokens in all, each of them kept.
                 reached = _fit(window.sum(1).T, len(lengths) + 1)
                 ended = _fit(np.diagonal(window, axis1=1, axis2=2).T, len(lengths))
-                full[:, at] = _cut(ended, reached[:-1], self.lengths, budgets[at])
+                full[:, columns] = _cut_at_budget(
+                    ended, reached[:-1], self.lengths, budgets[columns]
+                )
                 lost = reached[:-1] - ended - reached[1:]
-                rejected[:, at] = np.where(self.lengths < budgets[at], lost, 0.0)
+                rejected[:, columns] = np.where(self.lengths < budgets[columns], lost, 0.0)
             return rejected, full
 
-        return _Drafts(lengths, kept, self._at(place, ms), place)
+        return _Drafts(lengths, kept_by, self._row(level, ms), level)
 
-    def verified(self, below: _Drafts, place: int, overshoot: bool) -> _Drafts:
+    def verify(self, below: _Drafts, level: int, overshoot: bool) -> _Drafts:
         """Run rounds of a level on what is handed up to it until it holds its budget."""
-        models, budgets = self.models[place], self.budgets[place]
-        rejected, full = below.kept(models)
-        rounds, lengths = _renewal(_gain(rejected, full, self.bonus[place]), budgets)
+        models, budgets = self.models[level], self.budgets[level]
+        rejected, full = below.kept_by(models)
+        rounds, lengths = _renewal(_gain(rejected, full, self.bonus[level]), budgets)
         if not overshoot:
             lengths = (self.lengths == budgets).astype(np.float64)
         return _Drafts(
             lengths,
             lambda verifiers: self._kept(lengths, models, verifiers),
-            (below.spent + self.call_ms(below, place)) * rounds,
-            place,
+            (below.spent + self.call_ms(below, level)) * rounds,
+            level,
         )
 
-    def joined(self, first: _Drafts, second: _Drafts) -> _Drafts:
+    def join(self, first: _Drafts, second: _Drafts) -> _Drafts:
         """Join the drafts of two runs, of which the second is short."""
 
-        def kept(verifiers: np.ndarray) -> Kept:
-            rejected, full = first.kept(verifiers)
-            lost, both = (_convolved(full, more) for more in second.kept(verifiers))
-            both[-1] += lost[-1]  # beyond the longest draft nothing is looked at
+        def kept_by(verifiers: np.ndarray) -> Kept:
+            rejected, full = first.kept_by(verifiers)
+            lost, all_kept = (_convolve(full, part) for part in second.kept_by(verifiers))
+            all_kept[-1] += lost[-1]  # tokens beyond the longest draft are not verified
             lost[-1] = 0.0
-            return rejected + lost, both
+            return rejected + lost, all_kept
 
         return _Drafts(
-            _convolved(first.lengths, second.lengths),
-            kept,
+            _convolve(first.lengths, second.lengths),
+            kept_by,
             first.spent + second.spent,
-            max(first.by, second.by),
+            max(first.owner, second.owner),
         )
 
-    def call_ms(self, drafts: _Drafts, place: int) -> np.ndarray:
+    def call_ms(self, drafts: _Drafts, level: int) -> np.ndarray:
         """Return [levels, B] milliseconds of one call of a level on ``drafts``."""
-        verify = self._verify[:, self.models[drafts.by], self.models[place]]
-        return self._at(place, (drafts.lengths * verify).sum(0))
+        verify = self._verify[:, self.models[drafts.owner], self.models[level]]
+        return self._row(level, (drafts.lengths * verify).sum(0))
 
     def _kept(self, lengths: np.ndarray, models: np.ndarray, verifiers: np.ndarray) -> Kept:
         """Return what is kept of drafts whose length is independent of their tokens' survival."""
@@ -243,15 +249,18 @@ class _Stack:
         rejected[:-1] = lengths[:0:-1].cumsum(0)[::-1] * (survival[:-1] - survival[1:])
         return rejected, lengths * survival
 
-    def _at(self, place: int, ms: np.ndarray) -> np.ndarray:
+    def _row(self, level: int, ms: np.ndarray) -> np.ndarray:
+        """Return [levels, B] milliseconds: ``ms`` for one level, 0 for the others."""
         spent = np.zeros(self.models.shape)
-        spent[place] = ms
+        spent[level] = ms
         return spent
 
 
-def _cut(below: np.ndarray, at: np.ndarray, lengths: np.ndarray, budgets: np.ndarray) -> np.ndarray:
-    """Return ``below`` for lengths short of the budget, ``at`` at the budget, 0 beyond."""
-    return np.where(lengths < budgets, below, np.where(lengths == budgets, at, 0.0))
+def _cut_at_budget(
+    shorter: np.ndarray, full: np.ndarray, lengths: np.ndarray, budgets: np.ndarray
+) -> np.ndarray:
+    """Return ``shorter`` below the budget, ``full`` at the budget, 0 beyond."""
+    return np.where(lengths < budgets, shorter, np.where(lengths == budgets, full, 0.0))
 
 
 def _fit(rows: np.ndarray, size: int) -> np.ndarray:
@@ -259,7 +268,7 @@ def _fit(rows: np.ndarray, size: int) -> np.ndarray:
     return np.pad(rows[:size], ((0, max(0, size - len(rows))), (0, 0)))
 
 
-def _convolved(rows: np.ndarray, short: np.ndarray) -> np.ndarray:
+def _convolve(rows: np.ndarray, short: np.ndarray) -> np.ndarray:
     """Return the distribution [T, B] of a sum, cut at the end; ``short`` has few nonzero rows."""
     out = np.zeros_like(rows)
     for n in np.flatnonzero(short.any(1)):
@@ -284,15 +293,15 @@ def _gain(rejected: np.ndarray, full: np.ndarray, bonus: np.ndarray) -> np.ndarr
 def _renewal(gain: np.ndarray, budgets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return expected rounds [B] until a level holds its budget, and its tokens' distribution."""
     size, count = gain.shape
-    most = int(budgets.max())
-    visits = np.zeros((most, count))  # u(s): probability that some round ends with s tokens
+    largest = int(budgets.max())
+    visits = np.zeros((largest, count))  # u(s): probability that some round ends with s tokens
     visits[0] = 1.0
-    for s in range(1, most):
+    for s in range(1, largest):
         visits[s] = (visits[:s] * gain[s:0:-1]).sum(0)
-    visits *= np.arange(most)[:, None] < budgets
+    visits *= np.arange(largest)[:, None] < budgets
     above = gain[::-1].cumsum(0)[::-1]  # [x]: P(gain ≥ x)
     lengths = visits[0] * gain
-    for s in range(1, most):
+    for s in range(1, largest):
         lengths[s:] += visits[s] * gain[: size - s]
         lengths[-1] += visits[s] * above[size - s]
     lengths *= np.arange(size)[:, None] >= budgets

@@ -42,7 +42,7 @@ class Sweep:
     group_names: tuple[str, ...] = ()
 
 
-def pairs_of_exits(
+def sweep_exits(
     estimates: Estimates,
     exits: Mapping[int, int],
     budgets: tuple[int, int] | None = None,
@@ -76,14 +76,14 @@ def pairs_of_exits(
         if r < c or not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):
             continue
         choices = [budgets[: len(levels) - 1]] if budgets else None
-        chain, ms = cheapest(estimates, levels, choices, largest)
+        chain, ms = cheapest_chain(estimates, levels, choices, largest)
         values[r, c] = estimates.plain_ms / ms
         details[r][c] = ", ".join(str(budget) for budget in chain.budgets)
     labels = tuple(str(layer) for layer in layers)
     return Sweep(labels, labels, values, tuple(map(tuple, details)))
 
 
-def further_model(
+def sweep_further_model(
     costs: Sequence[float],
     acceptances: Sequence[float],
     target_cost: float = 1024.0,
@@ -96,22 +96,23 @@ def further_model(
 
     C's tokens are accepted by A as rarely as the triangle inequality allows: max(0, α_CB + α_BA −
     1). All budgets up to ``largest`` are tried, and priced by the exact model, overshoot handed up;
-    the paper's own numbers come of ``price=corollary``.
+    ``price=corollary`` gives the paper's own numbers.
     """
     hierarchies = {"A alone": (2,), "A-B": (1, 2), "A-C": (0, 2), "A-B-C": (0, 1, 2)}
     values = np.empty((len(acceptances), len(costs)))
     groups = np.empty(values.shape, dtype=int)
     details = [[""] * len(costs) for _ in acceptances]
     for (r, rate), (c, cost) in product(enumerate(acceptances), enumerate(costs)):
-        through = max(0.0, rate + acceptance - 1)
-        rates = [[None, rate, through], [None, None, acceptance], [None] * 3]
+        c_by_target = max(0.0, rate + acceptance - 1)
+        rates = [[None, rate, c_by_target], [None, None, acceptance], [None] * 3]
         estimates = ideal([cost, drafter_cost, target_cost], rates, longest=2 * largest + 1)
-        found = [
-            cheapest(estimates, levels, None, largest, price) for levels in hierarchies.values()
+        plans = [
+            cheapest_chain(estimates, levels, None, largest, price)
+            for levels in hierarchies.values()
         ]
         # A tie goes to the smaller hierarchy: a model that saves nothing is not worth loading.
-        groups[r, c] = min(range(len(found)), key=lambda i: (round(found[i][1], 9), i))
-        chain, ms = found[groups[r, c]]
+        groups[r, c] = min(range(len(plans)), key=lambda i: (round(plans[i][1], 9), i))
+        chain, ms = plans[groups[r, c]]
         values[r, c] = target_cost / ms
         details[r][c] = ", ".join(str(budget) for budget in chain.budgets)
     return Sweep(
@@ -124,14 +125,14 @@ def further_model(
     )
 
 
-def cheapest(
+def cheapest_chain(
     estimates: Estimates,
     levels: tuple[int, ...],
     choices: Iterable[tuple[int, ...]] | None = None,
     largest: int = 8,
     price: Price = latency,
 ) -> tuple[Chain, float]:
-    """Return the chain of these levels with the best budgets of all, and its ms a token."""
+    """Return the chain of these levels with the best budgets, and its milliseconds a token."""
     if choices is None:
         choices = product(range(1, largest + 1), repeat=len(levels) - 1)
     priced = ((price(estimates, Chain(levels, tuple(b))).ms_per_token, b) for b in choices)
@@ -155,8 +156,8 @@ def exits_map(
         budgets: (draft's, intermediate verifier's); ``None``: the best up to ``largest`` for each
             pair, printed in its cell. On the diagonal one exit drafts for the target.
     """
-    sweep = pairs_of_exits(estimates, exits, budgets, largest)
-    said = (
+    sweep = sweep_exits(estimates, exits, budgets, largest)
+    budgets_note = (
         f"Tokens: {budgets[0]} of the draft, {budgets[1]} of the verifier."
         if budgets
         else "Small: the best numbers of tokens, the draft's first."
@@ -172,7 +173,7 @@ def exits_map(
         value_title="times as fast as plain decoding",
         details=None if budgets else sweep.details,
         centre=1.0,
-        note=f"{said} Diagonal: no intermediate verifier. Framed: the fastest.",
+        note=f"{budgets_note} Diagonal: no intermediate verifier. Framed: the fastest.",
     )
     return sweep
 
@@ -194,13 +195,16 @@ def cost_acceptance_map(
     """Draw the speed-up with a model C of each cost and acceptance below A and B [P1, Table 9].
 
     Args:
-        costs, acceptances: of C: per call; its tokens by B.
-        target_cost, drafter_cost, acceptance: of A; of B; of B's tokens by A.
+        costs: of a call of C; ``acceptances``: of C's tokens by B.
+        target_cost, drafter_cost: of a call of A and of B.
+        acceptance: of B's tokens by A.
         price: ``latency``, the exact model, or ``corollary``, the paper's.
         names: of A and B.
         unit: of the costs; none for bare numbers.
     """
-    sweep = further_model(costs, acceptances, target_cost, drafter_cost, acceptance, largest, price)
+    sweep = sweep_further_model(
+        costs, acceptances, target_cost, drafter_cost, acceptance, largest, price
+    )
     levels = dict(zip(sweep.group_names, ("alone", "B", "C", "C, B"), strict=True))
     kinds = {
         "A alone": "A alone: plain decoding",
@@ -210,7 +214,7 @@ def cost_acceptance_map(
     }
     assert sweep.groups is not None
     details = [[levels[sweep.group_names[n]] for n in row] for row in sweep.groups]
-    of = f", {unit}" if unit else ""
+    unit_suffix = f", {unit}" if unit else ""
     heat_map(
         sweep.values,
         sweep.rows,
@@ -218,7 +222,7 @@ def cost_acceptance_map(
         path,
         title,
         row_title="share of C's tokens that B accepts",
-        col_title=f"cost of a call of C, the further model{of}",
+        col_title=f"cost of a call of C, the further model{unit_suffix}",
         details=details,
         groups=sweep.groups,
         group_names=[kinds[name] for name in sweep.group_names],

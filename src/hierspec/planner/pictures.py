@@ -27,7 +27,7 @@ from hierspec.plotting.figures import (
 from .estimates import Chain
 from .plan import Choice, Plan
 
-ROWS = 9  # bars at most: the plan, runners-up, plain decoding
+MAX_BARS = 9  # the plan, runners-up, plain decoding
 BOX_STEP = 1.62  # from box to box; a box is 1 high
 
 
@@ -46,17 +46,18 @@ def draw_plan(plan: Plan, path: str | Path, unit: str = "ms") -> None:
     """
     path = picture_path(path)
     bars = _bars(plan)
-    levels = (BOX_STEP * (len(plan.best.chain.levels) - 1) + 1.2) * 0.77  # inches
-    ranking = 0.56 * (len(bars) + 0.15) + 0.5
+    levels_height = (BOX_STEP * (len(plan.best.chain.levels) - 1) + 1.2) * 0.77  # inches
+    bars_height = 0.56 * (len(bars) + 0.15) + 0.5
     with style():
-        height = max(levels, ranking)
+        height = max(levels_height, bars_height)
         figure = sheet(11.0, height + 0.4, _title(plan), _subtitle(plan, unit))
-        # Both sides hang from the heading, and no row grows with the other side.
-        rows = sorted({levels, ranking, height})
+        # Both sides start below the heading, and each keeps its own height.
+        rows = sorted({levels_height, bars_height, height})
         heights = [rows[0], *(b - a for a, b in pairwise(rows))]
         grid = figure.add_gridspec(len(heights), 2, width_ratios=(45, 55), height_ratios=heights)
-        _draw_levels(figure.add_subplot(grid[: rows.index(levels) + 1, 0]), plan.best, plan)
-        lines = _draw_bars(figure.add_subplot(grid[: rows.index(ranking) + 1, 1]), bars, plan, unit)
+        _draw_levels(figure.add_subplot(grid[: rows.index(levels_height) + 1, 0]), plan.best, plan)
+        axes = figure.add_subplot(grid[: rows.index(bars_height) + 1, 1])
+        lines = _draw_bars(axes, bars, plan, unit)
         legend_below(figure, lines)
         save(figure, path)
 
@@ -89,12 +90,12 @@ def _draw_levels(axes: Any, choice: Choice, plan: Plan) -> None:
     patch = matplotlib("patches").FancyBboxPatch
     for number, model in enumerate(chain.levels):
         y = step * number
-        target = number == len(chain.levels) - 1
-        edge = BLUE if target else SKY
+        is_target = number == len(chain.levels) - 1
+        edge = BLUE if is_target else SKY
         axes.add_patch(
             patch(
                 (0.1, y), 9.8, 1, boxstyle="round,pad=0,rounding_size=0.12",
-                facecolor="white", edgecolor=edge, linewidth=2.2 if target else 1.4,
+                facecolor="white", edgecolor=edge, linewidth=2.2 if is_target else 1.4,
             )
         )  # fmt: skip
         name = shortened(plan.estimates.names[model], 36)
@@ -106,21 +107,20 @@ def _draw_levels(axes: Any, choice: Choice, plan: Plan) -> None:
         percent = "< 1" if share < 0.005 else f"{100 * share:.0f}"
         text = f"{percent} % of a token's time"
         axes.text(3.2, y + 0.28, text, fontsize=9, color=GREY, va="center")
-        if not target:
-            _draw_between(axes, chain, number, y + 1, y + step)
+        if not is_target:
+            _draw_exchange(axes, chain, number, y + 1, y + step)
 
 
-def _draw_between(axes: Any, chain: Chain, number: int, low: float, high: float) -> None:
+def _draw_exchange(axes: Any, chain: Chain, number: int, low: float, high: float) -> None:
     middle = (low + high) / 2
-    verified = chain.order == "chain" or number == len(chain.levels) - 2
-    if not verified:
-        axes.text(5, middle, _in_turn(chain), fontsize=9, va="center", ha="center")
+    if chain.order != "chain" and number < len(chain.levels) - 2:
+        axes.text(5, middle, _order_text(chain), fontsize=9, va="center", ha="center")
         return
-    shared = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "shrinkA": 2,
+    arrow = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "shrinkA": 2,
               "shrinkB": 2}  # fmt: skip
-    axes.annotate("", (1.0, high), (1.0, low), arrowprops={**shared, "color": ORANGE})
-    axes.annotate("", (6.6, low), (6.6, high), arrowprops={**shared, "color": BLUE})
-    axes.text(1.35, middle, _handed_up(chain, number), fontsize=9, va="center")
+    axes.annotate("", (1.0, high), (1.0, low), arrowprops={**arrow, "color": ORANGE})
+    axes.annotate("", (6.6, low), (6.6, high), arrowprops={**arrow, "color": BLUE})
+    axes.text(1.35, middle, _hand_up_text(chain, number), fontsize=9, va="center")
     axes.text(6.95, middle, "verifies, corrects", fontsize=9, va="center")
 
 
@@ -137,7 +137,7 @@ def _role(choice: Choice, number: int) -> str:
     return f"rounds until it holds {chain.budgets[number]}"
 
 
-def _handed_up(chain: Chain, number: int) -> str:
+def _hand_up_text(chain: Chain, number: int) -> str:
     budget = chain.budgets[number]
     if chain.order == "interleaved":
         small, times = chain.budgets
@@ -150,7 +150,7 @@ def _handed_up(chain: Chain, number: int) -> str:
     return f"hands up at least {budget}{tail}"
 
 
-def _in_turn(chain: Chain) -> str:
+def _order_text(chain: Chain) -> str:
     if chain.order == "interleaved":
         small, times = chain.budgets
         return f"in turn: {small} from below, 1 from above; {times} times"
@@ -160,7 +160,7 @@ def _in_turn(chain: Chain) -> str:
 
 def _bars(plan: Plan) -> list[tuple[str, float, str]]:
     """Return label, latency and colour of each bar, best first, plain decoding included."""
-    runners = [choice for choice in plan.runners_up if not choice.chain.plain][: ROWS - 2]
+    runners = [choice for choice in plan.runners_up if not choice.chain.plain][: MAX_BARS - 2]
     bars = [(_label(plan, choice), choice.ms, SKY) for choice in runners]
     if plan.best.chain.plain:
         bars.append(("plain decoding", plan.best.ms, BLUE))

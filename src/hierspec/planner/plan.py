@@ -34,8 +34,8 @@ class Plan:
         lower_bound: milliseconds a token that no chain of these models can go below.
         search_seconds: duration of the search.
         latency_model: ``"exact"`` (overshoot handed up) or ``"corollary"`` (P1's formula).
-        stacked: the best chain of three levels or more that was priced, where ``best`` has fewer;
-            ``None``: ``best`` is one itself, or no such chain is possible.
+        stacked: the best priced chain of three levels or more, if ``best`` has fewer; ``None``:
+            ``best`` has three or more, or no such chain is possible.
     """
 
     estimates: Estimates
@@ -47,8 +47,8 @@ class Plan:
     stacked: Choice | None = None
 
     @property
-    def on_three_levels(self) -> str:
-        """A sentence where three levels and more do not pay; empty where they do."""
+    def three_levels_note(self) -> str:
+        """One sentence if three or more levels do not pay; empty if they do."""
         if self.stacked is None:
             return ""
         names = " > ".join(self.estimates.names[i] for i in self.stacked.chain.levels[:-1])
@@ -64,17 +64,17 @@ class Plan:
         """Return the object that ``plan --json`` prints; latencies in the costs' unit (ms)."""
         return {
             "schema_version": 1,
-            **self.described(self.best),
+            **self.choice_to_dict(self.best),
             "speculate": not self.best.chain.plain,
             "plain_latency": self.estimates.plain_ms,
             "lower_bound": self.lower_bound,
             "latency_model": self.latency_model,
             "search_seconds": self.search_seconds,
-            "three_levels": None if self.stacked is None else self.described(self.stacked),
-            "runners_up": [self.described(choice) for choice in self.runners_up],
+            "three_levels": None if self.stacked is None else self.choice_to_dict(self.stacked),
+            "runners_up": [self.choice_to_dict(choice) for choice in self.runners_up],
         }
 
-    def described(self, choice: Choice) -> dict[str, Any]:
+    def choice_to_dict(self, choice: Choice) -> dict[str, Any]:
         """Return the JSON object of one chain."""
         chain, latency = choice.chain, choice.latency
         total = latency.ms_per_token

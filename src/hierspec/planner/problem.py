@@ -1,4 +1,4 @@
-"""Planning problems as JSON: acceptance rates and costs from elsewhere than a profile.
+"""Planning problems as JSON: acceptance rates and costs that no profile measured.
 
 ``{"costs": [..], "acceptance": [[..]], "names": [..], "max_speculative_tokens": 15,
 "latency_model": "exact", "memory_bytes": [..]}``
@@ -21,14 +21,14 @@ from pydantic import Field, Strict
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import NonEmptyString, checked_dataclass, parse_json, validate
 
-from .estimates import LONGEST, Estimates, ideal
+from .estimates import LONGEST_DRAFT, Estimates, ideal
 from .plan import LatencyModel
 
-MOST_TOKENS = 100  # of max_speculative_tokens: the graph of P1's formula grows with its square
+MAX_SPECULATIVE_TOKENS = 100  # the graph of P1's formula grows with its square
 Cost = Annotated[float, Strict(), Field(gt=0, le=1e100)]
 Rate = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Bytes = Annotated[int, Strict(), Field(ge=0)]
-LargestBudget = Annotated[int, Strict(), Field(ge=1, le=MOST_TOKENS)]
+LargestBudget = Annotated[int, Strict(), Field(ge=1, le=MAX_SPECULATIVE_TOKENS)]
 _NOISE = 0.02  # three rates written with two digits are off by 0.015 together
 
 
@@ -86,15 +86,15 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
         rates.tolist(),
         names,
         top,
-        longest=max(LONGEST, 4 * top),
+        longest=max(LONGEST_DRAFT, 4 * top),
         memory=sizes,
     )
     return Problem(estimates, file.latency_model, tuple(_warnings(file.costs, rates, names)))
 
 
-def check_tokens(value: Any, where: str) -> None:
+def check_largest_budget(value: Any, name: str) -> None:
     """Refuse a value that cannot be ``max_speculative_tokens``."""
-    validate(LargestBudget, value, where)
+    validate(LargestBudget, value, name)
 
 
 def _names(file: ProblemFile) -> list[str]:
@@ -132,25 +132,25 @@ def _rates(file: ProblemFile, names: list[str]) -> np.ndarray:
             )
         for j in range(i + 1, count):
             if row[j] is not None:
-                where = f"acceptance[{i}][{j}] ({names[i]} by {names[j]})"
-                rates[i, j] = validate(Rate, row[j], where)
+                entry = f"acceptance[{i}][{j}] ({names[i]} by {names[j]})"
+                rates[i, j] = validate(Rate, row[j], entry)
     return rates
 
 
 def _warnings(costs: list[float], rates: np.ndarray, names: list[str]) -> list[str]:
     """Return warnings about valid entries that are probably mistakes."""
-    out = []
+    warnings = []
     drops = [i for i in range(1, len(costs)) if costs[i] < costs[i - 1]]
     if drops:
         i = drops[0]
-        out.append(
+        warnings.append(
             f"costs should rise from the smallest drafter to the target, but {names[i]} "
             f"({costs[i]:g}) is cheaper than {names[i - 1]} ({costs[i - 1]:g}) before it"
         )
     if len(costs) > 1 and not np.nan_to_num(rates).any():
-        out.append(
+        warnings.append(
             "no model keeps any token of a smaller one: acceptance[i][j], i < j, is how often "
-            "model j keeps model i's tokens (what stands below the diagonal is ignored)"
+            "model j keeps model i's tokens (entries below the diagonal are ignored)"
         )
     distance = 1.0 - rates
     distance = np.where(np.isnan(distance), distance.T, distance)
@@ -161,10 +161,10 @@ def _warnings(costs: list[float], rates: np.ndarray, names: list[str]) -> list[s
     if excess.size and excess.max() > _NOISE:
         i, j, k = (int(x) for x in np.unravel_index(excess.argmax(), excess.shape))
         i, k = min(i, k), max(i, k)
-        out.append(
+        warnings.append(
             f"acceptance of {names[i]} by {names[k]} is {rates[i, k]:g}, but at least "
             f"{rates[i, k] + excess.max():g} follows from their rates with {names[j]} (1 - "
             "acceptance is a distance, so P1's triangle inequality holds on one text): were these "
             "rates measured on the same text?"
         )
-    return out
+    return warnings

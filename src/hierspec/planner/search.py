@@ -1,7 +1,7 @@
 """The search for the hierarchy that serves a token fastest, plain decoding included.
 
 P1's formula has a dynamic program that is certain of its optimum (:mod:`.dynamic`). Under the exact
-model what a level is offered has a distribution of lengths, no single number, so the program's
+model drafts have a distribution of lengths, not a single one, so the program's
 plans are good starts only (MATH §4): a local search follows the best of them, changing budgets,
 then levels, as long as that pays.
 """
@@ -33,7 +33,7 @@ _BETTER = 1.0 - 1e-12  # a change must beat rounding
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What a hierarchy may have beyond levels and budgets; by default nothing.
+    """Options of a hierarchy beyond levels and budgets; by default none.
 
     Attributes:
         tail: longest tail of smallest-model tokens (P1's horizontal heuristic).
@@ -46,8 +46,8 @@ class Shapes:
     orders: bool = False
 
 
-PLAIN = Shapes()
-EVERY = Shapes(tail=4, dropped_bonus=True, orders=True)
+PLAIN_SHAPES = Shapes()
+ALL_SHAPES = Shapes(tail=4, dropped_bonus=True, orders=True)
 
 
 def plan(
@@ -57,7 +57,7 @@ def plan(
     max_models: int | None = None,
     memory: int | None = None,
     top: int = 5,
-    shapes: Shapes = PLAIN,
+    shapes: Shapes = PLAIN_SHAPES,
 ) -> Plan:
     """Search for the fastest hierarchy, plain decoding included.
 
@@ -67,7 +67,7 @@ def plan(
         max_models: most models, the target included.
         memory: most bytes of weights (:meth:`Estimates.bytes`).
         top: hierarchies to report: the best, and ``top - 1`` runners-up of other levels.
-        shapes: what else may be chosen from; P1's formula knows no more than plain chains.
+        shapes: options beyond levels and budgets; P1's formula prices plain chains only.
 
     Raises:
         HierspecError: an option makes no sense, or the target alone exceeds the memory.
@@ -75,28 +75,28 @@ def plan(
     began = time.perf_counter()
     _check(estimates, latency_model, memory, top, shapes)
     space = Space(estimates, max_models, memory, shapes)
-    found = _by_formula(space)
+    ranking = _rank_by_formula(space)
     if latency_model == "corollary":
-        price, bounded = corollary, replace(estimates, windows={}, classes=())  # it knows of none
+        price, priced = corollary, replace(estimates, windows={}, classes=())  # it covers neither
     else:
-        price, bounded = latency, estimates
-        found = _by_search(space, found, top)
+        price, priced = latency, estimates
+        ranking = _rank_by_search(space, ranking, top)
     bound = lower_bound(
-        bounded,
+        priced,
         max_models=max_models,
         usable=space.usable,
         tail=shapes.tail,
         orders=shapes.orders,
     )
-    choices = [Choice(chain, price(estimates, chain)) for chain in _apart(found, top)]
-    best, *others = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.levels)))
-    stacked = next((chain for chain in found if len(chain.levels) > 2), None)
+    choices = [Choice(chain, price(estimates, chain)) for chain in _distinct_levels(ranking, top)]
+    best, *runners_up = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.levels)))
+    stacked = next((chain for chain in ranking if len(chain.levels) > 2), None)
     if len(best.chain.levels) > 2:
         stacked = None
     return Plan(
         estimates=estimates,
         best=best,
-        runners_up=tuple(others),
+        runners_up=tuple(runners_up),
         # Attained up to rounding, which must not put the bound above the plan.
         lower_bound=best.ms if 0.0 < bound.ms - best.ms < 1e-9 * best.ms else bound.ms,
         search_seconds=time.perf_counter() - began,
@@ -118,7 +118,7 @@ def _check(
         )
     if top < 1:
         raise HierspecError("top is at least 1: the best plan")
-    if latency_model == "corollary" and shapes != PLAIN:
+    if latency_model == "corollary" and shapes != PLAIN_SHAPES:
         raise HierspecError("P1's formula prices plain chains only: use the exact latency model")
     if memory is not None and not estimates.owners:
         raise HierspecError("a memory budget takes sizes of the models: add memory_bytes")
@@ -136,7 +136,7 @@ class Space:
     estimates: Estimates
     max_models: int | None = None
     memory: int | None = None
-    shapes: Shapes = PLAIN
+    shapes: Shapes = PLAIN_SHAPES
 
     @cached_property
     def usable(self) -> tuple[int, ...]:
@@ -149,8 +149,8 @@ class Space:
         return self.estimates.budgets
 
     @cached_property
-    def spread(self) -> tuple[int, ...]:
-        """A few budgets, denser where small: what a new level is tried with."""
+    def trial_budgets(self) -> tuple[int, ...]:
+        """A few budgets to try a new level with, denser where small."""
         return tuple(b for b in (1, 2, 3, 4, 6, 8, 11, 15, 21, 30) if b in self.budgets)
 
     def fits(self, levels: Sequence[int]) -> bool:
@@ -171,36 +171,35 @@ class Space:
 
 
 def search(prices: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
-    """Follow the best starts downhill; all that was priced is in ``prices.known``."""
+    """Follow the best starts by small changes; all priced chains stay in ``prices.ms_by_chain``."""
     starts = [start for start in dict.fromkeys(starts) if space.admits(start)]
     followed: set[Chain] = set()
-    for chain in _best(prices, polish(prices, space, starts), _INCUMBENTS):
+    for chain in _best_chains(prices, polish(prices, space, starts), _INCUMBENTS):
         while chain not in followed:
             followed.add(chain)
-            ms = prices.ask([chain])[0]
-            changed = list(change_levels(chain, space))
-            prices.ask(changed)
-            trials = polish(prices, space, _best(prices, changed, _TRIALS))
-            nearest = _best(prices, trials, 1)
-            if nearest and prices.ask(nearest)[0] < ms * _BETTER:
-                (chain,) = nearest
+            changed = _best_chains(prices, list(change_levels(chain, space)), _TRIALS)
+            best = _best_chains(prices, polish(prices, space, changed), 1)
+            ms = prices.ms_by_chain
+            if best and ms[best[0]] < ms[chain] * _BETTER:
+                chain = best[0]
 
 
 def polish(prices: PriceCache, space: Space, chains: Sequence[Chain]) -> list[Chain]:
     """Adapt each chain's budgets (tail, bonuses) until no small change helps."""
-    done: list[Chain] = []
+    settled: list[Chain] = []
+    ms = prices.ms_by_chain
     while chains:
-        around = [list(neighbours(chain, space)) for chain in chains]
-        ms = prices.ask([*chains, *(new for near in around for new in near)])
-        now, ms, moving = ms[: len(chains)], ms[len(chains) :], []
-        for chain, near, price in zip(chains, around, now, strict=True):
-            mine, ms = ms[: len(near)], ms[len(near) :]
-            if len(mine) and mine.min() < price * _BETTER:
-                moving.append(near[int(mine.argmin())])
+        changes = [list(neighbours(chain, space)) for chain in chains]
+        prices.price([*chains, *(changed for near in changes for changed in near)])
+        improved = []
+        for chain, near in zip(chains, changes, strict=True):
+            best = min(near, key=ms.__getitem__, default=chain)
+            if ms[best] < ms[chain] * _BETTER:
+                improved.append(best)
             else:
-                done.append(chain)
-        chains = list(dict.fromkeys(moving))
-    return done
+                settled.append(chain)
+        chains = list(dict.fromkeys(improved))
+    return settled
 
 
 def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
@@ -233,33 +232,34 @@ def change_levels(chain: Chain, space: Space) -> Iterator[Chain]:
     """Yield chains with one level added, removed or replaced."""
     levels, budgets = chain.levels, chain.budgets
     for i in range(len(budgets)):
-        yield from _built(space, levels[:i] + levels[i + 1 :], budgets[:i] + budgets[i + 1 :])
+        yield from _allowed(space, levels[:i] + levels[i + 1 :], budgets[:i] + budgets[i + 1 :])
     for new in space.usable:
         if new in levels:
             continue
-        at = sum(level < new for level in levels)
-        for budget in space.spread:
-            yield from _built(
-                space, (*levels[:at], new, *levels[at:]), (*budgets[:at], budget, *budgets[at:])
-            )
-        for i in {at - 1, at} - {-1, len(budgets)}:
+        place = sum(level < new for level in levels)
+        added = tuple(sorted((*levels, new)))
+        for budget in space.trial_budgets:
+            yield from _allowed(space, added, (*budgets[:place], budget, *budgets[place:]))
+        for i in {place - 1, place} - {-1, len(budgets)}:
             replaced = tuple(sorted({*levels} - {levels[i]} | {new}))
-            for budget in {budgets[i], *space.spread}:
-                yield from _built(space, replaced, (*budgets[:i], budget, *budgets[i + 1 :]))
+            for budget in {budgets[i], *space.trial_budgets}:
+                yield from _allowed(space, replaced, (*budgets[:i], budget, *budgets[i + 1 :]))
 
 
-def _built(space: Space, levels: tuple[int, ...], budgets: tuple[int, ...]) -> Iterator[Chain]:
+def _allowed(space: Space, levels: tuple[int, ...], budgets: tuple[int, ...]) -> Iterator[Chain]:
     if space.allows(levels):
         yield Chain(levels, budgets)
 
 
-def _by_formula(space: Space) -> list[Chain]:
+def _rank_by_formula(space: Space) -> list[Chain]:
     """Return the best chain of every state of P1's graph, best first."""
-    found = dynamic.shortest(dynamic.graph(space.estimates), space.max_models, space.memory)
-    return [chain for _, chain in found if space.allows(chain.levels)]
+    ranking = dynamic.rank_chains(
+        dynamic.build_graph(space.estimates), space.max_models, space.memory
+    )
+    return [chain for _, chain in ranking if space.allows(chain.levels)]
 
 
-def _by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
+def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
     """Search locally and return all chains that were priced, best first."""
     estimates, prices = space.estimates, PriceCache(space.estimates)
     target = estimates.target
@@ -270,35 +270,37 @@ def _by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
         for budget in space.budgets
     ]
     bound = lower_bound(estimates, max_models=space.max_models, usable=space.usable)
-    starts = [Chain((target,)), bound.chain, *_best(prices, singles, _STARTS)]
-    search(prices, space, starts + _apart(formula, _STARTS))
+    starts = [Chain((target,)), bound.chain, *_best_chains(prices, singles, _STARTS)]
+    search(prices, space, starts + _distinct_levels(formula, _STARTS))
     if space.shapes.orders and (space.max_models is None or space.max_models >= 3):
-        found = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
-        prices.ask([chain for _, chain in found if space.fits(chain.levels)][:_STARTS])
+        concatenated = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
+        prices.price([chain for _, chain in concatenated if space.fits(chain.levels)][:_STARTS])
     if top > 1:  # runners-up deserve their best budgets too
-        near = _apart(_ranked(prices), 2 * top)
-        polish(prices, space, [c for c in near if c.order == "chain" and not c.plain])
-    return _ranked(prices)
+        leaders = _distinct_levels(_rank_priced(prices), 2 * top)
+        polish(prices, space, [c for c in leaders if c.order == "chain" and not c.plain])
+    return _rank_priced(prices)
 
 
-def _ranked(prices: PriceCache) -> list[Chain]:
+def _rank_priced(prices: PriceCache) -> list[Chain]:
     """Sort all chains that were priced, best first; ties go to the smaller."""
-    found = [(ms, chain) for chain, ms in prices.known.items() if ms < float("inf")]
-    found.sort(key=lambda pair: (pair[0], len(pair[1].levels), pair[1].budgets))
-    return [chain for _, chain in found]
+    priced = [(ms, chain) for chain, ms in prices.ms_by_chain.items() if ms < float("inf")]
+    priced.sort(key=lambda pair: (pair[0], len(pair[1].levels), pair[1].budgets))
+    return [chain for _, chain in priced]
 
 
-def _best(prices: PriceCache, chains: Sequence[Chain], count: int) -> list[Chain]:
+def _best_chains(prices: PriceCache, chains: Sequence[Chain], count: int) -> list[Chain]:
     """Return the best ``count`` chains with different levels."""
-    ranked = sorted(zip(prices.ask(chains).tolist(), chains, strict=True), key=lambda pair: pair[0])
-    return _apart((chain for ms, chain in ranked if ms < float("inf")), count)
+    prices.price(chains)
+    ms = prices.ms_by_chain
+    possible = [chain for chain in chains if ms[chain] < float("inf")]
+    return _distinct_levels(sorted(possible, key=ms.__getitem__), count)
 
 
-def _apart(chains: Iterable[Chain], count: int) -> list[Chain]:
+def _distinct_levels(chains: Iterable[Chain], count: int) -> list[Chain]:
     """Return the first ``count`` chains with different levels."""
-    found: dict[tuple[int, ...], Chain] = {}
+    chains_by_levels: dict[tuple[int, ...], Chain] = {}
     for chain in chains:
-        if len(found) == count:
+        if len(chains_by_levels) == count:
             break
-        found.setdefault(chain.levels, chain)
-    return list(found.values())
+        chains_by_levels.setdefault(chain.levels, chain)
+    return list(chains_by_levels.values())

@@ -4,11 +4,11 @@ P1's Table 5 compares four latencies: real or independent acceptances, real or c
 Here *real* is what was measured: recorded drafts, or their survival curves, and milliseconds by
 pair and length. Under curves and real costs :func:`hierspec.planner.latency.latency` is exact.
 
-An acceptance source also says how long drafts are, since drafters with windows stop by themselves.
-What it draws for a draft when that is made (its place in the record, where it stops) decides later
-how much of it is kept, so drafts wait, in order, for the check that consumes them. Each level's
-tests are drawn or replayed on their own, as the planner assumes: where two levels find the same
-text hard, that is not seen.
+Acceptances also say how long drafts are, since drafters with windows stop by themselves. The number
+drawn when a draft is made (its index in the record, where it stops) decides later how much of it is
+kept, so drafts wait, in order, for the check that consumes them. Each level's tests are drawn or
+replayed independently, as the planner assumes: that a text is hard for two levels at once is not
+simulated.
 """
 
 from __future__ import annotations
@@ -61,58 +61,61 @@ class Records:
         )
 
 
-class Source:
-    """Splits what is handed up into drafts. A whole hand-up of a verifying level is one draft.
+class DraftAcceptances:
+    """Splits hand-ups into drafts; the hand-up of a level that verifies is one draft.
 
-    Subclasses say what is drawn for a draft (``mark``), how long it is, and what is kept of it.
+    Subclasses draw a number for each draft (its ``outcome``), from which follow how long it is and
+    how many of its tokens are kept.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[tuple[int, int]]] = defaultdict(deque)
 
-    def mark(self, model: int) -> int:
-        """Draw the random number that decides a new draft's length and what is kept of it."""
+    def draw_outcome(self, model: int) -> int:
+        """Draw the number that decides a new draft's length and what is kept of it."""
         return 0
 
-    def length(self, model: int, mark: int, budget: int) -> int:
+    def length(self, model: int, outcome: int, budget: int) -> int:
         return budget
 
-    def survivors(self, owner: int, model: int, n: int, mark: int) -> int:
-        """Return how many of the first ``n`` tokens of such a draft ``model`` keeps."""
+    def survivors(self, owner: int, model: int, n: int, outcome: int) -> int:
+        """Return how many of a draft's first ``n`` tokens ``model`` keeps."""
         raise NotImplementedError
 
     def drafted(self, model: int, budget: int) -> int:
         """Make a new draft and return its number of tokens."""
-        mark = self.mark(model)
-        n = self.length(model, mark, budget)
+        outcome = self.draw_outcome(model)
+        n = self.length(model, outcome, budget)
         if n:
-            self._waiting[model].append((n, mark))
+            self._waiting[model].append((n, outcome))
         return n
 
     def kept(self, model: int, owners: Sequence[int]) -> int:
         total = 0
         drafts = list(self._drafts(owners))  # all of them are consumed, kept or not
-        for owner, n, mark in drafts:
-            tau = self.survivors(owner, model, n, mark)
+        for owner, n, outcome in drafts:
+            tau = self.survivors(owner, model, n, outcome)
             total += tau
             if tau < n:
                 break
         return total
 
     def _drafts(self, owners: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        at = 0
-        while at < len(owners):
-            owner = owners[at]
+        start = 0
+        while start < len(owners):
+            owner = owners[start]
             if waiting := self._waiting[owner]:
-                n, mark = waiting.popleft()
+                n, outcome = waiting.popleft()
             else:
-                end = next((i for i in range(at, len(owners)) if owners[i] != owner), len(owners))
-                n, mark = end - at, self.mark(owner)
-            yield owner, n, mark
-            at += n
+                end = next(
+                    (i for i in range(start, len(owners)) if owners[i] != owner), len(owners)
+                )
+                n, outcome = end - start, self.draw_outcome(owner)
+            yield owner, n, outcome
+            start += n
 
 
-class Drawn(Source):
+class SampledAcceptances(DraftAcceptances):
     """Drafts keep their first m tokens with probability S(m), each draft drawn anew.
 
     Args:
@@ -133,31 +136,31 @@ class Drawn(Source):
             for i, window in estimates.windows.items()
         }
 
-    def mark(self, model: int) -> int:
+    def draw_outcome(self, model: int) -> int:
         """Draw the length at which the drafter would stop by itself."""
         if model not in self._stops:
             return 0
         stops = self._stops[model]
-        at = int(np.searchsorted(stops, self._uniform(), side="right"))
-        return min(at, len(stops) - 1)  # where rounding left the sum below 1
+        length = int(np.searchsorted(stops, self._uniform(), side="right"))
+        return min(length, len(stops) - 1)  # where rounding left the sum below 1
 
-    def length(self, model: int, mark: int, budget: int) -> int:
-        return min(mark, budget) if model in self._stops else budget
+    def length(self, model: int, outcome: int, budget: int) -> int:
+        return min(outcome, budget) if model in self._stops else budget
 
-    def survivors(self, owner: int, model: int, n: int, mark: int) -> int:
-        curve = self._curves.get((owner, model, mark))
+    def survivors(self, owner: int, model: int, n: int, outcome: int) -> int:
+        curve = self._curves.get((owner, model, outcome))
         if curve is None:
-            curve = self._curves[owner, model, mark] = self._curve(owner, model, mark)
+            curve = self._curves[owner, model, outcome] = self._curve(owner, model, outcome)
         # u < S(m) for as many m as −S(m) < −u: S falls, so −S rises.
         return min(bisect_left(curve, -self._uniform()), n)
 
-    def _curve(self, owner: int, model: int, mark: int) -> list[float]:
-        """Return −S(1), −S(2), …; with a drafter's window, of its drafts that stop at ``mark``."""
+    def _curve(self, owner: int, model: int, outcome: int) -> list[float]:
+        """Return −S(1), −S(2), …; with a window, of drafts that stop at ``outcome``."""
         window = self.estimates.windows.get(owner)
         if window is None:
             curve = self.estimates.survival[owner, model]
         else:
-            rows = window[model, 1:].sum(0) if self.iid else window[model, mark]
+            rows = window[model, 1:].sum(0) if self.iid else window[model, outcome]
             reached = rows[0]  # at m = 0: how often there is such a draft at all
             curve = rows / reached if reached else np.zeros_like(rows)
         if self.iid:
@@ -170,10 +173,10 @@ class Drawn(Source):
         return self._block.pop()
 
 
-class Replayed(Source):
-    """Recorded drafts, in order and over again: a shorter draft keeps min(kept, n).
+class ReplayedAcceptances(DraftAcceptances):
+    """Recorded drafts, in order and again from the first: a shorter draft keeps min(kept, n).
 
-    The drafts of one drafter stand in one order for all its verifiers. A draft longer than its
+    The drafts of one drafter have one order for all its verifiers. A draft longer than its
     record goes on with the next one where all of the record was kept.
     """
 
@@ -182,29 +185,29 @@ class Replayed(Source):
         self.records, self.varied = records, estimates.windows.keys()
         self._next: dict[int, int] = defaultdict(int)
 
-    def mark(self, model: int) -> int:
+    def draw_outcome(self, model: int) -> int:
         if not self.records.lengths.get(model):
             raise HierspecError(
                 f"no recorded drafts of model {model}: measure the profile again with hierspec "
                 "profile"
             )
-        at = self._next[model]
-        self._next[model] = (at + 1) % len(self.records.lengths[model])
-        return at
+        index = self._next[model]
+        self._next[model] = (index + 1) % len(self.records.lengths[model])
+        return index
 
-    def length(self, model: int, mark: int, budget: int) -> int:
-        return min(self.records.lengths[model][mark], budget) if model in self.varied else budget
+    def length(self, model: int, outcome: int, budget: int) -> int:
+        return min(self.records.lengths[model][outcome], budget) if model in self.varied else budget
 
-    def survivors(self, owner: int, model: int, n: int, mark: int) -> int:
+    def survivors(self, owner: int, model: int, n: int, outcome: int) -> int:
         if (owner, model) not in self.records.kept:
             raise HierspecError(f"no recorded drafts of model {owner} for model {model}")
         lengths, kept = self.records.lengths[owner], self.records.kept[owner, model]
         total = 0
-        while total < n and lengths[mark]:
-            total += kept[mark]
-            if kept[mark] < lengths[mark] or total >= n:
+        while total < n and lengths[outcome]:
+            total += kept[outcome]
+            if kept[outcome] < lengths[outcome] or total >= n:
                 break
-            mark = self.mark(owner)
+            outcome = self.draw_outcome(owner)
         return min(total, n)
 
 
@@ -212,7 +215,7 @@ ACCEPTANCES = ("iid", "curves", "recorded")
 COSTS = ("real", "artificial")
 
 
-def root_of(chain: Chain, names: Sequence[str] | None = None) -> Verify:
+def build_root(chain: Chain, names: Sequence[str] | None = None) -> Verify:
     """Convert ``chain`` to nodes for :func:`hierspec.simulation.simulate`; models are numbers.
 
     Args:
@@ -225,9 +228,9 @@ def root_of(chain: Chain, names: Sequence[str] | None = None) -> Verify:
 
     levels: list[Any] = []
     if chain.order == "chain":
-        for at, (model, budget) in enumerate(zip(drafters, chain.budgets, strict=True)):
-            levels.append(level(model, budget, not at or model not in chain.dropped_bonus))
-            if at and chain.tail:
+        for i, (model, budget) in enumerate(zip(drafters, chain.budgets, strict=True)):
+            levels.append(level(model, budget, not i or model not in chain.dropped_bonus))
+            if i and chain.tail:
                 parts = tuple(levels), (level(drafters[0], chain.tail),)
                 levels = [NumberedConcatenation(parts=parts)]
     else:
@@ -238,16 +241,16 @@ def root_of(chain: Chain, names: Sequence[str] | None = None) -> Verify:
             parts, repeat = ((level(mid, m),), (level(small, n),)), 1
         levels = [NumberedConcatenation(parts=parts, repeat=repeat)]
 
-    def named(model: int) -> str:
+    def model_name(model: int) -> str:
         return names[model] if names else f"model {model}"
 
-    def model_of(level: Any, where: str) -> tuple[int | None, str]:
+    def model_of(level: Any, key: str) -> tuple[int | None, str]:
         if isinstance(level, NumberedConcatenation):
             tailed = level.parts[0][-1]
-            return None, f"{named(tailed.model)} and tail" if chain.tail else chain.order
+            return None, f"{model_name(tailed.model)} and tail" if chain.tail else chain.order
         model = target if level is None else level.model
-        is_tail = chain.tail and where.endswith(".parts[1][0]")
-        return model, named(model) + (" (tail)" if is_tail else "")
+        is_tail = chain.tail and key.endswith(".parts[1][0]")
+        return model, model_name(model) + (" (tail)" if is_tail else "")
 
     return tree(levels, model_of, rule("tokenwise"))
 
@@ -264,42 +267,44 @@ def simulate_chain(
 
     Args:
         acceptances: ``"iid"``: coin flips at the acceptance of a draft's first token;
-            ``"curves"``: the measured survival; records: real drafts in order, with no regard to
-            ``estimates.classes``, so easy text weighs as much as it takes rounds.
+            ``"curves"``: the measured survival; records: real drafts in order, whatever
+            ``estimates.classes`` are, so that easy text weighs as much as it takes rounds.
         costs: ``"real"``: the estimates' by pair and length; ``"artificial"``: a constant per
-            call of each model (:func:`constant_costs`); or prices of one's own.
+            call of each model (:func:`constant_costs`); or other prices.
         rounds: over all classes of text together, where the estimates have some: each gets
             equally many, ms per token is the mean over them as the planner's is, and counts are
             sums.
 
     Raises:
-        HierspecError: a level cannot draft for the one above it, or has no records; names that are
-            none.
+        HierspecError: a level cannot draft for the one above it, or has no records; an unknown
+            name.
     """
     estimates.check(chain)
     if isinstance(acceptances, str):
-        check_name(acceptances, ACCEPTANCES[:-1], "acceptances other than Records")
+        check_choice(acceptances, ACCEPTANCES[:-1], "acceptances other than Records")
     if isinstance(costs, str):
-        check_name(costs, COSTS, "costs")
+        check_choice(costs, COSTS, "costs")
     if isinstance(acceptances, Records) or not estimates.classes:
-        source: Source = (
-            Replayed(acceptances, estimates)
+        source: DraftAcceptances = (
+            ReplayedAcceptances(acceptances, estimates)
             if isinstance(acceptances, Records)
-            else Drawn(estimates, acceptances == "iid", seed)
+            else SampledAcceptances(estimates, acceptances == "iid", seed)
         )
         if isinstance(costs, str):
             costs = SimulatedCosts(estimates) if costs == "real" else constant_costs(estimates)
-        root = root_of(chain, estimates.names)
+        root = build_root(chain, estimates.names)
         return simulate(root, source, costs, rounds, lengths=source.drafted)
-    each = -(-rounds // len(estimates.classes))
+    rounds_per_class = -(-rounds // len(estimates.classes))
     parts = enumerate(estimates.classes, seed)
-    return _mean([simulate_chain(part, chain, acceptances, costs, each, n) for n, part in parts])
+    return _mean(
+        [simulate_chain(part, chain, acceptances, costs, rounds_per_class, n) for n, part in parts]
+    )
 
 
-def check_name(name: str, names: Sequence[str], what: str) -> None:
+def check_choice(name: str, names: Sequence[str], option: str) -> None:
     """Refuse a name that is not among ``names``."""
     if name not in names:
-        raise HierspecError(f"{what} cannot be {name!r}; there are: {', '.join(names)}")
+        raise HierspecError(f"{option} cannot be {name!r}; there are: {', '.join(names)}")
 
 
 def constant_costs(estimates: Estimates) -> list[float]:
@@ -327,13 +332,13 @@ def _mean(parts: Sequence[Simulation]) -> Simulation:
     """Average over kinds of text with equally many tokens."""
     levels = [
         LevelCount(
-            same[0].name,
-            sum(level.calls for level in same),
-            sum(level.num_draft_tokens for level in same),
-            sum(level.num_accepted_tokens for level in same),
-            sum(level.milliseconds for level in same),
+            counts[0].name,
+            sum(level.calls for level in counts),
+            sum(level.num_draft_tokens for level in counts),
+            sum(level.num_accepted_tokens for level in counts),
+            sum(level.milliseconds for level in counts),
         )
-        for same in zip(*(part.levels for part in parts), strict=True)
+        for counts in zip(*(part.levels for part in parts), strict=True)
     ]
     return replace(
         parts[0],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hierspec.planner.estimates import LONGEST, Estimates
+from hierspec.planner.estimates import LONGEST_DRAFT, Estimates
 
 from .schema import AtTemperature, MeasuredClass, MeasuredModel, MeasuredPair, Rule, TimeSummary
 
@@ -27,7 +27,7 @@ def estimates(
         context: tokens before a call; default: the length at which calls were timed.
         rule: the verification rule whose survival curves are taken.
     """
-    count, size = len(models), LONGEST + 1
+    count, size = len(models), LONGEST_DRAFT + 1
     costs = _Costs(measured, count, context)
     draft_ms, cold = costs.drafts(size)
     checks = costs.checks(size) + cold[:, :, None]
@@ -54,8 +54,10 @@ def estimates(
             max_budget=max_budget,
             owners=tuple(model["owner"] for model in models),
             memory=dict(memory),
-            several=frozenset(i for i, model in enumerate(models) if _has_several_drafts(model)),
-            reads_along=tuple(_uses_target_trunk(model, models[target]) for model in models),
+            multi_drafters=frozenset(
+                i for i, model in enumerate(models) if _has_several_drafts(model)
+            ),
+            on_target_cache=tuple(_uses_target_trunk(model, models[target]) for model in models),
             windows=windows,
         )
 

@@ -12,7 +12,7 @@ from hierspec.engine.observers import Checks, Observer
 from hierspec.planner.corollary import formula
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
-from hierspec.planner.simulated import root_of
+from hierspec.planner.simulated import build_root
 from hierspec.simulation import CoinFlips, simulate
 from hierspec_papers.measured import written
 
@@ -159,7 +159,7 @@ def simulated(levels: Levels, lengths: Sequence[int], seed: int) -> Simulated:
         lengths: tokens of the texts, in turns: where a text ends, drafts are cut short, here as in
             the engine.
     """
-    root = root_of(levels.chain, levels.names)
+    root = build_root(levels.chain, levels.names)
     rates = [[rate or 0.0 for rate in row] for row in levels.acceptance]
     coins = CoinFlips(rates, seed)
     texts = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hierspec.planner.dynamic import graph, shortest
+from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
@@ -136,7 +136,7 @@ def triple(cost: float, rate: float) -> Estimates:
 
 def best(estimates: Estimates) -> tuple[float, Chain]:
     """Return the lowest latency by the formula, and the plan that has it."""
-    return shortest(graph(estimates))[0]
+    return rank_chains(build_graph(estimates))[0]
 
 
 def _by_number_of_models(

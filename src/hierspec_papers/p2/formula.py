@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hierspec.planner.corollary import tokens
+from hierspec.planner.corollary import expected_tokens
 
 
 def interleaved_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayLike) -> np.ndarray:
@@ -25,8 +25,8 @@ def interleaved_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: Array
     """
     n, m = np.asarray(n), np.asarray(m)
     q = np.asarray(alpha, dtype=np.float64) * np.asarray(beta, dtype=np.float64) ** n
-    blocks = np.where(m > 0, tokens(q, np.maximum(m - 1, 0)), 0.0)
-    return tokens(beta, n) * blocks + q**m
+    blocks = np.where(m > 0, expected_tokens(q, np.maximum(m - 1, 0)), 0.0)
+    return expected_tokens(beta, n) * blocks + q**m
 
 
 def horizontal_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayLike) -> np.ndarray:
@@ -36,7 +36,7 @@ def horizontal_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayL
     here (MATH §2).
     """
     all_of_mid = np.asarray(alpha, dtype=np.float64) ** np.asarray(m)
-    return tokens(alpha, m) + all_of_mid * (tokens(beta, n) - 1.0)
+    return expected_tokens(alpha, m) + all_of_mid * (expected_tokens(beta, n) - 1.0)
 
 
 def interleaved_speedup(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hierspec.planner.estimates import Chain
-from hierspec.planner.simulated import root_of
+from hierspec.planner.simulated import build_root
 from hierspec.simulation import CoinFlips, Simulation, simulate
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table, TableRow
 
@@ -43,7 +43,7 @@ def run(name: str, n: int, m: int) -> Simulation:
     else:
         order = "interleaved" if name == "interleaved" else "horizontal"
         chain = Chain((0, 1, 2), (n, m), order=order)
-    return simulate(root_of(chain), CoinFlips(_RATES, seed=n), _COSTS, ROUNDS)
+    return simulate(build_root(chain), CoinFlips(_RATES, seed=n), _COSTS, ROUNDS)
 
 
 def _figure_1() -> tuple[Figure, ...]:

@@ -97,8 +97,8 @@ def show(
     if simulations:
         console.print(Text(simulations.caption(), "dim"))
     console.print()
-    if plan.on_three_levels:
-        console.print(Text(plan.on_three_levels))
+    if plan.three_levels_note:
+        console.print(Text(plan.three_levels_note))
     console.print(Text(_describe_bound(plan, unit)))
 
 

@@ -4,10 +4,10 @@ For a pair (i drafts for k) the estimates hold a survival curve, that is the rat
 position of a draft passes once those before it have. A text is assumed to shift all positions of a
 pair by one number, in log-odds. Its tests (positions up to and with the first rejection), older
 ones discounted, estimate that number: the pass rate is a Beta posterior around what the curve
-predicts at the very positions tested. Pairs share part of their shift, so that one which was
-never tried on this text is judged by the others. A text that turns is noticed by two running sums
-of log-likelihood ratios (Page's CUSUM), one for a lower rate, one for a higher: when either is
-sure, only what was seen since it began to rise is believed.
+predicts at the positions tested. Pairs share part of their shift, so that a pair never tried on
+this text is judged by the others. A change in the text is noticed by two running sums of
+log-likelihood ratios (Page's CUSUM), one for a lower rate, one for a higher: when either passes
+a threshold, only the tests since it began to rise are kept.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 from hierspec.core.windows import Counts
 from hierspec.planner.estimates import Estimates
 
-Tests = tuple[float, float, float]  # passed, made, and passes predicted
+Tests = tuple[float, float, float]  # passed, all, and passes predicted
 _NO_TESTS: Tests = (0.0, 0.0, 0.0)
-_CHANGE = math.log(4.0)  # log-odds by which the rates looked out for differ
-_SURE = 6.9  # nats: a false alarm in some thousands of tests
+_CHANGE = math.log(4.0)  # log-odds by which a changed rate differs
+_ALARM = 6.9  # nats: a false alarm in some thousands of tests
 _EDGE = 1e-6  # rates stay this far from 0 and 1, where log-odds end
 
 
@@ -37,7 +37,7 @@ class ChangeScore:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a text showed of one pair; older tests discounted."""
+    """The tests of one pair on a text, older ones discounted."""
 
     tests: Tests = _NO_TESTS
     fall: ChangeScore = ChangeScore()
@@ -50,9 +50,9 @@ class Belief:
 
     Attributes:
         weight: tests that the estimates are worth; it stands for how much texts differ.
-        half_life: tests after which one counts half; for a pair that others replaced, tokens.
+        half_life: tests after which one counts half; for a pair not in use, tokens.
         shared: part of the common shift that a pair starts from.
-        step: log-odds between the shifts told apart, so that prices can be kept.
+        step: shifts are rounded to multiples of this many log-odds, so that prices can be cached.
     """
 
     weight: float = 8.0
@@ -60,64 +60,65 @@ class Belief:
     shared: float = 0.5
     step: float = 0.25
 
-    def learnt(self, before: Evidence, predicted: np.ndarray, seen: Counts) -> Evidence:
-        """Return the evidence with a round's tests added.
+    def add_tests(self, evidence: Evidence, predicted: np.ndarray, counts: Counts) -> Evidence:
+        """Add a round's tests to the evidence on a pair.
 
         Args:
             predicted: [L+1] passes that the estimates expect of the first n positions.
         """
-        made = seen.kept + seen.rejected
-        if not made:
-            return before
-        expected = seen.drafts * interpolate(predicted, made / seen.drafts)
-        new: Tests = (seen.kept, made, expected)
-        passed, tests, _ = before.tests
-        known = (passed + self.weight * expected / made) / (tests + self.weight)
-        fall = _scored(before.fall, _nats(known, -_CHANGE, seen), new)
-        rise = _scored(before.rise, _nats(known, _CHANGE, seen), new)
+        num_tests = counts.kept + counts.rejected
+        if not num_tests:
+            return evidence
+        expected = counts.drafts * interpolate(predicted, num_tests / counts.drafts)
+        new: Tests = (counts.kept, num_tests, expected)
+        passed, old_tests, _ = evidence.tests
+        rate = (passed + self.weight * expected / num_tests) / (old_tests + self.weight)
+        fall = _add_to_score(evidence.fall, _log_ratio(rate, -_CHANGE, counts), new)
+        rise = _add_to_score(evidence.rise, _log_ratio(rate, _CHANGE, counts), new)
         for score in (fall, rise):
-            if score.nats > _SURE:
+            if score.nats > _ALARM:
                 return Evidence(score.tests)
-        return Evidence(_sum(before.tests, new, 0.5 ** (made / self.half_life)), fall, rise)
+        tests = _add_tests(evidence.tests, new, 0.5 ** (num_tests / self.half_life))
+        return Evidence(tests, fall, rise)
 
-    def faded(self, before: Evidence, tokens: float) -> Evidence:
-        """Return the evidence on a pair left unused while this many tokens were written."""
+    def fade(self, evidence: Evidence, tokens: float) -> Evidence:
+        """Return the evidence on a pair, discounted for tokens written without it."""
         keep = 0.5 ** (tokens / self.half_life)
-        return replace(before, tests=_sum(before.tests, _NO_TESTS, keep))
+        return replace(evidence, tests=_add_tests(evidence.tests, _NO_TESTS, keep))
 
     def shifts(self, evidence: tuple[Evidence, ...]) -> tuple[int, ...]:
         """Return the shift of every pair, in steps."""
         total = _NO_TESTS
-        for one in evidence:
-            total = _sum(total, one.tests)
-        common = self.shared * self._shift(total, 0.0)
-        return tuple(round(self._shift(one.tests, common) / self.step) for one in evidence)
+        for pair in evidence:
+            total = _add_tests(total, pair.tests)
+        common_shift = self.shared * self._shift(total, 0.0)
+        return tuple(round(self._shift(pair.tests, common_shift) / self.step) for pair in evidence)
 
     def _shift(self, tests: Tests, start: float) -> float:
         """Return posterior minus predicted pass rate in log-odds; ``start`` is the prior shift."""
-        passed, made, hoped = tests
-        if not made:
+        passed, num_tests, predicted = tests
+        if not num_tests:
             return start
-        prior = _logit(hoped / made)
+        prior = _logit(predicted / num_tests)
         believed = 1.0 / (1.0 + math.exp(-prior - start))
-        return _logit((passed + self.weight * believed) / (made + self.weight)) - prior
+        return _logit((passed + self.weight * believed) / (num_tests + self.weight)) - prior
 
 
-def _sum(old: Tests, new: Tests, keep: float = 1.0) -> Tests:
+def _add_tests(old: Tests, new: Tests, keep: float = 1.0) -> Tests:
     return (keep * old[0] + new[0], keep * old[1] + new[1], keep * old[2] + new[2])
 
 
-def _scored(score: ChangeScore, nats: float, new: Tests) -> ChangeScore:
+def _add_to_score(score: ChangeScore, nats: float, new: Tests) -> ChangeScore:
     """Add a round to a score; it restarts at 0 whenever nothing speaks for a change."""
     total = score.nats + nats
-    return ChangeScore(total, _sum(score.tests, new)) if total > 0.0 else ChangeScore()
+    return ChangeScore(total, _add_tests(score.tests, new)) if total > 0.0 else ChangeScore()
 
 
-def _nats(rate: float, change: float, seen: Counts) -> float:
+def _log_ratio(rate: float, change: float, counts: Counts) -> float:
     """Return a round's log-likelihood ratio, in nats, for a rate ``change`` log-odds away."""
     rate = min(max(rate, 0.01), 0.99)
-    other = 1.0 / (1.0 + math.exp(-_logit(rate) - change))
-    return seen.kept * math.log(other / rate) + seen.rejected * math.log((1 - other) / (1 - rate))
+    new = 1.0 / (1.0 + math.exp(-_logit(rate) - change))
+    return counts.kept * math.log(new / rate) + counts.rejected * math.log((1 - new) / (1 - rate))
 
 
 def predict_passes(estimates: Estimates, drafter: int, verifier: int) -> np.ndarray:
@@ -130,10 +131,10 @@ def shift_survival(estimates: Estimates, shifts: dict[tuple[int, int], float]) -
     """Shift the survival of some pairs in estimates, in log-odds of every rate."""
     survival, windows = estimates.survival.copy(), dict(estimates.windows)
     for (i, k), shift in shifts.items():
-        survival[i, k] = _shifted(survival[i, k], shift)
+        survival[i, k] = _shift_curve(survival[i, k], shift)
         if i in windows:
             windows[i] = windows[i].copy()
-            windows[i][k] = _shifted(windows[i][k], shift)
+            windows[i][k] = _shift_curve(windows[i][k], shift)
     return replace(estimates, survival=survival, windows=windows)
 
 
@@ -151,7 +152,7 @@ def _rates(curve: np.ndarray) -> np.ndarray:
     return np.clip(rates, _EDGE, 1.0 - _EDGE)
 
 
-def _shifted(curve: np.ndarray, shift: float) -> np.ndarray:
+def _shift_curve(curve: np.ndarray, shift: float) -> np.ndarray:
     if not shift:
         return curve
     rates = _rates(curve)

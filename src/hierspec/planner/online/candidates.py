@@ -1,7 +1,7 @@
-"""The plans that online control chooses between: few, and made before the first token.
+"""The plans that online control chooses between, made before the first token.
 
 Each is the best of its levels for some acceptance that a text may show: as estimated, lower,
-higher, pair by pair. So online, a handful of prices replaces the search.
+higher, pair by pair. So a few prices replace the search while text is generated.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .belief import shift_survival
 
 _BUDGETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 _SHIFTS = (-2.0, -0.8, 0.0, 1.0)  # of acceptance, in log-odds
-_TRIAL = 2  # tokens of a trial's draft
+_TRIAL_TOKENS = 2
 
 Budgets = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidatePlan:
-    """A plan to choose.
+    """A plan that control may choose.
 
     Attributes:
         budgets: of the levels below the target, smallest first; 0 where one is left out.
-        plan: what runs.
-        chain: what is priced.
+        plan: the nodes to run.
+        chain: the same plan, for pricing.
     """
 
     budgets: Budgets
@@ -47,48 +47,53 @@ def candidate_plans(root: Verify, estimates: Estimates, chain: Chain) -> list[Ca
         root: the loaded hierarchy, a plain chain of levels.
         chain: which model of ``estimates`` each level is; its budgets are among the candidates.
     """
-    dropped = tuple(
+    dropped_bonus = tuple(
         model
         for model, node in zip(chain.levels, levels_below(root), strict=False)
         if isinstance(node, Verify) and not node.bonus
     )
-    found = []
-    for budgets in candidate_budgets(estimates, chain.levels, chain.budgets, dropped):
+    candidates = []
+    for budgets in candidate_budgets(estimates, chain.levels, chain.budgets, dropped_bonus):
         plan = plan_of(root, budgets)
         if _is_sound(plan):
             used = [i for i, budget in enumerate(budgets) if budget]
             levels = (*(chain.levels[i] for i in used), chain.levels[-1])
-            priced = _chain(levels, tuple(budgets[i] for i in used), dropped)
-            found.append(CandidatePlan(budgets, plan, priced))
-    return found
+            priced = _chain(levels, tuple(budgets[i] for i in used), dropped_bonus)
+            candidates.append(CandidatePlan(budgets, plan, priced))
+    return candidates
 
 
 def candidate_budgets(
-    estimates: Estimates, models: Sequence[int], given: Budgets, dropped: Sequence[int]
+    estimates: Estimates,
+    models: Sequence[int],
+    chain_budgets: Budgets,
+    dropped_bonus: Sequence[int],
 ) -> list[Budgets]:
     """Return each plan's budgets, 0 where a level is left out; the first is plain decoding.
 
     Args:
         models: of the levels, smallest first, the target last.
-        given: budgets to have among them.
-        dropped: middle models that keep no bonus token.
+        chain_budgets: budgets to include.
+        dropped_bonus: middle models that keep no bonus token.
     """
     *drafters, target = models
-    found: dict[Budgets, None] = {(0,) * len(drafters): None}
+    distinct: dict[Budgets, None] = {(0,) * len(drafters): None}
     for used in _subsets(len(drafters)):
         levels = (*(drafters[i] for i in used), target)
         pairs = list(pairwise(levels))
         if not all(estimates.can_draft(i, k) for i, k in pairs):
             continue
-        plans = [_best(shift_survival(estimates, tilt), levels, dropped) for tilt in _shifts(pairs)]
+        plans = [
+            _tune(shift_survival(estimates, tilt), levels, dropped_bonus) for tilt in _shifts(pairs)
+        ]
         if len(used) == 1:
-            plans += [(1,), (_TRIAL,)]
+            plans += [(1,), (_TRIAL_TOKENS,)]
         if len(used) == len(drafters):
-            plans.append(given)
+            plans.append(chain_budgets)
         for budgets in plans:
-            of = dict(zip(used, budgets, strict=True))
-            found[tuple(of.get(i, 0) for i in range(len(drafters)))] = None
-    return list(found)
+            budget_of = dict(zip(used, budgets, strict=True))
+            distinct[tuple(budget_of.get(i, 0) for i in range(len(drafters)))] = None
+    return list(distinct)
 
 
 def _subsets(count: int) -> Iterator[tuple[int, ...]]:
@@ -115,27 +120,29 @@ def extend_chain(estimates: Estimates, chain: Chain, model: int) -> Chain | None
     levels = tuple(sorted((*chain.levels, model)))
     if not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):
         return None
-    return _chain(levels, _best(estimates, levels, chain.dropped_bonus), chain.dropped_bonus)
+    return _chain(levels, _tune(estimates, levels, chain.dropped_bonus), chain.dropped_bonus)
 
 
-def _best(estimates: Estimates, levels: tuple[int, ...], dropped: Sequence[int]) -> Budgets:
+def _tune(estimates: Estimates, levels: tuple[int, ...], dropped_bonus: Sequence[int]) -> Budgets:
     """Choose budgets by coordinate descent: good enough, since plans are then compared exactly."""
     grid = [n for n in _BUDGETS if n in estimates.budgets]
     prices = PriceCache(estimates)
     best = tuple(grid[min(1 + i, len(grid) - 1)] for i in range(len(levels) - 1))
-    least = prices.ask([_chain(levels, best, dropped)])[0]
+    best_ms = prices.price([_chain(levels, best, dropped_bonus)])[0]
     while True:
-        before, worse = best, least
+        previous, previous_ms = best, best_ms
         for i in range(len(best)):
-            tried = [(*best[:i], n, *best[i + 1 :]) for n in grid]
-            ms = prices.ask([_chain(levels, budgets, dropped) for budgets in tried])
-            best, least = tried[int(ms.argmin())], ms.min()
-        if least >= worse:
-            return before
+            trials = [(*best[:i], n, *best[i + 1 :]) for n in grid]
+            ms = prices.price([_chain(levels, budgets, dropped_bonus) for budgets in trials])
+            best, best_ms = trials[int(ms.argmin())], ms.min()
+        if best_ms >= previous_ms:
+            return previous
 
 
-def _chain(levels: tuple[int, ...], budgets: Budgets, dropped: Sequence[int]) -> Chain:
-    return Chain(levels, budgets, dropped_bonus=tuple(m for m in levels[1:-1] if m in dropped))
+def _chain(levels: tuple[int, ...], budgets: Budgets, dropped_bonus: Sequence[int]) -> Chain:
+    return Chain(
+        levels, budgets, dropped_bonus=tuple(m for m in levels[1:-1] if m in dropped_bonus)
+    )
 
 
 def _is_sound(plan: Verify) -> bool:

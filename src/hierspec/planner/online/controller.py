@@ -1,9 +1,9 @@
-"""The planner at work while text is written: budgets and levels follow what this text shows.
+"""The planner during generation: budgets and levels follow the acceptance on this text.
 
-Three things decide, all from rounds that are over [MATH §4; :mod:`hierspec.engine.control`]:
+Three things decide, all from finished rounds [MATH §4; :mod:`hierspec.engine.control`]:
 
 - a *belief* about acceptance on this text prices every plan with the latency model;
-- *hysteresis*: a plan is left for one that is better by a margin;
+- *hysteresis*: a plan is replaced only by one that is better by a margin;
 - an *account* from which rounds pay what they cost beyond plain decoding, and into which they pay
   what they save. A round is risked only if the account could pay for it, and half as much again,
   were all of its drafts rejected. So, as the estimates price calls, a text never costs more than
@@ -31,8 +31,9 @@ from .belief import Belief, Evidence, predict_passes
 from .candidates import candidate_plans
 from .prices import PriceList, default_catch_up, spent_ms, worst_ms
 
-_PROMPT = 0.02  # of the plain time of the text to come: so much of reading the prompt is free
-_SPARE = 1.5  # so that one bad round leaves enough for a shorter one
+# Reading the prompt is free up to this part of the plain time of the text to come.
+_FREE_PROMPT = 0.02
+_RESERVE = 1.5  # so that one bad round leaves enough for a shorter one
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +45,22 @@ class OnlineState:
         trial: a plan tried for one round in a plain phase.
         evidence: tests of each pair of levels on this text.
         account: ms that may still be lost.
-        done: tokens emitted, and ``left``: still wanted.
-        unread: per level, tokens it has yet to read, those of the prompt included.
-        quiet: tokens since the last draft was tried, and ``wait``: tokens until the next trial.
-        trials: made so far; they take turns.
+        num_written: tokens emitted.
+        num_remaining: tokens that may still follow.
+        unread: per level, tokens that it has not read, of the prompt and the output.
+        plain_tokens: tokens decoded plainly since the last draft.
+        wait: plain tokens before the next trial.
+        trials: number of trials so far; the short drafts take turns.
     """
 
     plan: int
     trial: int | None
     evidence: tuple[Evidence, ...]
     account: float
-    done: float
-    left: float
+    num_written: float
+    num_remaining: float
     unread: tuple[float, ...]
-    quiet: float
+    plain_tokens: float
     wait: float
     trials: int
 
@@ -71,10 +74,10 @@ class OnlineController:
         chain: which model of ``estimates`` each level is, smallest first, the target last; its
             budgets are among those tried.
         belief: how fast this text outweighs the estimates.
-        margin: gain, as a fraction, for which a plan is left. Plain decoding needs none.
+        margin: gain, as a fraction, for which a plan is replaced. Plain decoding needs none.
         loss_budget: plain tokens' time that may be lost for good.
-        risk: fraction of plain time that may be lost beside.
-        catch_up_ms: per level below the target, what reading one token costs that was emitted
+        risk: fraction of plain time that may be lost in addition.
+        catch_up_ms: per level below the target, the cost of reading one token that was emitted
             without it; ``None``: from the estimates.
         first_wait: plain tokens before the first trial; each failed one doubles it, up to
             ``longest_wait``.
@@ -106,7 +109,7 @@ class OnlineController:
             )
         if chain.levels[-1] != estimates.target:
             raise HierspecError("the chain must end with the estimates' target, their last model")
-        # Kinds of text are the estimates' way to allow for differences; here one text is looked at.
+        # Classes stand for different kinds of text; here there is one text.
         estimates = replace(estimates, classes=())
         self.estimates, self.models = estimates, chain.levels
         self.belief = belief or Belief()
@@ -120,25 +123,24 @@ class OnlineController:
             if estimates.can_draft(i, k)
         )
         self.root = plan_of(root, [node.budget for node in nodes])
-        found = candidate_plans(root, estimates, chain)
-        self.budgets = tuple(one.budgets for one in found)
-        self.plans = tuple(one.plan for one in found)
-        self.chains = tuple(one.chain for one in found)
-        self.worst = tuple(worst_ms(estimates, one) for one in self.chains)
+        candidates = candidate_plans(root, estimates, chain)
+        self.budgets = tuple(candidate.budgets for candidate in candidates)
+        self.plans = tuple(candidate.plan for candidate in candidates)
+        self.chains = tuple(candidate.chain for candidate in candidates)
+        worst = [worst_ms(estimates, chain) for chain in self.chains]
         # The account holds what the most expensive plan needs.
-        self.loss = tuple(ms - estimates.plain_ms for ms in self.worst)
-        self.most = max(_SPARE * max(self.loss), loss_budget * estimates.plain_ms)
+        self.max_loss = tuple(ms - estimates.plain_ms for ms in worst)
+        self.max_account = max(_RESERVE * max(self.max_loss), loss_budget * estimates.plain_ms)
         if catch_up_ms is None:
-            known = default_catch_up(estimates)
-            catch_up_ms = [known[i] for i in self.models[:-1]]
+            defaults = default_catch_up(estimates)
+            catch_up_ms = [defaults[i] for i in self.models[:-1]]
         self.catch_up = tuple(catch_up_ms)
         if len(self.catch_up) != len(nodes):
             raise HierspecError(f"catch_up_ms needs one number for each of the {len(nodes)} levels")
         self._price_list = PriceList(estimates, self.chains, self.pairs, self.belief.step)
         self._predicted = [predict_passes(estimates, i, k) for i, k in self.pairs]
-        alone = [n for n, used in enumerate(self.chains) if len(used.levels) == 2]
-        short = [n for n in alone if self.chains[n].budgets[0] <= 2]
-        self.trials = tuple(sorted(short, key=lambda n: self.worst[n]))
+        short = [n for n, c in enumerate(self.chains) if len(c.levels) == 2 and c.budgets[0] <= 2]
+        self.trials = tuple(sorted(short, key=worst.__getitem__))
 
     # --- the controller's contract
 
@@ -148,44 +150,44 @@ class OnlineController:
             trial=None,
             evidence=(Evidence(),) * len(self.pairs),
             account=self.loss_budget * self.estimates.plain_ms,
-            done=0.0,
-            left=float(num_wanted),
+            num_written=0.0,
+            num_remaining=float(num_wanted),
             unread=(float(num_prompt),) * len(self.indices),
-            quiet=0.0,
+            plain_tokens=0.0,
             wait=float(self.first_wait),
             trials=0,
         )
         return replace(state, plan=self._best(state))
 
     def plan(self, state: OnlineState) -> Verify:
-        return self.plans[self._now(state)]
+        return self.plans[self._current(state)]
 
     def update(self, state: OnlineState, report: RoundReport) -> OnlineState:
-        now, emitted = self._now(state), float(report.num_emitted)
+        current, emitted = self._current(state), float(report.num_emitted)
         used = [
             report.counts[index]
-            for index, budget in zip(self.indices, self.budgets[now], strict=True)
+            for index, budget in zip(self.indices, self.budgets[current], strict=True)
             if budget
         ]
-        spent = spent_ms(self.estimates, self.chains[now], used, 1)
-        spent += self._reading(now, state, state.done)
+        spent = spent_ms(self.estimates, self.chains[current], used)
+        spent += self._reading_ms(current, state, state.num_written)
         plain = emitted * self.estimates.plain_ms
         gain = plain - spent
         unread = tuple(
             0.0 if budget else n + emitted
-            for n, budget in zip(state.unread, self.budgets[now], strict=True)
+            for n, budget in zip(state.unread, self.budgets[current], strict=True)
         )
         state = replace(
             state,
-            account=min(state.account + gain + self.risk * plain, self.most),
-            done=state.done + emitted,
-            left=max(state.left - emitted, 0.0),
+            account=min(state.account + gain + self.risk * plain, self.max_account),
+            num_written=state.num_written + emitted,
+            num_remaining=max(state.num_remaining - emitted, 0.0),
             unread=unread,
-            quiet=state.quiet + emitted if now == 0 else 0.0,
+            plain_tokens=state.plain_tokens + emitted if current == 0 else 0.0,
         )
         paid = state.trial is not None and gain > 0.0
-        if now != 0:
-            state = self._learnt(state, now, used, emitted)
+        if current != 0:
+            state = self._with_evidence(state, current, used, emitted)
         if state.trial is not None:
             wait = self.first_wait if paid else min(2.0 * state.wait, self.longest_wait)
             state = replace(state, trial=None, wait=float(wait))
@@ -193,65 +195,65 @@ class OnlineController:
         if plan != 0:
             return replace(state, plan=plan, wait=float(self.first_wait))
         state = replace(state, plan=0)
-        return self._tried(state) if paid or state.quiet >= state.wait else state
+        return self._start_trial(state) if paid or state.plain_tokens >= state.wait else state
 
     # --- deciding
 
-    def _now(self, state: OnlineState) -> int:
+    def _current(self, state: OnlineState) -> int:
         return state.plan if state.trial is None else state.trial
 
     def _best(self, state: OnlineState) -> int:
         """Return the next plan's index: the plan in force, unless another is clearly better."""
         shifts = self.belief.shifts(state.evidence) if self.pairs else ()
-        remaining = max(state.left / 2.0, 16.0)  # texts mostly end before their limit
-        best, least = 0, self.estimates.plain_ms
+        remaining = max(state.num_remaining / 2.0, 16.0)  # texts mostly end before their limit
+        best, best_ms = 0, self.estimates.plain_ms
         for n in range(1, len(self.plans)):
-            if self._affordable(n, state):
-                price = self._price_list.price(n, shifts)
-                if price < least:
-                    price += self._reading(n, state) / remaining
-                if price < least:
-                    best, least = n, price
+            if self._can_afford(n, state):
+                ms = self._price_list.price(n, shifts)
+                if ms < best_ms:
+                    ms += self._reading_ms(n, state) / remaining
+                if ms < best_ms:
+                    best, best_ms = n, ms
         if best == state.plan or best == 0:
             return best
-        if not self._affordable(state.plan, state):
+        if not self._can_afford(state.plan, state):
             return best
-        hold = self._price_list.price(state.plan, shifts)
-        return state.plan if least > (1.0 - self.margin) * hold else best
+        current_ms = self._price_list.price(state.plan, shifts)
+        return state.plan if best_ms > (1.0 - self.margin) * current_ms else best
 
-    def _tried(self, state: OnlineState) -> OnlineState:
+    def _start_trial(self, state: OnlineState) -> OnlineState:
         """Try the next short draft in turn that the account can pay for."""
         for turn in range(len(self.trials)):
             n = self.trials[(state.trials + turn) % len(self.trials)]
-            if self._affordable(n, state):
+            if self._can_afford(n, state):
                 return replace(state, trial=n, trials=state.trials + turn + 1)
         return state
 
-    def _affordable(self, n: int, state: OnlineState) -> bool:
+    def _can_afford(self, n: int, state: OnlineState) -> bool:
         """Tell whether the account can pay, with a reserve, for a round that yields one token."""
-        if _SPARE * self.loss[n] > state.account:
+        if _RESERVE * self.max_loss[n] > state.account:
             return n == 0
-        written = self._reading(n, state, state.done)
-        spare = _PROMPT * state.left * self.estimates.plain_ms
-        prompt = max(self._reading(n, state) - written - spare, 0.0)
-        return _SPARE * (self.loss[n] + written + prompt) <= state.account
+        output_ms = self._reading_ms(n, state, state.num_written)
+        free_ms = _FREE_PROMPT * state.num_remaining * self.estimates.plain_ms
+        prompt_ms = max(self._reading_ms(n, state) - output_ms - free_ms, 0.0)
+        return _RESERVE * (self.max_loss[n] + output_ms + prompt_ms) <= state.account
 
-    def _reading(self, n: int, state: OnlineState, at_most: float = float("inf")) -> float:
-        """Return ms until a plan's levels have read the text; the account excludes the prompt."""
+    def _reading_ms(self, n: int, state: OnlineState, at_most: float = float("inf")) -> float:
+        """Return the ms that a plan's levels need to read up to ``at_most`` unread tokens each."""
         if not any(state.unread):
             return 0.0
         levels = zip(self.budgets[n], self.catch_up, state.unread, strict=True)
         return sum(ms * min(unread, at_most) for budget, ms, unread in levels if budget)
 
-    # --- what a round showed
+    # --- learning from a round
 
-    def _learnt(
-        self, state: OnlineState, now: int, used: list[Counts], emitted: float
+    def _with_evidence(
+        self, state: OnlineState, current: int, used: list[Counts], emitted: float
     ) -> OnlineState:
-        # Pairs that others have replaced drift back to the estimates, or bad luck would be final.
-        evidence = [self.belief.faded(one, emitted) for one in state.evidence]
-        for p in self._price_list.pairs_of[now]:
+        # Evidence on unused pairs fades towards the estimates, or bad luck would be final.
+        evidence = [self.belief.fade(pair, emitted) for pair in state.evidence]
+        for p in self._price_list.pairs_of[current]:
             evidence[p] = state.evidence[p]
-        for p, counts in zip(self._price_list.pairs_of[now], used, strict=True):
-            evidence[p] = self.belief.learnt(evidence[p], self._predicted[p], counts)
+        for p, counts in zip(self._price_list.pairs_of[current], used, strict=True):
+            evidence[p] = self.belief.add_tests(evidence[p], self._predicted[p], counts)
         return replace(state, evidence=tuple(evidence))

@@ -16,14 +16,14 @@ from hierspec.planner.latency import latency
 
 from .belief import interpolate, shift_survival
 
-_KEPT = 4096  # prices for that many beliefs
+_MAX_PRICES = 4096  # beliefs whose prices are cached
 
 
 class PriceList:
     """Milliseconds a token of every plan under a belief; safe to share between threads.
 
     A price depends on the shifts of the plan's own pairs of levels only, and shifts come in steps
-    (:class:`hierspec.planner.online.belief.Belief`), so few are ever asked for: each is kept.
+    (:class:`hierspec.planner.online.belief.Belief`), so few prices are ever needed: each is cached.
 
     Args:
         pairs: (drafter, verifier) that shifts are given for, in this order.
@@ -42,7 +42,7 @@ class PriceList:
     ) -> None:
         self.estimates, self.chains, self.pairs, self.step = estimates, chains, pairs, step
         self.pairs_of = tuple(
-            tuple(pairs.index(pair) for pair in pairwise(one.levels)) for one in chains
+            tuple(pairs.index(pair) for pair in pairwise(chain.levels)) for chain in chains
         )
         self._prices: dict[tuple[int, tuple[int, ...]], float] = {}
         self._rows: dict[tuple[int, ...], list[float | None]] = {}  # the same, by all shifts
@@ -55,21 +55,21 @@ class PriceList:
         """
         row = self._rows.get(shifts)
         if row is None:
-            if len(self._rows) > _KEPT:
+            if len(self._rows) > _MAX_PRICES:
                 self._rows.clear()
             row = self._rows[shifts] = [None] * len(self.chains)
-        found = row[n]
-        if found is None:
-            found = row[n] = self._priced(n, shifts)
-        return found
+        price = row[n]
+        if price is None:
+            price = row[n] = self._priced(n, shifts)
+        return price
 
     def _priced(self, n: int, shifts: tuple[int, ...]) -> float:
         used = self.pairs_of[n]
         key = (n, tuple(shifts[p] for p in used))
         price = self._prices.get(key)
         if price is None:
-            if len(self._prices) > 8 * _KEPT:
-                self._prices.clear()  # another thread may do so at any time: nothing is read twice
+            if len(self._prices) > 8 * _MAX_PRICES:
+                self._prices.clear()  # other threads may clear it at any time: read entries once
             tilt = {self.pairs[p]: shifts[p] * self.step for p in used}
             tilted = shift_survival(self.estimates, tilt)
             price = self._prices[key] = latency(tilted, self.chains[n]).ms_per_token
@@ -77,55 +77,55 @@ class PriceList:
 
 
 def worst_ms(estimates: Estimates, chain: Chain) -> float:
-    """Return a bound on one round's ms: all drafts rejected at once, at the costliest lengths."""
+    """Return a bound on one round's ms: every first token rejected, at the costliest lengths."""
     if chain.plain:
         return estimates.plain_ms
-    by, longest = chain.levels[0], chain.budgets[0]
-    spent = float(estimates.draft_ms[by, : longest + 1].max())
+    drafter, longest = chain.levels[0], chain.budgets[0]
+    spent = float(estimates.draft_ms[drafter, : longest + 1].max())
     budgets = (*chain.budgets[1:], 1)  # the target's round is one
     for model, budget in zip(chain.levels[1:], budgets, strict=True):
-        spent = budget * (spent + float(estimates.verify_ms[by, model, : longest + 1].max()))
-        by, longest = model, budget + longest
+        spent = budget * (spent + float(estimates.verify_ms[drafter, model, : longest + 1].max()))
+        drafter, longest = model, budget + longest
     return spent
 
 
-def spent_ms(estimates: Estimates, chain: Chain, seen: Sequence[Counts], rounds: int) -> float:
-    """Return the ms that ``rounds`` rounds of the target cost, from what they did.
+def spent_ms(estimates: Estimates, chain: Chain, drafts: Sequence[Counts]) -> float:
+    """Return the ms that a finished round of the target cost.
 
     Args:
-        seen: what became of the drafts of each level below the target, smallest first.
+        drafts: counts of the drafts of each level below the target, smallest first.
     """
     total = 0.0
-    for place, (counts, model) in enumerate(zip(seen, chain.levels, strict=False)):
+    for place, (counts, model) in enumerate(zip(drafts, chain.levels, strict=False)):
         above = chain.levels[place + 1]
         if counts.drafts:
             mean = counts.drafted / counts.drafts
             total += counts.drafts * interpolate(estimates.verify_ms[model, above], mean)
             if place == 0:
                 total += counts.drafts * interpolate(estimates.draft_ms[model], mean)
-        if place + 1 < len(seen):  # rounds of a middle level that was given nothing to verify
-            tokens = seen[place + 1].drafted - counts.kept
+        if place + 1 < len(drafts):  # rounds of a middle level that had nothing to verify
+            tokens = drafts[place + 1].drafted - counts.kept
             answered = counts.rejected if above in chain.dropped_bonus else counts.drafts
             total += max(tokens - answered, 0.0) * float(estimates.draft_ms[above, 1])
-    verified = seen[-1].drafts if seen else 0.0
-    return total + max(rounds - verified, 0.0) * estimates.plain_ms
+    verified = drafts[-1].drafts if drafts else 0.0
+    return total + max(1.0 - verified, 0.0) * estimates.plain_ms
 
 
 def default_catch_up(estimates: Estimates) -> list[float]:
     """Return each model's ms to read one token: what a row adds to one of its calls.
 
-    A level that runs on the target's own cache has read what the target has. A model that
-    verifies nobody is taken to read as much faster than it drafts as the target does.
+    A level that runs on the target's cache has read what the target has. For a model that never
+    verifies, the target's ratio of reading to drafting a token is assumed.
     """
     target = estimates.target
     rows = [_row_ms(estimates, k) for k in range(target + 1)]
     ratio = (rows[target] or 0.0) / estimates.plain_ms
-    out = []
+    catch_up = []
     for i, row in enumerate(rows):
-        trunk = bool(estimates.reads_along) and estimates.reads_along[i]
-        one = float(estimates.draft_ms[i, 1])
-        out.append(0.0 if trunk or i == target else ratio * one if row is None else row)
-    return out
+        has_read = bool(estimates.on_target_cache) and estimates.on_target_cache[i]
+        step_ms = float(estimates.draft_ms[i, 1])
+        catch_up.append(0.0 if has_read or i == target else ratio * step_ms if row is None else row)
+    return catch_up
 
 
 def _row_ms(estimates: Estimates, k: int) -> float | None:
