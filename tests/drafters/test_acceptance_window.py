@@ -26,7 +26,7 @@ from hierspec.lm.acceptance_head import AcceptanceHead
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.training.heads.acceptance import AcceptanceSettings, Samples, figures, loss, train
+from hierspec.training.heads.acceptance import AcceptanceSettings, Samples, loss, measure, train
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
 
@@ -186,7 +186,7 @@ def test_the_loss_is_least_at_the_weighted_share() -> None:
         head.out.bias.fill_(math.log(share / (1 - share)))
         at[share] = float(loss(head, found, torch.arange(2), 6.0))
     assert min(at, key=at.__getitem__) == 1 / 3
-    assert figures(head, found, 6.0)["constant_loss"] == pytest.approx(at[1 / 3], abs=1e-4)
+    assert measure(head, found, 6.0)["constant_loss"] == pytest.approx(at[1 / 3], abs=1e-4)
 
 
 def test_an_interrupted_training_ends_with_the_same_head(tmp_path) -> None:

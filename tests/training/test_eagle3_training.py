@@ -98,7 +98,7 @@ def test_the_store_goes_on_after_an_interruption(target, tokenizer, chats, tmp_p
     with (tmp_path / "f" / "features.bin").open("ab") as file:
         file.write(b"cut short")
     again = FeatureStore(tmp_path / "f", backend, LAYERS, 2**30)
-    again.extend(text for text in every if text.key not in again.seen)
+    again.extend(text for text in every if text.key not in again.keys)
     assert [text.key for text in again.texts] == [text.key for text in every]
     for number in (0, 5, len(every) - 1):
         ids = torch.tensor([every[number].ids])

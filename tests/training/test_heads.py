@@ -23,7 +23,12 @@ from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.training.fit import CosineSchedule, Phase
-from hierspec.training.heads.data import encode_excerpts, from_files, split, write_own_texts
+from hierspec.training.heads.data import (
+    encode_excerpts,
+    from_files,
+    split_texts,
+    write_own_texts,
+)
 from hierspec.training.heads.frozen import Frozen
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.heads.train import train
@@ -469,7 +474,7 @@ def test_excerpts_come_from_as_many_texts_as_there_are() -> None:
 
 def test_what_is_measured_is_not_trained_on() -> None:
     rows = [torch.arange(i * 100, i * 100 + 50) for i in range(20)]
-    texts = split(rows, None, HeldOutWindows(4, 16), {})
+    texts = split_texts(rows, None, HeldOutWindows(4, 16), {})
     learnt, measured = (
         {token for piece in part for token in piece.ids.tolist()}
         for part in (texts.train, texts.held_out)
@@ -478,7 +483,7 @@ def test_what_is_measured_is_not_trained_on() -> None:
     assert not learnt & measured
     assert (texts.source["tokens"], texts.source["held_out_tokens"]) == (900, 100)
     with pytest.raises(ValueError, match="too little text"):
-        split(rows[:1], None, HeldOutWindows(4, 32), {})
+        split_texts(rows[:1], None, HeldOutWindows(4, 32), {})
 
 
 def test_own_texts_go_on_after_an_interruption(tmp_path) -> None:
@@ -514,7 +519,8 @@ def test_own_texts_are_measured_on_after_beginnings_of_their_own(tmp_path) -> No
                                               [2, 3], [1, 3]][: len(kept)]  # fmt: skip
     assert len(kept) * 2 + 2 >= 16
     # Few tokens in all, but enough of those to measure on.
-    *_, kept = write_own_texts(write, 1, tmp_path / "b.jsonl", lambda *_: None, (1,), least=6)
+    path = tmp_path / "b.jsonl"
+    *_, kept = write_own_texts(write, 1, path, lambda *_: None, (1,), min_held_out=6)
     assert [row.tolist() for row in kept] == [[2, 0], [2, 1], [2, 2]]
     # A model that says one thing only ends: what it said is there once.
     learnt, _ = write_own_texts(lambda _: [[4, 4]], 100, tmp_path / "c.jsonl", lambda *_: None)
@@ -527,11 +533,11 @@ def test_no_own_text_is_trained_on_and_measured_on(models, tmp_path, monkeypatch
 
     seen: dict[str, Any] = {}
     monkeypatch.setattr(choosing, "_start_ids", lambda text, *_: [ord(c) % 96 for c in text[:6]])
-    monkeypatch.setattr(choosing, "split", lambda *parts: seen.update(parts=parts))
+    monkeypatch.setattr(choosing, "split_texts", lambda *parts: seen.update(parts=parts))
     backend = load(models["llama"], backend="hf")
     settings = HeadsSettings(exits=(1,), tokens=1200, width=32)
     quiet = lambda stage, share: None  # noqa: E731
-    choosing.choose(str(models["llama"]), backend, None, settings, None, tmp_path, quiet)
+    choosing.choose_texts(str(models["llama"]), backend, None, settings, (), (), tmp_path, quiet)
     learnt, kept = ({tuple(row.tolist()) for row in part} for part in seen["parts"][:2])
     assert sum(map(len, kept)) > 32
     assert not learnt & kept

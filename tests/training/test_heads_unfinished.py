@@ -107,7 +107,7 @@ def test_what_the_model_wrote_is_not_lost_either(models, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        patch.setattr("hierspec.training.heads.data.split", stop)
+        patch.setattr("hierspec.training.heads.data.split_texts", stop)
         train(models[0], quick(), path)
     with pytest.raises(ValueError, match=r"\(--seed was 0, is 1\)"):
         train(models[0], quick(seed=1), path)

@@ -289,9 +289,9 @@ def frozen(models) -> Frozen:
 
 
 PIECES = [
-    Piece.whole(torch.arange(5, 25)),
+    Piece.from_ids(torch.arange(5, 25)),
     Piece(torch.arange(30, 60), torch.tensor([3, 9, 29])),
-    Piece.whole(torch.arange(60, 70), "code"),
+    Piece.from_ids(torch.arange(60, 70), "code"),
 ]
 
 
@@ -338,7 +338,7 @@ def test_an_interrupted_computation_goes_on(frozen, tmp_path, monkeypatch) -> No
 
 def test_a_first_guess_lowers_the_distance(frozen, tmp_path) -> None:
     backend, generator = frozen.backend, torch.Generator().manual_seed(0)
-    pieces = [Piece.whole(torch.randint(96, (40,), generator=generator)) for _ in range(30)]
+    pieces = [Piece.from_ids(torch.randint(96, (40,), generator=generator)) for _ in range(30)]
     kept = KeptStates(tmp_path, "s", frozen)
     kept.compute(pieces, lambda share: None)
     rows = kept.rows_of(pieces)

@@ -22,7 +22,7 @@ from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.smollm2 import answers, build, passages
 from hierspec.training.smollm2.passages import FunctionSource, Passages
 from hierspec.training.smollm2.sibling import SiblingSettings
-from hierspec.training.smollm2.templates import MAKERS, prompt
+from hierspec.training.smollm2.templates import MAKERS, draw_prompt
 from hierspec.utils.conversations import Conversation
 from hierspec.zoo import trained
 
@@ -36,7 +36,7 @@ def test_prompts_come_from_templates_and_passages_alone() -> None:
     """Every word is of the templates' own file, a passage's, a function's, or a number."""
     source = Path(smollm2.__path__[0], "templates.py").read_text()
     rng = random.Random(0)
-    found = [prompt(rng, PASSAGES) for _ in range(400)]
+    found = [draw_prompt(rng, PASSAGES) for _ in range(400)]
     assert {one.domain for one in found} == set(MAKERS)
     given = {"Q", "Z", "shift(a,", "b):", '"""Move', 'it."""'}
     strange = Counter(
@@ -52,7 +52,7 @@ def test_prompts_come_from_templates_and_passages_alone() -> None:
 
 
 def test_the_seed_decides_prompts() -> None:
-    one, two, other = (prompt(random.Random(seed), PASSAGES) for seed in (1, 1, 2))
+    one, two, other = (draw_prompt(random.Random(seed), PASSAGES) for seed in (1, 1, 2))
     assert one == two != other
 
 

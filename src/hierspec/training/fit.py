@@ -1,7 +1,7 @@
 """The training loop: optimisers, schedule, checkpoints, a progress bar, for any module.
 
-Everything trained here goes through :func:`fit`: a module, an objective that returns the loss of a
-step, and a schedule. A step depends on its number and the seed alone, so an interrupted run goes on
+:func:`fit` trains everything here: a module, by an objective that returns the loss of a step, and a
+schedule. A step depends on its number and the seed alone, so an interrupted run goes on
 from its last checkpoint and ends with the same bits.
 """
 
@@ -31,7 +31,7 @@ WARMUP_SHARE = 0.05  # of a cosine schedule's steps
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The form of the batches until ``until`` (a share of all steps)."""
+    """The form of batches, [rows, width], up to a share of all steps."""
 
     until: float
     rows: int
@@ -40,7 +40,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long to train, on batches of what form, at which rates.
+    """The length of a training, the form of its batches, and the learning rates.
 
     The rates are constant after the warm-up and fall linearly to zero in the last part, so a run
     can be shortened while it lasts: start it again with fewer ``steps`` before the fall begins.
@@ -64,8 +64,8 @@ class Schedule:
         falling = (self.steps - step) / max(1.0, self.decay_share * self.steps)
         return min(1.0, rising, falling)
 
-    def done(self, step: int, seconds: float) -> float:
-        """Return the share of the training that is done; it ends at 1."""
+    def progress(self, step: int, seconds: float) -> float:
+        """Return the share of the training that is behind; it ends at 1."""
         return step / self.steps
 
     @property
@@ -93,12 +93,12 @@ class TimedSchedule(Schedule):
 
     seconds: float = 3600.0
 
-    def done(self, step: int, seconds: float) -> float:
+    def progress(self, step: int, seconds: float) -> float:
         return seconds / self.seconds
 
     def factor(self, step: int, seconds: float = 0.0) -> float:
         rising = (step + 1) / self.warmup_steps
-        falling = (1 - self.done(step, seconds)) / self.decay_share
+        falling = (1 - self.progress(step, seconds)) / self.decay_share
         return max(0.0, min(1.0, rising, falling))
 
 
@@ -107,24 +107,25 @@ class TrainingStep:
     """All that an objective may depend on besides its own constants."""
 
     number: int
-    done: float  # share of the steps, 0 to 1
+    progress: float  # share of the training before this step, 0 to 1
     phase: Phase
     generator: torch.Generator  # seeded by the step, so a resumed run repeats it
 
 
 Losses = tuple[torch.Tensor, dict[str, torch.Tensor]]  # the loss, and its parts for the log
 Objective = Callable[[TrainingStep], Losses]
-Optimisers = Callable[[nn.Module, Schedule], Sequence[Optimizer]]  # with their full rates
+BuildOptimisers = Callable[[nn.Module, Schedule], Sequence[Optimizer]]  # with their full rates
 
 
 def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[Optimizer]:
     """Build Muon for matrices inside layers, AdamW for embeddings, an untied head and norms."""
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    rows = {id(table.weight) for table in tables}
-    matrices, others = [], []
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    matrices, other_parameters = [], []
     for name, parameter in model.named_parameters():
-        inside = parameter.dim() == 2 and id(parameter) not in rows and "lm_head" not in name
-        (matrices if inside else others).append(parameter)
+        in_layer = (
+            parameter.dim() == 2 and id(parameter) not in embeddings and "lm_head" not in name
+        )
+        (matrices if in_layer else other_parameters).append(parameter)
     muon = torch.optim.Muon(
         matrices,
         lr=schedule.matrix_rate,
@@ -132,14 +133,14 @@ def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[Optimizer]:
         adjust_lr_fn="match_rms_adamw",
     )
     adamw = torch.optim.AdamW(
-        others, lr=schedule.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        other_parameters, lr=schedule.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
     return [muon, adamw]
 
 
-def compiled(function: Callable, wanted: bool) -> Callable:
-    """Compile a function if wanted and there is a C++ compiler: 1.4x the tokens per second."""
-    return torch.compile(function, dynamic=False) if wanted and shutil.which("g++") else function
+def compile_if(enabled: bool, function: Callable) -> Callable:
+    """Compile a function if enabled and there is a C++ compiler: 1.4x the tokens per second."""
+    return torch.compile(function, dynamic=False) if enabled and shutil.which("g++") else function
 
 
 def fit(
@@ -151,7 +152,7 @@ def fit(
     label: str,
     *,
     stop_after: int | None = None,
-    optimisers: Optimisers = muon_and_adamw,
+    build_optimisers: BuildOptimisers = muon_and_adamw,
     console: Console | None = None,
 ) -> dict[str, int]:
     """Train ``model`` in place; return its steps, tokens and seconds.
@@ -160,77 +161,79 @@ def fit(
     it; a line per ten steps goes to ``folder/{label}.jsonl``.
 
     Args:
-        stop_after: end early as if interrupted (for tests).
+        stop_after: stop after so many steps as if interrupted, if it takes more (for tests).
         console: shows the bar; default: standard output.
 
     Raises:
         KeyboardInterrupt: stopped; no step is lost if a loss was being computed.
     """
-    built = optimisers(model, schedule)
-    groups = [(group, group["lr"]) for optimiser in built for group in optimiser.param_groups]
+    optimisers = build_optimisers(model, schedule)
+    groups = [(group, group["lr"]) for optimiser in optimisers for group in optimiser.param_groups]
     path, step, seconds = folder / f"{label}.pt", 0, 0.0
     if path.exists():
         saved = torch.load(path, weights_only=True)
         model.load_state_dict(saved["model"])
-        for optimiser, state in zip(built, saved["optimisers"], strict=True):
+        for optimiser, state in zip(optimisers, saved["optimisers"], strict=True):
             optimiser.load_state_dict(state)
         # Loading replaces the groups; the full rates stay the schedule's, should it have changed.
-        loaded = (group for optimiser in built for group in optimiser.param_groups)
+        loaded = (group for optimiser in optimisers for group in optimiser.param_groups)
         groups = [(group, rate) for group, (_, rate) in zip(loaded, groups, strict=True)]
         step, seconds = saved["step"], saved["seconds"]
 
     def save() -> None:
-        states = [optimiser.state_dict() for optimiser in built]
+        states = [optimiser.state_dict() for optimiser in optimisers]
         saved = {"model": model.state_dict(), "optimisers": states}
         saved |= {"step": step, "seconds": seconds}
         write_atomically(path, lambda target: torch.save(saved, target), "a checkpoint")
 
     folder.mkdir(parents=True, exist_ok=True)
     last_save = clock = time.monotonic()
-    last = math.inf if stop_after is None else stop_after
+    max_steps = math.inf if stop_after is None else stop_after
     with _progress(label, console) as bar, (folder / f"{label}.jsonl").open("a") as log:
         task = bar.add_task(label, total=1.0, note="")
-        while (done := schedule.done(step, seconds)) < 1 and step < last:
+        while (progress := schedule.progress(step, seconds)) < 1 and step < max_steps:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
             phase = schedule.phase(step)
             for group, rate in groups:
                 group["lr"] = rate * schedule.factor(step, seconds)
             try:
-                loss, parts = objective(TrainingStep(step, done, phase, generator))
+                loss, parts = objective(TrainingStep(step, progress, phase, generator))
                 loss.backward()
             except KeyboardInterrupt:
                 save()  # nothing has changed since the last step
                 raise
-            for optimiser in built:
+            for optimiser in optimisers:
                 optimiser.step()
                 optimiser.zero_grad()
             step += 1
             now = time.monotonic()
             speed = phase.rows * phase.width / (now - clock)
             seconds, clock = seconds + now - clock, now
-            done = schedule.done(step, seconds)
-            if step % LOG_EVERY == 0 or done >= 1:
+            progress = schedule.progress(step, seconds)
+            if step % LOG_EVERY == 0 or progress >= 1:
                 numbers = {name: round(float(value), 4) for name, value in parts.items()}
                 line = {"step": step, "seconds": round(seconds, 1), "tokens_per_s": round(speed)}
                 log.write(json.dumps(line | numbers) + "\n")
                 log.flush()
                 note = " ".join(f"{name} {value:.3f}" for name, value in numbers.items())
-                bar.update(task, completed=done, note=f"{speed:.0f} tok/s  {note}")
+                bar.update(task, completed=progress, note=f"{speed:.0f} tok/s  {note}")
             if now - last_save > SAVE_SECONDS:
                 save()
                 last_save = now
     save()
+    if progress < 1:
+        raise KeyboardInterrupt
     return {"steps": step, "tokens": schedule.tokens, "seconds": round(seconds)}
 
 
-def curve(log: Path, most: int | None = None) -> list[dict[str, Any]]:
+def curve(log: Path, max_lines: int | None = None) -> list[dict[str, Any]]:
     """Return losses by step, from the lines that :func:`fit` wrote; a resumed run repeats some.
 
     Args:
-        most: about so many lines, evenly spread; ``None``: all.
+        max_lines: about so many lines, evenly spread; ``None``: all.
     """
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    every = 1 if most is None else max(1, len(lines) // most)
+    every = 1 if max_lines is None else max(1, len(lines) // max_lines)
     return list({line["step"]: line for line in lines[::every]}.values())
 
 

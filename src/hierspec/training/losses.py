@@ -26,15 +26,15 @@ def distances(
     return (kl @ weights) / weights.sum(), (tv @ weights) / weights.sum()
 
 
-def kl_then_tv(kl: torch.Tensor, tv: torch.Tensor, done: float) -> torch.Tensor:
+def kl_then_tv(kl: torch.Tensor, tv: torch.Tensor, progress: float) -> torch.Tensor:
     """Mix a loss that starts as KL, which is easier to optimise, and ends as TV.
 
     The acceptance of a draft is 1 − TV.
 
     Args:
-        done: share of the steps, 0 to 1.
+        progress: share of the training, 0 to 1.
     """
-    share = min(1.0, max(0.0, (done - TV_FROM) / (TV_FULL - TV_FROM)))
+    share = min(1.0, max(0.0, (progress - TV_FROM) / (TV_FULL - TV_FROM)))
     return (1 - share) * kl + share * TV_WEIGHT * tv
 
 

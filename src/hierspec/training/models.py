@@ -1,8 +1,9 @@
-"""Before a training: its output file, its models, and the width of its windows."""
+"""What trainings share: their output file, models, width of windows, and report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hierspec.lm.backend import Backend, Span
 from hierspec.lm.load import DTYPES, load
 from hierspec.lm.weights import WeightSource
 from hierspec.utils import machine
-from hierspec.utils.files import expand_user
+from hierspec.utils.files import expand_user, write_atomically
 from hierspec.zoo import registry
 
 
@@ -22,7 +23,8 @@ def output_file(model: str, output: Path | None, name: str) -> Path:
     """Return the file for trained heads: ``output``, or ``name`` in the model's directory.
 
     Raises:
-        HierspecError: neither is there, or ``output`` does not end in ``.safetensors``.
+        HierspecError: the model is no directory and there is no ``output``, or that does not end in
+            ``.safetensors``.
     """
     if output is not None:
         path = output / name if output.is_dir() else output
@@ -45,15 +47,15 @@ def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tu
     Raises:
         HierspecError: an unknown dtype, or a model that cannot be loaded.
     """
-    known = {str(d).removeprefix("torch."): d for d in DTYPES}
-    if dtype != "auto" and dtype not in known:
-        raise HierspecError(f"dtype must be auto or one of {', '.join(known)}; got {dtype!r}")
+    dtypes = {str(d).removeprefix("torch."): d for d in DTYPES}
+    if dtype != "auto" and dtype not in dtypes:
+        raise HierspecError(f"dtype must be auto or one of {', '.join(dtypes)}; got {dtype!r}")
     source = registry.resolve(model) if registry.can_resolve(model) else model
-    where = machine.device(device)
-    return load(source, known.get(dtype), where, backend=backend), load_tokenizer(source)
+    loaded = load(source, dtypes.get(dtype), machine.device(device), backend=backend)
+    return loaded, load_tokenizer(source)
 
 
-def weights_and_tokenizer(model: str) -> tuple[WeightSource, Any]:
+def load_weights_and_tokenizer(model: str) -> tuple[WeightSource, Any]:
     """Load the weights behind a name, and the tokenizer that training on texts needs.
 
     Raises:
@@ -70,11 +72,11 @@ def hidden_states(
     backend: Any, ids: torch.Tensor, spans: Sequence[Span], layers: Sequence[int] = ()
 ) -> list[torch.Tensor]:
     """Return hidden states [n, d] of ids [n] after each of ``layers``, then the last one."""
-    h, low, found = backend.embed(ids, spans), 0, []
+    h, previous_layer, states = backend.embed(ids, spans), 0, []
     for layer in (*layers, backend.num_layers):
-        h, low = backend.layers(h, low, layer, spans), layer
-        found.append(h)
-    return found
+        h, previous_layer = backend.layers(h, previous_layer, layer, spans), layer
+        states.append(h)
+    return states
 
 
 def check_width(width: int, *models: Backend) -> None:
@@ -85,3 +87,11 @@ def check_width(width: int, *models: Backend) -> None:
                 f"windows of {width} tokens exceed the longest context of {model.name}, "
                 f"{model.max_length}: give a smaller --width"
             )
+
+
+def write_report(
+    path: Path, schema: int, info: Mapping[str, Any], device: torch.device, **more: Any
+) -> None:
+    """Write the JSON report beside trained heads, with this machine's description."""
+    report = {"schema_version": schema, **info, **more, "environment": machine.hardware(device)}
+    write_atomically(path.with_suffix(".json"), json.dumps(report, indent=1) + "\n", "the report")

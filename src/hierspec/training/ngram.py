@@ -1,4 +1,4 @@
-"""Building an n-gram table from text files, for any tokenizer."""
+"""Build an n-gram table from text files, for any tokenizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hierspec.utils.files import check_writable, write_atomically
 
 from .heads.data import from_files
 
-_KEYS = 2**63  # n-grams are counted as integers below it
+_MAX_KEY = 2**63  # n-grams are counted as integers below it
 _WHAT = "the n-gram table"
 
 
@@ -26,7 +26,7 @@ class BuiltTable:
     """A table that was written.
 
     Attributes:
-        texts, tokens: that were counted.
+        texts, tokens: how many were counted.
         entries: stored numbers of all orders.
     """
 
@@ -52,24 +52,25 @@ def build(
     Args:
         tokenizer: of the models that the table will draft for.
         max_order: longest n-gram counted, the predicted token included.
-        max_entries: most (context, token) pairs kept of each order; default: as the shipped table.
+        max_entries: how many (context, token) pairs of each order are kept at most; default: as in
+            the shipped table.
 
     Raises:
         HierspecError: no text, too long n-grams for the vocabulary, or a file that cannot be
             written.
     """
     size = num_ids(tokenizer)
-    if max_order < 2 or size**max_order >= _KEYS:
-        most = next(n for n in range(2, 64) if max(size, 2) ** (n + 1) >= _KEYS)
-        raise HierspecError(f"max_order must be 2 to {most} for {size} tokens, not {max_order}")
+    if max_order < 2 or size**max_order >= _MAX_KEY:
+        longest = next(n for n in range(2, 64) if max(size, 2) ** (n + 1) >= _MAX_KEY)
+        raise HierspecError(f"max_order must be 2 to {longest} for {size} tokens, not {max_order}")
     check_writable(output, _WHAT)
     report("reading", 0.0)
-    listed = list(dict.fromkeys(from_files(texts)))
-    ends = getattr(tokenizer, "eos_token_id", None)
-    end = [ends] if isinstance(ends, int) else []
+    distinct = list(dict.fromkeys(from_files(texts)))
+    eos = getattr(tokenizer, "eos_token_id", None)
+    end = [eos] if isinstance(eos, int) else []
     documents = []
-    for number, text in enumerate(listed):
-        report("tokenizing", 0.1 + 0.6 * number / len(listed))
+    for number, text in enumerate(distinct):
+        report("tokenizing", 0.1 + 0.6 * number / len(distinct))
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         documents.append(np.asarray([*ids, *end], np.int64))
     tokens = sum(map(len, documents))
@@ -81,4 +82,4 @@ def build(
     table.vocabulary = vocabulary_key(tokenizer)
     write_atomically(output, table.save, _WHAT)
     report("done", 1.0)
-    return BuiltTable(output, len(listed), tokens, size, table.max_order, table.num_entries)
+    return BuiltTable(output, len(distinct), tokens, size, table.max_order, table.num_entries)

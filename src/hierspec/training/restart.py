@@ -18,30 +18,30 @@ _OPTIONS = {"learning_rate": "--lr"}  # where an option is not named like its se
 _HASHED = {"texts": "the texts", "weights": "the model's weights"}
 
 
-def check(folder: Path, wanted: Mapping[str, Any], give_up: str) -> None:
+def check(folder: Path, settings: Mapping[str, Any], discard_option: str) -> None:
     """Refuse settings that are not those of the training in ``folder``.
 
     Args:
-        wanted: as loaded from JSON; compared are the keys that both have.
-        give_up: the option that discards the other training.
+        settings: as loaded from JSON; keys that only one of the trainings has are not compared.
+        discard_option: the command-line option that discards the other training.
 
     Raises:
         HierspecError: names what has changed, and the way out.
     """
-    stored = _stored(folder)
-    if changed := _changed(stored, wanted):
-        named = ", ".join(_difference(key, stored[key], wanted[key]) for key in changed)
+    stored = _read(folder)
+    if changed := _changed(stored, settings):
+        differences = ", ".join(_difference(key, stored[key], settings[key]) for key in changed)
         raise HierspecError(
-            f"{folder} holds a training of other settings ({named}): give the same ones to go on "
-            f"with it, or {give_up} to give it up"
+            f"{folder} holds a training of other settings ({differences}): give the same ones to "
+            f"go on with it, or {discard_option} to give it up"
         )
 
 
-def keep(folder: Path, wanted: Mapping[str, Any]) -> None:
+def save(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write the settings of the training in ``folder``; stored ones stay unless they disagree."""
-    stored = _stored(folder)
-    known = wanted if _changed(stored, wanted) else {**stored, **wanted}
-    write_atomically(folder / _FILE, json.dumps(known), "the settings")
+    stored = _read(folder)
+    merged = settings if _changed(stored, settings) else {**stored, **settings}
+    write_atomically(folder / _FILE, json.dumps(merged), "the settings")
 
 
 def once(path: Path, make: Callable[[], Any]) -> Any:
@@ -53,11 +53,11 @@ def once(path: Path, make: Callable[[], Any]) -> Any:
     return value
 
 
-def _changed(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    return [key for key in wanted if key in stored and stored[key] != wanted[key]]
+def _changed(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    return [key for key in settings if key in stored and stored[key] != settings[key]]
 
 
-def _stored(folder: Path) -> dict[str, Any]:
+def _read(folder: Path) -> dict[str, Any]:
     path = folder / _FILE
     if not path.is_file():
         return {}
@@ -67,11 +67,11 @@ def _stored(folder: Path) -> dict[str, Any]:
         raise HierspecError(f"cannot read {path} ({error}): delete {folder}") from None
 
 
-def _difference(key: str, before: Any, now: Any) -> str:
+def _difference(key: str, stored: Any, current: Any) -> str:
     if key in _HASHED:
         return _HASHED[key]
     option = _OPTIONS.get(key, f"--{key.replace('_', '-')}")
-    return f"{option} was {_value_text(before)}, is {_value_text(now)}"
+    return f"{option} was {_value_text(stored)}, is {_value_text(current)}"
 
 
 def _value_text(value: Any) -> str:

@@ -1,8 +1,8 @@
 """Hidden states of a frozen target over texts, computed once and kept on disk.
 
 ``features.bin`` holds, per token, the hidden states after the layers that a drafter reads and after
-the last one, bfloat16, so that a pass over the texts costs the drafter alone and the target's
-distribution is one matrix product away. ``texts.jsonl`` lists the texts in the same order; it is
+the last one, bfloat16: a pass over the texts then runs the drafter alone, and the target's
+distribution costs one matrix product. ``texts.jsonl`` lists the texts in the same order; it is
 written after the features, and more texts are appended.
 """
 
@@ -30,13 +30,13 @@ _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough
 
 
 def progress_reporter(
-    report: Report, what: str, share: float = 0.0, most: float = math.inf
+    report: Report, stage: str, share: float = 0.0, max_tokens: float = math.inf
 ) -> Callable[[int], bool]:
-    """Return a callback for :meth:`FeatureStore.extend` to report tokens and stop at ``most``."""
+    """Return a callback for :meth:`FeatureStore.extend`: it reports tokens, and sets a limit."""
 
     def goes_on(tokens: int) -> bool:
-        report(f"{what}: {tokens // 10_000 * 10} k tokens", share)
-        return tokens < most
+        report(f"{stage}: {tokens // 10_000 * 10} k tokens", share)
+        return tokens < max_tokens
 
     return goes_on
 
@@ -48,36 +48,34 @@ class FeatureStore:
         folder: created if it is missing.
         backend: the frozen target.
         layers: after which its hidden states are kept, besides the last.
-        most_bytes: largest size of ``features.bin``.
+        max_bytes: largest size of ``features.bin``.
     """
 
-    def __init__(
-        self, folder: Path, backend: Any, layers: Sequence[int], most_bytes: float
-    ) -> None:
+    def __init__(self, folder: Path, backend: Any, layers: Sequence[int], max_bytes: float) -> None:
         self.folder, self.backend, self.layers = folder, backend, tuple(layers)
         self.parts = len(self.layers) + 1
         self.width = self.parts * backend.hidden_size
-        self.most = int(most_bytes // (self.width * _BYTES))
+        self.max_tokens = int(max_bytes // (self.width * _BYTES))
         self.texts: list[Text] = []
         self.starts: list[int] = []
-        self.seen: set[str] = set()
+        self.keys: set[str] = set()
         self.tokens = 0
         folder.mkdir(parents=True, exist_ok=True)
-        self._read()
+        self._read_index()
         self._map = np.empty(0)
 
-    def _read(self) -> None:
+    def _read_index(self) -> None:
         index, data = self.folder / "texts.jsonl", self.folder / "features.bin"
         if not index.is_file():
             return
-        held = data.stat().st_size // (self.width * _BYTES) if data.is_file() else 0
+        num_rows = data.stat().st_size // (self.width * _BYTES) if data.is_file() else 0
         for line in index.read_text(encoding="utf-8").splitlines():
             try:
                 row = json.loads(line)
             except ValueError:
                 break  # cut short while it was written
             ids = tuple(row["ids"])
-            if self.tokens + len(ids) > held:
+            if self.tokens + len(ids) > num_rows:
                 break
             counts = tuple((low, high) for low, high in row["counts"])
             self._append(Text(row["key"], ids, counts, row["group"], row.get("domain", "")))
@@ -85,7 +83,7 @@ class FeatureStore:
     def _append(self, text: Text) -> None:
         self.texts.append(text)
         self.starts.append(self.tokens)
-        self.seen.add(text.key)
+        self.keys.add(text.key)
         self.tokens += len(text.ids)
 
     def extend(
@@ -95,13 +93,11 @@ class FeatureStore:
 
         Texts of fewer than three tokens are left out.
         """
-        added, data = 0, self.folder / "features.bin"
-        size = self.tokens * self.width * _BYTES
-        with data.open("r+b" if data.is_file() else "w+b") as file:
-            file.truncate(size)  # what an interrupted call left behind
-            file.seek(size)
+        added = 0
+        with (self.folder / "features.bin").open("ab") as file:
+            file.truncate(self.tokens * self.width * _BYTES)  # what an interrupted call left behind
             for batch in _batches(texts):
-                if self.tokens + sum(len(text.ids) for text in batch) > self.most:
+                if self.tokens + sum(len(text.ids) for text in batch) > self.max_tokens:
                     break
                 file.write(self._features([text.ids for text in batch]).tobytes())
                 file.flush()
@@ -119,11 +115,11 @@ class FeatureStore:
         backend = self.backend
         spans = [Span(backend.new_cache(len(ids)), 0, len(ids)) for ids in rows]
         ids = torch.tensor([token for row in rows for token in row], device=backend.device)
-        found = hidden_states(backend, ids, spans, self.layers)
-        return torch.cat([h.to(torch.bfloat16) for h in found], 1).cpu().view(torch.int16).numpy()
+        states = hidden_states(backend, ids, spans, self.layers)
+        return torch.cat([h.to(torch.bfloat16) for h in states], 1).cpu().view(torch.int16).numpy()
 
     def features(self, number: int, first: int, end: int) -> torch.Tensor:
-        """Read rows [first, end) of a text's features [n, parts, d], float32."""
+        """Read rows [first, end) of the features of a text, by number: [n, parts, d] float32."""
         if len(self._map) < self.tokens:
             path, shape = self.folder / "features.bin", (self.tokens, self.width)
             self._map = np.memmap(path, np.int16, "r", shape=shape)
@@ -132,10 +128,10 @@ class FeatureStore:
         return rows.view(torch.bfloat16).float().unflatten(1, (self.parts, -1))
 
     def numbers(self, group: str = "") -> list[int]:
-        """Return the numbers of the texts of a group; ``""``: those to train on."""
+        """Return the numbers of the texts of a held-out group; ``""``: of those to train on."""
         return [i for i, text in enumerate(self.texts) if text.group == group]
 
-    def groups(self) -> list[str]:
+    def held_out_groups(self) -> list[str]:
         """Return the names of the held-out groups."""
         return sorted({text.group for text in self.texts if text.group})
 
@@ -145,7 +141,7 @@ def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
     for text in texts:
         if len(text.ids) < 3 or not text.counts:
             continue
-        if batch and sum(len(held.ids) for held in batch) + len(text.ids) > _BATCH:
+        if batch and sum(len(t.ids) for t in (*batch, text)) > _BATCH:
             yield batch
             batch = []
         batch.append(text)
@@ -158,24 +154,24 @@ class Passes:
     """Endless shuffled passes over the training texts, which with the seed decide every step.
 
     Attributes:
-        size: most positions in a batch; a longer text is a batch of its own.
-        cut: tokens at the end of a text that predict nothing.
+        max_positions: of a batch, padding included; a longer text is a batch of its own.
+        num_end_tokens: tokens at the end of a text that predict nothing.
     """
 
     store: FeatureStore
-    size: int
+    max_positions: int
     seed: int
-    cut: int = 1
-    _known: int = 0  # texts that passes were made of
-    _origin: int = 0  # the step at which the first of these passes began
+    num_end_tokens: int = 1
+    _num_texts: int = 0  # in the store when the passes were made
+    _first_step: int = 0  # of pass 0
     _passes: dict[int, list[list[int]]] = field(default_factory=dict)
 
     def texts_of(self, step: int) -> list[int]:
         """Return the texts of a step, by number; they are of similar length."""
-        if self._known != len(self.store.texts):
-            self._origin = step if self._known else 0
-            self._known, self._passes = len(self.store.texts), {}
-        step -= self._origin
+        if self._num_texts != len(self.store.texts):
+            self._first_step = step if self._num_texts else 0
+            self._num_texts, self._passes = len(self.store.texts), {}
+        step -= self._first_step
         number = 0
         while step >= len(self._pass(number)):
             step -= len(self._pass(number))
@@ -183,33 +179,33 @@ class Passes:
         return self._pass(number)[step]
 
     @property
-    def per_pass(self) -> int:
+    def batches_per_pass(self) -> int:
         return len(self._pass(0))
 
-    def groups(self, texts: Sequence[int]) -> list[list[int]]:
-        """Group texts into batches, in the order given."""
-        out: list[list[int]] = []
+    def pack(self, texts: Sequence[int]) -> list[list[int]]:
+        """Pack texts, by number, into batches without changing their order."""
+        batches: list[list[int]] = []
         longest = 0
         for i in texts:
-            length = len(self.store.texts[i].ids) - self.cut
+            length = len(self.store.texts[i].ids) - self.num_end_tokens
             longest = max(longest, length)
-            if out and longest * (len(out[-1]) + 1) <= self.size:
-                out[-1].append(i)
+            if batches and longest * (len(batches[-1]) + 1) <= self.max_positions:
+                batches[-1].append(i)
             else:
-                out.append([i])
+                batches.append([i])
                 longest = length
-        return out
+        return batches
 
     def _pass(self, number: int) -> list[list[int]]:
         if number not in self._passes:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-            learnt = self.store.numbers()
-            order = [learnt[i] for i in torch.randperm(len(learnt), generator=generator).tolist()]
+            texts = self.store.numbers()
+            order = [texts[i] for i in torch.randperm(len(texts), generator=generator).tolist()]
             batches: list[list[int]] = []
             for start in range(0, len(order), _POOL):
                 pool = order[start : start + _POOL]
                 pool.sort(key=lambda i: len(self.store.texts[i].ids))
-                batches += self.groups(pool)
-            mixed = torch.randperm(len(batches), generator=generator).tolist()
-            self._passes[number] = [batches[i] for i in mixed]
+                batches += self.pack(pool)
+            batch_order = torch.randperm(len(batches), generator=generator).tolist()
+            self._passes[number] = [batches[i] for i in batch_order]
         return self._passes[number]

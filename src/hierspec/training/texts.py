@@ -1,9 +1,9 @@
 """Training texts of drafters with weights of their own: conversations and plain texts, as ids.
 
 A line of a ``.jsonl`` file with ``messages`` (``role`` and ``content`` each) is a conversation: it
-goes through the model's chat template, and the assistant's turns are learnt. Every other text is
-learnt as a whole. Whether a text is held out depends on its beginning alone, so several answers to
-one prompt stay together.
+goes through the model's chat template, and only the assistant's turns are to be predicted. Of every
+other text all tokens are. Whether a text is held out depends on its beginning alone, so several
+answers to one prompt stay together.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hierspec.utils.files import read_text
 from hierspec.utils.prompts import read_prompt_file
 
 HELD_OUT = "held out"
-_LINES = (".jsonl", ".ndjson")
-_HELD_OUT = 20  # one text in this many is held out
+_JSON_LINES = (".jsonl", ".ndjson")
+_HELD_OUT_EVERY = 20  # one text in this many is held out
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +45,36 @@ class Text:
 def read(
     paths: Sequence[Path],
     tokenizer: Any,
-    seen: Collection[str],
-    longest: int,
+    known_keys: Collection[str],
+    max_tokens: int,
     group: str | None = None,
 ) -> Iterator[Text]:
-    """Read the texts of files and folders that are not ``seen`` yet.
+    """Read the texts of files and folders, each once.
 
-    A last line that is still being written is left for the next time. Texts are cut after
-    ``longest`` tokens.
+    A last line that is still being written is left for the next time.
 
     Args:
+        known_keys: of texts to leave out.
+        max_tokens: texts are cut after so many.
         group: of all texts; default: one in twenty is held out, the rest is trained on.
 
     Raises:
         HierspecError: a file that cannot be read, or a line that is no text.
     """
-    found: set[str] = set()
+    keys = set(known_keys)
     for path in paths:
-        inside = sorted(file for file in path.rglob("*") if file.is_file())
-        for file in inside if path.is_dir() else [path]:
-            for raw, domain in _rows(file):
+        files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
+        for file in files:
+            for raw, domain in _raw_texts(file):
                 key = _digest(json.dumps(raw, sort_keys=True))
-                if key not in seen and key not in found:
-                    found.add(key)
-                    yield _text(key, raw, domain, tokenizer, longest, group)
+                if key not in keys:
+                    keys.add(key)
+                    yield _text(key, raw, domain, tokenizer, max_tokens, group)
 
 
-def _rows(file: Path) -> Iterator[tuple[str | list[Mapping[str, str]], str]]:
+def _raw_texts(file: Path) -> Iterator[tuple[str | list[Mapping[str, str]], str]]:
     """Yield texts, and conversations as lists of messages, each with its domain."""
-    if file.suffix.lower() not in _LINES:
+    if file.suffix.lower() not in _JSON_LINES:
         yield from ((text, "") for text in read_prompt_file(file, "text").prompts)
         return
     lines = read_text(file, "texts").split("\n")
@@ -86,15 +87,15 @@ def _rows(file: Path) -> Iterator[tuple[str | list[Mapping[str, str]], str]]:
             if number == len(lines):
                 return  # incomplete: it is still being written
             raise HierspecError(f"{file}, line {number}: not JSON ({error})") from None
-        found = _row(row)
-        if found is None:
+        raw = _raw_text(row)
+        if raw is None:
             raise HierspecError(
                 f"{file}, line {number}: neither messages with role and content, nor a text"
             )
-        yield found, str(row.get("domain", "")) if isinstance(row, Mapping) else ""
+        yield raw, str(row.get("domain", "")) if isinstance(row, Mapping) else ""
 
 
-def _row(row: Any) -> str | list[Mapping[str, str]] | None:
+def _raw_text(row: Any) -> str | list[Mapping[str, str]] | None:
     if isinstance(row, str):
         return row
     if not isinstance(row, Mapping):
@@ -115,22 +116,22 @@ def _text(
     raw: str | list[Mapping[str, str]],
     domain: str,
     tokenizer: Any,
-    longest: int,
+    max_tokens: int,
     group: str | None,
 ) -> Text:
     if isinstance(raw, str):
-        ids = tokenizer(raw, verbose=False)["input_ids"][:longest]
+        ids = tokenizer(raw, verbose=False)["input_ids"][:max_tokens]
         beginning, counts = raw[:200], ((0, len(ids)),)
     else:
-        ids, counts = _conversation(raw, tokenizer, longest)
+        ids, counts = _conversation(raw, tokenizer, max_tokens)
         beginning = next((m["content"] for m in raw if m["role"] == "user"), "")
     if group is None:
-        group = HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT == 0 else ""
+        group = HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT_EVERY == 0 else ""
     return Text(key, tuple(ids), counts, group, domain)
 
 
 def _conversation(
-    messages: Sequence[Mapping[str, str]], tokenizer: Any, longest: int
+    messages: Sequence[Mapping[str, str]], tokenizer: Any, max_tokens: int
 ) -> tuple[list[int], tuple[tuple[int, int], ...]]:
     """Return a conversation's ids, and [start, end) of the assistant's turns with their end."""
     if not getattr(tokenizer, "chat_template", None):
@@ -139,31 +140,31 @@ def _conversation(
             "texts instead"
         )
 
-    def rendered(count: int, asks: bool) -> str:
+    def render(count: int, add_generation_prompt: bool) -> str:
         try:
             return tokenizer.apply_chat_template(
-                list(messages[:count]), tokenize=False, add_generation_prompt=asks
+                list(messages[:count]), tokenize=False, add_generation_prompt=add_generation_prompt
             )
-        except Exception as error:  # templates are programs; they raise what they like
+        except Exception as error:  # templates are programs: they may raise anything
             raise HierspecError(f"the chat template refuses a conversation: {error}") from error
 
     ids: list[int] = []
     counts: list[tuple[int, int]] = []
-    done = ""
+    tokenized = ""
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before, after = rendered(i, True), rendered(i + 1, False)
-        if not (before.startswith(done) and after.startswith(before)):
+        prompt, answered = render(i, True), render(i + 1, False)
+        if not (prompt.startswith(tokenized) and answered.startswith(prompt)):
             raise HierspecError("the chat template rewrites earlier messages: give texts instead")
         # A prompt and its answer are tokenized separately, as in generation.
-        ids += _ids(tokenizer, before[len(done) :])
-        answer = _ids(tokenizer, after[len(before) :])
+        ids += _ids(tokenizer, prompt[len(tokenized) :])
+        answer = _ids(tokenizer, answered[len(prompt) :])
         counts.append((len(ids), len(ids) + _turn_length(answer, tokenizer)))
         ids += answer
-        done = after
-    kept = [(low, min(high, longest)) for low, high in counts if low < longest]
-    return ids[:longest], tuple(kept)
+        tokenized = answered
+    cut_counts = [(low, min(high, max_tokens)) for low, high in counts if low < max_tokens]
+    return ids[:max_tokens], tuple(cut_counts)
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:

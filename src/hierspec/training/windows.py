@@ -6,9 +6,26 @@ A pass is one shuffled concatenation of documents, cut into windows that are shu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+
+
+def slice_passes(
+    read_pass: Callable[[int], torch.Tensor], size: int, start: int, length: int
+) -> torch.Tensor:
+    """Return items [start, start + length) of an endless sequence of passes.
+
+    Args:
+        read_pass: returns pass number 0, 1, …; each has ``size`` items.
+    """
+    parts = []
+    while length > 0:
+        number, offset = divmod(start, size)
+        parts.append(read_pass(number)[offset : offset + length])
+        start, length = start + len(parts[-1]), length - len(parts[-1])
+    return torch.cat(parts)
 
 
 @dataclass(slots=True)
@@ -16,36 +33,30 @@ class Stream:
     """Endless shuffled passes over documents.
 
     Attributes:
-        pieces: the documents' tokens, repeated by their weight.
+        documents: their tokens; one of more weight is listed several times.
         seed: decides the order of every pass.
     """
 
-    pieces: list[torch.Tensor]
+    documents: list[torch.Tensor]
     seed: int
     _passes: dict[int, torch.Tensor] = field(default_factory=dict)
-    _orders: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    _window_orders: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     @property
     def tokens_per_pass(self) -> int:
-        return sum(len(piece) for piece in self.pieces)
+        return sum(map(len, self.documents))
 
     def _pass(self, number: int) -> torch.Tensor:
         if number not in self._passes:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-            order = torch.randperm(len(self.pieces), generator=generator).tolist()
+            order = torch.randperm(len(self.documents), generator=generator).tolist()
             self._passes = {k: v for k, v in self._passes.items() if k == number - 1}
-            self._passes[number] = torch.cat([self.pieces[i] for i in order])
+            self._passes[number] = torch.cat([self.documents[i] for i in order])
         return self._passes[number]
 
     def slice(self, start: int, length: int) -> torch.Tensor:
         """Return tokens [start, start + length) of the endless sequence, int64."""
-        parts = []
-        while length > 0:
-            number, offset = divmod(start, self.tokens_per_pass)
-            part = self._pass(number)[offset : offset + length]
-            parts.append(part)
-            start, length = start + len(part), length - len(part)
-        return torch.cat(parts).long()
+        return slice_passes(self._pass, self.tokens_per_pass, start, length).long()
 
     def batch(self, step: int, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and next tokens of a step, both [rows, width].
@@ -56,19 +67,20 @@ class Stream:
         per_pass = (self.tokens_per_pass - 1) // width
         windows = []
         for index in range(step * rows, (step + 1) * rows):
-            number, place = divmod(index, per_pass)
-            start = number * self.tokens_per_pass + self._order(number, width)[place] * width
+            number, position = divmod(index, per_pass)
+            window = self._window_order(number, width)[position]
+            start = number * self.tokens_per_pass + window * width
             windows.append(self.slice(start, width + 1))
         tokens = torch.stack(windows)
         return tokens[:, :-1], tokens[:, 1:]
 
-    def _order(self, number: int, width: int) -> list[int]:
-        """Return the shuffled windows of a pass."""
-        if (number, width) not in self._orders:
+    def _window_order(self, number: int, width: int) -> list[int]:
+        if (number, width) not in self._window_orders:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number * 8191 + width)
             per_pass = (self.tokens_per_pass - 1) // width
-            self._orders = {(number, width): torch.randperm(per_pass, generator=generator).tolist()}
-        return self._orders[number, width]
+            order = torch.randperm(per_pass, generator=generator).tolist()
+            self._window_orders = {(number, width): order}
+        return self._window_orders[number, width]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ class FeatureBatch(NamedTuple):
         features: of the target at token t, [B, T, 3 d].
         embedded: embedding of token t + 1, [B, T, d].
         last: the target's last hidden state at token t + 1, [B, T, d].
-        following: token t + 2, int64 [B, T].
+        targets: token t + 2, int64 [B, T].
         counts: rows to be predicted, bool [B, T].
     """
 
     features: Tensor
     embedded: Tensor
     last: Tensor
-    following: Tensor
+    targets: Tensor
     counts: Tensor
 
 

@@ -1,7 +1,7 @@
-"""How well a network drafts on texts that it was not trained on.
+"""Measure how well a network drafts on texts that it was not trained on.
 
-Teacher-forced: a draft begins at every position, and its later steps read the text. Decoding meets
-the same contexts if the target wrote the text, at the same temperature.
+It is teacher-forced: a draft begins at every position, and its later steps read the text. Decoding
+meets the same contexts if the target wrote the text, at the same temperature.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hierspec.lm.eagle3.network import Eagle3Network
 from .batches import Batches, FeatureBatch
 from .unroll import unroll
 
-_ROWS = 512  # of scores over the target's vocabulary held at once
+_ROWS = 512  # of scores over the target's vocabulary, computed at once
 
 
 @torch.no_grad()
@@ -37,43 +37,42 @@ def measure(
     a check of a draft of ``depth`` tokens yields on average, the target's own token included.
     """
     texts = sorted(batches.store.numbers(group), key=lambda i: len(batches.store.texts[i].ids))
-    groups = batches.passes.groups(texts)
+    packed = batches.passes.pack(texts)
     sums = torch.zeros(depth, 3, dtype=torch.float64)
-    yields, mass, rows = torch.zeros(2, dtype=torch.float64), 0.0, 0
-    for number, members in enumerate(groups):
-        report(number / len(groups))
-        batch = batches.read(members)
-        target, best, known = _target_distributions(network, backend, batch)
-        mass, rows = mass + float(known.sum()), rows + len(known)
-        # The yield of a draft that begins at a row is made of products of its steps.
-        at_all = [torch.zeros(batch.counts.numel(), 2) for _ in range(depth)]
-        places = batch.counts.flatten().nonzero().squeeze(1)
-        where = torch.zeros(batch.counts.numel(), dtype=torch.int64)
-        where[places] = torch.arange(len(places))
-        for step, (there, scores) in enumerate(
+    yields, mass, num_rows = torch.zeros(2, dtype=torch.float64), 0.0, 0
+    for number, numbers in enumerate(packed):
+        report(number / len(packed))
+        batch = batches.read(numbers)
+        target, best, known_mass = _target_distributions(network, backend, batch)
+        mass, num_rows = mass + float(known_mass.sum()), num_rows + len(known_mass)
+        # The yield of a draft that begins at a row sums products over its steps' figures.
+        size = batch.counts.numel()
+        figures = [torch.zeros(size, 2) for _ in range(depth)]  # by step, of every row
+        starts = batch.counts.flatten().nonzero().squeeze(1)
+        index_of_row = torch.zeros(size, dtype=torch.int64)
+        index_of_row[starts] = torch.arange(len(starts))
+        for step, (rows, scores) in enumerate(
             unroll(network, batch.features, batch.embedded, batch.counts, depth)
         ):
-            own = where[there]
-            accepted = torch.minimum(target[own], scores.softmax(-1)).sum(-1)
-            agrees = (network.known_ids[scores.argmax(-1)] == best[own]).float()
+            indices = index_of_row[rows]
+            accepted = torch.minimum(target[indices], scores.softmax(-1)).sum(-1)
+            agrees = (network.known_ids[scores.argmax(-1)] == best[indices]).float()
             sums[step] += torch.stack((accepted, agrees, torch.ones_like(agrees)), 1).sum(0)
-            at_all[step][there] = torch.stack((accepted, agrees), 1)
-        run = torch.ones(len(places), 2)
-        gained = torch.ones(len(places), 2)
+            figures[step][rows] = torch.stack((accepted, agrees), 1)
+        product = torch.ones(len(starts), 2)
+        draft_yields = torch.ones(len(starts), 2)
         for step in range(depth):
-            beyond = (places + step).clamp(max=batch.counts.numel() - 1)
-            run = run * at_all[step][beyond]
-            gained += run
-        yields += gained.sum(0)
-    counted = sums[:, 2].clamp(min=1)
-    means = (sums[:, :2] / counted[:, None]).T.tolist()
-    sampled, greedy = (yields / max(rows, 1)).tolist()
+            product = product * figures[step][(starts + step).clamp(max=size - 1)]
+            draft_yields += product
+        yields += draft_yields.sum(0)
+    means = (sums[:, :2] / sums[:, 2:].clamp(min=1)).T.tolist()
+    sampled, greedy = (yields / max(num_rows, 1)).tolist()
     return {
         "texts": len(texts),
-        "rows": rows,
+        "rows": num_rows,
         "acceptance": [round(x, 4) for x in means[0]],
         "agreement": [round(x, 4) for x in means[1]],
-        "known": round(mass / max(rows, 1), 4),
+        "known": round(mass / max(num_rows, 1), 4),
         "tokens_per_call": round(sampled, 3),
         "greedy_tokens_per_call": round(greedy, 3),
     }
@@ -82,11 +81,11 @@ def measure(
 def _target_distributions(
     network: Eagle3Network, backend: Any, batch: FeatureBatch
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the target's draft-vocabulary distributions [n, D], its likeliest ids, known mass."""
+    """Return the target's probabilities of draft tokens [n, D], its likeliest ids, and the sums."""
     probs, best = [], []
     for last in batch.last[batch.counts].split(_ROWS):
-        whole = backend.head(last.to(backend.dtype)).float()
-        best.append(whole.argmax(-1))
-        probs.append(whole.softmax(-1)[:, network.known_ids])
+        scores = backend.head(last.to(backend.dtype)).float()
+        best.append(scores.argmax(-1))
+        probs.append(scores.softmax(-1)[:, network.known_ids])
     target = torch.cat(probs)
     return target, torch.cat(best), target.sum(-1)

@@ -13,17 +13,17 @@ class Eagle3Settings:
     """Everything that decides a network, besides the target and the texts.
 
     Attributes:
-        draft_vocab: D, how many of the target's tokens it knows: the most frequent in the texts.
+        draft_vocab: D, how many tokens it can draft: the most frequent in the texts.
         feature_layers: after which layers of the target; default: 2, n/2 and n − 3.
         intermediate: width of its MLP; default: the target's.
-        depth: most steps unrolled; every batch draws its own number from 1 to this.
+        depth: how many steps are unrolled at most; every batch draws a number from 1 to this.
         decay: the weight of a step's loss, relative to the step before.
-        minutes: of training; ``steps`` and ``epochs`` otherwise, the former first.
+        minutes: of training; takes precedence over ``steps``, and these over ``epochs``.
         batch: positions in a batch, padding included.
         longest: tokens read of a text; the rest is left out.
         store_gib: most space for the target's features on disk.
-        watch: look for new texts this often, in steps; 0: never.
-        measure: measure, and write the network as it is, this often, in minutes.
+        watch: after how many steps to look for new texts, again and again; 0: never.
+        measure: after how many minutes to measure the network and write it, again and again.
     """
 
     draft_vocab: int = 8192
@@ -43,8 +43,8 @@ class Eagle3Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        above = ("draft_vocab", "depth", "decay", "learning_rate", "epochs", "batch", "store_gib")
-        for name in (*above, "measure", "minutes", "steps", "intermediate"):
+        numbers = ("draft_vocab", "depth", "decay", "learning_rate", "epochs", "batch", "store_gib")
+        for name in (*numbers, "measure", "minutes", "steps", "intermediate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise HierspecError(f"{name} must be above 0, not {value}")

@@ -1,7 +1,7 @@
 """The network before training: weights taken from the target, and its draft vocabulary.
 
 The head starts as the target's own rows and the layer as the target's last one, since both do
-similar work: a randomly initialised network needs many more texts to get as far.
+similar work: a randomly initialised network needs many more texts to become as good.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def config_for(target: Any, settings: Eagle3Settings) -> Eagle3Config:
 
 
 def most_frequent_ids(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor:
-    """Return the most frequent ids, [count] ascending; among equals, and unmet ones, the lowest.
+    """Return the most frequent ids, [count] ascending; among equally frequent ones the lowest.
 
     Tokens to be predicted count double.
     """
@@ -73,26 +73,26 @@ def feature_scale(store: FeatureStore) -> torch.Tensor:
     """
     total, rows = torch.zeros(()), 0
     for number in store.numbers():
-        found = store.features(number, 0, len(store.texts[number].ids))[:, :-1].flatten(1)
-        total, rows = total + found.square().sum(0), rows + len(found)
+        features = store.features(number, 0, len(store.texts[number].ids))[:, :-1].flatten(1)
+        total, rows = total + features.square().sum(0), rows + len(features)
         if rows >= _SAMPLE:
             break
     return (total / max(rows, 1)).clamp(min=1e-12).rsqrt()
 
 
 def initial_network(
-    config: Eagle3Config, source: WeightSource, known: torch.Tensor, scale: torch.Tensor, seed: int
+    config: Eagle3Config, source: WeightSource, ids: torch.Tensor, scale: torch.Tensor, seed: int
 ) -> Eagle3Network:
-    """Build an untrained network for features multiplied by ``scale``."""
+    """Build an untrained network that drafts ``ids``, for features multiplied by ``scale``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Eagle3Network(config)
         for parameter in network.parameters():
             if parameter.dim() == 2:
                 torch.nn.init.normal_(parameter, std=_NOISE)
-    network.set_vocabulary(known)
+    network.set_vocabulary(ids)
     d = config.hidden_size
-    last = f"model.layers.{source.config.num_hidden_layers - 1}."
+    last_layer = f"model.layers.{source.config.num_hidden_layers - 1}."
     tied = HEAD not in source.names()
     layer, mlp = network.midlayer, network.midlayer.mlp
 
@@ -100,16 +100,17 @@ def initial_network(
         return source.tensor(name).float()
 
     with torch.no_grad():
-        network.lm_head.weight.copy_(get(EMBEDDING if tied else HEAD)[known])
+        network.lm_head.weight.copy_(get(EMBEDDING if tied else HEAD)[ids])
         network.norm.weight.copy_(get("model.norm.weight"))
         network.fc.weight[:, -d:] += torch.diag(1 / scale[-d:])
         for part in "qkv":
-            own = getattr(layer.self_attn, f"{part}_proj").weight
-            own[:, d:] = get(f"{last}self_attn.{part}_proj.weight")
-        layer.self_attn.o_proj.weight.copy_(get(last + "self_attn.o_proj.weight"))
-        layer.hidden_norm.weight.copy_(get(last + "input_layernorm.weight"))
-        layer.post_attention_layernorm.weight.copy_(get(last + "post_attention_layernorm.weight"))
+            weight = getattr(layer.self_attn, f"{part}_proj").weight
+            weight[:, d:] = get(f"{last_layer}self_attn.{part}_proj.weight")
+        layer.self_attn.o_proj.weight.copy_(get(last_layer + "self_attn.o_proj.weight"))
+        layer.hidden_norm.weight.copy_(get(last_layer + "input_layernorm.weight"))
+        norm = layer.post_attention_layernorm
+        norm.weight.copy_(get(last_layer + "post_attention_layernorm.weight"))
         if mlp.up_proj.weight.shape == (source.config.intermediate_size, d):
             for part in ("gate_proj", "up_proj", "down_proj"):
-                getattr(mlp, part).weight.copy_(get(f"{last}mlp.{part}.weight"))
+                getattr(mlp, part).weight.copy_(get(f"{last_layer}mlp.{part}.weight"))
     return network

@@ -1,8 +1,8 @@
-"""Training an EAGLE-3 network on a frozen target [Li et al. 2025, §3.2].
+"""Train an EAGLE-3 network on a frozen target [Li et al. 2025, §3.2].
 
 The loss of a step is the cross entropy with the target's distribution over the draft vocabulary, at
-places whose next token lies in it: an unbiased form of the whole distribution's cross entropy where
-the target wrote the text.
+positions whose next token lies in it: an unbiased form of the whole distribution's cross entropy
+where the target wrote the text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hierspec.training.fit import (
     curve,
     fit,
 )
-from hierspec.training.models import weights_and_tokenizer
+from hierspec.training.models import load_weights_and_tokenizer
 from hierspec.training.store import FeatureStore, Passes, progress_reporter
 from hierspec.utils import machine
 from hierspec.utils.files import check_folder_writable
@@ -50,16 +50,16 @@ from .measure import measure
 from .settings import Eagle3Settings
 from .unroll import unroll
 
-_WATCH_TOKENS = 16_384  # most tokens of new texts added at a time
+_WATCH_TOKENS = 16_384  # of new texts, added at a time
 _REPORT_EVERY = 25  # steps
-_TRAINING_FROM = 0.2  # of a progress bar; features before it
+_TRAINING_START = 0.2  # share of all work, roughly, that features take
 
 
 def train(
     target: str,
     settings: Eagle3Settings,
     output: Path,
-    given: Sequence[Path],
+    text_paths: Sequence[Path],
     held_out: Sequence[Path] = (),
     *,
     start_from: Path | None = None,
@@ -76,16 +76,16 @@ def train(
 
     Args:
         target: directory, hub id or ``zoo:NAME``; Llama-shaped.
-        given: files and folders of conversations and texts.
+        text_paths: files and folders of conversations and texts.
         held_out: further files of another origin, each measured on separately.
-        start_from: a network's folder, or ``zoo:NAME``, to go on with its weights and vocabulary.
+        start_from: folder or ``zoo:NAME`` of a network whose weights and vocabulary to begin with.
         features: where the target's hidden states are kept; default: inside ``OUTPUT.training``,
             deleted with it.
-        report: called with what is being done, and the share of it that is done.
-        tell: called with results in the course of training, a line each.
+        report: called with the stage, and the share of all work that is done.
+        tell: called with results during training, a line each.
         stop_after: stop after so many steps, as if interrupted.
 
-    Returns what is known of the network: settings, figures on held-out texts before and after.
+    Returns the network's description: settings, figures on held-out texts before and after.
 
     Raises:
         HierspecError: no text to learn from, a folder in the way, an interrupted training of other
@@ -97,63 +97,61 @@ def train(
     finished = (output / "config.json").exists() and not folder.exists()
     if finished and not overwrite and start_from != output:
         raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
-    if not given:
+    if not text_paths:
         raise HierspecError("an EAGLE-3 drafter needs conversations or texts: give --texts FILE")
     check_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
-    fixed = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
+    identity = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
     if not overwrite:
-        restart.check(folder, fixed, "--overwrite")
+        restart.check(folder, identity, "--overwrite")
     elif folder.exists():
         shutil.rmtree(folder)
     report("loading the model", 0.0)
-    source, tokenizer = weights_and_tokenizer(target)
+    source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.float32, backend="lean")
-    old = None if start_from is None else checkpoint.read(trained.locate(str(start_from)))
-    config = start.config_for(source.config, settings) if old is None else old.config
+    initial = None if start_from is None else checkpoint.read(trained.locate(str(start_from)))
+    config = start.config_for(source.config, settings) if initial is None else initial.config
     layers = config.layers_of(backend.num_layers)
     key = [fingerprint.compute_if_local(target) or target, list(layers)]
-    kept = features or folder / "features"
-    restart.check(kept, {"features": key}, "another --features")
-    store = FeatureStore(kept, backend, layers, settings.store_gib * 2**30)
-    restart.keep(kept, {"features": key})
+    store_folder = features or folder / "features"
+    restart.check(store_folder, {"features": key}, "another --features")
+    store = FeatureStore(store_folder, backend, layers, settings.store_gib * 2**30)
+    restart.save(store_folder, {"features": key})
 
-    def read(goes_on: Callable[[int], bool]) -> None:
-        store.extend(texts.read(given, tokenizer, store.seen, settings.longest), goes_on)
+    def add_texts(goes_on: Callable[[int], bool]) -> None:
+        store.extend(texts.read(text_paths, tokenizer, store.keys, settings.longest), goes_on)
 
     for path in held_out:
-        found = texts.read([path], tokenizer, store.seen, settings.longest, path.stem)
-        store.extend(found, progress_reporter(report, f"features of {path.name}"))
-    # If new texts are looked for later anyway, training begins with a part of those there are.
+        group = texts.read([path], tokenizer, store.keys, settings.longest, path.stem)
+        store.extend(group, progress_reporter(report, f"features of {path.name}"))
+    # If new texts are looked for later anyway, training begins with a part of the present ones.
     if not (settings.watch and store.numbers()):
-        most = _WATCH_TOKENS if settings.watch else math.inf
-        read(progress_reporter(report, "features of the texts", most=most))
+        max_tokens = _WATCH_TOKENS if settings.watch else math.inf
+        add_texts(progress_reporter(report, "features of the texts", max_tokens=max_tokens))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --texts")
     scale = torch.tensor(
         restart.once(folder / "scale.json", lambda: start.feature_scale(store).tolist())
     )
-    if old is None:
-        every = texts.read(given, tokenizer, (), settings.longest)
-        learnt = (text for text in every if not text.group)
+    if initial is None:
+        all_texts = texts.read(text_paths, tokenizer, (), settings.longest)
+        train_texts = (text for text in all_texts if not text.group)
         # Counted once: texts may be added after an interruption, but rows must keep their tokens.
-        known = torch.tensor(
-            restart.once(
-                folder / "vocabulary.json",
-                lambda: start.most_frequent_ids(
-                    learnt, config.draft_vocab_size, config.vocab_size
-                ).tolist(),
-            )
+        ids = restart.once(
+            folder / "vocabulary.json",
+            lambda: start.most_frequent_ids(
+                train_texts, config.draft_vocab_size, config.vocab_size
+            ).tolist(),
         )
-        network = start.initial_network(config, source, known, scale, settings.seed)
+        network = start.initial_network(config, source, torch.tensor(ids), scale, settings.seed)
     else:
-        network = old
+        network = initial
         with torch.no_grad():
             network.fc.weight /= scale
     network.train()
     embedding = source.tensor(EMBEDDING).float()
     unembed = embedding if HEAD not in source.names() else source.tensor(HEAD).float()
     target_scores = teacher(backend, network, unembed)
-    passes = Passes(store, settings.batch, settings.seed, cut=2)
+    passes = Passes(store, settings.batch, settings.seed, num_end_tokens=2)
     batches = Batches(passes, embedding, scale)
     info: dict[str, Any] = {
         "schema_version": 1,
@@ -161,57 +159,57 @@ def train(
         "fingerprint": key[0],
         "settings": asdict(settings),
         "parameters": sum(p.numel() for p in network.parameters()),
-        "texts": [path.name for path in given],
+        "texts": [path.name for path in text_paths],
     }
 
     def measure_groups() -> dict[str, Any]:
         network.eval()
-        found = {g: measure(network, batches, backend, g, settings.depth) for g in store.groups()}
+        by_group = {
+            group: measure(network, batches, backend, group, settings.depth)
+            for group in store.held_out_groups()
+        }
         network.train()
-        for group, figures in found.items():
+        for group, figures in by_group.items():
             tell(f"{group}: {json.dumps(figures)}")
-        return found
+        return by_group
 
     def write(step: int) -> None:
-        learnt = store.numbers()
-        info["tokens"] = sum(len(store.texts[i].ids) for i in learnt)
+        info["tokens"] = sum(len(store.texts[i].ids) for i in store.numbers())
         info["steps"], info["figures"] = step, measure_groups()
         checkpoint.write(output, network, torch.bfloat16, info, scale)
 
-    restart.keep(folder, fixed)
-    schedule = _schedule(settings, batches)
+    restart.save(folder, identity)
+    schedule = _schedule(settings, passes)
     info["before"] = restart.once(folder / "before.json", measure_groups)
-    found = fit(
+    result = fit(
         network,
-        _objective(network, target_scores, batches, settings, report, read, write),
+        _objective(network, target_scores, batches, settings, report, add_texts, write),
         schedule,
         folder,
         settings.seed,
         "eagle3",
         stop_after=stop_after,
-        optimisers=_adamw,
+        build_optimisers=_adamw,
         console=Console(quiet=True),
     )
-    info["seconds"] = found["seconds"]
-    if found["steps"] == stop_after:
-        raise KeyboardInterrupt
+    info["seconds"] = result["seconds"]
     info["environment"] = machine.hardware(backend.device)
     info["curve"] = curve(folder / "eagle3.jsonl")
-    write(found["steps"])
+    write(result["steps"])
     shutil.rmtree(folder)
     return info
 
 
-def _schedule(settings: Eagle3Settings, batches: Batches) -> Schedule:
+def _schedule(settings: Eagle3Settings, passes: Passes) -> Schedule:
     phases = (Phase(1.0, 1, settings.batch),)
     rate = settings.learning_rate
     if settings.minutes is not None:
         return TimedSchedule(1, phases, other_rate=rate, seconds=60 * settings.minutes)
-    steps = settings.steps or max(1, round(settings.epochs * batches.passes.per_pass))
+    steps = settings.steps or max(1, round(settings.epochs * passes.batches_per_pass))
     return Schedule(steps, phases, other_rate=rate)
 
 
-class _Clipped(torch.optim.AdamW):
+class _ClippedAdamW(torch.optim.AdamW):
     """AdamW on gradients clipped to norm 1."""
 
     def step(self, closure: Any = None) -> Any:
@@ -221,7 +219,7 @@ class _Clipped(torch.optim.AdamW):
 
 def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
     rate = schedule.other_rate
-    return [_Clipped(model.parameters(), rate, (0.9, 0.95), weight_decay=0.01, fused=True)]
+    return [_ClippedAdamW(model.parameters(), rate, (0.9, 0.95), weight_decay=0.01, fused=True)]
 
 
 Teacher = Callable[[torch.Tensor], torch.Tensor]  # last hidden states [n, d] → scores [n, D]
@@ -239,44 +237,45 @@ def _objective(
     batches: Batches,
     settings: Eagle3Settings,
     report: Report,
-    read: Callable[[Callable[[int], bool]], None],
+    add_texts: Callable[[Callable[[int], bool]], None],
     write: Callable[[int], None],
 ) -> Objective:
-    measured = time.monotonic()
+    last_write = time.monotonic()
 
-    def objective(now: TrainingStep) -> Losses:
-        nonlocal measured
-        if settings.watch and now.number % settings.watch == 0:
-            read(lambda tokens: tokens < _WATCH_TOKENS)
-        if time.monotonic() - measured > 60 * settings.measure:
-            write(now.number)
-            measured = time.monotonic()
-        batch = batches.read(batches.passes.texts_of(now.number))
-        depth = 1 + int(torch.randint(settings.depth, (), generator=now.generator))
-        losses = step_losses(network, target, batch, depth)
-        loss = torch.stack([settings.decay**j * step for j, step in enumerate(losses)]).sum()
-        parts = {f"loss@{j}": step.detach() for j, step in enumerate(losses)}
-        if now.number % _REPORT_EVERY == 0:
-            numbers = " ".join(f"{float(step):.3f}" for step in parts.values())
-            stage = f"step {now.number}, {len(batches.store.texts)} texts, losses {numbers}"
-            report(stage, _TRAINING_FROM + (1 - _TRAINING_FROM) * now.done)
-        return loss, parts
+    def objective(step: TrainingStep) -> Losses:
+        nonlocal last_write
+        if settings.watch and step.number % settings.watch == 0:
+            add_texts(lambda tokens: tokens < _WATCH_TOKENS)
+        if time.monotonic() - last_write > 60 * settings.measure:
+            write(step.number)
+            last_write = time.monotonic()
+        batch = batches.read(batches.passes.texts_of(step.number))
+        depth = 1 + int(torch.randint(settings.depth, (), generator=step.generator))
+        losses = draft_losses(network, target, batch, depth)
+        total = torch.stack([settings.decay**j * loss for j, loss in enumerate(losses)]).sum()
+        parts = {f"loss@{j}": loss.detach() for j, loss in enumerate(losses)}
+        if step.number % _REPORT_EVERY == 0:
+            numbers = " ".join(f"{float(loss):.3f}" for loss in parts.values())
+            stage = f"step {step.number}, {len(batches.store.texts)} texts, losses {numbers}"
+            report(stage, _TRAINING_START + (1 - _TRAINING_START) * step.progress)
+        return total, parts
 
     return objective
 
 
-def step_losses(
+def draft_losses(
     network: Eagle3Network, target: Teacher, batch: FeatureBatch, depth: int
 ) -> list[torch.Tensor]:
-    """Return the loss of each step, a mean over its places."""
+    """Return the loss of each step of a draft, a mean over its rows."""
     with torch.no_grad():
-        wanted = batch.counts.flatten() & network.t2d[batch.following.flatten()]
-        probs = target(batch.last.flatten(0, 1)[wanted]).softmax(-1)
-        where = torch.zeros(len(wanted), dtype=torch.int64)
-        where[wanted] = torch.arange(len(probs))
+        counts = batch.counts.flatten() & network.t2d[batch.targets.flatten()]
+        probs = target(batch.last.flatten(0, 1)[counts]).softmax(-1)
+        index_of_row = torch.zeros(len(counts), dtype=torch.int64)
+        index_of_row[counts] = torch.arange(len(probs))
     losses = []
     for rows, scores in unroll(network, batch.features, batch.embedded, batch.counts, depth):
-        kept = wanted[rows]
-        logs = F.log_softmax(scores[kept], -1)
-        losses.append(-(probs[where[rows[kept]]] * logs).sum() / kept.sum().clamp(min=1))
+        mask = counts[rows]
+        log_q = F.log_softmax(scores[mask], -1)
+        p = probs[index_of_row[rows[mask]]]
+        losses.append(-(p * log_q).sum() / mask.sum().clamp(min=1))
     return losses

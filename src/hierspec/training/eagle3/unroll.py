@@ -1,9 +1,9 @@
 """Training-time test: the network unrolled over its own outputs [Li et al. 2025, §3.2].
 
 In step 0 every row reads the target's features. In step j a row reads the output of step j − 1 at
-the row before, as it will in the j-th step of a draft, and attends to what it would find in its
-cache then: step-0 keys up to j rows back, then one key of each later step. All rows are unrolled
-side by side, teacher-forced by the text.
+the row before, as in the j-th step of a draft, and attends to what the cache holds then: keys of
+step 0 up to j rows back, and one key of each later step. All rows are unrolled side by side,
+teacher-forced by the text.
 
 Shapes: B texts of T rows (padded), d hidden, H query and K key/value heads of S dimensions.
 """
@@ -22,11 +22,11 @@ from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.lean.shape import rotations
 
 
-class Step(NamedTuple):
+class UnrolledStep(NamedTuple):
     """One step of all rows that take part in it.
 
     Attributes:
-        rows: their places among the B · T rows, ascending.
+        rows: their indices among the B · T rows, ascending.
         scores: over the draft vocabulary, [rows, D].
     """
 
@@ -36,33 +36,34 @@ class Step(NamedTuple):
 
 def unroll(
     network: Eagle3Network, features: Tensor, embedded: Tensor, counts: Tensor, depth: int
-) -> Iterator[Step]:
+) -> Iterator[UnrolledStep]:
     """Yield steps 0 … depth − 1.
 
     Args:
         features: of the target at tokens x_0 … x_{T-1}, [B, T, 3 d].
         embedded: embeddings of x_1 … x_T, [B, T, d].
-        counts: rows whose next token but one is to be predicted, bool [B, T].
+        counts: which rows t are to predict x_{t+2}, bool [B, T].
     """
     batch, length, _ = embedded.shape
-    turns = rotations(network.config.llama, length)[:, None]
-    cos, sin = turns.real, turns.imag  # [T, 1, S / 2] of every place
+    angles = rotations(network.config.llama, length)[:, None]
+    cos, sin = angles.real, angles.imag  # [T, 1, S / 2] of every position
     hidden = network.fc(features)  # [B, T, d]
     q, k, v = network.qkv(embedded, hidden)
     first = (_rotate(k, cos, sin), v)
     later: list[tuple[Tensor, Tensor]] = []
     rows = counts.flatten().nonzero().squeeze(1)
-    place = torch.arange(length).repeat(batch)  # of a row in its text
+    position = torch.arange(length).repeat(batch)  # of a row in its text
     attended = _attend(_rotate(q, cos, sin), first, later)
     hidden = hidden.flatten(0, 1)[rows]
     for step in range(depth):
         output = network.output(hidden, attended.flatten(0, 1)[rows])
-        yield Step(rows, network.scores(output))
+        yield UnrolledStep(rows, network.scores(output))
         if step + 1 == depth:
             return
         # Rows go on if the next row of the same text counts as well.
-        going = (place[rows] + 1 < length) & counts.flatten()[(rows + 1).clamp(max=len(place) - 1)]
-        rows, hidden = rows[going] + 1, output[going]
+        next_counts = counts.flatten()[(rows + 1).clamp(max=len(position) - 1)]
+        goes_on = (position[rows] + 1 < length) & next_counts
+        rows, hidden = rows[goes_on] + 1, output[goes_on]
         q, k, v = network.qkv(embedded.flatten(0, 1)[rows], hidden)
         q, k, v = (_spread(x, rows, batch, length) for x in (q, k, v))
         # Relative to the new rows, keys and values of earlier steps are one row further back.
@@ -82,9 +83,9 @@ def _attend(q: Tensor, first: tuple[Tensor, Tensor], later: list[tuple[Tensor, T
     queries = q.transpose(1, 2) * q.shape[-1] ** -0.5  # [B, H, T, S]
     length = q.shape[1]
     scores = queries @ keys.transpose(2, 3) + _mask(length, len(later))
-    more = [x.transpose(1, 2).repeat_interleave(groups, 1) for x, _ in later]
-    own = [(queries * x).sum(-1, keepdim=True) for x in more]
-    weights = torch.cat([scores, *own], -1).softmax(-1)
+    later_keys = [k.transpose(1, 2).repeat_interleave(groups, 1) for k, _ in later]
+    later_scores = [(queries * k).sum(-1, keepdim=True) for k in later_keys]
+    weights = torch.cat([scores, *later_scores], -1).softmax(-1)
     out = weights[..., :length] @ values
     for i, (_, v) in enumerate(later):
         out = out + weights[..., length + i, None] * v.transpose(1, 2).repeat_interleave(groups, 1)
@@ -92,8 +93,8 @@ def _attend(q: Tensor, first: tuple[Tensor, Tensor], later: list[tuple[Tensor, T
 
 
 @lru_cache(maxsize=64)
-def _mask(length: int, behind: int) -> Tensor:
-    return torch.full((length, length), float("-inf")).triu(1 - behind)
+def _mask(length: int, lag: int) -> Tensor:
+    return torch.full((length, length), float("-inf")).triu(1 - lag)
 
 
 def _spread(x: Tensor, rows: Tensor, batch: int, length: int) -> Tensor:

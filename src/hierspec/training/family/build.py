@@ -1,7 +1,7 @@
-"""Building the whole zoo: tokenizer, trunk, students, n-gram table, calibration, model card.
+"""Build the whole zoo: tokenizer, trunk, students, n-gram table, calibration, model card.
 
-Every stage is skipped if its result is there already, and the trainings continue from their last
-checkpoint, so the command can be killed and given again. All randomness comes from the seed.
+Trainings continue from their last checkpoint, and what else takes long is kept beside it, so the
+command can be killed and given again. All randomness comes from the seed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .corpus import (
     training_stream,
 )
 from .evaluate import calibrate, evaluate, load_llama
-from .export import export, model_card
+from .export import model_card, write_checkpoint
 from .model import SHAPES, Llama, Shape, continue_rows
 
 SAMPLE_PROMPT = 'def read_config(path, default=None):\n    """Read the settings from a file."""\n'
@@ -94,7 +94,7 @@ def train(
     stop_after: int | None = None,
     notes: str = "",
 ) -> dict[str, Any]:
-    """Build the zoo in ``out_dir``; returns what ``metrics.json`` holds.
+    """Build the zoo in ``out_dir``; return what ``metrics.json`` holds.
 
     Args:
         checkpoints: where the trainings keep their state; default ``out_dir/.training``.
@@ -117,31 +117,29 @@ def train(
     work = Path(checkpoints) if checkpoints else out / ".training"
     if not resume:
         shutil.rmtree(work, ignore_errors=True)
-    asked = {"seed": seed, "quick": quick}
-    restart.check(work, asked, "--no-resume")
-    restart.keep(work, asked)
+    identity = {"seed": seed, "quick": quick}
+    restart.check(work, identity, "--no-resume")
+    restart.save(work, identity)
     corpus = load_corpus(max_files=plan.max_files)
-    tokenizer = _tokenizer(corpus, plan, out, work)
+    tokenizer = _build_tokenizer(corpus, plan, out, work)
     stream = training_stream(corpus, tokenizer, seed)
     shapes = dict(plan.shapes)
 
     model = objectives.build_trunk(seed, shapes["trunk"])
     objective = objectives.trunk_objective(model, stream, plan.compile)
     runs = {"trunk": fit(model, objective, plan.trunk, work, seed, "trunk", stop_after=stop_after)}
-    if stop_after is not None and stop_after < plan.trunk.steps:
-        return {"training": runs}
-    export(model, out / "trunk")
+    write_checkpoint(model, out / "trunk")
 
     teacher = model.bfloat16().requires_grad_(False)
-    own = objectives.own_text(teacher, stream, plan.own_text, work / "own.pt", seed)
+    own_text = objectives.write_own_text(teacher, stream, plan.own_text, work / "own.pt", seed)
     students = objectives.build_students(seed, shapes)
-    objective = objectives.distill_objective(teacher, students, stream, own, plan.compile)
+    objective = objectives.distill_objective(teacher, students, stream, own_text, plan.compile)
     runs["students"] = fit(students, objective, plan.students, work, seed, "students")
     for name, student in students.items():
         assert isinstance(student, Llama)
-        export(student, out / name)
+        write_checkpoint(student, out / name)
 
-    table = NgramModel.build(stream.pieces, plan.vocab_size, plan.max_order)
+    table = NgramModel.build(stream.documents, plan.vocab_size, plan.max_order)
     write_atomically(out / "ngram.safetensors", table.save, "the table")
     (out / "ngram.safetensors").chmod(0o644)  # safetensors writes files for the owner alone
     metrics = measure(out, corpus, tokenizer, plan, seed)
@@ -178,27 +176,27 @@ def measure(
             "vocab_size": tokenizer.get_vocab_size(),
             "characters_per_token": round(characters / len(held_out), 3),
         },
-        "models": {name: _size(out / name, dict(plan.shapes)[name]) for name in sources}
+        "models": {name: _model_size(out / name, dict(plan.shapes)[name]) for name in sources}
         | {"ngram": _table_size(out / "ngram.safetensors", table)},
         "windows": f"{len(windows)} windows of {windows.shape[1] - 1} tokens, in bfloat16",
         "evaluation": result,
         "sample": _sample(out, tokenizer, plan, seed),
-        "hardware": hardware(),
+        "hardware": describe_processor(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
 
 
-def hardware() -> str:
+def describe_processor() -> str:
     """Return the class of this machine, without naming it."""
     capability = torch.backends.cpu.get_cpu_capability()
     return f"{os.cpu_count()} CPU cores, {platform.machine()}, {capability}, no accelerator used"
 
 
-def _tokenizer(corpus: Corpus, plan: FamilyPlan, out: Path, work: Path) -> Tokenizer:
+def _build_tokenizer(corpus: Corpus, plan: FamilyPlan, out: Path, work: Path) -> Tokenizer:
     """Train the tokenizer once, keep it with the checkpoints and copy it beside the models."""
     folder = work / "tokenizer"
     if not (folder / "tokenizer_config.json").is_file():
-        # A third of the tests: they have names of their own, but must not dominate the merges.
+        # Tests have names of their own, but must not dominate the merges: a third of them.
         tests = [d.text for d in corpus.train if d.is_test][::3]
         library = [d.text for d in corpus.train if not d.is_test]
         save_tokenizer(train_tokenizer(library + tests, plan.vocab_size), folder)
@@ -217,7 +215,7 @@ def _sample(out: Path, tokenizer: Tokenizer, plan: FamilyPlan, seed: int) -> dic
     return {"temperature": 0.6, "text": tokenizer.decode(tokens[0].tolist())}
 
 
-def _size(folder: Path, shape: Shape) -> dict[str, Any]:
+def _model_size(folder: Path, shape: Shape) -> dict[str, Any]:
     files = [file.stat().st_size for file in folder.glob("*.safetensors")]
     parameters = sum(p.numel() for p in Llama(shape).parameters())
     sizes = {"layers": shape.layers, "hidden": shape.hidden, "parameters": parameters}

@@ -36,7 +36,7 @@ EXCLUDED = (
     "config-*",  # build settings of this machine
     "_sysconfigdata*",
     "__phello__*",
-    "encodings/*",  # mostly tables; the few real modules are not worth telling apart
+    "encodings/*",  # mostly tables
     "pydoc_data/*",
     "lib2to3/tests/data/*",
     "lib2to3/pgen2/*.pickle",
@@ -106,8 +106,7 @@ def load_corpus(max_files: int | None = None) -> Corpus:
     """Load all documents of this interpreter's standard library."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
-    found = (read_document(root, path) for path in paths[:max_files])
-    documents = [document for document in found if document is not None]
+    documents = [d for path in paths[:max_files] if (d := read_document(root, path)) is not None]
     return Corpus(
         train=tuple(d for d in documents if not d.held_out),
         held_out=tuple(d for d in documents if d.held_out),
@@ -118,8 +117,8 @@ def load_corpus(max_files: int | None = None) -> Corpus:
 def functions_with_docstrings(document: Document) -> list[str]:
     """Return functions of a file as texts of their own: ``def f(...):``, docstring, body.
 
-    Prompts for code completion often are just this, so the models also learn from texts that start
-    at a ``def``. Methods are left out: they make no sense without their class.
+    Prompts for code completion often begin like this, so the models also learn from texts that
+    start at a ``def``. Methods are left out: they make no sense without their class.
     """
     try:
         tree = ast.parse(document.text)
@@ -188,7 +187,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 LIBRARY_COPIES = 3  # of each library file in a pass, for one of each test
 
 
-def encode(tokenizer: Tokenizer, texts: list[str]) -> list[torch.Tensor]:
+def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> list[torch.Tensor]:
     """Return an int16 tensor per text (ids < 4096), each beginning with the end-of-text mark."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     rows = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -197,14 +196,14 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> list[torch.Tensor]:
 
 def held_out_tokens(corpus: Corpus, tokenizer: Tokenizer) -> torch.Tensor:
     """Return all held-out text in one row of ids, int64."""
-    return torch.cat(encode(tokenizer, [d.text for d in corpus.held_out])).long()
+    return torch.cat(encode_texts(tokenizer, [d.text for d in corpus.held_out])).long()
 
 
 def training_stream(corpus: Corpus, tokenizer: Tokenizer, seed: int) -> Stream:
-    """Repeat library files thrice; add tests once, and documented functions on their own."""
+    """Return library files three times, tests once, and documented functions on their own."""
     library = [d for d in corpus.train if not d.is_test]
     tests = [d.text for d in corpus.train if d.is_test]
     functions = [text for d in library for text in functions_with_docstrings(d)]
-    pieces = LIBRARY_COPIES * encode(tokenizer, [d.text for d in library])
-    pieces += encode(tokenizer, tests) + encode(tokenizer, functions)
-    return Stream(pieces, seed)
+    documents = LIBRARY_COPIES * encode_texts(tokenizer, [d.text for d in library])
+    documents += encode_texts(tokenizer, tests) + encode_texts(tokenizer, functions)
+    return Stream(documents, seed)

@@ -1,4 +1,4 @@
-"""How well the zoo's models draft for each other: held-out loss, acceptance, argmax agreement.
+"""Measure how well the zoo's models draft for each other: held-out loss, acceptance, agreement.
 
 Acceptance is 1 − TV of two next-token distributions; at temperature 0 it is the share of equal
 argmaxes. All figures are means over the same held-out windows, every position of them.
@@ -33,7 +33,7 @@ CALIBRATE_EPS, CALIBRATE_ACCEPTANCE = 0.1, 0.96
 
 
 def load_llama(source: WeightSource, dtype: torch.dtype = torch.bfloat16) -> Llama:
-    """Load a zoo model in the form used for training, which shows its early exits."""
+    """Load a zoo model in the form used for training, which gives access to its early exits."""
     config = source.config
     shape = Shape(
         config.hidden_size,
@@ -59,8 +59,8 @@ def scorer(name: str, model: Llama, exits: tuple[int, ...] = ()) -> Scorer:
 
     def score(ids: torch.Tensor) -> dict[str, torch.Tensor]:
         states = model(ids[None], exits)
-        found = (model.logits(state)[0].float() for state in states)
-        return dict(zip(names, found, strict=True))
+        scores = (model.logits(state)[0].float() for state in states)
+        return dict(zip(names, scores, strict=True))
 
     return score
 
@@ -75,12 +75,12 @@ def ngram_scorer(table: NgramModel) -> Scorer:
     return score
 
 
-def acceptance(p: torch.Tensor, q: torch.Tensor) -> float:
+def mean_acceptance(p: torch.Tensor, q: torch.Tensor) -> float:
     """Return 1 − TV of distributions [T, V], mean over rows."""
     return float(torch.minimum(p, q).sum(-1).mean())
 
 
-def compare(scorers: list[Scorer], windows: torch.Tensor) -> dict[str, Any]:
+def compare_models(scorers: list[Scorer], windows: torch.Tensor) -> dict[str, Any]:
     """Measure losses and, per temperature, the matrix of acceptances between all models."""
     losses: dict[str, float] = {}
     sums: dict[float, torch.Tensor] = {}
@@ -108,12 +108,12 @@ def _acceptances(scores: list[torch.Tensor], temperature: float) -> torch.Tensor
     distributions = [(rows / temperature).softmax(-1) for rows in scores]
     out = torch.eye(len(scores))
     for i, j in itertools.combinations(range(len(scores)), 2):
-        out[i, j] = out[j, i] = acceptance(distributions[i], distributions[j])
+        out[i, j] = out[j, i] = mean_acceptance(distributions[i], distributions[j])
     return out
 
 
 def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor) -> None:
-    """Find the noise scale that makes α(trunk, large) .96 at eps = .1; write it to ``folder``."""
+    """Find the noise scale that makes α(trunk, large) .96 at eps = .1; write it into ``folder``."""
     windows = HeldOutWindows(8, 256).cut(tokens)[:, :-1]
     model = load_llama(trunk)
     rms = torch.zeros(model.shape.layers)
@@ -124,15 +124,16 @@ def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor) -> None:
         rms[number] = x.float().pow(2).mean(-1).sqrt().mean()
     target = model.logits(model(windows)[-1]).float().softmax(-1)
     start = inflate(trunk, folder, CALIBRATE_EPS)
-    scale, found = 0.5, 0.0
+    scale = 0.5
     for _ in track(range(6), description="calibrating eps", transient=True):
-        measure = Calibration(scale, tuple(round(v, 4) for v in rms.tolist()))
-        large = load_llama(replace(start, calibration=measure))
-        found = acceptance(target, large.logits(large(windows)[-1]).float().softmax(-1))
-        if abs(found - CALIBRATE_ACCEPTANCE) < 0.001:
+        calibration = Calibration(scale, tuple(round(v, 4) for v in rms.tolist()))
+        large = load_llama(replace(start, calibration=calibration))
+        probs = large.logits(large(windows)[-1]).float().softmax(-1)
+        acceptance = mean_acceptance(target, probs)
+        if abs(acceptance - CALIBRATE_ACCEPTANCE) < 0.001:
             break
-        scale *= min(4.0, max(0.25, (1 - CALIBRATE_ACCEPTANCE) / max(1e-4, 1 - found)))
-    values = {"scale": round(measure.scale, 5), "residual_rms": measure.residual_rms}
+        scale *= min(4.0, max(0.25, (1 - CALIBRATE_ACCEPTANCE) / max(1e-4, 1 - acceptance)))
+    values = {"scale": round(calibration.scale, 5), "residual_rms": calibration.residual_rms}
     (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1) + "\n")
 
 
@@ -148,12 +149,12 @@ def evaluate(
         return scorer(name, load_llama(inflate(sources["trunk"], folder, eps)), exits)
 
     family = [ngram_scorer(table), *small, scorer("trunk", trunk, exits)]
-    big_exits = (4 * DEEPEN,) if 4 in exits else ()
-    big = large(EPS_OF_MATRIX, f"large eps={EPS_OF_MATRIX:g}", big_exits)
-    result = compare([*family, big], windows)
+    large_exits = (4 * DEEPEN,) if 4 in exits else ()
+    noisy = large(EPS_OF_MATRIX, f"large eps={EPS_OF_MATRIX:g}", large_exits)
+    result = compare_models([*family, noisy], windows)
     result["large"] = {}
     for eps in (0.0, *EPS_VALUES):
-        pair = compare([scorer("trunk", trunk), large(eps)], windows)
+        pair = compare_models([scorer("trunk", trunk), large(eps)], windows)
         result["large"][f"{eps:g}"] = {t: rows[0][1] for t, rows in pair["acceptance"].items()} | {
             "held_out_loss": pair["held_out_loss"]["large"]
         }

@@ -45,7 +45,7 @@ def llama_config(shape: Shape) -> dict[str, Any]:
     }
 
 
-def export(model: Llama, folder: Path) -> None:
+def write_checkpoint(model: Llama, folder: Path) -> None:
     """Write ``config.json`` and bfloat16 shards into ``folder``, replacing it as a whole."""
     write_folder(folder, model.state_dict(), llama_config(model.shape))
 
@@ -54,13 +54,13 @@ def write_folder(
     folder: Path,
     tensors: Mapping[str, torch.Tensor],
     config: Mapping[str, Any],
-    beside: Mapping[str, str] | None = None,
+    extra_files: Mapping[str, str] | None = None,
 ) -> None:
     """Write a checkpoint into ``folder``, replacing it as a whole.
 
     Args:
         tensors: by name; those of floating point are rounded to bfloat16.
-        beside: further files: their text by their name.
+        extra_files: their texts by their names.
     """
     fresh, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{end}") for end in ("new", "old"))
     shutil.rmtree(fresh, ignore_errors=True)
@@ -73,7 +73,7 @@ def write_folder(
     for file in fresh.iterdir():
         file.chmod(0o644)  # safetensors writes files for the owner alone
     (fresh / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    for name, text in (beside or {}).items():
+    for name, text in (extra_files or {}).items():
         (fresh / name).write_text(text, encoding="utf-8")
     if folder.exists():
         folder.rename(old)
@@ -81,15 +81,15 @@ def write_folder(
     shutil.rmtree(old, ignore_errors=True)
 
 
-def model_card(of: str, values: dict[str, Any]) -> str:
+def model_card(folder: str, values: dict[str, Any]) -> str:
     """Render a whole model card as Markdown.
 
     Args:
-        of: ``family`` or ``smollm2``, the folder of its template.
+        folder: of the template, ``family`` or ``smollm2``.
         values: what the report beside the card holds.
     """
     templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parents[1] / of),
+        loader=FileSystemLoader(Path(__file__).parents[1] / folder),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,

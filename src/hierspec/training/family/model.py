@@ -1,9 +1,8 @@
 """A compact Llama for training, with early exits.
 
 Parameters carry Hugging Face's names, so a checkpoint is this module's ``state_dict``. Weights
-are kept in float32 and used in ``dtype``; the loss is float32.
-
-Text that a model writes itself: many rows at once, with a key-value cache.
+are kept in float32 and used in ``dtype``; the loss is float32. :func:`continue_rows` lets a model
+write text, many rows at once, with a key-value cache.
 """
 
 from __future__ import annotations
@@ -49,25 +48,27 @@ class _Norm(nn.Module):
 
 
 class _Linear(nn.Module):
-    """A weight only: the layer decides how weights are put together."""
+    """A weight without a ``forward``: the layer decides how weights are combined."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
 
 
-def rope_tables(length: int, head: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine, each [length, head]; the second half repeats the first."""
-    rates = ROPE_THETA ** (-torch.arange(0, head, 2, dtype=torch.float32) / head)
+def rope_tables(
+    length: int, head_dim: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cosine and sine, each [length, head_dim]; the second half repeats the first."""
+    rates = ROPE_THETA ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), rates).repeat(1, 2)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Apply RoPE to x [..., length, head]."""
+    """Apply RoPE to x [..., length, head_dim]."""
     half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
-    return x * cos + turned * sin
+    rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cos + rotated * sin
 
 
 class Cache:
@@ -80,7 +81,7 @@ class Cache:
     def extend(
         self, layer: nn.Module, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append a layer's [rows, heads, width, head] tensors; views of all so far."""
+        """Append a layer's [rows, heads, width, head_dim] tensors; return views of all so far."""
         if layer not in self._stored:
             size = (*key.shape[:2], self.capacity, key.shape[3])
             self._stored[layer] = key.new_empty(size), key.new_empty(size)
@@ -108,10 +109,10 @@ class _Attention(nn.Module):
         query, key = rotate(query, *rope), rotate(key, *rope)
         if cache is not None:
             key, value = cache.extend(self, key, value)
-        causal = width > 1  # several tokens only come first; a single one attends to all before it
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
-        mixed = mixed.transpose(1, 2).reshape(rows, width, hidden)
-        return F.linear(mixed, self.o_proj.weight.to(x.dtype))
+        # Several tokens at once are always the first ones; a single one attends to all before it.
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=width > 1)
+        attended = attended.transpose(1, 2).reshape(rows, width, hidden)
+        return F.linear(attended, self.o_proj.weight.to(x.dtype))
 
 
 class _MLP(nn.Module):
@@ -158,13 +159,12 @@ class Llama(nn.Module):
         super().__init__()
         self.shape, self.dtype = shape, dtype
         self.model = _Body(shape)
-        head = shape.hidden // shape.heads
-        cos, sin = rope_tables(shape.max_length, head, dtype)
+        cos, sin = rope_tables(shape.max_length, shape.hidden // shape.heads, dtype)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw small normal weights; what writes into the residual stream starts at zero."""
+        """Draw small normal weights; matrices that write to the residual stream start at zero."""
         for name, parameter in self.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(parameter)
@@ -177,7 +177,7 @@ class Llama(nn.Module):
     ) -> list[torch.Tensor]:
         """Return normed hidden states [rows, width, hidden] after ``exits`` and the last layer.
 
-        With a ``cache``, ``tokens`` come after what it holds: a prompt first, then one at a time.
+        With a ``cache``, ``tokens`` follow those in it: a prompt first, then one token at a time.
         """
         start = cache.length if cache is not None else 0
         end = start + tokens.shape[1]
@@ -214,13 +214,13 @@ def continue_rows(
     A temperature of 0 takes the likeliest token.
     """
     cache = Cache(length)
-    tokens, fed = prompts, prompts
+    tokens, new_tokens = prompts, prompts
     greedy = temperatures == 0
     divisor = torch.where(greedy, 1.0, temperatures)[:, None]
     while tokens.shape[1] < length:
-        state = model(fed, cache=cache)[-1][:, -1]
+        state = model(new_tokens, cache=cache)[-1][:, -1]
         scores = model.logits(state).float() / divisor
-        drawn = torch.multinomial(scores.softmax(-1), 1, generator=generator)
-        fed = torch.where(greedy[:, None], scores.argmax(-1, keepdim=True), drawn)
-        tokens = torch.cat((tokens, fed), dim=1)
+        samples = torch.multinomial(scores.softmax(-1), 1, generator=generator)
+        new_tokens = torch.where(greedy[:, None], scores.argmax(-1, keepdim=True), samples)
+        tokens = torch.cat((tokens, new_tokens), dim=1)
     return tokens

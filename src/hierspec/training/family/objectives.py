@@ -2,11 +2,10 @@
 
 The trunk has next-token loss at the last exit and at one random early exit per step.
 
-The acceptance of a draft is 1 − TV(trunk, draft) on the text met while decoding. That text is the
-trunk's own, at the temperatures users choose; so part of the students' batches is text the trunk
-wrote. Their loss starts as a KL divergence, which is easier to optimise, and becomes the total
-variation itself. All students share each forward pass of the trunk, the most expensive part
-of a step.
+The acceptance of a draft is 1 − TV(trunk, draft) on the text met while decoding. The trunk writes
+that text, at the temperatures users choose, so it also wrote a part of the students' batches. Their
+loss starts as a KL divergence, which is easier to optimise, and becomes the total variation itself.
+All students share each forward pass of the trunk, the most expensive part of a step.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rich.progress import track
 from torch import nn
 from torch.nn import functional as F
 
-from hierspec.training.fit import Losses, Objective, Phase, Schedule, TrainingStep, compiled
+from hierspec.training.fit import Losses, Objective, Phase, Schedule, TrainingStep, compile_if
 from hierspec.training.losses import distances, kl_then_tv, soft_cross_entropy
 from hierspec.training.windows import Stream
 from hierspec.utils.files import write_atomically
@@ -57,7 +56,7 @@ def build_trunk(seed: int, shape: Shape = SHAPES["trunk"]) -> Llama:
 
 
 def trunk_objective(model: Llama, stream: Stream, compile: bool = True) -> Objective:
-    """Return the loss of a step, as :func:`hierspec.training.fit.fit` wants it."""
+    """Return the loss of a step, for :func:`hierspec.training.fit.fit`."""
     exits = tuple(number for number in EXITS if number < model.shape.layers)
 
     def both_losses(
@@ -72,12 +71,12 @@ def trunk_objective(model: Llama, stream: Stream, compile: bool = True) -> Objec
             return loss, soft_cross_entropy(scores.detach(), early_scores)
         return loss, F.cross_entropy(early_scores.float(), targets.flatten())
 
-    losses = compiled(both_losses, compile)
+    losses = compile_if(compile, both_losses)
 
-    def objective(now: TrainingStep) -> Losses:
-        inputs, targets = stream.batch(now.number, now.phase.rows, now.phase.width)
-        choice = torch.randint(len(exits), (1,), generator=now.generator)
-        distill = now.done >= EXIT_DISTILL_FROM
+    def objective(step: TrainingStep) -> Losses:
+        inputs, targets = stream.batch(step.number, step.phase.rows, step.phase.width)
+        choice = torch.randint(len(exits), (1,), generator=step.generator)
+        distill = step.progress >= EXIT_DISTILL_FROM
         loss, exit_loss = losses(inputs, targets, choice, distill)
         parts = {"loss": loss.detach(), f"exit{exits[int(choice)]}": exit_loss.detach()}
         return loss + EXIT_WEIGHT * exit_loss, parts
@@ -105,10 +104,10 @@ def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDic
     return students
 
 
-def own_text(
+def write_own_text(
     trunk: Llama, stream: Stream, plan: OwnTextPlan, path: Path, seed: int
 ) -> torch.Tensor:
-    """Return rows [N, length] that the trunk continued from training text; kept in ``path``."""
+    """Let the trunk continue training text, or read that from ``path``; return [N, length]."""
     if path.exists():
         return torch.load(path, weights_only=True).long()
     generator = torch.Generator().manual_seed(seed)
@@ -125,36 +124,40 @@ def own_text(
 
 
 def distill_objective(
-    trunk: Llama, students: nn.ModuleDict, stream: Stream, own: torch.Tensor, compile: bool = True
+    trunk: Llama,
+    students: nn.ModuleDict,
+    stream: Stream,
+    own_text: torch.Tensor,
+    compile: bool = True,
 ) -> Objective:
     """Return the summed loss of all students, on the same tokens and trunk scores."""
 
-    def teach(inputs: torch.Tensor) -> torch.Tensor:
+    def teacher_scores(inputs: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             return trunk.logits(trunk(inputs)[-1]).flatten(0, 1)
 
-    def learn(
+    def student_distances(
         student: Llama, inputs: torch.Tensor, scores: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return distances(scores, student.logits(student(inputs)[-1]).flatten(0, 1))
 
-    teaching, learning = compiled(teach, compile), compiled(learn, compile)
+    teach, learn = compile_if(compile, teacher_scores), compile_if(compile, student_distances)
 
-    def objective(now: TrainingStep) -> Losses:
-        rows, width = now.phase.rows, now.phase.width
-        written = torch.rand((), generator=now.generator) < OWN_SHARE and width <= own.shape[1]
-        if written:
-            chosen = torch.randint(len(own), (rows,), generator=now.generator)
-            start = int(torch.randint(own.shape[1] - width + 1, (), generator=now.generator))
-            inputs = own[chosen, start : start + width]
+    def objective(step: TrainingStep) -> Losses:
+        (rows, width), (num_own, own_width) = (step.phase.rows, step.phase.width), own_text.shape
+        use_own = torch.rand((), generator=step.generator) < OWN_SHARE and width <= own_width
+        if use_own:
+            chosen = torch.randint(num_own, (rows,), generator=step.generator)
+            start = int(torch.randint(own_width - width + 1, (), generator=step.generator))
+            inputs = own_text[chosen, start : start + width]
         else:
-            inputs, _ = stream.batch(now.number, rows, width)
-        scores = teaching(inputs)
+            inputs, _ = stream.batch(step.number, rows, width)
+        scores = teach(inputs)
         total, parts = torch.zeros(()), {}
         for name, student in students.items():
-            kl, tv = learning(student, inputs, scores)
-            total = total + kl_then_tv(kl, tv, now.done)
+            kl, tv = learn(student, inputs, scores)
+            total = total + kl_then_tv(kl, tv, step.progress)
             parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
-        return total, parts | {"own": torch.tensor(float(written))}
+        return total, parts | {"own": torch.tensor(float(use_own))}
 
     return objective

@@ -1,22 +1,20 @@
 """Train the head that predicts whether the target accepts a draft model's token (SpecDec++).
 
-As in Huang et al. (2024, §3.2–3.3): of a text of the target, a share of the tokens is exchanged for
-tokens drawn from the draft model at those places, and the draft model reads the mixture; the head
-learns, at the exchanged places alone, min(1, p/q) of the token drawn, by a cross-entropy in which
-rejections weigh more, since most tokens are kept. Both models stay as they are. A text is mixed
-several times, so that more of its places are learnt from than are exchanged at once.
+As in Huang et al. (2024, §3.2–3.3): in a text of the target, a share of the tokens is exchanged for
+tokens drawn from the draft model at those positions, and the draft model reads the mixture; the
+head learns, at the exchanged positions alone, min(1, p/q) of the token drawn, by a cross-entropy in
+which rejections weigh more, since most tokens are kept. Both models stay as they are. A text is
+mixed several times, to learn from more of its positions than are exchanged at once.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,16 +28,22 @@ from hierspec.lm.backend import Backend, Span
 from hierspec.profiling.settings import Report
 from hierspec.training import restart
 from hierspec.training.fit import Losses, TrainingStep, fit
-from hierspec.training.models import check_width, hidden_states, load_model, output_file
-from hierspec.utils import machine
-from hierspec.utils.files import check_writable, json_digest, write_atomically
+from hierspec.training.models import (
+    check_width,
+    hidden_states,
+    load_model,
+    output_file,
+    write_report,
+)
+from hierspec.utils.files import check_writable, json_digest
 from hierspec.zoo import fingerprint
 
-from .data import choose, from_files
+from .data import choose_texts, from_files
 from .settings import TrainingSettings
 from .states import Piece
 
-_CHOSEN, _READ, _TRAINED = 0.1, 0.7, 0.98  # shares of all work, roughly
+# Shares of all work, roughly, that are done at the end of each stage.
+_TEXTS_END, _SAMPLES_END, _TRAINING_END = 0.1, 0.7, 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +75,15 @@ class AcceptanceSettings(TrainingSettings):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Drawn tokens: the draft model's states after them, [N, d] bfloat16; min(1, p/q) [N]."""
+    """N tokens drawn from the draft model.
+
+    Attributes:
+        states: the draft model's hidden states after reading them, [N, d] bfloat16.
+        acceptance: the chance that the target keeps each, min(1, p/q), [N].
+    """
 
     states: torch.Tensor
-    kept: torch.Tensor
+    acceptance: torch.Tensor
 
 
 def train(
@@ -111,56 +120,51 @@ def train(
     if path.exists() and not overwrite:
         raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
     folder = path.with_name(f"{path.name}.training")
-    asked: dict[str, Any] = {"model": draft, "target": target, "dtype": dtype, **asdict(settings)}
+    identity = {"model": draft, "target": target, "dtype": dtype, **asdict(settings)}
     if not overwrite:
-        restart.check(folder, asked, "--overwrite")
+        restart.check(folder, identity, "--overwrite")
     check_writable(path, "the acceptance head", "give another -o")
-    given = from_files(texts)
+    file_texts = from_files(texts)
     report("loading the models", 0.0)
     p_model, tokenizer = load_model(target, dtype, device)
-    q_model, theirs = load_model(draft, dtype, device)
-    check_same_vocabulary(target, tokenizer, draft, theirs)
+    q_model, draft_tokenizer = load_model(draft, dtype, device)
+    check_same_vocabulary(target, tokenizer, draft, draft_tokenizer)
     check_width(settings.width, p_model, q_model)
-    restart.keep(folder, asked)
-    chosen = choose(
+    restart.save(folder, identity)
+    data = choose_texts(
         target,
         p_model,
         tokenizer,
         settings,
-        (given, ", ".join(file.name for file in texts)) if texts else None,
+        texts,
+        file_texts,
         folder,
-        lambda stage, share: report(stage, share * _CHOSEN),
+        lambda stage, share: report(stage, share * _TEXTS_END),
     )
-    read = [
-        samples(
-            q_model,
-            p_model,
-            pieces,
-            settings,
-            number,
-            lambda share, start=start, end=end: report(
-                "both models read", _CHOSEN + (start + share * (end - start)) * (_READ - _CHOSEN)
-            ),
-        )
-        for number, (pieces, start, end) in enumerate(
-            ((chosen.train, 0.0, 0.9), (chosen.held_out, 0.9, 1.0))
-        )
-    ]
-    learnt, measured = read
+
+    def read(pieces: Sequence[Piece], number: int, start: float, end: float) -> Samples:
+        def report_share(share: float) -> None:
+            share = start + share * (end - start)
+            report("both models read", _TEXTS_END + share * (_SAMPLES_END - _TEXTS_END))
+
+        return draw_samples(q_model, p_model, pieces, settings, number, report_share)
+
+    samples, held_out = read(data.train, 0, 0.0, 0.9), read(data.held_out, 1, 0.9, 1.0)
+    num_samples = len(samples.acceptance)
     head = AcceptanceHead(q_model.hidden_size, settings.depth).to(q_model.device)
     size = settings.rows * settings.width
-    schedule = settings.schedule(len(learnt.kept))
-    began = time.monotonic()
+    schedule = settings.schedule(num_samples)
+    start_time = time.monotonic()
 
-    def objective(now: TrainingStep) -> Losses:
-        share = _READ + now.done * (_TRAINED - _READ)
+    def objective(step: TrainingStep) -> Losses:
+        share = _SAMPLES_END + step.progress * (_TRAINING_END - _SAMPLES_END)
         report(f"training, {schedule.steps} steps", share)
-        rows = torch.randint(len(learnt.kept), (size,), generator=now.generator)
-        found = loss(head, learnt, rows, settings.rejection_weight)
-        return found, {"loss": found.detach()}
+        rows = torch.randint(num_samples, (size,), generator=step.generator)
+        value = loss(head, samples, rows, settings.rejection_weight)
+        return value, {"loss": value.detach()}
 
-    label = "acceptance-" + json_digest([asdict(settings), chosen.source["sha256"], draft, target])
-    found = fit(
+    label = "acceptance-" + json_digest([asdict(settings), data.source["sha256"], draft, target])
+    fit(
         head,
         objective,
         schedule,
@@ -168,13 +172,11 @@ def train(
         settings.seed,
         label,
         stop_after=stop_after,
-        optimisers=lambda model, plan: [
-            torch.optim.AdamW(model.parameters(), lr=plan.other_rate, weight_decay=0.01)
+        build_optimisers=lambda model, schedule: [
+            torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.01)
         ],
         console=Console(quiet=True),
     )
-    if found["steps"] < schedule.steps:
-        raise KeyboardInterrupt
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.copy_(parameter.bfloat16())  # as it is stored
@@ -188,21 +190,19 @@ def train(
         "parameters": sum(p.numel() for p in head.parameters()),
         "settings": asdict(settings),
         "steps": schedule.steps,
-        "samples": len(learnt.kept),
-        "seconds": round(time.monotonic() - began),
-        "texts": chosen.source,
-        "held_out": figures(head, measured, settings.rejection_weight),
+        "samples": num_samples,
+        "seconds": round(time.monotonic() - start_time),
+        "texts": data.source,
+        "held_out": measure(head, held_out, settings.rejection_weight),
     }
     files.write(path, head, info)
-    whole = {"schema_version": files.SCHEMA, **info}
-    whole["environment"] = machine.hardware(q_model.device)
-    write_atomically(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")
+    write_report(path, files.SCHEMA, info, q_model.device)
     shutil.rmtree(folder)
     return files.read(path)
 
 
 @torch.inference_mode()
-def samples(
+def draw_samples(
     q_model: Backend,
     p_model: Backend,
     pieces: Sequence[Piece],
@@ -210,58 +210,60 @@ def samples(
     number: int,
     report: Callable[[float], None],
 ) -> Samples:
-    """Draw tokens of the draft model at places of texts; return how likely each is kept.
+    """Draw tokens of the draft model at positions of texts, and compute how likely each is kept.
 
     Args:
-        number: tells apart the random numbers of several calls.
+        number: part of the seed, so that several calls draw different random numbers.
     """
     generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + number)
     states: list[torch.Tensor] = []
-    kept: list[torch.Tensor] = []
-    for done, piece in enumerate(pieces):
-        report(done / len(pieces))
+    acceptance: list[torch.Tensor] = []
+    for piece_number, piece in enumerate(pieces):
+        report(piece_number / len(pieces))
         ids = piece.ids.long()
-        places = piece.positions[piece.positions + 1 < len(ids)]
-        if not len(places):
+        positions = piece.positions[piece.positions + 1 < len(ids)]
+        if not len(positions):
             continue
-        p = p_model.head(_states(p_model, ids)[places]).softmax(-1)
-        q = q_model.head(_states(q_model, ids)[places]).softmax(-1)
+        p = p_model.head(_states(p_model, ids)[positions]).softmax(-1)
+        q = q_model.head(_states(q_model, ids)[positions]).softmax(-1)
         width = min(p.shape[1], q.shape[1])
         for _ in range(settings.passes):
-            drawn = torch.multinomial(q.cpu(), 1, generator=generator)
-            mine = q.cpu().gather(1, drawn).squeeze(1)
-            theirs = p[:, :width].cpu().gather(1, drawn.clamp(max=width - 1)).squeeze(1)
-            share = torch.where(drawn.squeeze(1) < width, theirs / mine, 0.0).clamp(max=1.0)
-            chosen = torch.rand(len(places), generator=generator) < settings.mixed
+            tokens = torch.multinomial(q.cpu(), 1, generator=generator)
+            q_x = q.cpu().gather(1, tokens).squeeze(1)
+            p_x = p[:, :width].cpu().gather(1, tokens.clamp(max=width - 1)).squeeze(1)
+            tokens = tokens.squeeze(1)
+            keep_probs = torch.where(tokens < width, p_x / q_x, 0.0).clamp(max=1.0)
+            exchanged = torch.rand(len(positions), generator=generator) < settings.mixed
+            token_positions = positions[exchanged] + 1
             mixture = ids.clone()
-            mixture[places[chosen] + 1] = drawn.squeeze(1)[chosen]
-            after = _states(q_model, mixture)[places[chosen] + 1]
-            states.append(after.cpu().bfloat16())
-            kept.append(share[chosen].float())
-    if not kept or not sum(map(len, kept)):
+            mixture[token_positions] = tokens[exchanged]
+            states.append(_states(q_model, mixture)[token_positions].cpu().bfloat16())
+            acceptance.append(keep_probs[exchanged].float())
+    if not sum(map(len, acceptance)):
         raise HierspecError("too little text: no token of it was exchanged; give more texts")
-    return Samples(torch.cat(states), torch.cat(kept))
+    return Samples(torch.cat(states), torch.cat(acceptance))
 
 
 def loss(
-    head: AcceptanceHead, found: Samples, rows: torch.Tensor, rejection_weight: float
+    head: AcceptanceHead, samples: Samples, rows: torch.Tensor, rejection_weight: float
 ) -> torch.Tensor:
     """Return the mean cross-entropy of rows, rejections weighted. [Huang et al. 2024, §3.3]"""
     device = head.out.weight.device
-    logits, kept = head(found.states[rows].to(device)), found.kept[rows].to(device)
-    accepted, rejected = F.logsigmoid(logits), F.logsigmoid(-logits)
-    return -(kept * accepted + rejection_weight * (1.0 - kept) * rejected).mean()
+    logits, kept = head(samples.states[rows].to(device)), samples.acceptance[rows].to(device)
+    log_kept, log_rejected = F.logsigmoid(logits), F.logsigmoid(-logits)
+    return -(kept * log_kept + rejection_weight * (1.0 - kept) * log_rejected).mean()
 
 
 @torch.no_grad()
-def figures(head: AcceptanceHead, found: Samples, rejection_weight: float) -> dict[str, float]:
+def measure(head: AcceptanceHead, samples: Samples, rejection_weight: float) -> dict[str, float]:
     """Measure a head: its loss and that of the best constant, means, and the AUC.
 
-    The AUC is the chance that of two tokens, one kept and one not, the kept one is predicted the
-    likelier; a token counts as kept by the share min(1, p/q), and as rejected by the rest.
+    The AUC is the chance that of two tokens, one kept and one not, the head gives the kept one the
+    higher probability; a token counts as kept by the share min(1, p/q), and as rejected by the
+    rest.
     """
-    rows, kept = torch.arange(len(found.kept)), found.kept.double()
-    predicted = head(found.states.to(head.out.weight.device)).sigmoid().cpu().double()
+    rows, kept = torch.arange(len(samples.acceptance)), samples.acceptance.double()
+    predicted = head(samples.states.to(head.out.weight.device)).sigmoid().cpu().double()
     mean = float(kept.mean())
     constant = mean / (mean + rejection_weight * (1.0 - mean))  # what minimises the loss
     entropy = -mean * math.log(constant) - rejection_weight * (1 - mean) * math.log1p(-constant)
@@ -272,7 +274,7 @@ def figures(head: AcceptanceHead, found: Samples, rejection_weight: float) -> di
         "samples": len(rows),
         "acceptance": round(mean, 4),
         "predicted": round(float(predicted.mean()), 4),
-        "loss": round(float(loss(head, found, rows, rejection_weight)), 4),
+        "loss": round(float(loss(head, samples, rows, rejection_weight)), 4),
         "constant_loss": round(entropy, 4),
         "auc": round(auc, 4),
     }
@@ -281,5 +283,5 @@ def figures(head: AcceptanceHead, found: Samples, rejection_weight: float) -> di
 def _states(backend: Backend, ids: torch.Tensor) -> torch.Tensor:
     """Return hidden states after the last layer, [n, d], for ids [n]."""
     spans = [Span(backend.new_cache(len(ids)), 0, len(ids))]
-    known = torch.where(ids < backend.vocab_size, ids, 0).to(backend.device)
-    return hidden_states(backend, known, spans)[-1]
+    ids = torch.where(ids < backend.vocab_size, ids, 0).to(backend.device)
+    return hidden_states(backend, ids, spans)[-1]

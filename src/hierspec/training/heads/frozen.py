@@ -46,39 +46,39 @@ class Frozen:
     def distances(self, heads: Heads, states: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return KL(last ‖ exit) in nats and TV(last, exit), means over the rows: [2, exits].
 
-        Scores are made a chunk of rows at a time, and once more for the gradients, so that memory
-        does not grow with rows × vocabulary.
+        Scores are computed a chunk of rows at a time, and once more for the gradients, so that
+        memory does not grow with rows × vocabulary.
         """
-        num = len(states[-1])
+        num_rows = len(states[-1])
         size = max(1, _CHUNK // self.backend.vocab_size)
         total = torch.zeros(2, len(self.exits), device=self.backend.device)
-        for start in range(0, num, size):
+        for start in range(0, num_rows, size):
             part = [h[start : start + size] for h in states]
-            if num <= size or not torch.is_grad_enabled():
+            if num_rows <= size or not torch.is_grad_enabled():
                 means = self._means(heads, *part)
             else:
                 means = checkpoint(
                     self._means, heads, *part, use_reentrant=False, preserve_rng_state=False
                 )
-            total = total + means * (len(part[-1]) / num)
+            total = total + means * (len(part[-1]) / num_rows)
         return total
 
     def _means(self, heads: Heads, *states: torch.Tensor) -> torch.Tensor:
         *early, last = states
         with torch.no_grad():
             teacher = heads.teacher(self.backend, last)
-        found = [
+        means = [
             torch.stack(distances(teacher, heads.scores(layer, self.backend, h)))
             for layer, h in zip(self.exits, early, strict=True)
         ]
-        return torch.stack(found, dim=1)
+        return torch.stack(means, dim=1)
 
     @torch.no_grad()
     def measure(self, heads: Heads, states: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return sums of :data:`FIGURES` over the rows of states [N, d]: [exits, 4] float64.
 
-        Acceptance is 1 − TV at temperature 1, agreement whether the argmaxes are equal; then KL in
-        nats, over the tokens that a head scores, and the mass the last layer gives to those.
+        Acceptance is 1 − TV at temperature 1, agreement 1 where the argmaxes are equal; then KL in
+        nats, over the tokens that a head scores, and the mass that the last layer gives to those.
         """
         size = max(1, _CHUNK // self.backend.vocab_size)
         total = torch.zeros(len(self.exits), len(FIGURES), dtype=torch.float64)
@@ -90,10 +90,10 @@ class Frozen:
             mass = p.sum(-1)
             for number, (layer, h) in enumerate(zip(self.exits, early, strict=True)):
                 log_q = heads.scores(layer, self.backend, h).log_softmax(-1)
-                chosen = log_q.argmax(-1)
-                chosen = chosen if heads.ids is None else heads.ids[chosen]
-                known = p / mass.unsqueeze(-1)
-                kl = (known * (known.clamp_min(1e-30).log() - log_q)).sum(-1)
-                found = (torch.minimum(p, log_q.exp()).sum(-1), chosen == best, kl, mass)
-                total[number] += torch.stack([x.double().sum().cpu() for x in found])
+                head_best = log_q.argmax(-1)
+                head_best = head_best if heads.ids is None else heads.ids[head_best]
+                scored_p = p / mass.unsqueeze(-1)
+                kl = (scored_p * (scored_p.clamp_min(1e-30).log() - log_q)).sum(-1)
+                figures = (torch.minimum(p, log_q.exp()).sum(-1), head_best == best, kl, mass)
+                total[number] += torch.stack([x.double().sum().cpu() for x in figures])
         return total

@@ -37,17 +37,17 @@ def initialise(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) ->
     best = frozen.distances(heads, validation)[0]
     chosen: list[torch.Tensor | None] = [None] * len(best)
     for ridge in _RIDGES:
-        found = [
+        matrices = [
             torch.linalg.solve(a + ridge * torch.eye(size, dtype=a.dtype), b).T
             for a, b in zip(own, cross, strict=True)
         ]
-        for number, matrix in enumerate(found):
-            _set(heads, frozen.exits[number], matrix)
+        for number, matrix in enumerate(matrices):
+            _set_weight(heads, frozen.exits[number], matrix)
         kl = frozen.distances(heads, validation)[0]
         for number in (kl < best).nonzero().flatten().tolist():
-            best[number], chosen[number] = kl[number], found[number]
+            best[number], chosen[number] = kl[number], matrices[number]
     for layer, matrix in zip(frozen.exits, chosen, strict=True):
-        _set(heads, layer, torch.zeros(size, size) if matrix is None else matrix)
+        _set_weight(heads, layer, torch.zeros(size, size) if matrix is None else matrix)
 
 
 def _products(kept: KeptStates, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,11 +63,11 @@ def _products(kept: KeptStates, rows: torch.Tensor) -> tuple[torch.Tensor, torch
     return own, cross
 
 
-def _sample(rows: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
-    return rows[torch.randperm(len(rows), generator=generator)[:most]]
+def _sample(rows: torch.Tensor, max_rows: int, generator: torch.Generator) -> torch.Tensor:
+    return rows[torch.randperm(len(rows), generator=generator)[:max_rows]]
 
 
-def _set(heads: Heads, layer: int, matrix: torch.Tensor) -> None:
+def _set_weight(heads: Heads, layer: int, matrix: torch.Tensor) -> None:
     head = heads[str(layer)]
     assert isinstance(head, Head)
     head.weight[: len(matrix)] = matrix.to(head.weight)

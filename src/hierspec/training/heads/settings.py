@@ -39,16 +39,16 @@ class TrainingSettings:
         phases = (Phase(1.0, self.rows, self.width),)
         return CosineSchedule(steps, phases, other_rate=self.learning_rate)
 
-    def _check(self, above: Sequence[str], whole: Sequence[str]) -> None:
-        """Refuse what is not above 0, and counts that are not at least 1.
+    def _check(self, positive: Sequence[str], counts: Sequence[str]) -> None:
+        """Refuse settings that are not above 0, and counts that are not at least 1.
 
         Raises:
             HierspecError: naming the setting.
         """
-        for name in above:
+        for name in positive:
             if not 0 < getattr(self, name) < math.inf:
                 raise HierspecError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in whole:
+        for name in counts:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise HierspecError(f"{name} must be at least 1, not {value}")

@@ -20,7 +20,7 @@ from hierspec.errors import HierspecError
 
 from .frozen import Frozen
 
-_BYTES = 2  # of a kept number, bfloat16
+_BYTES = 2  # of a bfloat16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Piece:
     domain: str = "text"
 
     @staticmethod
-    def whole(ids: torch.Tensor, domain: str = "text") -> Piece:
+    def from_ids(ids: torch.Tensor, domain: str = "text") -> Piece:
         """Return a text of which every position counts."""
         return Piece(ids.int(), torch.arange(len(ids)), domain)
 
@@ -48,10 +48,10 @@ class Piece:
 
 
 class KeptStates:
-    """Rows [E + 1, d] in bfloat16, one a position: E exits, then the last layer.
+    """A file of rows [E + 1, d] in bfloat16, one per position: E exits, then the last layer.
 
     Args:
-        name: of its two files in ``folder``; identifies the model and its exits.
+        name: of the file, and of its index, in ``folder``; identifies the model and its exits.
     """
 
     def __init__(self, folder: Path, name: str, frozen: Frozen) -> None:
@@ -78,11 +78,9 @@ class KeptStates:
         missing = {d: piece for piece in pieces if (d := piece.digest()) not in self._places}
         end, size = self._end(), _BYTES * self.shape[0] * self.shape[1]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch()
         try:
-            with self.path.open("r+b") as file, self.index.open("a", encoding="utf-8") as index:
+            with self.path.open("ab") as file, self.index.open("a", encoding="utf-8") as index:
                 file.truncate(end * size)  # what an interruption left behind
-                file.seek(end * size)
                 for number, (digest, piece) in enumerate(missing.items()):
                     report(number / len(missing))
                     states = self.frozen.states(piece.ids[None].long())
@@ -110,9 +108,9 @@ class KeptStates:
         if self._rows is None:
             shape = (self._end(), *self.shape)
             self._rows = np.memmap(self.path, np.int16, "r", shape=shape)
-        found = torch.from_numpy(self._rows[rows.numpy()]).view(torch.bfloat16)
+        states = torch.from_numpy(self._rows[rows.numpy()]).view(torch.bfloat16)
         backend = self.frozen.backend
-        return list(found.to(backend.device, backend.dtype).unbind(1))
+        return list(states.to(backend.device, backend.dtype).unbind(1))
 
     def _end(self) -> int:
         return max((first + count for first, count in self._places.values()), default=0)

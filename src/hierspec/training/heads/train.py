@@ -9,10 +9,10 @@ from all texts.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +36,21 @@ from hierspec.training.fit import (
     fit,
 )
 from hierspec.training.losses import kl_then_tv
-from hierspec.training.models import check_width, load_model, output_file
-from hierspec.utils import machine
-from hierspec.utils.files import check_writable, expand_user, json_digest, write_atomically
+from hierspec.training.models import check_width, load_model, output_file, write_report
+from hierspec.training.windows import slice_passes
+from hierspec.utils.files import check_writable, expand_user, json_digest
 from hierspec.zoo import fingerprint, registry
 
 from . import least_squares
-from .data import choose, from_files
+from .data import choose_texts, from_files
 from .frozen import FIGURES, Frozen
 from .settings import HeadsSettings
 from .states import KeptStates, Piece
 
-_CHOSEN, _KEPT, _BEFORE, _TRAINED = 0.1, 0.4, 0.45, 0.95  # shares of all work, roughly
+# Shares of all work, roughly, that are done at the end of each stage.
+_TEXTS_END, _STATES_END, _MEASURED_END, _TRAINING_END = 0.1, 0.4, 0.45, 0.95
 _MEASURED_ROWS = 512  # at once
-Measured = dict[str, dict[str, dict[str, float]]]  # by domain, exit, name
-ALL = ""  # key of the figures over all domains
+ALL = ""  # domain under which figures over all domains are listed
 
 
 def train(
@@ -70,7 +70,7 @@ def train(
     """Train heads and write them, with a JSON report of the same name beside them.
 
     An interrupted training leaves a folder ``OUTPUT.training``; the same call goes on from there
-    and ends with the same heads. With other settings it is refused, unless ``overwrite``.
+    and ends with the same heads. A call with other settings is refused, unless ``overwrite``.
 
     Args:
         model: directory, hub id or ``zoo:NAME``.
@@ -81,7 +81,7 @@ def train(
             default: inside ``OUTPUT.training``, deleted with it.
         start_from: heads of the same kind, exits and sizes to begin with. Full heads keep their
             vocabulary; others get that of the texts.
-        report: called with what is being done, and the share of it that is done.
+        report: called with the stage, and the share of all work that is done.
         stop_after: stop after so many steps, as if interrupted.
 
     Raises:
@@ -93,11 +93,17 @@ def train(
     if path.exists() and not overwrite:
         raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
     folder = path.with_name(f"{path.name}.training")
-    asked = _asked(model, dtype, settings)
+    directory = expand_user(model)
+    identity: dict[str, Any] = {
+        "model": str(directory.resolve()) if directory.is_dir() else model,
+        "dtype": dtype,
+        **asdict(settings),
+        "exits": sorted(set(settings.exits)),
+    }
     if not overwrite:
-        restart.check(folder, asked, "--overwrite")
+        restart.check(folder, identity, "--overwrite")
     check_writable(path, "the heads", "give another -o")
-    given = from_files(texts)
+    file_texts = from_files(texts)
     report("loading the model", 0.0)
     # Gradients pass through transformers' own modules alone.
     backend, tokenizer = load_model(model, dtype, device, "hf")
@@ -105,30 +111,32 @@ def train(
     _check_fit(settings, backend)
     initial = None if start_from is None else _read_start(start_from, settings)
     if not texts and not registry.is_shipped(model):  # the texts that the model writes are kept
-        restart.keep(folder, {key: asked[key] for key in ("model", "dtype", "seed")})
-    chosen = choose(
+        restart.save(folder, {key: identity[key] for key in ("model", "dtype", "seed")})
+    data = choose_texts(
         model,
         backend,
         tokenizer,
         settings,
-        (given, ", ".join(path.name for path in texts)) if texts else None,
+        texts,
+        file_texts,
         folder,
-        lambda stage, share: report(stage, share * _CHOSEN),
+        lambda stage, share: report(stage, share * _TEXTS_END),
     )
     weights = fingerprint.compute_if_local(model)
     start = None if initial is None else fingerprint.compute(str(initial.path))
-    asked |= {"texts": chosen.source["sha256"], "weights": weights, "start_from": start}
+    texts_hash = data.source["sha256"]
+    identity |= {"texts": texts_hash, "weights": weights, "start_from": start}
     if not overwrite:
-        restart.check(folder, asked, "--overwrite")
+        restart.check(folder, identity, "--overwrite")
     label = "heads-" + json_digest(
-        [asdict(settings), chosen.source["sha256"], weights, str(backend.dtype), start]
+        [asdict(settings), texts_hash, weights, str(backend.dtype), start]
     )
     exits = tuple(sorted(set(settings.exits)))
     vocabulary = (
         initial.vocabulary()
         if initial is not None and settings.kind == FULL
         else most_frequent(
-            [*chosen.train, *chosen.further], settings.vocabulary, backend.vocab_size
+            [*data.train, *data.beyond_limit], settings.vocabulary, backend.vocab_size
         )
     )
     inner = (settings.inner or 2 * backend.hidden_size) if settings.kind == MLP else 0
@@ -142,28 +150,26 @@ def train(
         frozen,
     )
     kept.compute(
-        [*chosen.train, *chosen.held_out],
-        lambda share: report("the model reads", _CHOSEN + share * (_KEPT - _CHOSEN)),
+        [*data.train, *data.held_out],
+        lambda share: report("the model reads", _TEXTS_END + share * (_STATES_END - _TEXTS_END)),
     )
 
-    def measured(stage: str, start: float, end: float) -> Measured:
-        return _measured(
-            heads,
-            kept,
-            chosen.held_out,
-            lambda share: report(stage, start + share * (end - start)),
-        )
+    def measure(stage: str, start: float, end: float) -> dict[str, Any]:
+        def report_share(share: float) -> None:
+            report(stage, start + share * (end - start))
+
+        return _measure_by_domain(heads, kept, data.held_out, report_share)
 
     before = restart.once(
-        folder / f"{label}.before.json", lambda: measured("measuring", _KEPT, _BEFORE)
+        folder / f"{label}.before.json", lambda: measure("measuring", _STATES_END, _MEASURED_END)
     )
-    rows = kept.rows_of(chosen.train)
+    rows = kept.rows_of(data.train)
     schedule = settings.schedule(len(rows))
     if initial is None and not (folder / f"{label}.pt").exists():
-        report("a first guess by least squares", _BEFORE)
+        report("a first guess by least squares", _MEASURED_END)
         least_squares.initialise(heads, kept, rows, settings.seed)
-    restart.keep(folder, asked)
-    found = fit(
+    restart.save(folder, identity)
+    result = fit(
         heads,
         _objective(kept, heads, rows, settings, schedule, report),
         schedule,
@@ -171,14 +177,12 @@ def train(
         settings.seed,
         label,
         stop_after=stop_after,
-        optimisers=_adamw,
+        build_optimisers=_adamw,
         console=Console(quiet=True),
     )
-    if found["steps"] < schedule.steps:
-        raise KeyboardInterrupt
-    stored = torch.bfloat16 if settings.kind == MLP else backend.dtype
-    heads.round_to(stored)
-    after = measured("measuring again", _TRAINED, 1.0)
+    stored_dtype = torch.bfloat16 if settings.kind == MLP else backend.dtype
+    heads.round_to(stored_dtype)
+    after = measure("measuring again", _TRAINING_END, 1.0)
     info = {
         "kind": settings.kind,
         "exits": list(exits),
@@ -190,31 +194,21 @@ def train(
         "input_size": heads.width,
         **({"inner_size": inner} if inner else {}),
         **({} if vocabulary is None else {"vocabulary_size": len(vocabulary)}),
-        "dtype": str(stored).removeprefix("torch."),
+        "dtype": str(stored_dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in heads.parameters()),
         "settings": {**asdict(settings), "exits": list(exits)},
-        "steps": found["steps"],
-        "seconds": found["seconds"],
-        "texts": chosen.source,
+        "steps": result["steps"],
+        "seconds": result["seconds"],
+        "texts": data.source,
         "before": before[ALL],
         "after": after[ALL],
         "domains": {domain: figures for domain, figures in after.items() if domain != ALL},
     }
-    files.write(path, heads, stored, info)
-    _write_report(path, info, folder / f"{label}.jsonl", backend)
+    files.write(path, heads, stored_dtype, info)
+    log = folder / f"{label}.jsonl"
+    write_report(path, files.SCHEMA, info, backend.device, curve=curve(log))
     shutil.rmtree(folder)
     return files.read(path)
-
-
-def _asked(model: str, dtype: str, settings: HeadsSettings) -> dict[str, Any]:
-    """Return the request that identifies a training before anything is loaded, for JSON."""
-    place = expand_user(model)
-    return {
-        "model": str(place.resolve()) if place.is_dir() else model,
-        "dtype": dtype,
-        **asdict(settings),
-        "exits": sorted(set(settings.exits)),
-    }
 
 
 def _check_fit(settings: HeadsSettings, backend: Any) -> None:
@@ -235,18 +229,17 @@ def _check_fit(settings: HeadsSettings, backend: Any) -> None:
 def most_frequent(
     pieces: Sequence[Piece], size: int | None, vocab_size: int
 ) -> torch.Tensor | None:
-    """Return ids [size] of the tokens that most often follow texts' positions, ascending.
+    """Return the ids [size] of the tokens that most often follow texts' positions, ascending.
 
-    Of equally frequent ones the lowest: merges of a BPE are numbered by how frequent they were.
+    Of equally frequent tokens the lowest ids are taken: a BPE numbers its merges by frequency.
     """
     if size is None:
         return None
     counts = torch.zeros(vocab_size, dtype=torch.int64)
     for piece in pieces:
-        after = piece.positions + 1
-        counts += torch.bincount(
-            piece.ids[after[after < len(piece.ids)]].long(), minlength=vocab_size
-        )
+        next_positions = piece.positions + 1
+        next_ids = piece.ids[next_positions[next_positions < len(piece.ids)]]
+        counts += torch.bincount(next_ids.long(), minlength=vocab_size)
     return counts.argsort(descending=True, stable=True)[:size].sort().values
 
 
@@ -258,8 +251,8 @@ def _read_start(path: Path, settings: HeadsSettings) -> files.HeadsFile:
     """
     file = files.read(path)
     size = file.info.get("vocabulary_size")
-    same = (settings.kind, tuple(sorted(set(settings.exits)))) == (file.kind, file.exits)
-    if not same or (settings.kind == FULL and settings.vocabulary != size):
+    same_form = (settings.kind, tuple(sorted(set(settings.exits)))) == (file.kind, file.exits)
+    if not same_form or (settings.kind == FULL and settings.vocabulary != size):
         raise HierspecError(
             f"{file.path} holds heads of kind {file.kind} after layers "
             f"{', '.join(map(str, file.exits))} that score {size or 'all'} tokens; to start from "
@@ -283,58 +276,47 @@ def _objective(
 ) -> Objective:
     """Return the sum over exits of their distances: each head's gradient is its own.
 
-    Batches are positions of all texts in a random order, anew in every pass.
+    Batches are positions of all texts, shuffled anew in every pass.
     """
-    frozen, seed = kept.frozen, settings.seed
-    orders: dict[int, torch.Tensor] = {}
+    frozen = kept.frozen
 
-    def shuffled(number: int) -> torch.Tensor:
-        if number not in orders:
-            orders.clear()
-            generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
-            orders[number] = rows[torch.randperm(len(rows), generator=generator)]
-        return orders[number]
+    @lru_cache(maxsize=1)
+    def shuffle(number: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + number)
+        return rows[torch.randperm(len(rows), generator=generator)]
 
-    def batch(number: int, size: int) -> torch.Tensor:
-        parts, at = [], number * size
-        while size > 0:
-            turn, place = divmod(at, len(rows))
-            part = shuffled(turn)[place : place + size]
-            parts.append(part)
-            at, size = at + len(part), size - len(part)
-        return torch.cat(parts)
-
-    def objective(now: TrainingStep) -> Losses:
-        share = _BEFORE + now.done * (_TRAINED - _BEFORE)
+    def objective(step: TrainingStep) -> Losses:
+        share = _MEASURED_END + step.progress * (_TRAINING_END - _MEASURED_END)
         report(f"training, {schedule.steps} steps", share)
-        states = kept.read(batch(now.number, now.phase.rows * now.phase.width))
+        size = step.phase.rows * step.phase.width
+        states = kept.read(slice_passes(shuffle, len(rows), step.number * size, size))
         kl, tv = frozen.distances(heads, states)
         parts = {}
         for i, layer in enumerate(frozen.exits):
             parts |= {f"kl@{layer}": kl[i].detach(), f"tv@{layer}": tv[i].detach()}
         if settings.loss == "tv":
-            return kl_then_tv(kl, tv, now.done).sum(), parts
+            return kl_then_tv(kl, tv, step.progress).sum(), parts
         return kl.sum(), parts
 
     return objective
 
 
-def _measured(
+def _measure_by_domain(
     heads: Heads, kept: KeptStates, pieces: Sequence[Piece], report: Callable[[float], None]
-) -> Measured:
-    """Return means over all positions of texts, and over those of each domain."""
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return mean figures by domain, exit and name; of domain :data:`ALL` over all positions."""
     domains: dict[str, list[Piece]] = {}
     for piece in pieces:
         domains.setdefault(piece.domain, []).append(piece)
     frozen, exits = kept.frozen, kept.frozen.exits
     sums, counts = {}, {}
-    for number, (domain, own) in enumerate(sorted(domains.items())):
-        rows = kept.rows_of(own)
+    for number, (domain, domain_pieces) in enumerate(sorted(domains.items())):
+        rows = kept.rows_of(domain_pieces)
         counts[domain] = len(rows)
         sums[domain] = torch.zeros(len(exits), len(FIGURES), dtype=torch.float64)
-        for at in range(0, len(rows), _MEASURED_ROWS):
-            report((number + at / len(rows)) / len(domains))
-            sums[domain] += frozen.measure(heads, kept.read(rows[at : at + _MEASURED_ROWS]))
+        for start in range(0, len(rows), _MEASURED_ROWS):
+            report((number + start / len(rows)) / len(domains))
+            sums[domain] += frozen.measure(heads, kept.read(rows[start : start + _MEASURED_ROWS]))
     sums[ALL], counts[ALL] = torch.stack(list(sums.values())).sum(0), sum(counts.values())
     names = FIGURES if heads.ids is not None else FIGURES[:3]
     return {
@@ -347,9 +329,3 @@ def _measured(
         }
         for domain, total in sums.items()
     }
-
-
-def _write_report(path: Path, info: dict[str, Any], log: Path, backend: Any) -> None:
-    whole = {"schema_version": files.SCHEMA, **info, "curve": curve(log)}
-    whole["environment"] = machine.hardware(backend.device)
-    write_atomically(path.with_suffix(".json"), json.dumps(whole, indent=1) + "\n", "the report")

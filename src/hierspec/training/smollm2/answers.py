@@ -1,9 +1,9 @@
-"""Conversations to learn from: prompts of ours and of the model's own, answered by the model.
+"""Conversations to learn from: prompts from templates and from the model, answered by the model.
 
-A drafter meets the text of its target, so it is trained on that. Half of the prompts come from
-templates; for more variety the model makes up the others itself: the chat template's user turn is
-opened, and the model continues it at temperature 1. Both are answered at
-temperatures from 0 to 1 by the project's own engine, many side by side.
+A drafter drafts its target's text, so it is trained on that. Half of the prompts come from
+templates; for more variety the model writes the others itself: it continues the beginning of the
+chat template's user turn at temperature 1. All are answered at temperatures from 0 to 1 by the
+project's own engine, many side by side.
 
 Batches depend on the seed and their number alone, so an interrupted run goes on after its last
 whole batch.
@@ -25,23 +25,23 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.prompts import apply_chat
 
 from .passages import Passages
-from .templates import TrainingPrompt, prompt
+from .templates import TrainingPrompt, draw_prompt
 
-OWN = "own"  # domain of prompts that the model made up
+OWN = "own"  # domain of prompts that the model wrote
 _MARK = "\N{REPLACEMENT CHARACTER}"
-_LONGEST = 420  # tokens of a prompt
+_MAX_PROMPT = 420  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersPlan:
-    """How many conversations, and how they are made.
+    """How many conversations are written, and how.
 
     Attributes:
-        conversations: at least so many.
+        conversations: how many at least.
         batch: prompts of a batch; half of them the model's own.
         max_new_tokens: of an answer.
-        own_tokens: of a prompt that the model makes up.
-        temperatures: of answers, each as likely as it is often here.
+        own_tokens: most tokens of a prompt that the model writes.
+        temperatures: of answers; each is drawn as often as it is listed.
     """
 
     conversations: int = 2500
@@ -65,24 +65,24 @@ def write(
     ``finish_reason`` and ``batch``.
 
     Raises:
-        HierspecError: the model has no chat template, or makes up and answers nothing.
+        HierspecError: the model has no chat template, or answers none of a batch's prompts.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    held = _whole_batches(path)
-    found = Counter(row["domain"] for row in held)
-    number = 1 + max((row["batch"] for row in held), default=-1)
-    path.write_text("".join(json.dumps(row) + "\n" for row in held), encoding="utf-8")
+    stored = _read_whole_batches(path)
+    counts = Counter(row["domain"] for row in stored)
+    number = 1 + max((row["batch"] for row in stored), default=-1)
+    path.write_text("".join(json.dumps(row) + "\n" for row in stored), encoding="utf-8")
     with path.open("a", encoding="utf-8") as file:
-        while found.total() < plan.conversations:
-            report(found.total() / plan.conversations)
+        while counts.total() < plan.conversations:
+            report(counts.total() / plan.conversations)
             rows = list(_batch(number, plan, hierarchy, passages))
             if not rows:
                 raise HierspecError("the model has answered none of its prompts: try another seed")
             file.write("".join(json.dumps({**row, "batch": number}) + "\n" for row in rows))
             file.flush()
-            found.update(row["domain"] for row in rows)
+            counts.update(row["domain"] for row in rows)
             number += 1
-    return found
+    return counts
 
 
 def _batch(
@@ -91,41 +91,41 @@ def _batch(
     rng = random.Random(f"{plan.seed} {number}")
     seed = plan.seed * 1_000_003 + number
     prompts = [
-        *_made_up(plan, hierarchy, seed),
-        *(prompt(rng, passages) for _ in range(plan.batch - plan.batch // 2)),
+        *_write_prompts(plan, hierarchy, seed),
+        *(draw_prompt(rng, passages) for _ in range(plan.batch - plan.batch // 2)),
     ]
-    asked = [(each, apply_chat(hierarchy.tokenizer, each.text)) for each in prompts]
-    # Of like length side by side: the batch ends when its last answer does.
-    asked = sorted((a for a in asked if len(a[1]) <= _LONGEST), key=lambda a: len(a[1]))
-    temperatures = [rng.choice(plan.temperatures) for _ in asked]
-    if not asked:
+    requests = [(prompt, apply_chat(hierarchy.tokenizer, prompt.text)) for prompt in prompts]
+    # Prompts of similar length are answered side by side: a batch lasts as long as its slowest.
+    requests = sorted((r for r in requests if len(r[1]) <= _MAX_PROMPT), key=lambda r: len(r[1]))
+    temperatures = [rng.choice(plan.temperatures) for _ in requests]
+    if not requests:
         return
     results = hierarchy.generate_batch(
-        [ids for _, ids in asked],
+        [ids for _, ids in requests],
         max_new_tokens=plan.max_new_tokens,
         sampling=[SamplingParams(temperature=t) for t in temperatures],
         seed=seed,
     )
-    for (each, _), temperature, result in zip(asked, temperatures, results, strict=True):
+    for (prompt, _), temperature, result in zip(requests, temperatures, results, strict=True):
         if not result.text.strip():
             continue
         yield {
             "messages": [
-                {"role": "user", "content": each.text},
+                {"role": "user", "content": prompt.text},
                 {"role": "assistant", "content": result.text},
             ],
-            "domain": each.domain,
+            "domain": prompt.domain,
             "temperature": temperature,
-            "origin": "own" if each.domain == OWN else "template",
+            "origin": "own" if prompt.domain == OWN else "template",
             "finish_reason": result.finish_reason,
         }
 
 
-def _made_up(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[TrainingPrompt]:
-    """Let the model write prompts itself, into the user turn of its chat template."""
+def _write_prompts(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[TrainingPrompt]:
+    """Let the model write prompts, into the user turn of its chat template."""
     tokenizer = hierarchy.tokenizer
-    opening = tokenizer.apply_chat_template([{"role": "user", "content": _MARK}], tokenize=False)
-    start, mark, _ = opening.partition(_MARK)
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": _MARK}], tokenize=False)
+    start, mark, _ = chat.partition(_MARK)
     if not mark:
         raise HierspecError("the chat template does not show what the user says")
     ids = tokenizer(start, add_special_tokens=False)["input_ids"]
@@ -140,7 +140,7 @@ def _made_up(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[Trainin
     return [TrainingPrompt(text, OWN) for text in dict.fromkeys(texts) if len(text) > 12]
 
 
-def _whole_batches(path: Path) -> list[dict[str, Any]]:
+def _read_whole_batches(path: Path) -> list[dict[str, Any]]:
     """Read the stored conversations, without a batch that was interrupted."""
     if not path.is_file():
         return []

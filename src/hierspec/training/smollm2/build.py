@@ -1,7 +1,7 @@
 """Drafters for ``zoo:smollm2``: the model's own answers, then the drafters trained on them.
 
-Every stage keeps its progress and is skipped once it is done, so the command can be interrupted and
-given again.
+Every stage keeps its progress and is skipped once it is finished, so the command can be interrupted
+and given again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class DraftersPlan:
     """Everything that decides the drafters.
 
     Attributes:
-        dtype: of the frozen model, and of answering. float32 holds its weights exactly, and few
-            processors are fast in bfloat16.
+        dtype: in which the model answers, and heads are trained on it. float32 holds its weights
+            exactly, and few processors are fast in bfloat16.
     """
 
     model: str = "zoo:smollm2"
@@ -100,7 +100,7 @@ def train_sibling(plan: DraftersPlan, out: Path, report: Report) -> dict[str, An
     return sibling.read_description(folder)
 
 
-# In their order, by the name of their part of the report; a further drafter is a line here.
+# In the order of training, by their key in the report.
 STAGES: dict[str, Stage] = {
     "heads": train_heads,
     "eagle3": train_eagle3,
@@ -114,38 +114,37 @@ def train(
     report: Report = lambda stage, share: None,
     stages: Sequence[str] = tuple(STAGES),
 ) -> dict[str, Any]:
-    """Make answers and train drafters in ``out``; returns what ``report.json`` there holds.
+    """Write answers and train drafters in ``out``; return what ``report.json`` there holds.
 
     Raises:
         HierspecError: the model is not there, the folder holds a training of another seed or model,
             or something cannot be written.
         KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
-    asked = {"model": plan.model, "seed": plan.answers.seed, "dtype": plan.dtype}
-    restart.check(out, asked, "another --output")
-    restart.keep(out, asked)
-    total = 1 + len(stages)
+    identity = {"model": plan.model, "seed": plan.answers.seed, "dtype": plan.dtype}
+    restart.check(out, identity, "another --output")
+    restart.save(out, identity)
 
-    def part(number: int) -> Report:
-        return lambda stage, share: report(stage, (number + share) / total)
+    def stage_report(number: int) -> Report:
+        return lambda stage, share: report(stage, (number + share) / (1 + len(stages)))
 
-    whole = {"model": plan.model, "answers": _answers(plan, out, part(0))}
+    summary = {"model": plan.model, "answers": _write_answers(plan, out, stage_report(0))}
     for number, name in enumerate(stages, 1):
-        whole[name] = STAGES[name](plan, out, part(number))
-        write_atomically(out / REPORT, json.dumps(whole, indent=1) + "\n", "the report")
-        write_atomically(out / CARD, model_card("smollm2", whole), "the model card")
-    return whole
+        summary[name] = STAGES[name](plan, out, stage_report(number))
+        write_atomically(out / REPORT, json.dumps(summary, indent=1) + "\n", "the report")
+        write_atomically(out / CARD, model_card("smollm2", summary), "the model card")
+    return summary
 
 
-def _answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
-    """Make the answers, the stage before all trainings."""
+def _write_answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
+    """Write the answers, the stage before all trainings."""
 
-    def make() -> dict[str, Any]:
+    def write() -> dict[str, Any]:
         report("the model is loaded", 0.0)
         target = {"model": plan.model, "dtype": plan.dtype}
         hierarchy = Hierarchy.from_config({"target": target, "levels": []})
-        began = time.monotonic()
-        found = answers.write(
+        start = time.monotonic()
+        counts = answers.write(
             out / ANSWERS,
             plan.answers,
             hierarchy,
@@ -153,11 +152,10 @@ def _answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
             lambda share: report("the model answers prompts", share),
         )
         return {
-            "conversations": found.total(),
-            "domains": dict(sorted(found.items())),
-            "seconds": round(time.monotonic() - began),
+            "conversations": counts.total(),
+            "domains": dict(sorted(counts.items())),
+            "seconds": round(time.monotonic() - start),
             "plan": {**asdict(plan.answers), "temperatures": list(plan.answers.temperatures)},
         }
 
-    wanted = plan.answers.conversations
-    return restart.once(out / f"answers-{wanted}.json", make)
+    return restart.once(out / f"answers-{plan.answers.conversations}.json", write)

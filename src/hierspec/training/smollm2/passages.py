@@ -1,7 +1,7 @@
-"""Text that every machine with Python has, under free licences: to ask questions about.
+"""Text to ask questions about that every machine with Python has, under free licences.
 
-Docstrings and functions of Python's standard library (PSF licence), what installed packages say of
-themselves (their own free licences), and manual pages where there are some.
+It is docstrings and functions of Python's standard library (PSF licence), descriptions of installed
+packages (their own free licences), and manual pages where there are some.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from hierspec.errors import HierspecError
 
 _MANUALS = (Path("/usr/share/man/man1"), Path("/usr/share/man/man7"))
-_MOST_MANUALS = 300
-_WORDS = 35  # fewer are no passage
+_MAX_MANUALS = 300
+_MIN_SPACES = 35  # a passage has more
 _LENGTH = range(220, 1400)  # characters
 _MACRO = re.compile(r"^[.'].*$|\\f.|\\[&|%]|\\-", re.MULTILINE)
-_NO_PROSE = ("http", "|", "<", ">>>")
+_NOT_IN_PROSE = ("http", "|", "<", ">>>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ def _packages() -> Iterator[str]:
 
 
 def _manuals() -> Iterator[str]:
-    """Yield paragraphs of manual pages, their markup taken out."""
+    """Yield paragraphs of manual pages, without their markup."""
     files = [file for folder in _MANUALS for file in sorted(folder.glob("*.gz"))]
-    for file in files[:_MOST_MANUALS]:
+    for file in files[:_MAX_MANUALS]:
         try:
             text = gzip.decompress(file.read_bytes()).decode("utf-8", "ignore")
         except (OSError, EOFError):
@@ -115,5 +115,5 @@ def _manuals() -> Iterator[str]:
 
 
 def _is_passage(text: str) -> bool:
-    prose = not any(sign in text for sign in _NO_PROSE)
-    return prose and len(text) in _LENGTH and text.count(" ") > _WORDS
+    is_prose = not any(sign in text for sign in _NOT_IN_PROSE)
+    return is_prose and len(text) in _LENGTH and text.count(" ") > _MIN_SPACES

@@ -1,12 +1,12 @@
 """A small sibling of a released model: a few layers on its tokenizer, distilled from it.
 
-Its embedding and its head are the larger model's through a matrix each
-(:mod:`hierspec.zoo.sibling`), so that only layers and the two matrices are learnt. The
-larger model's last hidden states over the texts are computed once; a step then costs the siblings
-alone, and several sizes share the cost of the teacher's distributions.
+Its embedding and its head are the larger model's, each multiplied by a matrix
+(:mod:`hierspec.zoo.sibling`), so that only layers and the two matrices are learnt. The larger
+model's last hidden states over the texts are computed once; a step then runs the siblings alone,
+and several sizes share the cost of the teacher's distributions.
 
-The size is chosen by the planner's formula, from acceptance on held-out text and the measured time
-of a call (:func:`choose`).
+The planner's formula chooses the size, from acceptance on held-out text and the measured time of a
+call (:func:`estimate_speedups`).
 """
 
 from __future__ import annotations
@@ -36,31 +36,40 @@ from hierspec.training import texts
 from hierspec.training.eagle3.start import most_frequent_ids
 from hierspec.training.family.export import llama_config, write_folder
 from hierspec.training.family.model import Llama, Shape
-from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, curve, fit
-from hierspec.training.fit import compiled as compile_
+from hierspec.training.fit import (
+    Losses,
+    Objective,
+    Phase,
+    TimedSchedule,
+    TrainingStep,
+    compile_if,
+    curve,
+    fit,
+)
 from hierspec.training.losses import distances, kl_then_tv
-from hierspec.training.models import weights_and_tokenizer
+from hierspec.training.models import load_weights_and_tokenizer
 from hierspec.training.store import FeatureStore, Passes, progress_reporter
 from hierspec.utils import machine
 from hierspec.zoo import fingerprint, registry, sibling
 
 _DEPTH = 5  # tokens of a draft whose yield is reported
-_LONGEST_DRAFT = 8  # tokens, of the drafts priced in :func:`choose`
+_MAX_DRAFT = 8  # tokens, of the drafts priced in :func:`estimate_speedups`
 _PROMPT_WEIGHT = 0.2  # of a token of a prompt, relative to one that the model wrote
-_TIMED = 30  # calls
-_INPUT, _SCORES = 0.1, 0.5  # root mean squares to begin with
+_TIMED_CALLS = 30
+_TIMED_POSITION = 256  # of the token of a timed call
+_INITIAL_INPUT_RMS, _INITIAL_SCORES_RMS = 0.1, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class SiblingSettings:
-    """Which sizes are trained, on how much, for how long.
+    """Which sizes are trained, on how much text, for how long.
 
     Attributes:
         sizes: (layers, hidden, heads, intermediate) of each; all are trained side by side.
         vocabulary: v, how many tokens are scored.
         minutes: of training.
-        batch: places of a step.
-        longest: tokens of a conversation.
+        batch: positions in a batch, padding included.
+        longest: tokens read of a conversation; the rest is left out.
     """
 
     sizes: tuple[tuple[int, int, int, int], ...] = (
@@ -98,10 +107,13 @@ class SiblingNetwork(Llama):
         self.initialise(torch.Generator().manual_seed(seed))
         self.register_buffer("embedding", embedding.to(self.dtype), persistent=False)
         self.register_buffer("output", output.to(self.dtype), persistent=False)
-        seen, scored = (float((x @ directions).square().mean().sqrt()) for x in (embedding, output))
-        self.embed_projection = nn.Parameter(directions.T * (_INPUT / seen))
+        input_rms, row_rms = (
+            float((x @ directions).square().mean().sqrt()) for x in (embedding, output)
+        )
+        self.embed_projection = nn.Parameter(directions.T * (_INITIAL_INPUT_RMS / input_rms))
         # Scores of normed states of d dimensions are d ** 0.5 times as large as an entry of a row.
-        self.head_projection = nn.Parameter(directions * (_SCORES / scored * shape.hidden**-0.5))
+        scale = _INITIAL_SCORES_RMS / row_rms * shape.hidden**-0.5
+        self.head_projection = nn.Parameter(directions * scale)
 
     def embed(self, tokens: Tensor) -> Tensor:
         return F.linear(F.embedding(tokens, self.embedding), self.embed_projection.to(self.dtype))
@@ -111,13 +123,13 @@ class SiblingNetwork(Llama):
         return self.output @ self.head_projection.to(self.dtype)
 
     def tensors(self, ids: Tensor) -> dict[str, Tensor]:
-        """Return the tensors as the folder of a sibling holds them."""
-        own = dict(self.state_dict())
+        """Return the tensors by their names in the folder of a sibling that scores ``ids``."""
+        parameters = dict(self.state_dict())
         return {
-            sibling.EMBED_PROJECTION: own.pop("embed_projection"),
-            sibling.HEAD_PROJECTION: own.pop("head_projection"),
+            sibling.EMBED_PROJECTION: parameters.pop("embed_projection"),
+            sibling.HEAD_PROJECTION: parameters.pop("head_projection"),
             sibling.VOCABULARY: ids.int(),
-            **own,
+            **parameters,
         }
 
 
@@ -125,16 +137,16 @@ def train(
     target: str,
     settings: SiblingSettings,
     output: Path,
-    given: Sequence[Path],
+    text_paths: Sequence[Path],
     *,
     report: Report = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:
-    """Train siblings of all sizes, and write the one that gains most into ``output``.
+    """Train siblings of all sizes, and write the one with the largest speedup into ``output``.
 
-    The others lie beside it, in ``OUTPUT.training``, where an interrupted training goes on.
+    The folder ``OUTPUT.training`` keeps all sizes; from there an interrupted training goes on.
 
-    Returns what ``sibling.json`` says: settings, figures on held-out texts, and the gain of each
+    Returns what ``sibling.json`` says: settings, figures on held-out texts, and the speedup of each
     size.
 
     Raises:
@@ -144,15 +156,15 @@ def train(
     """
     folder = output.with_name(f"{output.name}.training")
     report("loading the model", 0.0)
-    source, tokenizer = weights_and_tokenizer(target)
+    source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
     store = FeatureStore(folder / "features", backend, (), 2**33)
-    read = texts.read(given, tokenizer, store.seen, settings.longest)
-    store.extend(read, progress_reporter(report, "the model reads its answers", 0.05))
+    new_texts = texts.read(text_paths, tokenizer, store.keys, settings.longest)
+    store.extend(new_texts, progress_reporter(report, "the model reads its answers", 0.05))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --conversations")
-    learnt = (store.texts[i] for i in store.numbers())
-    ids = most_frequent_ids(learnt, settings.vocabulary, source.config.vocab_size)
+    train_texts = [store.texts[i] for i in store.numbers()]
+    ids = most_frequent_ids(train_texts, settings.vocabulary, source.config.vocab_size)
     networks = initial_networks(source, settings, ids)
     schedule = TimedSchedule(
         1,
@@ -162,7 +174,7 @@ def train(
         decay_share=0.6,
         seconds=60 * settings.minutes,
     )
-    found = fit(
+    result = fit(
         networks,
         _objective(networks, _teacher(store, source, ids), store, settings, report),
         schedule,
@@ -172,40 +184,38 @@ def train(
         stop_after=stop_after,
         console=Console(quiet=True),
     )
-    if found["steps"] == stop_after:
-        raise KeyboardInterrupt
-    whole = {
+    info = {
         "schema_version": sibling.SCHEMA,
         "model": target,
         "fingerprint": fingerprint.compute_if_local(target),
         "settings": dataclasses.asdict(settings),
         "texts": {
-            "names": [path.name for path in given],
-            "tokens": sum(len(store.texts[i].ids) for i in store.numbers()),
+            "names": [path.name for path in text_paths],
+            "tokens": sum(len(text.ids) for text in train_texts),
         },
-        "steps": found["steps"],
-        "seconds": found["seconds"],
+        "steps": result["steps"],
+        "seconds": result["seconds"],
         "environment": machine.hardware(torch.device("cpu")),
-        "curve": curve(folder / "sibling.jsonl", most=60),
+        "curve": curve(folder / "sibling.jsonl", max_lines=60),
     }
-    described = {}
+    descriptions = {}
     for name, network in networks.items():
         assert isinstance(network, SiblingNetwork)
         report(f"measuring {name}", 0.97)
-        described[name] = {
-            **whole,
+        descriptions[name] = {
+            **info,
             "size": name,
             "parameters": sum(p.numel() for p in network.parameters()),
             "figures": measure(network, store, ids),
         }
-        _write(folder / name, network, ids, source, described[name])
-    gains = choose(target, {name: folder / name for name in networks}, described)
-    best = max(gains, key=lambda name: gains[name]["speedup"])
-    described[best]["sizes"] = gains
+        _write(folder / name, network, ids, source, descriptions[name])
+    estimates = estimate_speedups(target, {name: folder / name for name in networks}, descriptions)
+    best = max(estimates, key=lambda name: estimates[name]["speedup"])
+    descriptions[best]["sizes"] = estimates
     network = networks[best]
     assert isinstance(network, SiblingNetwork)
-    _write(output, network, ids, source, described[best])
-    return described[best]
+    _write(output, network, ids, source, descriptions[best])
+    return descriptions[best]
 
 
 def initial_networks(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> nn.ModuleDict:
@@ -252,13 +262,15 @@ def _objective(
 ) -> Objective:
     passes = Passes(store, settings.batch, settings.seed)
 
-    def learn(state: Tensor, head: Tensor, wanted: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        return distances(wanted, F.linear(state, head), weights)
+    def weighted_distances(
+        state: Tensor, head: Tensor, scores: Tensor, weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        return distances(scores, F.linear(state, head), weights)
 
-    learning = compile_(learn, settings.compile)
+    learn = compile_if(settings.compile, weighted_distances)
 
-    def objective(now: TrainingStep) -> Losses:
-        numbers = passes.texts_of(now.number)
+    def objective(step: TrainingStep) -> Losses:
+        numbers = passes.texts_of(step.number)
         rows, length = len(numbers), max(len(store.texts[i].ids) for i in numbers) - 1
         size = max(settings.batch, rows * length)  # one shape, or it would be compiled again
         ids = torch.zeros(rows, length, dtype=torch.int64)
@@ -266,23 +278,23 @@ def _objective(
         weights = torch.zeros(size)
         for row, i in enumerate(numbers):
             text = store.texts[i]
-            n, at = len(text.ids) - 1, row * length
+            n, start = len(text.ids) - 1, row * length
             ids[row, :n] = torch.tensor(text.ids[:-1])
-            last[at : at + n] = store.features(i, 0, n)[:, -1]
-            weights[at : at + n] = _PROMPT_WEIGHT
+            last[start : start + n] = store.features(i, 0, n)[:, -1]
+            weights[start : start + n] = _PROMPT_WEIGHT
             for low, high in text.counts:
-                weights[at + max(low - 1, 0) : at + min(high - 1, n)] = 1.0
-        wanted = teacher(last)
+                weights[start + max(low - 1, 0) : start + min(high - 1, n)] = 1.0
+        scores = teacher(last)
         total, parts = torch.zeros(()), {}
         for name, network in networks.items():
             state = network(ids)[-1].flatten(0, 1)
             state = F.pad(state, (0, 0, 0, size - len(state)))
-            kl, tv = learning(state, network.head(), wanted, weights)  # pyright: ignore[reportCallIssue]
-            total = total + kl_then_tv(kl, tv, now.done)
+            kl, tv = learn(state, network.head(), scores, weights)  # pyright: ignore[reportCallIssue]
+            total = total + kl_then_tv(kl, tv, step.progress)
             parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
-        if now.number % 10 == 0:
+        if step.number % 10 == 0:
             losses = " ".join(f"{float(part):.3f}" for part in parts.values())
-            report(f"step {now.number}, {losses}", 0.1 + 0.85 * now.done)
+            report(f"step {step.number}, {losses}", 0.1 + 0.85 * step.progress)
         return total, parts
 
     return objective
@@ -290,98 +302,102 @@ def _objective(
 
 @torch.no_grad()
 def measure(network: SiblingNetwork, store: FeatureStore, ids: Tensor) -> dict[str, dict[str, Any]]:
-    """Measure a sibling's drafts on texts it has not learnt from: by domain, and of all.
+    """Measure a sibling's drafts on held-out texts: by domain, and of ``all``.
 
-    Teacher-forced, at places that the larger model wrote: ``acceptance`` is 1 − TV at temperature
-    1, ``agreement`` the share of equal likeliest tokens, ``known`` the mass on the sibling's
-    tokens; ``tokens_per_call`` and ``greedy_tokens_per_call`` what a check of a draft of five
-    tokens yields, the larger model's own token included.
+    Means over tokens that the larger model wrote, teacher-forced: ``acceptance`` is 1 − TV at
+    temperature 1, ``agreement`` the share of equal likeliest tokens, ``known`` the larger model's
+    mass on the tokens that the sibling scores; ``tokens_per_call`` and ``greedy_tokens_per_call``
+    are what a check of a draft of five tokens yields, the larger model's own token included.
     """
     head, sums = network.head().float(), {}
     for i in store.numbers(texts.HELD_OUT):
         text = store.texts[i]
         n = len(text.ids) - 1
         state = network(torch.tensor(text.ids[:-1])[None])[-1][0].float()
-        places = [t for low, high in text.counts for t in range(max(low - 1, 0), high - 1)]
-        whole = store.backend.head(store.features(i, 0, n)[places, -1]).float()
-        p, q = whole.softmax(-1)[:, ids], F.linear(state[places], head).softmax(-1)
+        positions = [t for low, high in text.counts for t in range(max(low - 1, 0), high - 1)]
+        scores = store.backend.head(store.features(i, 0, n)[positions, -1]).float()
+        p, q = scores.softmax(-1)[:, ids], F.linear(state[positions], head).softmax(-1)
         accepted = torch.minimum(p, q).sum(-1)
-        agreed = (ids[q.argmax(-1)] == whole.argmax(-1)).float()
-        each = torch.stack((accepted, agreed, p.sum(-1)), 1)
-        runs = [_yields(each[:, column]) for column in (0, 1)]
-        row = torch.cat((each, torch.stack(runs, 1)), 1)
+        agreed = (ids[q.argmax(-1)] == scores.argmax(-1)).float()
+        yields = (_draft_yields(accepted), _draft_yields(agreed))
+        figures = torch.stack((accepted, agreed, p.sum(-1), *yields), 1)
         for domain in ("all", text.domain or "text"):
-            old = sums.get(domain, (0, 0, torch.zeros(5)))
-            sums[domain] = (old[0] + 1, old[1] + len(row), old[2] + row.sum(0))
+            num_texts, num_rows, total = sums.get(domain, (0, 0, torch.zeros(5)))
+            sums[domain] = num_texts + 1, num_rows + len(figures), total + figures.sum(0)
     names = ("acceptance", "agreement", "known", "tokens_per_call", "greedy_tokens_per_call")
     return {
         domain: {
-            "texts": count,
-            "rows": rows,
+            "texts": num_texts,
+            "rows": num_rows,
             **{
-                name: round(float(x) / max(rows, 1), 4)
+                name: round(float(x) / max(num_rows, 1), 4)
                 for name, x in zip(names, total, strict=True)
             },
         }
-        for domain, (count, rows, total) in sorted(sums.items())
+        for domain, (num_texts, num_rows, total) in sorted(sums.items())
     }
 
 
-def _yields(kept: Tensor) -> Tensor:
-    """Return what drafts of five tokens from each place yield: 1 + a + a b + …, [n]."""
-    run, gained = torch.ones(len(kept)), torch.ones(len(kept))
+def _draft_yields(acceptance: Tensor) -> Tensor:
+    """Return what a draft of five tokens from each position yields: 1 + a₀ + a₀ a₁ + …, [n].
+
+    Args:
+        acceptance: the chance that each token is kept, [n]; after the last, 0.
+    """
+    product, total = torch.ones(len(acceptance)), torch.ones(len(acceptance))
     for step in range(_DEPTH):
-        shifted = torch.cat((kept[step:], torch.zeros(min(step, len(kept)))))[: len(kept)]
-        run = run * shifted
-        gained = gained + run
-    return gained
+        product = product * F.pad(acceptance[step:], (0, min(step, len(acceptance))))
+        total = total + product
+    return total
 
 
-def choose(
-    target: str, folders: dict[str, Path], described: dict[str, dict[str, Any]]
+def estimate_speedups(
+    target: str, folders: dict[str, Path], descriptions: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """Compute the speedup of each size on this machine, by the planner's formula.
+    """Estimate the speedup of each size on this machine, by the planner's formula.
 
     Returns by name: ``acceptance`` (held-out, temperature 1), ``cost`` (a call's time in target
-    calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, a check
-    priced like one call.
+    calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, where a check
+    costs as much as one call.
     """
     larger = load(registry.open_weights(target), torch.bfloat16, backend="lean")
-    smaller = {name: registry.open_weights(str(path)) for name, path in folders.items()}
-    calls = {name: load(source, torch.bfloat16) for name, source in smaller.items()}
-    times = _times({"": larger, **calls})
-    found = {}
+    smaller = {
+        name: load(registry.open_weights(str(path)), torch.bfloat16)
+        for name, path in folders.items()
+    }
+    seconds = _time_calls({"": larger, **smaller})
+    speedups = {}
     for name in folders:
-        acceptance = float(described[name]["figures"]["all"]["acceptance"])
-        cost = times[name] / times[""]
+        acceptance = float(descriptions[name]["figures"]["all"]["acceptance"])
+        cost = seconds[name] / seconds[""]
         estimates = ideal([cost, 1.0], [[None, acceptance], [None, None]])
         prices = {
             n: latency(estimates, Chain(levels=(0, 1), budgets=(n,))).ms_per_token
-            for n in range(1, _LONGEST_DRAFT + 1)
+            for n in range(1, _MAX_DRAFT + 1)
         }
         length = min(prices, key=prices.__getitem__)
-        found[name] = {
+        speedups[name] = {
             "acceptance": acceptance,
             "cost": round(cost, 4),
             "draft": length,
             "speedup": round(1 / prices[length], 4),
         }
-    return found
+    return speedups
 
 
-def _times(backends: dict[str, Any]) -> dict[str, float]:
-    """Measure seconds of a call of one token at place 256, the median; taken in turns."""
-    at, taken = 256, {name: [] for name in backends}
-    caches = {name: backend.new_cache(at + 1) for name, backend in backends.items()}
-    for _ in range(_TIMED):
+def _time_calls(backends: dict[str, Any]) -> dict[str, float]:
+    """Return the median seconds of a call of one token; backends are called alternately."""
+    times = {name: [] for name in backends}
+    caches = {name: backend.new_cache(_TIMED_POSITION + 1) for name, backend in backends.items()}
+    for _ in range(_TIMED_CALLS):
         for name, backend in backends.items():
-            span = [Span(caches[name], at, 1)]
-            began = time.perf_counter()
+            span = [Span(caches[name], _TIMED_POSITION, 1)]
+            start = time.perf_counter()
             with torch.inference_mode():
                 h = backend.embed(torch.tensor([1]), span)
                 backend.head(backend.layers(h, 0, backend.num_layers, span))
-            taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def _write(

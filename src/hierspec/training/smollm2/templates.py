@@ -1,6 +1,6 @@
 """Prompts made from templates of many kinds: code, mathematics, chat, and questions about a text.
 
-Templates and the words put into them are our own; passages and functions are
+Templates and the words put into them are our own; passages and functions are those of
 :mod:`~hierspec.training.smollm2.passages`. No prompt of a benchmark is among them.
 """
 
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from .passages import Passages
 
 
-def _listed(text: str, mark: str = " ") -> list[str]:
-    return text.split(mark)
+def _words(text: str, separator: str = " ") -> list[str]:
+    return text.split(separator)
 
 
-NAMES = _listed(
+NAMES = _words(
     "Anna Ben Carla Diego Elif Farid Grace Hiro Ivan Julia Kofi Lena Marco Nadia Omar Priya Quinn "
     "Rosa Sven Tara Uma Victor Wendy Xin Yusuf Zoe"
 )
-THINGS = _listed(
+THINGS = _words(
     "apples pencils stickers marbles books cookies stamps oranges candles buttons tickets bottles "
     "bricks flowers coins cards eggs shells beads muffins"
 )
@@ -36,7 +36,7 @@ PLACES = (
     "a bus station",
     "a garden centre",
 )
-TOPICS = _listed(
+TOPICS = _words(
     "the water cycle|gravity|photosynthesis|the French Revolution|how vaccines work|inflation|"
     "black holes|the Roman Empire|machine learning|climate change|how bread rises|plate tectonics|"
     "jazz music|the human heart|solar panels|democracy|chess openings|coral reefs|the printing "
@@ -45,16 +45,16 @@ TOPICS = _listed(
     "interest|tides|bees|glaciers|nutrition|renewable energy|operating systems|the Olympic Games",
     "|",
 )
-ROLES = _listed(
+ROLES = _words(
     "a nurse|a teacher|a software engineer|a five-year-old|a farmer|a tourist|a manager|a student|"
     "a musician|a chef",
     "|",
 )
-CITIES = _listed(
+CITIES = _words(
     "Lisbon Kyoto Nairobi Oslo Lima Prague Sydney Cairo Montreal Istanbul Edinburgh Seoul Athens "
     "Havana"
 )
-TASKS = _listed(
+TASKS = _words(
     "reverses a string|checks whether a number is prime|counts the words in a text|merges two "
     "sorted lists|computes the n-th Fibonacci number|removes duplicates from a list while keeping "
     "the order|rotates a matrix by 90 degrees|converts a Roman numeral to an integer|computes a "
@@ -70,13 +70,13 @@ LANGUAGES = ["Python"] * 6 + ["JavaScript", "Java", "C++", "SQL"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingPrompt:
-    """What a user says, and what it is about."""
+    """What a user says, and its subject."""
 
     text: str
     domain: str
 
 
-def prompt(rng: random.Random, passages: Passages) -> TrainingPrompt:
+def draw_prompt(rng: random.Random, passages: Passages) -> TrainingPrompt:
     """Draw one prompt; all domains are equally likely."""
     domain = rng.choice(sorted(MAKERS))
     return TrainingPrompt(MAKERS[domain](rng, passages), domain)
@@ -110,33 +110,33 @@ def _code(rng: random.Random, passages: Passages) -> str:
 
 def _mathematics(rng: random.Random, passages: Passages) -> str:
     a, b, c, d = (rng.randint(2, 60) for _ in range(4))
-    few, some = rng.randint(2, 6), rng.randint(3, 12)
-    one, other = rng.sample(NAMES, 2)
-    thing, second = rng.sample(THINGS, 2)
+    m, n = rng.randint(2, 6), rng.randint(3, 12)
+    name, friend = rng.sample(NAMES, 2)
+    things, other_things = rng.sample(THINGS, 2)
     place = rng.choice(PLACES)
     share = rng.choice(["half", "a quarter", "a third", "20%", "30%"])
     question = rng.choice(
         [
-            f"{one} has {a} {thing}. {other} gives {one} {b} more {thing}, and then {one} puts "
-            f"them into {few} equal boxes. How many {thing} are in each box?",
-            f"At {place}, {thing} cost ${c} each and {second} cost ${d} each. {one} buys {few} "
-            f"{thing} and {some} {second}. How much does {one} pay in total?",
-            f"{one} reads {a} pages a day for {some} days. The book has {a * 14 + b} pages. How "
+            f"{name} has {a} {things}. {friend} gives {name} {b} more {things}, and then {name} "
+            f"puts them into {m} equal boxes. How many {things} are in each box?",
+            f"At {place}, {things} cost ${c} each and {other_things} cost ${d} each. {name} buys "
+            f"{m} {things} and {n} {other_things}. How much does {name} pay in total?",
+            f"{name} reads {a} pages a day for {n} days. The book has {a * 14 + b} pages. How "
             "many pages are left?",
-            f"A train travels at {a + 30} kilometers per hour for {few} hours and then at {b + 20} "
-            f"kilometers per hour for {some} hours. What distance does it cover?",
-            f"{one} earns ${a} an hour and works {few} hours a day, five days a week. How much "
-            f"does {one} earn in {some} weeks?",
-            f"There are {a * 10} {thing} in {place}. In the morning {share} of them are sold, and "
-            f"in the afternoon {b} more. How many {thing} are left?",
-            f"{one} is {a} years old. {other} is twice as old as {one} was {few} years ago. How "
-            f"old is {other}?",
-            f"A recipe for {few} people needs {a} grams of flour and {b} grams of sugar. {one} "
-            f"cooks for {few * some} people. How much flour and sugar does {one} need?",
-            f"{one} and {other} share {a + b} {thing} so that {one} gets {few} more than {other}. "
-            "How many does each get?",
-            f"{one} saves ${c} every week. After {some} weeks {one} spends ${d} on {second}. How "
-            f"many more weeks are needed to reach ${a * 10}?",
+            f"A train travels at {a + 30} kilometers per hour for {m} hours and then at {b + 20} "
+            f"kilometers per hour for {n} hours. What distance does it cover?",
+            f"{name} earns ${a} an hour and works {m} hours a day, five days a week. How much "
+            f"does {name} earn in {n} weeks?",
+            f"There are {a * 10} {things} in {place}. In the morning {share} of them are sold, and "
+            f"in the afternoon {b} more. How many {things} are left?",
+            f"{name} is {a} years old. {friend} is twice as old as {name} was {m} years ago. How "
+            f"old is {friend}?",
+            f"A recipe for {m} people needs {a} grams of flour and {b} grams of sugar. {name} "
+            f"cooks for {m * n} people. How much flour and sugar does {name} need?",
+            f"{name} and {friend} share {a + b} {things} so that {name} gets {m} more than "
+            f"{friend}. How many does each get?",
+            f"{name} saves ${c} every week. After {n} weeks {name} spends ${d} on {other_things}. "
+            f"How many more weeks are needed to reach ${a * 10}?",
         ]
     )
     return rng.choice(
@@ -150,38 +150,38 @@ def _mathematics(rng: random.Random, passages: Passages) -> str:
 
 
 def _chat(rng: random.Random, passages: Passages) -> str:
-    topic, second = rng.sample(TOPICS, 2)
-    one, other = rng.sample(NAMES, 2)
+    topic, other_topic = rng.sample(TOPICS, 2)
+    name, friend = rng.sample(NAMES, 2)
     role, city, count = rng.choice(ROLES), rng.choice(CITIES), rng.randint(3, 6)
-    about = rng.choice(["a meeting next week", "the budget", "a report", "a refund", "a new job"])
+    subject = rng.choice(["a meeting next week", "the budget", "a report", "a refund", "a new job"])
     hobby = rng.choice(["studying", "saving money", "healthy eating", "gardening", "languages"])
-    found = rng.choice(["a hidden door", "an old map", "a strange letter", "a broken clock"])
+    discovery = rng.choice(["a hidden door", "an old map", "a strange letter", "a broken clock"])
     return rng.choice(
         [
             f"Explain {topic} in simple terms.",
             f"What is {topic} and why does it matter?",
             f"Explain {topic} to {role}.",
-            f"Compare {topic} and {second}.",
+            f"Compare {topic} and {other_topic}.",
             f"Write a short essay about {topic}.",
             f"List {count} facts about {topic}.",
             f"Write a poem about {topic}.",
             f"Give me {count} tips about {hobby}.",
-            f"Write an email to {one} about {about}. Sign it as {other}.",
+            f"Write an email to {name} about {subject}. Sign it as {friend}.",
             f"Write a travel report about {city}, with its sights and its food.",
             f"Plan a trip of {count} days to {city}.",
-            f"Write a story about {one}, {role}, who discovers {found}.",
+            f"Write a story about {name}, {role}, who discovers {discovery}.",
             f"Imagine you are {role}. Describe your day.",
             f"What are the advantages and disadvantages of {topic}?",
             f"Describe {topic} from the point of view of {role}.",
-            f"Write a dialogue between {one} and {other} about {topic}.",
-            f"Make a table comparing {topic} and {second}.",
+            f"Write a dialogue between {name} and {friend} about {topic}.",
+            f"Make a table comparing {topic} and {other_topic}.",
             f"Write a quiz with {count} questions about {topic}.",
         ]
     )
 
 
 def _passage(rng: random.Random, passages: Passages) -> str:
-    text, second = (rng.choice(passages.prose)[:1100] for _ in range(2))
+    text, other_text = (rng.choice(passages.prose)[:1100] for _ in range(2))
     language = rng.choice(["German", "French", "Spanish", "English"])
     return rng.choice(
         [
@@ -195,7 +195,7 @@ def _passage(rng: random.Random, passages: Passages) -> str:
             f"Extract the most important terms from this text as a list:\n\n{text}",
             f"Correct any mistakes in this text and return it:\n\n{text[:500]}",
             f"Answer the question using the passages below.\n\nPassage 1: {text[:700]}\n\n"
-            f"Passage 2: {second[:500]}\n\nQuestion: What do these passages say?",
+            f"Passage 2: {other_text[:500]}\n\nQuestion: What do these passages say?",
         ]
     )
 
