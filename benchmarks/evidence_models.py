@@ -24,6 +24,7 @@ from typing import Any
 
 import common
 import torch
+from tokenizers import Tokenizer
 from torch import nn
 
 from hierspec.lm.weights import hf_model
@@ -192,7 +193,7 @@ def main() -> None:
     parser.add_argument("--name", default="evidence-models", help="of the file of results")
     args = parser.parse_args()
     text = corpus.load_corpus()
-    tokenizer = corpus.load_tokenizer(registry.DATA)
+    tokenizer = Tokenizer.from_file(str(registry.DATA / "tokenizer.json"))
     stream = corpus.training_stream(text, tokenizer, seed=0)
     cut = HeldOutWindows(count=64, width=READ + WRITTEN - 1)
 

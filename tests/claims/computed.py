@@ -345,7 +345,7 @@ ENUMERATED = [
 def growing(which: int) -> list[str]:
     """P1's formula at its best plans with two to six models of an example."""
     inputs = ((p1.FIRST_COSTS, p1.TABLE_6), (p1.SECOND_COSTS, p1.TABLE_7))[which]
-    return [f"{p1.best(p1.example(*inputs, models))[0]:.4f}" for models in range(2, 7)]
+    return [f"{p1.best_plan(p1.example(*inputs, models))[0]:.4f}" for models in range(2, 7)]
 
 
 def printed_ms(which: int) -> list[str]:

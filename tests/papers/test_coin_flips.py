@@ -20,7 +20,7 @@ from hierspec.verifiers import registry
 from hierspec_papers import replayed, reproduce
 from hierspec_papers.measured import tokens_per_call
 from hierspec_papers.p1 import coin_flips, levels
-from hierspec_papers.p1.coin_flips import hierarchy_of
+from hierspec_papers.p1.coin_flips import build_hierarchy
 from hierspec_papers.p1.coins import CoinMethod, Coins
 from hierspec_papers.p1.levels import AcceptanceCounts, Levels
 from hierspec_papers.terminal import pictures
@@ -70,7 +70,7 @@ def test_coins_are_for_nobody_else(lab):
     assert Coins(0.5, PhiloxRng(0)) == Coins(0.5, PhiloxRng(1)) != Coins(0.6, PhiloxRng(0))
     with pytest.raises(ValueError, match="no verifier called 'coins'"):
         registry.get("coins")
-    hierarchy = hierarchy_of(lab, lab.models.drafts)
+    hierarchy = build_hierarchy(lab, lab.models.drafts)
     method = CoinMethod("coins", lab, hierarchy, (0.5, 0.5))
     method.configuration["allow_lossy"] = False
     with pytest.raises(ValueError, match=r"'coins' at level .* changes the output's law"):
@@ -81,7 +81,7 @@ def test_coins_are_for_nobody_else(lab):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_coins_that_always_fall_alike(lab, temperature):
-    hierarchy = hierarchy_of(lab, lab.models.drafts)
+    hierarchy = build_hierarchy(lab, lab.models.drafts)
     request = Request(24, temperature)
     plain = HierarchyMethod("plain", lab.models).run(PROMPTS[0], request)
     never = CoinMethod("never", lab, hierarchy, (0.0, 0.0)).run(PROMPTS[0], request)
@@ -110,8 +110,8 @@ def test_costs_by_hand():
         {"num_draft_tokens": 12, "calls": 5, "seconds": 0.2},
     )
     run = Run((1,) * 11, 1.0, 0.8, 4, counters, {"calls": 4, "seconds": 0.3})
-    assert levels.calls_of(run) == [20, 5, 4]
-    costs = levels.costs_of([run, run])
+    assert levels.level_calls(run) == [20, 5, 4]
+    costs = levels.level_costs([run, run])
     assert costs == pytest.approx((5.0, 40.0, 125.0))  # the target's with 0.2 s outside
     three = Levels(("a", "b", "c"), (2, 4), (0.5, 0.5), costs)
     assert three.counted_ms([run]) == pytest.approx(levels.decode_ms([run])) == pytest.approx(80)
@@ -121,13 +121,13 @@ def test_costs_by_hand():
 def test_the_simulation_is_the_exact_model_on_long_texts(monkeypatch):
     monkeypatch.setattr(levels, "TEXTS", 20)
     four = Levels(("a", "b", "c", "d"), (2, 4, 6), (0.5, 0.7, 0.8), (0.1, 1.0, 4.0, 20.0))
-    long = levels.simulated(four, [1000], seed=3)
-    assert abs(long.ms - four.exact_ms()) < 4 * long.error < 0.04 * long.ms
-    assert long.deviation == pytest.approx(long.error * math.sqrt(20))
+    long = levels.simulate_levels(four, [1000], seed=3)
+    assert abs(long.ms - four.exact_ms()) < 4 * long.standard_error < 0.04 * long.ms
+    assert long.text_deviation == pytest.approx(long.standard_error * math.sqrt(20))
     spent = sum(n * ms for n, ms in zip(long.calls, four.costs, strict=True))
     assert spent == pytest.approx(long.ms)
     assert four.formula_ms() > four.exact_ms()  # it hands up no overshoot
-    assert levels.simulated(four, [5], seed=3).ms > long.ms  # what the end of a text costs
+    assert levels.simulate_levels(four, [5], seed=3).ms > long.ms  # what the end of a text costs
 
 
 def test_drafters(tiny_family, tmp_path):

@@ -29,16 +29,16 @@ def test_best_of_each_size():
 
 def test_pieces_of_p1(deep, monkeypatch):
     lab = lab_of(deep, ["zoo:small"], prompts=([1], [2], [3]))
-    profiled_on, measured_on = p1_models.split(lab)
+    profiled_on, measured_on = p1_models.split_prompts(lab)
     assert (profiled_on, measured_on.prompts) == ([[2]], ([1], [3]))
-    assert p1_models.split(dataclasses.replace(lab, prompts=([1],)))[0] == [[1]]
-    assert p1_trials.candidates(lab) == {
+    assert p1_models.split_prompts(dataclasses.replace(lab, prompts=([1],)))[0] == [[1]]
+    assert p1_trials.candidate_names(lab) == {
         "early exits": [f"exit:{layer}" for layer in range(1, 8)],
         "separate models": ["zoo:small"],
     }
     monkeypatch.setattr(p1_trials, "EVERY_LAYER", 7)  # the target has eight
-    assert p1_trials.candidates(lab)["early exits"] == ["exit:1", "exit:2", "exit:4"]
-    zoo = p1_trials.candidates(lab_of("zoo:trunk", ["zoo:small"]))
+    assert p1_trials.candidate_names(lab)["early exits"] == ["exit:1", "exit:2", "exit:4"]
+    zoo = p1_trials.candidate_names(lab_of("zoo:trunk", ["zoo:small"]))
     assert zoo["separate models"] == ["ngram", "zoo:small"]
     levels = [{"method": "ngram_table"}, {"method": "draft_model", "model": "m"}]
     tempered = p1_trials.with_draft_temperature({"levels": levels, "verify": "block"}, 0.5)
@@ -97,7 +97,7 @@ def test_p1(monkeypatch):
 def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
     monkeypatch.setattr(p1_models, "TAILS", (1, 10))
     lab = lab_of(headed, temperatures=(0.0,))
-    names = p1_trials.candidates(lab)["early exits"]
+    names = p1_trials.candidate_names(lab)["early exits"]
     assert names == [f"exit:{layer},head={headed}" for layer in HEADS]
     settings = dataclasses.replace(
         p1_trials.SETTINGS, max_speculative_tokens=3, places=1, rounds=1, repeats=1, tokens=8
@@ -108,7 +108,7 @@ def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
         loaded=lab.models.loaded,
     )  # fmt: skip
     pool = p1_trials.ProfiledPool("early exits", from_dict(data), headed)
-    trials = p1_trials.trials_of(lab, pool, 0.0)
+    trials = p1_trials.plan_trials(lab, pool, 0.0)
     *_, deepest = trials
     assert all(level["head"] == headed for level in deepest.hierarchy["levels"])
     size = lab.models.plain.root.model.trunk.backend.hidden_size
@@ -117,7 +117,7 @@ def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
         assert len(trial.choice.chain.levels) == count + 1
         assert headed not in trial.names
         assert trial.memory == (count * head + (rows if count else 0), 8 * size * count)
-    assert p1_trials.with_tail(lab, deepest, 10).choice.chain.tail == 10
+    assert p1_trials.add_tail(lab, deepest, 10).choice.chain.tail == 10
     tables = p1_models._tables_at(lab, [pool], 0.0)
     check_lossless(tables[1])
     assert f"Exits score with heads trained for them ({headed})." in tables[1].notes
@@ -168,20 +168,23 @@ def test_p2_inputs_and_shapes(tiny_family):
     lab = lab_of(target, [small, target])
     other_way = lab_of(target, [target, small])
     for temperature in (0.0, 1.0):
-        given = p2_models.inputs(lab, temperature)
+        given = p2_models.measure_inputs(lab, temperature)
         assert given.alpha == pytest.approx(1.0)
         assert given.c > 0 < given.c_s
-        turned = p2_models.inputs(other_way, temperature)
+        turned = p2_models.measure_inputs(other_way, temperature)
         assert turned.beta == pytest.approx(1.0)
         assert turned.alpha == pytest.approx(given.beta)  # the same model, on the same texts
         assert 0 <= given.beta < 1
     assert given.beta > 0
-    mixed = p2_models.method(lab, "interleaved", 2, 3).configuration
+    mixed = p2_models.build_method(lab, "interleaved", 2, 3).configuration
     (level,) = mixed["levels"]
     assert (level["repeat"], mixed["verify"]) == (3, "tokenwise")
     assert [part[0]["num_speculative_tokens"] for part in level["parts"]] == [2, 1]
-    (level,) = p2_models.method(lab, "horizontal", 6, 3).configuration["levels"]
+    (level,) = p2_models.build_method(lab, "horizontal", 6, 3).configuration["levels"]
     assert [part[0]["model"] for part in level["parts"]] == [target, small]
-    (level,) = p2_models.method(lab, "mid", 0, 3).configuration["levels"]
+    (level,) = p2_models.build_method(lab, "mid", 0, 3).configuration["levels"]
     assert (level["model"], level["num_speculative_tokens"]) == (target, 3)
-    assert p2_models.method(lab, "interleaved", 0, 4).configuration["levels"][0]["model"] == target
+    assert (
+        p2_models.build_method(lab, "interleaved", 0, 4).configuration["levels"][0]["model"]
+        == target
+    )

@@ -206,7 +206,7 @@ def test_figure_4_against_transformers(deep):
     lab, exits = lab_of(deep, tokens=12), (1, 2, 4)
     pool = load(lab.models.target, [parse(f"exit:{n}") for n in exits], lab.models.loaded)
     model = tiny_model("llama", seed=3, layers=8)
-    greedy = p3_figure4.accepted(lab, pool, 0.0)
+    greedy = p3_figure4.measure_acceptance(lab, pool, 0.0)
     for number, prompt in enumerate(PROMPTS):
         text = list(prompt)
         for _ in range(12):
@@ -221,7 +221,7 @@ def test_figure_4_against_transformers(deep):
                 guess = model.lm_head(model.model.norm(hidden)).argmax(-1)
                 share = float((guess == wanted).double().mean())
                 assert greedy[i][number] == pytest.approx(share)
-    sampled = p3_figure4.accepted(lab, pool, 1.0)
+    sampled = p3_figure4.measure_acceptance(lab, pool, 1.0)
     assert all(0 < share < 1 for each in sampled for share in each)
 
 

@@ -24,7 +24,7 @@ from hierspec.simulation import CoinFlips, simulate
 from hierspec_papers.p1.linear_program import solve
 from hierspec_papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
 from hierspec_papers.p2.formula import (
-    compare,
+    compare_orders,
     horizontal_speedup,
     horizontal_tokens,
     interleaved_speedup,
@@ -406,7 +406,7 @@ def test_interleaving_never_beats_both_single_drafts():
 
 
 def test_comparing_the_orders():
-    found = compare(0.8, 0.5, 0.1, 0.1)
+    found = compare_orders(0.8, 0.5, 0.1, 0.1)
     assert [ordering.name for ordering in found] == [
         "horizontal", "mid", "small", "interleaved", "plain",
     ]  # fmt: skip
@@ -414,7 +414,7 @@ def test_comparing_the_orders():
     assert (best.n, best.m, round(best.speedup, 4)) == (3, 4, 2.6014)
     assert (mid.n, mid.m, round(mid.speedup, 4)) == (0, 6, 2.4696)
     assert best.tokens == pytest.approx(1 + 0.8 + 0.64 + 0.512 + 0.4096 * (1 + 0.875))
-    assert compare(0.1, 0.1, 2.0, 0.9)[0].name == "plain"
+    assert compare_orders(0.1, 0.1, 2.0, 0.9)[0].name == "plain"
 
 
 # The exact model against the algorithm

@@ -599,7 +599,7 @@ def test_mistakes_are_one_line(models, argv, message, capsys) -> None:
 
 def test_the_shipped_family_is_not_written_into() -> None:
     with pytest.raises(ValueError, match="say where with -o"):
-        output_file("zoo:mid", None, "exit_heads.safetensors")
+        output_file("zoo:mid", None, "exit_heads.safetensors", overwrite=False)
 
 
 def test_interrupting_the_command_says_how_to_go_on(models, tmp_path, capsys, monkeypatch) -> None:

@@ -1,8 +1,9 @@
-"""What trainings share: their output file, models, width of windows, and report."""
+"""What trainings share: checks of settings, output file, models, progress, and report."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,28 +15,52 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.load import DTYPES, load
 from hierspec.lm.weights import WeightSource
+from hierspec.profiling.settings import Report
 from hierspec.utils import machine
 from hierspec.utils.files import expand_user, write_atomically
 from hierspec.zoo import registry
 
 
-def output_file(model: str, output: Path | None, name: str) -> Path:
+def check_numbers(settings: Any, positive: Sequence[str], counts: Sequence[str] = ()) -> None:
+    """Refuse settings that are neither ``None`` nor above 0, and counts that are below 1.
+
+    Raises:
+        HierspecError: naming the setting.
+    """
+    for name in (*positive, *counts):
+        value = getattr(settings, name)
+        if value is None:
+            continue
+        if name in counts and value < 1:
+            raise HierspecError(f"{name} must be at least 1, not {value}")
+        if name in positive and not 0 < value < math.inf:
+            raise HierspecError(f"{name} must be above 0, not {value}")
+
+
+def subreport(report: Report, start: float, end: float) -> Report:
+    """Return a report of a part of the work, which takes its share from ``start`` to ``end``."""
+    return lambda stage, share: report(stage, start + share * (end - start))
+
+
+def output_file(model: str, output: Path | None, name: str, overwrite: bool) -> Path:
     """Return the file for trained heads: ``output``, or ``name`` in the model's directory.
 
     Raises:
-        HierspecError: the model is no directory and there is no ``output``, or that does not end in
-            ``.safetensors``.
+        HierspecError: the model is no directory and there is no ``output``, that does not end in
+            ``.safetensors``, or the file exists, unless ``overwrite``.
     """
-    if output is not None:
-        path = output / name if output.is_dir() else output
-        if path.suffix != ".safetensors":
-            raise HierspecError(f"heads are written as .safetensors; -o says {output}")
-        return path
-    if model.startswith(registry.PREFIX) or not expand_user(model).is_dir():
-        raise HierspecError(
-            f"{model} is not a directory to write heads into: say where with -o FILE"
-        )
-    return expand_user(model) / name
+    if output is None:
+        if model.startswith(registry.PREFIX) or not expand_user(model).is_dir():
+            raise HierspecError(
+                f"{model} is not a directory to write heads into: say where with -o FILE"
+            )
+        output = expand_user(model)
+    path = output / name if output.is_dir() else output
+    if path.suffix != ".safetensors":
+        raise HierspecError(f"heads are written as .safetensors; -o says {output}")
+    if path.exists() and not overwrite:
+        raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
+    return path
 
 
 def load_model(model: str, dtype: str, device: str, backend: str = "auto") -> tuple[Backend, Any]:

@@ -2,13 +2,13 @@
 
 One hierarchy, four levels where the target is a shipped one, decodes the prompts with P1's
 Algorithm 2. A first, untimed pass gives the acceptance *rate* of each pair: tokens kept over tokens
-tested. Then plain decoding, the hierarchy and the hierarchy with coins (:mod:`.coins`) are timed in
-turns. With coins every model runs as it does otherwise, but each test is a coin of the pair's rate:
-the difference shows what the first assumption of P1's latency formula, independent acceptances,
-does to the time.
+tested. Then plain decoding, the hierarchy and the hierarchy with coins (:mod:`.coins`) are timed
+alternately. With coins every model runs as it does otherwise, but a coin of the pair's rate decides
+each test: the difference shows how the first assumption of P1's latency formula, independent
+acceptances, changes the time.
 
-The *cost* of a level is the mean over its calls in the hierarchy's timed runs, and a call of the
-target also bears what a round spends outside all calls. Counted calls times these costs are the
+The *cost* of a level is the mean over its calls in the hierarchy's timed runs; to a call of the
+target is added what a round spends outside all calls. Counted calls times these costs are the
 table's third cell; coins and costs without any model, the fourth (:mod:`hierspec.simulation`).
 """
 
@@ -43,18 +43,18 @@ from .levels import (
     AcceptanceCounter,
     AcceptanceCounts,
     Levels,
-    Simulated,
-    calls_of,
-    costs_of,
+    SimulatedLatency,
     decode_ms,
-    simulated,
+    level_calls,
+    level_costs,
+    simulate_levels,
 )
 from .simulation import TABLE_5
 
 NAME = "p1-coin-flips"
 STEP = 2  # budget of the smallest level, and how much larger each further level's is
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: they draft where no draft model is given
-LEAST = 8  # new tokens: in a shorter text some level's drafts may never be tested
+MIN_TOKENS = 8  # new ones: in a shorter text some level's drafts may never be tested
 
 
 def drafters(lab: Lab) -> list[str]:
@@ -69,15 +69,15 @@ def drafters(lab: Lab) -> list[str]:
     return [name for i, name in enumerate(names) if not i or lab.models.verifies(name)]
 
 
-def hierarchy_of(lab: Lab, names: Sequence[str]) -> dict[str, Any]:
+def build_hierarchy(lab: Lab, names: Sequence[str]) -> dict[str, Any]:
     """Return a hierarchy file's content: the chain of these drafters, verified by Algorithm 2.
 
     Budgets grow by :data:`STEP` from level to level. They are fixed, so as not to depend on a
     measurement that another machine would not repeat.
     """
     levels = [
-        lab.models.level(name, STEP * place, **({"verify": "tokenwise"} if place > 1 else {}))
-        for place, name in enumerate(names, 1)
+        lab.models.level(name, STEP * number, **({"verify": "tokenwise"} if number > 1 else {}))
+        for number, name in enumerate(names, 1)
     ]
     return {"levels": levels, "verify": "tokenwise"}
 
@@ -119,7 +119,7 @@ def measure(lab: Lab) -> Reproduction:
         HierspecError: no prompt, too few new tokens, nothing that drafts, or a level whose drafts
             were never tested.
     """
-    lab.require(NAME, tokens=LEAST)
+    lab.require(NAME, tokens=MIN_TOKENS)
     names = drafters(lab)
     if not names:
         raise HierspecError(
@@ -132,7 +132,7 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def _tables_at(lab: Lab, names: Sequence[str], temperature: float) -> list[Table]:
-    hierarchy = hierarchy_of(lab, names)
+    hierarchy = build_hierarchy(lab, names)
     method = method_of("hierarchy", lab, hierarchy)
     by_prompt = count_acceptances(lab, method, len(names), temperature)
     by_level = [sum(counts, AcceptanceCounts()) for counts in zip(*by_prompt, strict=True)]
@@ -148,9 +148,9 @@ def _tables_at(lab: Lab, names: Sequence[str], temperature: float) -> list[Table
         (*names, lab.target),
         tuple(level["num_speculative_tokens"] for level in hierarchy["levels"]),
         rates,
-        costs_of(real.runs),
+        level_costs(real.runs),
     )
-    simulation = simulated(levels, [run.num_tokens - 1 for run in real.runs], lab.seed)
+    simulation = simulate_levels(levels, [run.num_tokens - 1 for run in real.runs], lab.seed)
     return [
         _table_5(lab, temperature, levels, real, coins, simulation),
         _other_latencies(temperature, levels, plain, real, coins),
@@ -164,10 +164,10 @@ def _table_5(
     levels: Levels,
     real: Measured,
     coins: Measured,
-    simulation: Simulated,
+    simulation: SimulatedLatency,
 ) -> Table:
     real_ms = decode_ms(real.runs)
-    deviation = simulation.deviation / math.sqrt(len(coins.runs)) / simulation.ms
+    deviation_share = simulation.text_deviation / math.sqrt(len(coins.runs)) / simulation.ms
     numbers = {
         ("real", "real"): (real_ms, tokens_per_call(real.runs), ("", "", "")),
         ("iid", "real"): (
@@ -189,11 +189,11 @@ def _table_5(
         ratios = (float(printed) / printed_real, ms / real_ms)
         extra = (*ratios, *by_prompt, per_call)
         rows.append(TableRow(f"{acceptances}, {costs}", (Cell(printed, ms / 1e3),), extra))
-    below = zip(levels.names, levels.budgets, strict=False)
-    stack = " > ".join((*(f"{name} {budget}" for name, budget in below), "target"))
+    drafting = zip(levels.names, levels.budgets, strict=False)
+    chain = " > ".join((*(f"{name} {budget}" for name, budget in drafting), "target"))
     return Table(
         f"Table 5, temperature {temperature:g}",
-        f"seconds a token of {stack}, acceptances and costs real or not",
+        f"seconds a token of {chain}, acceptances and costs real or not",
         "acceptances, costs",
         ("seconds a token",),
         tuple(rows),
@@ -211,12 +211,13 @@ def _table_5(
             "iid, real: the engine runs the same models on drafts of the same budgets, and a coin "
             "of the pair's rate decides every test. Its text is of no use, and differs from the "
             "real one's. The luck of the coins alone moves the latency of so many texts by "
-            f"{100 * deviation:.1f} % (one standard deviation, simulated).",
+            f"{100 * deviation_share:.1f} % (one standard deviation, simulated).",
             "real, artificial: counted calls at the mean cost of a call in the same runs, so the "
             "ratio of all prompts together is 1 by construction; prompt by prompt it says how far "
             "costs are from constant.",
             f"iid, artificial: {TEXTS} texts of the same lengths, simulated; its standard error is "
-            f"{100 * simulation.error / simulation.ms:.2f} %, without that of rates and costs.",
+            f"{100 * simulation.standard_error / simulation.ms:.2f} %, without that of rates and "
+            "costs.",
             "P1 prints neither levels, budgets, rates and costs of its hierarchy (Gemma2 9B, four "
             "levels), nor data set and temperature, nor what its rate is a mean of (here: tokens "
             "kept over tokens tested) and where its fixed costs come from (here: the timed runs).",
@@ -234,7 +235,7 @@ def _over_real(ms: Sequence[float], real: Measured) -> tuple[Any, ...]:
 def _other_latencies(
     temperature: float, levels: Levels, plain: Measured, real: Measured, coins: Measured
 ) -> Table:
-    """Return the latency in further ways, from the same runs, rates and costs."""
+    """Return the latency by other formulas and counts, from the same runs, rates and costs."""
     real_ms, coins_ms = decode_ms(real.runs), decode_ms(coins.runs)
     rows = {
         "real, real": real_ms,
@@ -266,12 +267,12 @@ def _levels(
     acceptances: Sequence[AcceptanceCounts],
     real: Measured,
     coins: Measured,
-    simulation: Simulated,
+    simulation: SimulatedLatency,
 ) -> Table:
     """Return rates, costs and calls of each level, from which Table 5 is computed."""
     real_calls, coins_calls = (
-        [sum(calls) / written(one.runs) for calls in zip(*map(calls_of, one.runs), strict=True)]
-        for one in (real, coins)
+        [sum(calls) / written(runs) for calls in zip(*map(level_calls, runs), strict=True)]
+        for runs in (real.runs, coins.runs)
     )
     settings = [
         (budget, counts.rate, counts.kept + counts.failed)
@@ -280,15 +281,15 @@ def _levels(
     numbers = zip(
         [*settings, ("", "", "")],
         levels.costs,
-        costs_of(coins.runs),
+        level_costs(coins.runs),
         real_calls,
         coins_calls,
         simulation.calls,
         strict=True,
     )
     rows = [
-        (name, (*setting, *rest))
-        for name, (setting, *rest) in zip(levels.names, numbers, strict=True)
+        (name, (*setting, *measured))
+        for name, (setting, *measured) in zip(levels.names, numbers, strict=True)
     ]
     return own_table(
         f"Levels, temperature {temperature:g}",

@@ -1,7 +1,7 @@
-"""A hierarchy whose rejection tests are coin flips: independent acceptances on the clock.
+"""A hierarchy whose rejection tests are coin flips: independent acceptances, timed.
 
 All models run as they otherwise do, but whether a token is kept does not depend on it. The text is
-of no use; its latency is what independent acceptances, the first assumption of P1's formula, give.
+of no use; its latency is that of independent acceptances, the first assumption of P1's formula.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Coins(Tokenwise):
 
     Attributes:
         rate: the probability.
-        rng: for greedy decoding, where a rule is given no uniforms. It does not count in
-            comparisons: rules of equal rate share what an accelerator has recorded for them.
+        rng: for greedy decoding, where a rule gets no uniforms. Comparisons ignore it: rules of
+            equal rate share what an accelerator has recorded for them.
     """
 
     rate: float
@@ -88,7 +88,7 @@ class CoinMethod(HierarchyMethod):
 
 
 class _WithCoins(Hierarchy):
-    """The given hierarchy, its models and lock included, with :class:`Coins` for its rules."""
+    """A copy of a hierarchy, with its models and lock, and :class:`Coins` for its rules."""
 
     def __init__(self, hierarchy: Hierarchy, rates: Sequence[float], seed: int) -> None:
         self.__dict__.update(vars(hierarchy))
@@ -98,15 +98,15 @@ class _WithCoins(Hierarchy):
 def with_coins(root: Verify, rates: Sequence[float], seed: int) -> Verify:
     """Return the same chain of levels, each verifying by :class:`Coins` at its drafter's rate."""
 
-    def replaced(node: Node | None) -> Node | None:
+    def replace_rules(node: Node | None) -> Node | None:
         if not isinstance(node, Verify):
             return node
-        below = replaced(node.below)
-        if below is None:  # nothing to verify: the rule is never asked
+        below = replace_rules(node.below)
+        if below is None:  # nothing to verify: the rule is never used
             return node
         rule = Coins(rates[below.index], PhiloxRng(seed, node.index))
         return dataclasses.replace(node, rule=rule, below=below)
 
-    chain = replaced(root)
+    chain = replace_rules(root)
     assert isinstance(chain, Verify)
     return chain

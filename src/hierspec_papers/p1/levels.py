@@ -23,8 +23,8 @@ TEXTS = 400  # of a simulation
 class AcceptanceCounts:
     """How many tokens of one level the level above it kept.
 
-    A draft's tokens are tested one by one up to the first that fails, so there are as many failed
-    tests as drafts that were not kept whole.
+    A draft's tokens are tested one by one up to the first that fails, so as many tests fail as
+    drafts are rejected in part.
 
     Attributes:
         drafts: verified drafts.
@@ -40,13 +40,13 @@ class AcceptanceCounts:
 
     @property
     def rate(self) -> float:
-        """Passed over all tests, the maximum-likelihood estimate; NaN without a test."""
+        """The share of tests that passed, the maximum-likelihood estimate; NaN without a test."""
         tested = self.kept + self.failed
         return self.kept / tested if tested else math.nan
 
     def __add__(self, other: AcceptanceCounts) -> AcceptanceCounts:
-        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
-        return AcceptanceCounts(*(a + b for a, b in zip(mine, theirs, strict=True)))
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return AcceptanceCounts(*(mine + theirs for mine, theirs in pairs))
 
 
 class AcceptanceCounter(Observer):
@@ -86,64 +86,64 @@ class Levels:
     @property
     def acceptance(self) -> list[list[float | None]]:
         """The rates as a square matrix: [i][j] of level i's tokens by level j; only j = i + 1."""
-        places = range(len(self.names))
-        return [[self.rates[i] if j == i + 1 else None for j in places] for i in places]
+        indices = range(len(self.names))
+        return [[self.rates[i] if j == i + 1 else None for j in indices] for i in indices]
 
     def exact_ms(self) -> float:
         """Return milliseconds a token by the exact latency model."""
         return latency(ideal(self.costs, self.acceptance, self.names), self.chain).ms_per_token
 
     def formula_ms(self) -> float:
-        """Return milliseconds a token by P1's Corollary 3.1: levels hand up just their budgets."""
+        """Return milliseconds a token by P1's Corollary 3.1: each level hands up its budget."""
         return formula(self.costs, self.rates, self.budgets)
 
     def counted_ms(self, runs: Sequence[Run]) -> float:
         """Return milliseconds a token of the runs' counted calls, each at its level's cost."""
-        spent = sum(
-            sum(calls * ms for calls, ms in zip(calls_of(run), self.costs, strict=True))
+        total_ms = sum(
+            sum(calls * ms for calls, ms in zip(level_calls(run), self.costs, strict=True))
             for run in runs
         )
-        return spent / written(runs)
+        return total_ms / written(runs)
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulatedLatency:
     """Simulated texts: independent acceptances at constant costs, without models.
 
     Attributes:
         ms: milliseconds a token.
-        error: standard error of ``ms``.
-        deviation: standard deviation of one text's ``ms``.
+        standard_error: of ``ms``.
+        text_deviation: standard deviation of one text's ``ms``.
         calls: each level's calls for a token of the text; of the smallest level, drafted tokens.
         tokens_per_call: tokens for a call of the target.
     """
 
     ms: float
-    error: float
-    deviation: float
+    standard_error: float
+    text_deviation: float
     calls: tuple[float, ...]
     tokens_per_call: float
 
 
-def calls_of(run: Run) -> list[float]:
+def level_calls(run: Run) -> list[float]:
     """Return each level's calls, smallest first, the target last; for the smallest, its tokens.
 
     P1 charges the smallest level for its tokens, and a look-up has no calls.
     """
-    smallest, *others = run.levels
-    return [smallest["num_draft_tokens"], *(part["calls"] for part in (*others, run.target))]
+    smallest, *verifiers = (*run.levels, run.target)
+    return [smallest["num_draft_tokens"], *(level["calls"] for level in verifiers)]
 
 
-def seconds_of(run: Run) -> list[float]:
+def level_seconds(run: Run) -> list[float]:
     """Return seconds of each level; the target's include the time spent outside all levels."""
-    below = [part["seconds"] for part in run.levels]
-    return [*below, (run.decode_seconds or 0.0) - sum(below)]
+    drafting = [level["seconds"] for level in run.levels]
+    return [*drafting, (run.decode_seconds or 0.0) - sum(drafting)]
 
 
-def costs_of(runs: Sequence[Run]) -> tuple[float, ...]:
+def level_costs(runs: Sequence[Run]) -> tuple[float, ...]:
     """Return milliseconds a call of each level, the mean over all calls in all runs."""
-    calls = [sum(column) for column in zip(*map(calls_of, runs), strict=True)]
-    seconds = [sum(column) for column in zip(*map(seconds_of, runs), strict=True)]
+    calls = [sum(column) for column in zip(*map(level_calls, runs), strict=True)]
+    seconds = [sum(column) for column in zip(*map(level_seconds, runs), strict=True)]
     return tuple(1e3 * s / n if n else 0.0 for s, n in zip(seconds, calls, strict=True))
 
 
@@ -152,12 +152,12 @@ def decode_ms(runs: Sequence[Run]) -> float:
     return 1e3 * sum(run.decode_seconds or 0.0 for run in runs) / written(runs)
 
 
-def simulated(levels: Levels, lengths: Sequence[int], seed: int) -> Simulated:
+def simulate_levels(levels: Levels, lengths: Sequence[int], seed: int) -> SimulatedLatency:
     """Simulate :data:`TEXTS` texts with coins at constant costs.
 
     Args:
-        lengths: tokens of the texts, in turns: where a text ends, drafts are cut short, here as in
-            the engine.
+        lengths: tokens of the texts, used again and again: where a text ends, drafts are cut short,
+            here as in the engine.
     """
     root = build_root(levels.chain, levels.names)
     rates = [[rate or 0.0 for rate in row] for row in levels.acceptance]
@@ -170,10 +170,10 @@ def simulated(levels: Levels, lengths: Sequence[int], seed: int) -> Simulated:
     squares = sum(((text.ms_per_token - ms) * text.num_tokens) ** 2 for text in texts)
     error = math.sqrt(squares) / tokens
     by_level = zip(*(text.levels for text in texts), strict=True)
-    return Simulated(
+    return SimulatedLatency(
         ms,
         error,
         error * math.sqrt(TEXTS),
-        tuple(sum(part.calls for part in level) / tokens for level in by_level),
+        tuple(sum(counters.calls for counters in level) / tokens for level in by_level),
         tokens / sum(text.target_calls for text in texts),
     )

@@ -1,7 +1,7 @@
 """P1's reduction solved as printed: generalized shortest path as a linear program.
 
-Kept as an independent check of :mod:`hierspec.planner.dynamic`, which finds the same plans hundreds
-of times faster; nothing else uses it.
+It serves as an independent check of :mod:`hierspec.planner.dynamic`, which finds the same plans
+hundreds of times faster; nothing else uses it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def solve(graph: Graph) -> tuple[float, Chain]:
 
 
 def _edges(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return start, end, multiplier, cost of every edge [P1 Table 2]; vertices as :func:`_at`."""
+    """Return start, end, multiplier, cost of every edge [P1 Table 2]; see :func:`_vertex`."""
     target, top = graph.estimates.target, graph.estimates.max_budget
     loops = 1 + target * top
     edges: list[tuple[int, int, float, float]] = [
@@ -64,32 +64,33 @@ def _edges(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
     for i in range(target):
         edges.append((loops + i, loops + i, 0.5, 0.0))
         for t in range(1, top + 1):
-            here = _at(i, t, top)
-            edges.append((here, loops + i, 1.0, float(graph.draft[i, t])))
+            vertex = _vertex(i, t, top)
+            edges.append((vertex, loops + i, 1.0, float(graph.draft[i, t])))
             share = 1.0 / max(float(graph.tokens[i, t]), 1.0)
-            edges.append((0, here, share, share * float(graph.call[i, target, t])))
+            edges.append((0, vertex, share, share * float(graph.call[i, target, t])))
             for k in range(i):
                 for length in range(1, top + 1):
                     gamma = float(graph.rounds[k, i, length, t])
                     price = gamma * float(graph.call[k, i, length])
-                    edges.append((here, _at(k, length, top), gamma, price))
+                    edges.append((vertex, _vertex(k, length, top), gamma, price))
     columns = np.array([edge for edge in edges if np.isfinite(edge[3])]).T
     return columns[0].astype(int), columns[1].astype(int), columns[2], columns[3]
 
 
-def _at(i: int, t: int, top: int) -> int:
+def _vertex(i: int, t: int, top: int) -> int:
+    """Return the number of state (i, t)."""
     return 1 + i * top + t - 1
 
 
 def _path(graph: Graph, start: np.ndarray, end: np.ndarray, flow: np.ndarray) -> Chain:
     """Follow the widest flow; where several are optimal any of them is [P1 Lemma 3.6]."""
     target, top = graph.estimates.target, graph.estimates.max_budget
-    levels, budgets, here = [target], [], 0
+    levels, budgets, vertex = [target], [], 0
     while True:
-        out = np.flatnonzero(start == here)
-        here = int(end[out[flow[out].argmax()]])
-        if here > target * top:
+        edges = np.flatnonzero(start == vertex)
+        vertex = int(end[edges[flow[edges].argmax()]])
+        if vertex > target * top:
             return Chain(tuple(levels[::-1]), tuple(budgets[::-1]))
-        i, t = divmod(here - 1, top)
+        i, t = divmod(vertex - 1, top)
         levels.append(i)
         budgets.append(t + 1)

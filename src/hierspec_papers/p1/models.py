@@ -2,10 +2,10 @@
 
 Two pools, as in the paper: early exits of the target (§4) and separate models (§5; for the shipped
 family its n-gram table joins them, as P1's statistical drafter does). Of a shallow target every
-layer is a candidate, as in the paper; where exits have trained heads, those exits alone are. Each
+layer is a candidate, as in the paper; where exits have trained heads, only those exits are. Each
 pool is profiled on every other prompt; the best plan for each number of models is then measured on
-the prompts between, with the horizontal heuristic (tokens of the smallest model after everything
-that a level hands up) and with drafters at temperatures of their own. What each needs in memory
+the remaining prompts, with the horizontal heuristic (tokens of the smallest model after everything
+that a level hands up) and with drafters at temperatures of their own. The memory that each needs
 beyond the target is computed.
 """
 
@@ -25,12 +25,12 @@ from hierspec_papers.tables import Reproduction, Table
 from .trials import (
     ProfiledPool,
     Trial,
+    add_tail,
     best_planned,
-    candidates,
-    drafting_at,
-    profile_of,
-    trials_of,
-    with_tail,
+    candidate_names,
+    plan_trials,
+    profile_pool,
+    set_draft_temperature,
 )
 
 TAILS = (1, 2, 3, 5, 10)  # tokens of the smallest model after every level; P1 Table 4: 10
@@ -52,13 +52,13 @@ TABLE_4 = {
 }
 
 
-def split(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
+def split_prompts(lab: Lab) -> tuple[list[Sequence[int]], Lab]:
     """Return every other prompt, to profile on, and the lab with the rest, to measure on.
 
     A single prompt serves for both.
     """
-    profiled = list(lab.prompts[1::2]) or list(lab.prompts)
-    return profiled, dataclasses.replace(lab, prompts=lab.prompts[::2])
+    profile_prompts = list(lab.prompts[1::2]) or list(lab.prompts)
+    return profile_prompts, dataclasses.replace(lab, prompts=lab.prompts[::2])
 
 
 def measure(lab: Lab) -> Reproduction:
@@ -68,11 +68,11 @@ def measure(lab: Lab) -> Reproduction:
         HierspecError: no prompt, no tokenizer, or nothing that could draft.
     """
     lab.require("p1-models")
-    profiled, lab = split(lab)
+    profile_prompts, lab = split_prompts(lab)
     heads, _ = trained_exits(lab.target)
     pools = [
-        ProfiledPool(title, profile_of(lab, profiled, title, names), heads)
-        for title, names in candidates(lab).items()
+        ProfiledPool(title, profile_pool(lab, profile_prompts, title, names), heads)
+        for title, names in candidate_names(lab).items()
         if names
     ]
     if not pools:
@@ -86,32 +86,28 @@ def measure(lab: Lab) -> Reproduction:
 
 
 def _tables_at(lab: Lab, pools: Sequence[ProfiledPool], temperature: float) -> list[Table]:
-    """Measure all trials of all pools in turns, at one temperature, and return their tables."""
-    by_pool = [trials_of(lab, pool, temperature) for pool in pools]
-    tails_by_pool: list[list[Trial]] = []
-    tempered_by_pool: list[list[Trial]] = []
-    for trials in by_pool:
+    """Measure all trials of all pools alternately, at one temperature, and return their tables."""
+    groups = []
+    for pool in pools:
+        trials = plan_trials(lab, pool, temperature)
         best = best_planned(trials, 3)
-        tails_by_pool.append([with_tail(lab, best, tail) for tail in TAILS] if best else [])
+        tails = [add_tail(lab, best, tail) for tail in TAILS] if best else []
         bases = [t for t in (best_planned(trials, 2, 2), best) if t] if temperature else []
-        tempered_by_pool.append(
-            [
-                drafting_at(lab, base, ratio * temperature)
-                for base in bases
-                for ratio in TEMPERATURE_RATIOS
-            ]
-        )
-    every = [t for group in (*by_pool, *tails_by_pool, *tempered_by_pool) for t in group]
-    stacked = [t for t in every if not t.choice.chain.plain]
-    plain, *measurements = side_by_side(lab, [t.method for t in stacked], temperature, "p1-models")
-    for trial in every:
+        tempered = [
+            set_draft_temperature(lab, base, ratio * temperature)
+            for base in bases
+            for ratio in TEMPERATURE_RATIOS
+        ]
+        groups.append((pool, trials, tails, tempered))
+    all_trials = [t for _, trials, tails, tempered in groups for t in (*trials, *tails, *tempered)]
+    drafting = [t for t in all_trials if not t.choice.chain.plain]
+    plain, *measurements = side_by_side(lab, [t.method for t in drafting], temperature, "p1-models")
+    for trial in all_trials:
         trial.measured = plain
-    for trial, measured in zip(stacked, measurements, strict=True):
+    for trial, measured in zip(drafting, measurements, strict=True):
         trial.measured = measured
     tables = []
-    for pool, trials, tails, tempered in zip(
-        pools, by_pool, tails_by_pool, tempered_by_pool, strict=True
-    ):
+    for pool, trials, tails, tempered in groups:
         tables += [
             _rate_table(pool, temperature),
             _size_table(lab, pool, trials, temperature),
@@ -128,7 +124,7 @@ def _tables_at(lab: Lab, pools: Sequence[ProfiledPool], temperature: float) -> l
 def _rate_table(pool: ProfiledPool, temperature: float) -> Table:
     """Return rates and costs in the shape of P1's Tables 6 and 7."""
     names = [model["name"] for model in pool.profile.models]
-    shown = [pool.shown(name) for name in names]
+    labels = [pool.label(name) for name in names]
     greedy = temperature == 0
     by_pair = {
         (pair["drafter"], pair["verifier"]): pair.get("equal_argmax" if greedy else "acceptance")
@@ -138,17 +134,17 @@ def _rate_table(pool: ProfiledPool, temperature: float) -> Table:
     for i, model in enumerate(pool.profile.models[:-1]):
         rates = (by_pair.get((i, k)) for k in range(1, len(names)))
         cells = ("" if rate is None else rate for rate in rates)
-        rows.append((shown[i], (model["call_ms"], *cells)))
+        rows.append((labels[i], (model["call_ms"], *cells)))
     rows.append(("target", (pool.profile.models[-1]["call_ms"], *[""] * (len(names) - 1))))
     return own_table(
         f"Acceptance rates, {pool.title}, temperature {temperature:g}",
         "of each model's tokens by each larger one, and milliseconds of a call (P1 Tables 6, 7)",
         "model",
         rows,
-        ("ms a call", *shown[1:-1], "target"),
+        ("ms a call", *labels[1:-1], "target"),
         notes=(
             "Along the target's own texts; greedy: the share of equal choices, else 1 − TV. Empty: "
-            "not measured, since the one model's call is no cheaper, or a look-up has no law.",
+            "not measured, since the model's call is no cheaper, or a look-up has no distribution.",
         ),
     )
 
@@ -176,7 +172,7 @@ def _size_table(lab: Lab, pool: ProfiledPool, trials: Sequence[Trial], temperatu
             "Corollary 3.1; measured: milliseconds a token after the first, mean over prompts. "
             "Calls were timed minutes before the runs; where the machine has other work, compare "
             "the speed-ups.",
-            *_against_single(trials),
+            *_comparison_with_single_draft(trials),
             *(
                 (f"Exits score with heads trained for them ({pool.heads}).",)
                 if pool.heads and pool.title == "early exits"
@@ -222,16 +218,15 @@ def _printed_table_3() -> str:
     return f"P1 Table 3 prints, three models against a single draft: {'; '.join(cells)}."
 
 
-def _against_single(trials: Sequence[Trial]) -> tuple[str, ...]:
-    single, deep = best_planned(trials, 2, 2), best_planned(trials, 3)
-    if not (single and deep and single.measured and deep.measured):
+def _comparison_with_single_draft(trials: Sequence[Trial]) -> tuple[str, ...]:
+    best = (best_planned(trials, 2, 2), best_planned(trials, 3))
+    single, deep = (trial.measured if trial else None for trial in best)
+    if not (single and deep and single.runs and deep.runs):
         return ()
-    if not (single.measured.runs and deep.measured.runs):
-        return ()
-    gap = deep.measured.over(single.measured.runs)
+    speedup = deep.over(single.runs)
     return (
         f"Best of three models or more over the best single draft: "
-        f"{gap.format(unit='')}, per prompt; P1 reports up to 1.2.",
+        f"{speedup.format(unit='')}, per prompt; P1 reports up to 1.2.",
     )
 
 
@@ -262,7 +257,7 @@ def _improvement_table(
     pool: ProfiledPool, trials: Sequence[Trial], tails: Sequence[Trial], temperature: float
 ) -> Table:
     """Return walltime improvements in the shape of P1's Table 4."""
-    ours = {
+    trials_by_method = {
         "single draft": best_planned(trials, 2, 2),
         "HSD": best_planned(trials, 3),
         "HSD + HH": min(tails, key=lambda t: t.choice.ms, default=None),
@@ -277,7 +272,7 @@ def _improvement_table(
                 *(printed.get(name) or ("", "")),
             ),
         )
-        for name, trial in ours.items()
+        for name, trial in trials_by_method.items()
         if trial is not None
     ]
     return own_table(
@@ -306,9 +301,10 @@ def _draft_temperature_table(
             continue
         by_ratio = {1.0: base, **dict(zip(TEMPERATURE_RATIOS, variants, strict=True))}
         for ratio, trial in sorted(by_ratio.items(), key=lambda item: item[0]):
-            kept = trial.measured.acceptance() if trial.measured and trial.measured.runs else ""
-            measured = _measured_cells(trial, temperature)[1:-1]
-            rows.append((f"{ratio * temperature:g}", (base.names, kept, *measured)))
+            measured = trial.measured
+            acceptance = measured.acceptance() if measured and measured.runs else ""
+            cells = (base.names, acceptance, *_measured_cells(trial, temperature)[1:-1])
+            rows.append((f"{ratio * temperature:g}", cells))
     return own_table(
         f"Drafters' temperature, {pool.title}, request at {temperature:g}",
         "all levels below the target at this temperature; the output's law stays the request's",

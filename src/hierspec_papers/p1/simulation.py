@@ -21,13 +21,13 @@ from .tables import (
     TABLE_7,
     TABLE_8,
     as_inputs,
-    best,
+    best_plan,
     example,
 )
 
 ROUNDS = 4000  # of each simulation: errors near 1 %
 
-# acceptances, costs, seconds per token as printed; and what is missing to measure them again
+# acceptances, costs, seconds per token as printed; and what else a repetition would need
 TABLE_5 = (
     ("real", "real", "0.0438226", "the models and the machine"),
     ("iid", "real", "0.0437504", "the rates and the machine"),
@@ -69,9 +69,9 @@ def _table_5() -> Table:
             TableRow(
                 acceptances,
                 (),
-                (costs, seconds, f"{100 * (float(seconds) / real - 1):+.2f} %", needs),
+                (costs, seconds, f"{100 * (float(seconds) / real - 1):+.2f} %", requirements),
             )
-            for acceptances, costs, seconds, needs in TABLE_5
+            for acceptances, costs, seconds, requirements in TABLE_5
         ),
         ("costs", "printed latency", "against real", "not printed, but needed"),
         notes=(
@@ -98,7 +98,7 @@ def _example(
     rows = []
     for models, (_, ms) in enumerate(printed, 1):
         estimates = example(*inputs, models)
-        formula, chain = best(estimates)
+        formula, chain = best_plan(estimates)
         simulation = simulate_chain(estimates, chain, "iid", "artificial", ROUNDS, seed=models)
         exact = latency(estimates, chain).ms_per_token
         figures = (ms, formula, exact, simulation.ms_per_token, simulation.standard_error)

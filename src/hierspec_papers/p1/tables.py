@@ -1,7 +1,7 @@
 """P1's Tables 1, 8 and 9, from the inputs it prints (Tables 6 and 7, Appendix B.3 and B.4).
 
 Numbers are by the formula of Corollary 3.1 with γ exact, for the best models and budgets T ≤ 15.
-Where they differ from print, notes say why, as far as it can be known.
+Where they differ from the printed ones, notes say why, as far as it can be known.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def triple(cost: float, rate: float) -> Estimates:
     )
 
 
-def best(estimates: Estimates) -> tuple[float, Chain]:
+def best_plan(estimates: Estimates) -> tuple[float, Chain]:
     """Return the lowest latency by the formula, and the plan that has it."""
     return rank_chains(build_graph(estimates))[0]
 
@@ -149,11 +149,11 @@ def _by_number_of_models(
     rows = []
     for models, (speedup, ms) in enumerate(printed, 1):
         estimates = example(*inputs, models)
-        value, chain = best(estimates)
+        ms_planned, chain = best_plan(estimates)
         rows.append(
             TableRow(
                 str(models),
-                (Cell(speedup, estimates.plain_ms / value), Cell(ms, value)),
+                (Cell(speedup, estimates.plain_ms / ms_planned), Cell(ms, ms_planned)),
                 (
                     [estimates.names[i] for i in chain.levels],
                     list(chain.budgets),
@@ -161,7 +161,7 @@ def _by_number_of_models(
                 ),
             )
         )
-    apart = [str(models) for models, row in enumerate(printed, 1) if not _consistent(*row)]
+    inconsistent = [n for n, row in enumerate(printed, 1) if not _consistent(*row)]
     return Table(
         name,
         f"{caption}: speed-up and latency with the largest models, one more at a time",
@@ -170,21 +170,21 @@ def _by_number_of_models(
         tuple(rows),
         ("levels", "num_speculative_tokens", "latency with overshoot"),
         as_inputs(*inputs),
-        notes=tuple(note.format(rows=apart[0] if apart else "no") for note in notes),
+        notes=tuple(note.format(rows=(*inconsistent, "no")[0]) for note in notes),
     )
 
 
 def as_inputs(
-    costs: Sequence[float], rates: Sequence[Sequence[float]], **more: Any
+    costs: Sequence[float], rates: Sequence[Sequence[float]], **settings: Any
 ) -> dict[str, Any]:
     """Return an example's costs and rates as a table's ``inputs``."""
     square = [[None] * (i + 1) + list(row) for i, row in enumerate([*rates, ()])]
     largest = {"max_speculative_tokens": LARGEST_BUDGET}
-    return {"costs": list(costs), "acceptance": square, **largest, **more}
+    return {"costs": list(costs), "acceptance": square, **largest, **settings}
 
 
 def _consistent(speedup: str, ms: str, plain: float = 33.0) -> bool:
-    """Return whether latency and speed-up that round to these can have the product ``plain``."""
+    """Return whether a latency and a speed-up that round to these can multiply to ``plain``."""
     low = (float(speedup) - 5e-5) * (float(ms) - 5e-3)
     return low <= plain <= (float(speedup) + 5e-5) * (float(ms) + 5e-3)
 
@@ -196,9 +196,9 @@ def _table_9() -> Table:
         cells = []
         for cost, text in zip(COSTS_C, line, strict=True):
             estimates = triple(cost, rate)
-            value, chain = best(estimates)
+            ms, chain = best_plan(estimates)
             models = "-".join(estimates.names[i] for i in reversed(chain.levels))
-            cells.append(Cell(text, COST_A / value, models))
+            cells.append(Cell(text, COST_A / ms, models))
         rows.append(TableRow(f"{rate:.1f}", tuple(cells)))
     return Table(
         "Table 9",

@@ -33,10 +33,10 @@ from hierspec_papers.measured import Measured, method_of, written
 from hierspec_papers.p3.systems import cache_bytes, head_bytes
 
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
-# Of a target of at most so many layers every layer is one, as in P1; 0: of none. The number of
-# pairs that are timed grows with the square.
+# Of a target of at most so many layers every layer is a candidate, as in P1. The number of pairs
+# that are timed grows with the square.
 EVERY_LAYER = 12
-MOST_MODELS = 6  # in a hierarchy, the target included: P1's Table 1 goes no further
+MAX_MODELS = 6  # in a hierarchy, the target included: P1's Table 1 goes no further
 LARGEST_BUDGET = 12
 SETTINGS = ProfileSettings(max_speculative_tokens=LARGEST_BUDGET, places=4, repeats=3, prompts=8)
 
@@ -53,7 +53,7 @@ class ProfiledPool:
     profile: Profile
     heads: str | None = None
 
-    def shown(self, name: str) -> str:
+    def label(self, name: str) -> str:
         """Return a candidate's name without the file of heads, which all exits share."""
         return name.removesuffix(f",head={self.heads}")
 
@@ -74,7 +74,7 @@ class Trial:
         """The levels with their budgets: ``exit:1 4 > exit:3 8 > target``."""
         chain, models = self.choice.chain, self.estimates.names
         parts = [
-            f"{self.pool.shown(models[i])} {n}"
+            f"{self.pool.label(models[i])} {n}"
             for i, n in zip(chain.levels, chain.budgets, strict=False)
         ]
         return " > ".join((*parts, "target"))
@@ -88,7 +88,7 @@ class Trial:
         levels, plain = self.choice.chain.levels, HierarchyMethod("plain", self.method.models)
         models = self.estimates.bytes(levels) - self.estimates.bytes(levels[-1:])
         try:
-            # a profile counts weights by model, and to it the head of an exit is the target's
+            # A profile counts weights by model: for it an exit's head is the target's.
             weights = models + head_bytes(self.method)
             return weights, cache_bytes(self.method) - cache_bytes(plain)
         except Unavailable:
@@ -100,7 +100,7 @@ class Trial:
         if self.measured is None or not self.measured.runs:
             return None
         runs = [
-            ([LevelCounters(**part) for part in run.levels], LevelCounters(**run.target))
+            ([LevelCounters(**level) for level in run.levels], LevelCounters(**run.target))
             for run in self.measured.runs
         ]
         tokens = written(self.measured.runs)
@@ -108,8 +108,8 @@ class Trial:
         return standardized_walltime_improvement(tokens, summaries, level_parameters(self.method))
 
 
-def candidates(lab: Lab) -> dict[str, list[str]]:
-    """Return title of a pool → its candidates, named as for ``hierspec profile --candidates``."""
+def candidate_names(lab: Lab) -> dict[str, list[str]]:
+    """Return by title of a pool its candidates, named as for ``hierspec profile --candidates``."""
     depth = lab.models.num_layers
     heads, layers = trained_exits(lab.target)
     if not heads:
@@ -123,9 +123,9 @@ def candidates(lab: Lab) -> dict[str, list[str]]:
 
 
 def best_of_each_size(estimates: Estimates) -> list[Choice]:
-    """Return the best chain of exactly 1, 2, … :data:`MOST_MODELS` models, where there is one."""
+    """Return the best chain of exactly 1, 2, … :data:`MAX_MODELS` models, where there is one."""
     best = []
-    for count in range(1, min(len(estimates.names), MOST_MODELS) + 1):
+    for count in range(1, min(len(estimates.names), MAX_MODELS) + 1):
         plans = plan(estimates, max_models=count, top=64)
         choices = [c for c in (plans.best, *plans.runners_up) if len(c.chain.levels) == count]
         if choices:
@@ -144,10 +144,10 @@ def with_draft_temperature(hierarchy: dict[str, Any], temperature: float) -> dic
     return {**hierarchy, "levels": levels}
 
 
-def profile_of(
+def profile_pool(
     lab: Lab, prompts: Sequence[Sequence[int]], title: str, names: Sequence[str]
 ) -> Profile:
-    """Return the profile of a pool's candidates on these prompts, measured or from the record."""
+    """Measure the profile of a pool's candidates on these prompts, or read it from the record."""
     tokenizer = lab.models.tokenizer
     if tokenizer is None:
         raise HierspecError(
@@ -169,36 +169,40 @@ def profile_of(
     return from_dict(lab.once(f"profile of {title}", observe))
 
 
-def trials_of(lab: Lab, pool: ProfiledPool, temperature: float) -> list[Trial]:
+def plan_trials(lab: Lab, pool: ProfiledPool, temperature: float) -> list[Trial]:
     """Return a trial of the pool's best chain of each size, planned for the lab's texts."""
     context = fmean(len(prompt) for prompt in lab.prompts) + lab.max_new_tokens / 2
     estimates = pool.profile.estimates(temperature, context=context)
     return [
-        trial_of(lab, pool, estimates, choice.chain, f"{pool.title} {len(choice.chain.levels)}")
+        _build_trial(lab, pool, estimates, choice.chain, f"{pool.title} {len(choice.chain.levels)}")
         for choice in best_of_each_size(estimates)
     ]
 
 
-def trial_of(lab: Lab, pool: ProfiledPool, estimates: Estimates, chain: Chain, name: str) -> Trial:
+def _build_trial(
+    lab: Lab, pool: ProfiledPool, estimates: Estimates, chain: Chain, name: str
+) -> Trial:
     hierarchy = pool.profile.hierarchy(chain)
     choice = Choice(chain, latency(estimates, chain))
     return Trial(pool, choice, estimates, hierarchy, method_of(name, lab, hierarchy))
 
 
-def with_tail(lab: Lab, base: Trial, tail: int) -> Trial:
+def add_tail(lab: Lab, base: Trial, tail: int) -> Trial:
     """Return ``base`` with ``tail`` tokens of the smallest model after all a level hands up."""
     chain = dataclasses.replace(base.choice.chain, tail=tail)
-    return trial_of(lab, base.pool, base.estimates, chain, f"{base.method.name} tail {tail}")
+    return _build_trial(lab, base.pool, base.estimates, chain, f"{base.method.name} tail {tail}")
 
 
-def drafting_at(lab: Lab, base: Trial, temperature: float) -> Trial:
+def set_draft_temperature(lab: Lab, base: Trial, temperature: float) -> Trial:
     """Return ``base`` with its drafting models at a temperature of their own."""
     hierarchy = with_draft_temperature(base.hierarchy, temperature)
     method = method_of(f"{base.method.name} drafts at {temperature:g}", lab, hierarchy)
     return dataclasses.replace(base, hierarchy=hierarchy, method=method, measured=None)
 
 
-def best_planned(trials: Sequence[Trial], least: int, most: int | None = None) -> Trial | None:
-    """Return the trial of lowest predicted latency among those of ``least`` to ``most`` models."""
-    fit = [t for t in trials if least <= len(t.choice.chain.levels) <= (most or 1 << 30)]
-    return min(fit, key=lambda t: t.choice.ms, default=None)
+def best_planned(
+    trials: Sequence[Trial], min_models: int, max_models: int = MAX_MODELS
+) -> Trial | None:
+    """Return the trial of lowest predicted latency among those of so many models."""
+    allowed = [t for t in trials if min_models <= len(t.choice.chain.levels) <= max_models]
+    return min(allowed, key=lambda t: t.choice.ms, default=None)

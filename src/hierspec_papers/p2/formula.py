@@ -35,8 +35,8 @@ def horizontal_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayL
     (1 − α^{m+1}) / (1 − α) + α^m (β + … + βⁿ). The cost of interleaving (n, m) is that of (mn, m)
     here (MATH §2).
     """
-    all_of_mid = np.asarray(alpha, dtype=np.float64) ** np.asarray(m)
-    return expected_tokens(alpha, m) + all_of_mid * (expected_tokens(beta, n) - 1.0)
+    all_m_kept = np.asarray(alpha, dtype=np.float64) ** np.asarray(m)
+    return expected_tokens(alpha, m) + all_m_kept * (expected_tokens(beta, n) - 1.0)
 
 
 def interleaved_speedup(
@@ -50,7 +50,7 @@ def interleaved_speedup(
 def horizontal_speedup(
     alpha: ArrayLike, beta: ArrayLike, c: ArrayLike, c_s: ArrayLike, n: ArrayLike, m: ArrayLike
 ) -> np.ndarray:
-    """Return that of m tokens of M_q and then n of M_s: tokens / (1 + mc + n·c·c_s)."""
+    """Return the speed-up of m tokens of M_q and then n of M_s: tokens / (1 + mc + n·c·c_s)."""
     n, m, c, c_s = np.asarray(n), np.asarray(m), np.asarray(c), np.asarray(c_s)
     return horizontal_tokens(alpha, beta, n, m) / (1.0 + m * c + n * c * c_s)
 
@@ -75,7 +75,7 @@ class Ordering:
     speedup: float
 
 
-def compare(
+def compare_orders(
     alpha: float, beta: float, c: float, c_s: float, longest: int = 15
 ) -> tuple[Ordering, ...]:
     """Return plain decoding, both single drafts, interleaved and horizontal order, fastest first.
@@ -85,19 +85,22 @@ def compare(
     """
     n, m = np.meshgrid(np.arange(longest + 1), np.arange(longest + 1), indexing="ij")
     horizontal = horizontal_speedup(alpha, beta, c, c_s, n, m), horizontal_tokens(alpha, beta, n, m)
-    mixed = interleaved_speedup(alpha, beta, c, c_s, n, m), interleaved_tokens(alpha, beta, n, m)
-    both = (n > 0) & (m > 0)
+    interleaved = (
+        interleaved_speedup(alpha, beta, c, c_s, n, m),
+        interleaved_tokens(alpha, beta, n, m),
+    )
+    two_drafters = (n > 0) & (m > 0)
     kinds = {
         "plain": (horizontal, (n == 0) & (m == 0)),
         "mid": (horizontal, (n == 0) & (m > 0)),
         "small": (horizontal, (n > 0) & (m == 0)),
-        "horizontal": (horizontal, both & (n + m <= longest)),
-        "interleaved": (mixed, both & (m * (n + 1) <= longest)),
+        "horizontal": (horizontal, two_drafters & (n + m <= longest)),
+        "interleaved": (interleaved, two_drafters & (m * (n + 1) <= longest)),
     }
     orderings = []
-    for name, ((speedup, emitted), allowed) in kinds.items():
+    for name, ((speedup, num_tokens), allowed) in kinds.items():
         if allowed.any():
             best = np.unravel_index(np.argmax(np.where(allowed, speedup, -np.inf)), n.shape)
-            lengths, figures = (int(n[best]), int(m[best])), (emitted[best], speedup[best])
+            lengths, figures = (int(n[best]), int(m[best])), (num_tokens[best], speedup[best])
             orderings.append(Ordering(name, *lengths, *map(float, figures)))
     return tuple(sorted(orderings, key=lambda ordering: -ordering.speedup))

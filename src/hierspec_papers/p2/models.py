@@ -8,7 +8,6 @@ three models: tokens of M_q first and then of M_s (horizontal), and either draft
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
 
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.profiling import costs, rates
@@ -27,13 +26,7 @@ from hierspec_papers.measured import (
 )
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table
 
-from .formula import (
-    compare,
-    horizontal_speedup,
-    horizontal_tokens,
-    interleaved_speedup,
-    interleaved_tokens,
-)
+from . import formula
 
 BLOCKS = 4  # m of the sweep over n, as in ``p2-orders``
 PER_BLOCK = (0, 1, 2, 3)  # n
@@ -68,21 +61,22 @@ def measure(lab: Lab) -> Reproduction:
     tables, figures = [], []
     for temperature in lab.temperatures:
         key = f"inputs of the theorem, temperature {temperature:g}"
-        given = Inputs(**lab.once(key, partial(_inputs, lab, temperature)))
-        best = {order.name: (order.n, order.m) for order in _compare(given)}
+        stored = lab.once(key, lambda t=temperature: asdict(measure_inputs(lab, t)))
+        inputs = Inputs(**stored)
+        best = {order.name: (order.n, order.m) for order in _best_orders(inputs)}
         sweep = [("interleaved", (n, BLOCKS)) for n in PER_BLOCK]
         sweep += [("horizontal", (n * BLOCKS, BLOCKS)) for n in PER_BLOCK if n]
         chosen = [(name, best[name]) for name in ("small", "mid", "horizontal", "interleaved")]
-        wanted = list(dict.fromkeys((*sweep, *chosen)))
-        methods = [method(lab, name, *lengths) for name, lengths in wanted]
-        plain, *found = all_ran(side_by_side(lab, methods, temperature, "p2-models"))
-        ran = {("plain", (0, 0)): plain, **dict(zip(wanted, found, strict=True))}
-        tables += [_orders(lab, temperature, given, ran), _sweep(lab, temperature, given, ran)]
-        figures.append(_figure(lab, temperature, given, ran))
+        keys = list(dict.fromkeys((*sweep, *chosen)))
+        methods = [build_method(lab, name, *lengths) for name, lengths in keys]
+        plain, *measured = all_ran(side_by_side(lab, methods, temperature, "p2-models"))
+        runs = {("plain", (0, 0)): plain, **dict(zip(keys, measured, strict=True))}
+        tables += [_orders(lab, temperature, inputs, runs), _sweep(lab, temperature, inputs, runs)]
+        figures.append(_figure(lab, temperature, inputs, runs))
     return Reproduction("p2-models", tuple(tables), tuple(figures), lab.to_dict())
 
 
-def inputs(lab: Lab, temperature: float) -> Inputs:
+def measure_inputs(lab: Lab, temperature: float) -> Inputs:
     """Measure α and β along the target's own texts, and costs of single calls of each model."""
     small, mid = lab.models.drafts[0], lab.models.drafts[-1]
     pool = load(lab.models.target, [parse(small), parse(mid)], lab.models.loaded)
@@ -92,21 +86,16 @@ def inputs(lab: Lab, temperature: float) -> Inputs:
     starts, stops = [len(p) for p in lab.prompts], [len(t) for t in texts]
     sums, _ = agreements(pool, texts, starts, stops, plan)
     beta, alpha = (
-        (found.overlap if temperature else found.equal) / max(found.positions, 1)
-        for found in (sums[0, 2], sums[1, 2])
+        (agreement.overlap if temperature else agreement.equal) / max(agreement.positions, 1)
+        for agreement in (sums[0, 2], sums[1, 2])
     )
     small_ms, mid_ms, target_ms = costs.single_calls(pool, texts[0], temperature, REPEATS)
     return Inputs(alpha, beta, mid_ms / target_ms, small_ms / mid_ms)
 
 
-def _inputs(lab: Lab, temperature: float) -> dict[str, float]:
-    return asdict(inputs(lab, temperature))  # ready for JSON
-
-
-def method(lab: Lab, name: str, n: int, m: int) -> HierarchyMethod:
+def build_method(lab: Lab, name: str, n: int, m: int) -> HierarchyMethod:
     """Return a way to use the three models, verified tokenwise, as the theorem assumes."""
     small, mid = lab.models.drafts[0], lab.models.drafts[-1]
-
     if not n or not m:
         levels = [draft_level(small, n) if n else draft_level(mid, m)]
     elif name == "interleaved":
@@ -119,49 +108,48 @@ def method(lab: Lab, name: str, n: int, m: int) -> HierarchyMethod:
     return HierarchyMethod(f"{name} {n} {m}", lab.models, levels, verify="tokenwise")
 
 
-def theorem(given: Inputs, name: str, n: int, m: int) -> tuple[float, float]:
+def theorem(inputs: Inputs, name: str, n: int, m: int) -> tuple[float, float]:
     """Return tokens a call and speed-up by the formula."""
     interleaved = name == "interleaved"
-    tokens = interleaved_tokens if interleaved else horizontal_tokens
-    speedup = interleaved_speedup if interleaved else horizontal_speedup
+    tokens = formula.interleaved_tokens if interleaved else formula.horizontal_tokens
+    speedup = formula.interleaved_speedup if interleaved else formula.horizontal_speedup
     return (
-        float(tokens(given.alpha, given.beta, n, m)),
-        float(speedup(given.alpha, given.beta, given.c, given.c_s, n, m)),
+        float(tokens(inputs.alpha, inputs.beta, n, m)),
+        float(speedup(inputs.alpha, inputs.beta, inputs.c, inputs.c_s, n, m)),
     )
 
 
-def _compare(given: Inputs):
-    return compare(given.alpha, given.beta, given.c, given.c_s, LONGEST)
+def _best_orders(inputs: Inputs) -> tuple[formula.Ordering, ...]:
+    return formula.compare_orders(inputs.alpha, inputs.beta, inputs.c, inputs.c_s, LONGEST)
 
 
-Ran = dict[tuple[str, Lengths], Measured]
+Measurements = dict[tuple[str, Lengths], Measured]  # by order and its lengths
 
 
-def _orders(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
-    orders = _compare(given)
+def _orders(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) -> Table:
+    orders = _best_orders(inputs)
     lengths = {order.name: (order.n, order.m) for order in orders}
-    mixed = ran["interleaved", lengths["interleaved"]]
     single = max(
-        (ran[name, lengths[name]] for name in ("small", "mid")),
-        key=lambda method: method.speedup.median,
+        (runs[name, lengths[name]] for name in ("small", "mid")),
+        key=lambda measured: measured.speedup.median,
     )
-    gap = mixed.over(single.runs)
+    speedup = runs["interleaved", lengths["interleaved"]].over(single.runs)
     return own_table(
         f"Orders, temperature {temperature:g}",
         f"M_s = {lab.models.drafts[0]}, M_q = {lab.models.drafts[-1]}, M_p = "
         f"{lab.target}; each at its best lengths by the formula",
         "way",
         [
-            (order.name, _figures(given, order.name, (order.n, order.m), ran, temperature))
+            (order.name, _figures(inputs, order.name, (order.n, order.m), runs, temperature))
             for order in orders
         ],
         ("n of M_s", "m of M_q", *_COLUMNS),
-        {"alpha": given.alpha, "beta": given.beta, "c": given.c, "c_s": given.c_s},
+        {"alpha": inputs.alpha, "beta": inputs.beta, "c": inputs.c, "c_s": inputs.c_s},
         notes=(
-            f"Measured: α = {given.alpha:.3f}, β = {given.beta:.3f} along the target's own text; "
-            f"c = {given.c:.3f}, c_s = {given.c_s:.3f} of single calls.",
+            f"Measured: α = {inputs.alpha:.3f}, β = {inputs.beta:.3f} along the target's own text; "
+            f"c = {inputs.c:.3f}, c_s = {inputs.c_s:.3f} of single calls.",
             f"Interleaved over the faster single draft, per prompt: "
-            f"{gap.format(unit='')}; P2's finding is that this is below 1.",
+            f"{speedup.format(unit='')}; P2's finding is that this is below 1.",
             "The formula takes acceptances to be independent and a check of any length to cost one "
             "call; what it leaves out stands between its column and the measured one.",
             *notes(lab),
@@ -169,12 +157,12 @@ def _orders(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
     )
 
 
-def _sweep(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
-    ways = [("interleaved", 1, n) for n in PER_BLOCK]
-    ways += [("horizontal", BLOCKS, n) for n in PER_BLOCK if n]
+def _sweep(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) -> Table:
+    orders = [(n, "interleaved", n) for n in PER_BLOCK]
+    orders += [(n, "horizontal", n * BLOCKS) for n in PER_BLOCK if n]
     rows = [
-        (f"{name} {n}", _figures(given, name, (n * each, BLOCKS), ran, temperature)[2:])
-        for name, each, n in sorted(ways, key=lambda way: way[2])
+        (f"{name} {n}", _figures(inputs, name, (num_small, BLOCKS), runs, temperature)[2:])
+        for n, name, num_small in sorted(orders, key=lambda order: order[0])
     ]
     return own_table(
         f"Theorem 3.4, temperature {temperature:g}",
@@ -183,25 +171,24 @@ def _sweep(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Table:
         "order, n",
         rows,
         _COLUMNS,
-        {"m": BLOCKS, "alpha": given.alpha, "beta": given.beta, "c": given.c, "c_s": given.c_s},
+        {"m": BLOCKS, "alpha": inputs.alpha, "beta": inputs.beta, "c": inputs.c, "c_s": inputs.c_s},
         notes=(
             "interleaved 0 is M_q alone. P2's Figure 1 is a picture: no printed numbers.",
-            "The sound form: ratio and residual with the law of the model that drafted the slot; "
-            "as printed, Algorithm 2 is lossy.",
+            "The sound form: ratio and residual with the distribution of the model that drafted "
+            "the slot; as printed, Algorithm 2 is lossy.",
         ),
     )
 
 
-def _figure(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Figure:
+def _figure(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) -> Figure:
     curves = []
-    for name, each in (("interleaved", 1), ("horizontal", BLOCKS)):
-        lengths = [(n, ("interleaved", (0, BLOCKS)) if n == 0 else (name, (n * each, BLOCKS)))
-                   for n in PER_BLOCK]  # fmt: skip
-        x = tuple(float(n) for n, _ in lengths)
-        formula = tuple(theorem(given, way, *at)[1] for _, (way, at) in lengths)
-        curves.append(Curve(f"{name}, formula", x, formula))
-        found = [ran[key] for _, key in lengths]
-        curves.append(speedups(f"{name}, measured", x, found, "points"))
+    x = tuple(map(float, PER_BLOCK))
+    for name, factor in (("interleaved", 1), ("horizontal", BLOCKS)):
+        # Without a token of M_s the two orders are the same.
+        keys = [(name if n else "interleaved", (n * factor, BLOCKS)) for n in PER_BLOCK]
+        predicted = tuple(theorem(inputs, order, *lengths)[1] for order, lengths in keys)
+        curves.append(Curve(f"{name}, formula", x, predicted))
+        curves.append(speedups(f"{name}, measured", x, [runs[key] for key in keys], "points"))
     return Figure(
         f"Figure 1, temperature {temperature:g}",
         f"speed-up over tokens of M_s per block, m = {BLOCKS}",
@@ -215,9 +202,11 @@ def _figure(lab: Lab, temperature: float, given: Inputs, ran: Ran) -> Figure:
 _COLUMNS = ("tokens by formula", "tokens a call", "by formula", *INTERVAL, "same as plain")
 
 
-def _figures(given: Inputs, name: str, lengths: Lengths, ran: Ran, temperature: float) -> tuple:
-    measured = ran[name, lengths]
-    tokens, speedup = theorem(given, name, *lengths)
+def _figures(
+    inputs: Inputs, name: str, lengths: Lengths, runs: Measurements, temperature: float
+) -> tuple:
+    measured = runs[name, lengths]
+    tokens, speedup = theorem(inputs, name, *lengths)
     return (
         *lengths,
         *(tokens, measured.tokens_per_call, speedup),

@@ -1,8 +1,8 @@
 """P2's negative result: its formula, the other ways to use its three models, and simulations.
 
-P2 prints no numbers (its Figure 1 is a picture), so nothing is compared cell by cell: formulas are
-compared with simulations, and the figure's panels have values of our own. α, β, c and c_s are those
-of :mod:`hierspec_papers.p2.formula`.
+P2 prints no numbers (its Figure 1 is a picture), so formulas are compared with simulations, not
+with printed cells, and the figure's panels have values of our own. α, β, c and c_s are those of
+:mod:`hierspec_papers.p2.formula`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hierspec.planner.simulated import build_root
 from hierspec.simulation import CoinFlips, Simulation, simulate
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table, TableRow
 
-from .formula import Ordering, compare, horizontal_speedup, interleaved_speedup, interleaved_tokens
+from . import formula
 
 ALPHA, BETA, C, C_S, M = 0.8, 0.5, 0.1, 0.1, 4
 LONGEST_N = 16
@@ -32,7 +32,7 @@ def compute() -> Reproduction:
     return Reproduction("p2-orders", (_lengths(), _orders(), _panels()), _figure_1())
 
 
-def run(name: str, n: int, m: int) -> Simulation:
+def simulate_order(name: str, n: int, m: int) -> Simulation:
     """Simulate one way to use the three models, named as in :class:`Ordering`."""
     if name == "plain" or n + m == 0:
         chain = Chain((2,))
@@ -51,24 +51,22 @@ def _figure_1() -> tuple[Figure, ...]:
     ns = np.arange(LONGEST_N + 1)
     panels = []
     for beta, c_s in PANELS:
-        for what, y, values in (
-            ("tokens", "tokens a call", lambda m, b=beta: interleaved_tokens(ALPHA, b, ns, m)),
-            (
-                "time",
-                "speed-up over plain decoding",
-                lambda m, b=beta, s=c_s: interleaved_speedup(ALPHA, b, C, s, ns, m),
-            ),
+        tokens = [formula.interleaved_tokens(ALPHA, beta, ns, m) for m in BLOCKS]
+        speedups = [formula.interleaved_speedup(ALPHA, beta, C, c_s, ns, m) for m in BLOCKS]
+        for quantity, y_label, values in (
+            ("tokens", "tokens a call", tokens),
+            ("time", "speed-up over plain decoding", speedups),
         ):
             curves = tuple(
-                Curve(f"m = {m}", tuple(map(float, ns)), tuple(map(float, values(m))))
-                for m in BLOCKS
+                Curve(f"m = {m}", tuple(map(float, ns)), tuple(map(float, y)))
+                for m, y in zip(BLOCKS, values, strict=True)
             )
             panels.append(
                 Figure(
-                    f"Figure 1, {what}, β = {beta}",
+                    f"Figure 1, {quantity}, β = {beta}",
                     f"α = {ALPHA}, β = {beta}, c = {C}, c_s = {c_s}",
                     "n, tokens of M_s in a block",
-                    y,
+                    y_label,
                     curves,
                     notes=("n = 0 is M_q alone. P2 does not print its values of α, β, c and c_s.",),
                 )
@@ -81,7 +79,7 @@ def _panels() -> Table:
     rows = []
     for beta, c_s in PANELS:
         for m in BLOCKS:
-            speedups = interleaved_speedup(ALPHA, beta, C, c_s, np.arange(LONGEST_N + 1), m)
+            speedups = formula.interleaved_speedup(ALPHA, beta, C, c_s, np.arange(LONGEST_N + 1), m)
             best = int(speedups.argmax())
             figures = (m, best, *(float(speedups[n]) for n in (best, 0, -1)))
             rows.append(TableRow(f"{beta}, {c_s}", (), figures))
@@ -95,8 +93,8 @@ def _panels() -> Table:
         {"alpha": ALPHA, "c": C, "panels": [list(panel) for panel in PANELS]},
         notes=(
             "P2's reading of its picture: a smaller model does not help in most cases, longer runs "
-            "of it hurt, and a better one permits more m at which it helps. A small m leaves most "
-            "to be had: there M_q drafts too few tokens by itself.",
+            "of it hurt, and a better one permits more m at which it helps. A small m leaves the "
+            "most to gain: there M_q drafts too few tokens by itself.",
         ),
     )
 
@@ -104,12 +102,11 @@ def _panels() -> Table:
 def _lengths() -> Table:
     rows = []
     for n in range(LONGEST_N + 1):
-        mixed, in_line = run("interleaved", n, M), run("horizontal", n * M, M)
         figures = (
-            float(interleaved_speedup(ALPHA, BETA, C, C_S, n, M)),
-            *_speedup(mixed),
-            float(horizontal_speedup(ALPHA, BETA, C, C_S, n * M, M)),
-            *_speedup(in_line),
+            float(formula.interleaved_speedup(ALPHA, BETA, C, C_S, n, M)),
+            *_speedup(simulate_order("interleaved", n, M)),
+            float(formula.horizontal_speedup(ALPHA, BETA, C, C_S, n * M, M)),
+            *_speedup(simulate_order("horizontal", n * M, M)),
         )
         rows.append(TableRow(str(n), (), figures))
     return Table(
@@ -143,13 +140,12 @@ def _lengths() -> Table:
 
 
 def _orders() -> Table:
-    orderings = compare(ALPHA, BETA, C, C_S)
     return Table(
         "Orders",
         "the best of each way to use the three models, at most 15 tokens a draft",
         "way",
         (),
-        tuple(map(_order, orderings)),
+        tuple(map(_order_row, formula.compare_orders(ALPHA, BETA, C, C_S))),
         ("n of M_s", "m of M_q", "tokens a call", "speed-up", "simulated", "error"),
         {**_INPUTS, "longest": 15, "rounds": ROUNDS},
         notes=(
@@ -161,9 +157,9 @@ def _orders() -> Table:
     )
 
 
-def _order(ordering: Ordering) -> TableRow:
-    simulated = run(ordering.name, ordering.n, ordering.m)
-    figures = (ordering.n, ordering.m, ordering.tokens, ordering.speedup, *_speedup(simulated))
+def _order_row(ordering: formula.Ordering) -> TableRow:
+    simulation = simulate_order(ordering.name, ordering.n, ordering.m)
+    figures = (ordering.n, ordering.m, ordering.tokens, ordering.speedup, *_speedup(simulation))
     return TableRow(ordering.name, (), figures)
 
 

@@ -1,11 +1,11 @@
 """P3's Figures 5, 6 and 8: which two exits to use, measured on the early exits of any target.
 
-P3's claims: the pair near (L/8, L/4) is the fastest, both sooner and later intermediate exits
-being slower; and against a single exit (LayerSkip) the intermediate check raises acceptance by the
+P3's claims: the pair near (L/8, L/4) is the fastest, and both earlier and later intermediate exits
+are slower; and against a single exit (LayerSkip) the intermediate check raises acceptance by the
 target and throughput together.
 
-Where the target has trained exit heads, their exits are those tried. A table says what each choice
-needs in memory beyond the target: computed, not measured.
+Where the target has trained exit heads, only their exits are tried. A table says how much memory
+each choice needs beyond the target: computed, not measured.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def measure(lab: Lab) -> Reproduction:
     methods = [*single_methods, *pair_methods, *other_rules]
     tables, figures = [], []
     for temperature in lab.temperatures:
-        found = all_ran(side_by_side(lab, methods, temperature, "p3-exits"))[1:]
-        by_exit = dict(zip(exits, found[: len(exits)], strict=True))
-        by_pair = dict(zip(pairs, found[len(exits) :], strict=False))
-        rules = [by_pair[default], *found[len(exits) + len(pairs) :]]
+        measured = all_ran(side_by_side(lab, methods, temperature, "p3-exits"))[1:]
+        by_exit = dict(zip(exits, measured[: len(exits)], strict=True))
+        by_pair = dict(zip(pairs, measured[len(exits) :], strict=False))
+        rules = [by_pair[default], *measured[len(exits) + len(pairs) :]]
         tables += [
             _throughput(lab, temperature, by_exit, by_pair, default),
             _rules(lab, temperature, default, rules),
@@ -64,7 +64,7 @@ def measure(lab: Lab) -> Reproduction:
             _grid(lab, temperature, exits, by_pair, default),
             _tradeoff(lab, temperature, by_exit, by_pair),
         ]
-    labels = [*map(str, exits), *(_named(pair, default) for pair in pairs)]
+    labels = [*map(str, exits), *(_label(pair, default) for pair in pairs)]
     tables.append(_memory(lab, labels, [*single_methods, *pair_methods]))
     return Reproduction("p3-exits", tuple(tables), tuple(figures), lab.to_dict())
 
@@ -76,9 +76,9 @@ def _throughput(
     by_pair: dict[Pair, Measured],
     default: Pair,
 ) -> Table:
-    ran = {str(layer): measured for layer, measured in by_exit.items()}
-    ran |= {_named(pair, default): measured for pair, measured in by_pair.items()}
-    rows = [(name, measured.numbers(temperature, -1)) for name, measured in ran.items()]
+    by_label = {str(layer): measured for layer, measured in by_exit.items()}
+    by_label |= {_label(pair, default): measured for pair, measured in by_pair.items()}
+    rows = [(label, measured.numbers(temperature, -1)) for label, measured in by_label.items()]
     fastest = max(by_pair, key=lambda pair: _speed(by_pair[pair]))
     return own_table(
         f"Figures 5 and 8, temperature {temperature:g}",
@@ -93,7 +93,7 @@ def _throughput(
             "intervals overlap are not told apart.",
             f"A single exit drafts {N_I} tokens, as many as HiSpec holds for the target; kept by "
             "target: share of the tokens handed to it.",
-            *_heads(lab),
+            *_heads_note(lab),
             *notes(lab),
         ),
     )
@@ -101,12 +101,12 @@ def _throughput(
 
 def _rules(lab: Lab, temperature: float, default: Pair, rules: list[Measured]) -> Table:
     greedy = (
-        "Greedy laws have one token each, so the three rules are one: differences in speed are "
-        "what this measurement cannot tell apart."
+        "Greedy distributions have one token each, so the three rules are one: differences in "
+        "speed are what this measurement cannot tell apart."
     )
     sampled = (
-        "All three are lossless here: under sampling leading hands up the law of its mixture, "
-        "and the target verifies against that."
+        "All three are lossless here: under sampling leading hands up the distribution of its "
+        "mixture, and the target verifies against that."
     )
     return own_table(
         f"Intermediate rules, temperature {temperature:g}",
@@ -144,7 +144,7 @@ def _memory(lab: Lab, labels: Sequence[str], methods: Sequence[HierarchyMethod])
     )
 
 
-def _heads(lab: Lab) -> tuple[str, ...]:
+def _heads_note(lab: Lab) -> tuple[str, ...]:
     heads, trained = trained_exits(lab.target)
     if not heads:
         return ()
@@ -155,14 +155,14 @@ def _heads(lab: Lab) -> tuple[str, ...]:
 def _grid(
     lab: Lab, temperature: float, exits: tuple[int, ...], by_pair: dict[Pair, Measured], pair: Pair
 ) -> Figure:
-    drafts, above = exits[:-1], exits[1:]
+    drafts, intermediates = exits[:-1], exits[1:]
     values = tuple(
         tuple(_speed(by_pair[low, high]) if (low, high) in by_pair else None for low in drafts)
-        for high in above
+        for high in intermediates
     )
     rows, columns = (
-        tuple(f"{n} (default)" if n == at else str(n) for n in some)
-        for some, at in ((above, pair[1]), (drafts, pair[0]))
+        tuple(f"{n} (default)" if n == default else str(n) for n in layers)
+        for layers, default in ((intermediates, pair[1]), (drafts, pair[0]))
     )
     return Figure(
         f"Figure 8, temperature {temperature:g}",
@@ -208,22 +208,20 @@ def _tradeoff(
 
 
 def _points(label: str, by_layer: dict[int, Measured]) -> Curve:
-    ran = [measured for measured in by_layer.values() if measured.runs]
     return Curve(
         label,
-        tuple(measured.acceptance() for measured in ran),
-        tuple(map(_speed, ran)),
+        tuple(measured.acceptance() for measured in by_layer.values()),
+        tuple(map(_speed, by_layer.values())),
         "points",
-        tuple(measured.half_width for measured in ran),
+        tuple(measured.half_width for measured in by_layer.values()),
     )
 
 
 def _by_acceptance(by_layer: dict[int, Measured]) -> str:
-    ran = [layer for layer, measured in by_layer.items() if measured.runs]
-    return ", ".join(map(str, sorted(ran, key=lambda layer: by_layer[layer].acceptance())))
+    return ", ".join(map(str, sorted(by_layer, key=lambda layer: by_layer[layer].acceptance())))
 
 
-def _named(pair: Pair, default: Pair) -> str:
+def _label(pair: Pair, default: Pair) -> str:
     return f"{pair[0]}-{pair[1]}" + (" (default)" if pair == default else "")
 
 

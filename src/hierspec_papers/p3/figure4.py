@@ -35,7 +35,7 @@ def measure(lab: Lab) -> Reproduction:
     exits = exits_to_try(lab.models.num_layers, *default)
     pool = load(lab.models.target, [parse(f"exit:{layer}") for layer in exits], lab.models.loaded)
     shares = {
-        t: lab.once(f"accepted, temperature {t:g}", partial(accepted, lab, pool, t))
+        t: lab.once(f"accepted, temperature {t:g}", partial(measure_acceptance, lab, pool, t))
         for t in lab.temperatures
     }
     return Reproduction(
@@ -46,22 +46,22 @@ def measure(lab: Lab) -> Reproduction:
     )
 
 
-def accepted(lab: Lab, pool: CandidatePool, temperature: float) -> list[list[float]]:
+def measure_acceptance(lab: Lab, pool: CandidatePool, temperature: float) -> list[list[float]]:
     """Return [exits, prompts]: the share of positions after each prompt that the target accepts."""
     plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
     stage = f"figure 4, temperature {temperature:g}"
     lab.report(f"{stage}: the target writes", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
     target = len(pool.entrants) - 1
-    accepted_shares: list[list[float]] = [[] for _ in range(target)]
+    shares: list[list[float]] = [[] for _ in range(target)]
     for number, (text, prompt) in enumerate(zip(texts, lab.prompts, strict=True)):
         lab.report(f"{stage}: exits read", number / len(texts))
         sums, _ = agreements(pool, [text], [len(prompt)], [len(text)], plan)
         for i in range(target):
             agreement = sums[i, target]
             agreed = agreement.overlap if temperature else agreement.equal
-            accepted_shares[i].append(agreed / max(agreement.positions, 1))
-    return accepted_shares
+            shares[i].append(agreed / max(agreement.positions, 1))
+    return shares
 
 
 def _table(

@@ -1,7 +1,7 @@
 """P3's Figure 9: how long the prompts of the data sets are, and the answers, in tokens.
 
-Lengths of answers say as much of the model that writes them as of the data sets: these are the
-target's own, greedy, in its chat template where it has one.
+Lengths of answers depend on the model that writes them as much as on the data sets: here the target
+writes them, greedily, in its chat template where it has one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hierspec_papers.tables import Curve, Figure, Reproduction, Table, TableRow
 
 ANSWERED = 8  # prompts of each domain that are answered
 
-Lengths = dict[str, list[int]]  # by domain
+DomainLengths = dict[str, list[int]]
 
 
 def measure(lab: Lab) -> Reproduction:
@@ -29,8 +29,8 @@ def measure(lab: Lab) -> Reproduction:
         HierspecError: there is no prompt.
     """
     lab.require("p3-figure9")
-    prompts: Lengths = lab.once("tokens of the prompts", lambda: _by_domain(lab, lab.lengths))
-    answers: Lengths = lab.once("tokens of the answers", lambda: _answers(lab))
+    prompts: DomainLengths = lab.once("tokens of the prompts", lambda: _by_domain(lab, lab.lengths))
+    answers: DomainLengths = lab.once("tokens of the answers", lambda: _answers(lab))
     parts = (
         ("prompt", prompts, "Prompts as they are, without a chat template."),
         (
@@ -40,29 +40,29 @@ def measure(lab: Lab) -> Reproduction:
             f"at {lab.max_new_tokens} tokens.",
         ),
     )
-    tables = tuple(_table(lab, what, by_domain, note) for what, by_domain, note in parts)
-    figures = tuple(_figure(what, by_domain, note) for what, by_domain, note in parts)
+    tables = tuple(_table(lab, *part) for part in parts)
+    figures = tuple(_figure(*part) for part in parts)
     return Reproduction("p3-figure9", tables, figures, lab.to_dict())
 
 
-def _table(lab: Lab, what: str, by_domain: Lengths, note: str) -> Table:
+def _table(lab: Lab, kind: str, by_domain: DomainLengths, note: str) -> Table:
     rows = tuple(
-        TableRow(domain, (), (len(lengths), median(lengths), _ninth(lengths), max(lengths)))
+        TableRow(domain, (), (len(lengths), median(lengths), _ninth_decile(lengths), max(lengths)))
         for domain, lengths in by_domain.items()
     )
     return Table(
-        f"Figure 9, {what}s",
-        f"tokens of {'an' if what == 'answer' else 'a'} {what}, in those of {lab.target}",
+        f"Figure 9, {kind}s",
+        f"tokens of {'an' if kind == 'answer' else 'a'} {kind}, in those of {lab.target}",
         "domain",
         (),
         rows,
-        (f"{what}s", "median", "nine in ten are below", "longest"),
+        (f"{kind}s", "median", "nine in ten are below", "longest"),
         compared=False,
         notes=(f"{note} P3 prints a picture without numbers.",),
     )
 
 
-def _figure(what: str, by_domain: Lengths, note: str) -> Figure:
+def _figure(kind: str, by_domain: DomainLengths, note: str) -> Figure:
     curves = tuple(
         Curve(
             domain,
@@ -71,23 +71,23 @@ def _figure(what: str, by_domain: Lengths, note: str) -> Figure:
         )
         for domain, lengths in by_domain.items()
     )
-    caption = f"share of the {what}s that are no longer"
+    caption = f"share of the {kind}s that are no longer"
     return Figure(
-        f"Figure 9, {what}s", caption, "tokens", f"share of {what}s", curves, notes=(note,)
+        f"Figure 9, {kind}s", caption, "tokens", f"share of {kind}s", curves, notes=(note,)
     )
 
 
-def _by_domain(lab: Lab, lengths: Sequence[int]) -> Lengths:
-    by_domain: Lengths = {}
+def _by_domain(lab: Lab, lengths: Sequence[int]) -> DomainLengths:
+    by_domain: DomainLengths = {}
     for domain, length in zip(lab.domains, lengths, strict=False):
         by_domain.setdefault(domain, []).append(length)
     return by_domain
 
 
-def _answers(lab: Lab) -> Lengths:
+def _answers(lab: Lab) -> DomainLengths:
     """Return the lengths of the target's own answers; drafters only make them faster."""
     hierarchy, tokenizer = _fast_hierarchy(lab), lab.models.tokenizer
-    answers: Lengths = {domain: [] for domain in lab.domains}
+    answers: DomainLengths = {domain: [] for domain in lab.domains}
     total = sum(min(ANSWERED, lab.domains.count(domain)) for domain in answers)
     for domain, text in zip(lab.domains, lab.texts, strict=True):
         if len(answers[domain]) == ANSWERED:
@@ -111,5 +111,5 @@ def _fast_hierarchy(lab: Lab) -> Hierarchy:
         return lab.models.hierarchy()
 
 
-def _ninth(lengths: list[int]) -> float:
+def _ninth_decile(lengths: list[int]) -> float:
     return quantiles(lengths, n=10)[-1] if len(lengths) > 1 else float(lengths[0])

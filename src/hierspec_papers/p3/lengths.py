@@ -25,7 +25,7 @@ from .systems import N_D, N_I, default_exits, hispec
 DRAFTS = (1, 2, 3, 4, 6, 8)  # N_d, with N_i = 4
 BUFFERS = (2, 4, 6, 8, 12)  # N_i, with N_d = 2
 
-Lengths = tuple[int, int]
+Lengths = tuple[int, int]  # N_d, N_i
 
 
 def measure(lab: Lab) -> Reproduction:
@@ -35,12 +35,12 @@ def measure(lab: Lab) -> Reproduction:
         HierspecError: the target is too shallow for two exits.
     """
     exits = default_exits(lab.models)
-    wanted = list(dict.fromkeys([*((n, N_I) for n in DRAFTS), *((N_D, n) for n in BUFFERS)]))
+    pairs = list(dict.fromkeys([*((n, N_I) for n in DRAFTS), *((N_D, n) for n in BUFFERS)]))
     tables, figures = [], []
     for temperature in lab.temperatures:
-        methods = [hispec(lab.models, *exits, *lengths) for lengths in wanted]
+        methods = [hispec(lab.models, *exits, *lengths) for lengths in pairs]
         measurements = all_ran(side_by_side(lab, methods, temperature, "p3-lengths"))[1:]
-        by_lengths = dict(zip(wanted, measurements, strict=True))
+        by_lengths = dict(zip(pairs, measurements, strict=True))
         tables.append(_table(lab, temperature, by_lengths))
         figures += [
             _sweep(lab, temperature, "a", "N_d", [(n, by_lengths[n, N_I]) for n in DRAFTS]),
@@ -56,8 +56,8 @@ def _table(lab: Lab, temperature: float, measurements: dict[Lengths, Measured]) 
         "throughput over plain decoding at the default exits",
         "N_d / N_i",
         [
-            (f"{n_d} / {n_i}", one.numbers(temperature, 0, -1))
-            for (n_d, n_i), one in measurements.items()
+            (f"{n_d} / {n_i}", measured.numbers(temperature, 0, -1))
+            for (n_d, n_i), measured in measurements.items()
         ],
         (
             *(*INTERVAL, "tokens a call"),
@@ -76,11 +76,11 @@ def _table(lab: Lab, temperature: float, measurements: dict[Lengths, Measured]) 
 def _sweep(
     lab: Lab, temperature: float, part: str, name: str, points: Sequence[tuple[int, Measured]]
 ) -> Figure:
-    other = f"N_i = {N_I}" if name == "N_d" else f"N_d = {N_D}"
+    fixed = f"N_i = {N_I}" if name == "N_d" else f"N_d = {N_D}"
     lengths, measurements = zip(*points, strict=True)
     return Figure(
         f"Figure 7{part}, temperature {temperature:g}",
-        f"throughput over {name} ({other})",
+        f"throughput over {name} ({fixed})",
         f"{name} (tokens)",
         "throughput over plain decoding",
         (speedups("HiSpec", lengths, measurements),),

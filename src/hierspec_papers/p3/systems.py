@@ -1,10 +1,10 @@
 """HiSpec and its single-exit baseline as methods, on early exits of any target [P3 §3].
 
-HiSpec's final rule here is ``block``: greedy it is P3's own leading-substring check token for
-token; with sampling P3's is lossy as a final rule, while as an intermediate one (``leading``) it
-is sound, since the law of what it hands up is reported (MATH §1).
+HiSpec's final rule here is ``block``: with greedy decoding it keeps the same tokens as P3's own
+leading-substring check; with sampling P3's is lossy as a final rule, while as an intermediate one
+(``leading``) it is sound, since it reports the distribution of what it hands up (MATH §1).
 
-Exits for which heads were trained use them, as the presets do.
+Exits with trained heads use them, as the presets do.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def default_exits(models: BenchModels) -> tuple[int, int]:
     return draft, intermediate
 
 
-def exits_to_try(num_layers: int, *also: int) -> tuple[int, ...]:
-    """Return exits at :data:`FRACTIONS` of the depth, each layer once, and ``also``, ascending.
+def exits_to_try(num_layers: int, *more_layers: int) -> tuple[int, ...]:
+    """Return exits at :data:`FRACTIONS` of the depth and ``more_layers``, each once, ascending.
 
-    P3 tries every layer; the number of pairs grows with its square, so deep models are sampled.
+    P3 tries every layer; the number of pairs grows with its square, so here deep models have few.
     """
-    others = (layer for layer in also if 0 < layer < num_layers)
-    return tuple(sorted({*at_shares(num_layers, FRACTIONS), *others}))
+    valid = (layer for layer in more_layers if 0 < layer < num_layers)
+    return tuple(sorted({*at_shares(num_layers, FRACTIONS), *valid}))
 
 
 def candidate_exits(models: BenchModels) -> tuple[int, ...]:
     """Return the exits to try, ascending; the default ones are among them.
 
-    Where two or more have trained heads, only those: others draft badly, and nobody would use them.
+    Where two or more have trained heads, only those: others draft badly.
 
     Raises:
         HierspecError: the target is too shallow for two exits below its last layer.
@@ -64,8 +64,7 @@ def hispec(
     n_i: int = N_I,
     rule="leading",
 ) -> HierarchyMethod:
-    """Return HiSpec: exit ``draft`` drafts, ``intermediate`` verifies by ``rule``, the target by
-    block."""
+    """Return HiSpec: exit ``draft`` drafts, ``intermediate`` verifies by ``rule``."""
     levels = [
         exit_level(draft, n_d, head_of(models, draft)),
         {**exit_level(intermediate, n_i, head_of(models, intermediate)), "verify": rule},
@@ -91,7 +90,7 @@ def exit_level(layer: int, tokens: int, head: str | None = None) -> dict[str, An
 
 
 def head_of(models: BenchModels, layer: int) -> str | None:
-    """Return the file of heads that has one for this exit of the target, if there is one."""
+    """Return the file with a trained head for this exit of the target, if there is one."""
     heads, trained = trained_exits(models.target.model)
     return heads if layer in trained else None
 
@@ -99,37 +98,37 @@ def head_of(models: BenchModels, layer: int) -> str | None:
 def head_bytes(method: HierarchyMethod) -> int:
     """Return the bytes of weights of a hierarchy's trained exit heads.
 
-    The rows of the output matrix that heads of a part of the vocabulary copy are among them, once
-    for all heads that share them.
+    Heads of a part of the vocabulary copy rows of the output matrix: these count too, once for all
+    heads that share them.
 
     Raises:
         Unavailable: the models cannot form the hierarchy.
     """
-    found: dict[int, int] = {}
+    bytes_by_id: dict[int, int] = {}
     for node in walk(method.hierarchy.root):
         head = getattr(getattr(node, "model", None), "head", None)
         if isinstance(head, ExitHead):
-            found[id(head)] = head.num_parameters * head.dtype.itemsize
+            bytes_by_id[id(head)] = head.num_parameters * head.dtype.itemsize
             if head.part is not None and head.part.matrix is not None:
-                found[id(head.part)] = head.part.matrix.num_weights * head.dtype.itemsize
-    return sum(found.values())
+                bytes_by_id[id(head.part)] = head.part.matrix.num_weights * head.dtype.itemsize
+    return sum(bytes_by_id.values())
 
 
 def cache_bytes(method: HierarchyMethod) -> int:
     """Return the bytes that a hierarchy keeps for every token of a text, all levels together.
 
-    That is keys and values of each model, once for all of its exits, and the hidden states at each
-    exit and at the last layer, from which a level above goes on.
+    These are keys and values of each model, once for all of its exits, and the hidden states at
+    each exit and at the last layer, from which a level above goes on.
 
     Raises:
         Unavailable: the models cannot form the hierarchy.
     """
-    found: dict[int, int] = {}
+    bytes_by_id: dict[int, int] = {}
     for node in walk(method.hierarchy.root):
         model = getattr(node, "model", None)
         owner = getattr(model, "cache_owner", None)
         if isinstance(owner, Trunk):
-            found[id(owner)] = owner.bytes_per_token
+            bytes_by_id[id(owner)] = owner.bytes_per_token
         if isinstance(model, Eagle3Model):
-            found[id(model)] = model.layer.new_cache(1).nbytes
-    return sum(found.values())
+            bytes_by_id[id(model)] = model.layer.new_cache(1).nbytes
+    return sum(bytes_by_id.values())

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.presets.registry import PRESETS as OURS
-from hierspec.presets.registry import preset
+from hierspec.presets import registry
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import INTERVAL, Measured, method_of, notes, own_table, side_by_side
 from hierspec_papers.tables import Reproduction, Table
@@ -64,8 +63,8 @@ PRESETS = {  # printed name → ours
 
 def printed(method: str, data_set: str | None = None) -> list[float]:
     """Return the printed cells of a method for all models, of one data set or of all."""
-    at = range(len(DATA_SETS)) if data_set is None else [DATA_SETS.index(data_set)]
-    return [rows[method][i] for rows in TABLE_1.values() if method in rows for i in at]
+    columns = range(len(DATA_SETS)) if data_set is None else [DATA_SETS.index(data_set)]
+    return [rows[method][i] for rows in TABLE_1.values() if method in rows for i in columns]
 
 
 def measure(lab: Lab) -> Reproduction:
@@ -74,12 +73,12 @@ def measure(lab: Lab) -> Reproduction:
     Raises:
         HierspecError: the target is too shallow for HiSpec.
     """
-    preset(PRESETS["HiSpec"], lab.models.target)  # refuses a shallow target
+    registry.preset(PRESETS["HiSpec"], lab.models.target)  # refuses a shallow target
     methods: list[HierarchyMethod] = []
     missing: dict[str, str] = {}
-    for name, ours in PRESETS.items():
+    for name, preset in PRESETS.items():
         try:
-            config = preset(ours, lab.models.target, lab.models.drafts)
+            config = registry.preset(preset, lab.models.target, lab.models.drafts)
             methods.append(method_of(name, lab, config.to_dict()))
         except ValueError as error:
             missing[name] = str(error)
@@ -100,13 +99,10 @@ def _table(
     ]
     for name in PRESETS:
         cells = printed(name)
-        paper = (
-            fmean(cells),
-            f"{min(cells):.2f}–{max(cells):.2f}",
-            fmean(printed(name, "HumanEval")),
-        )
-        ours = ran[name].numbers(temperature) if name in ran else ("",) * 5
-        rows.append((name, (*paper, *ours)))
+        cell_range = f"{min(cells):.2f}–{max(cells):.2f}"
+        printed_cells = (fmean(cells), cell_range, fmean(printed(name, "HumanEval")))
+        our_cells = ran[name].numbers(temperature) if name in ran else ("",) * 5
+        rows.append((name, (*printed_cells, *our_cells)))
     comparison = ()
     if {"HiSpec", "LayerSkip"} <= ran.keys():
         gain = ran["HiSpec"].over(ran["LayerSkip"].runs)
@@ -127,9 +123,11 @@ def _table(
         {"presets": PRESETS},
         notes=(
             *comparison,
-            *(f"{name} is left out: {why}" for name, why in missing.items()),
+            *(f"{name} is left out: {reason}" for name, reason in missing.items()),
             "; ".join(
-                f"{name}: {OURS[ours].summary}" for name, ours in PRESETS.items() if ours in OURS
+                f"{name}: {registry.PRESETS[preset].summary}"
+                for name, preset in PRESETS.items()
+                if preset in registry.PRESETS
             )
             + ".",
             "Methods run as their presets are, untuned; hierspec bench tunes comparable methods "

@@ -1,7 +1,7 @@
 """P3's Table 2 and Figure 2, the "verification wall": drafting time against verification time.
 
-A draft model writes six tokens, the target checks them in one call; which takes longer? For every
-draft at hand, separate models and early exits of the target.
+A draft model writes six tokens, the target checks them in one call: which takes longer? Measured
+for every draft at hand, separate models and early exits of the target.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _table(
         ("T_gen", "T_verif", "ratio", "drafting", "verifying", "outside", "skipped"),
         {"drafted": DRAFTED, "plain_ms_per_token": plain.decode_ms},
         notes=(
-            f"Plain decoding: {plain.decode_ms:.2f} ms a token. Times include laws, draws and "
-            "verification rules; an exit's check takes only the layers above it, since hidden "
+            f"Plain decoding: {plain.decode_ms:.2f} ms a token. Times include distributions, draws "
+            "and verification rules; an exit's check takes only the layers above it, since hidden "
             "states and keys are shared.",
             "P3 says verification takes 2 to 10.3 times as long as drafting, and 60 to 90 % of the "
             "time. That holds where the target's call is dear beside six calls of the draft; "
@@ -148,7 +148,7 @@ def _printed() -> Table:
         "Table 2 as printed",
         "milliseconds on eight H100 with vLLM, ShareGPT, six tokens per iteration",
         "target",
-        [(target, tuple(others)) for target, *others in TABLE_2],
+        [(target, tuple(cells)) for target, *cells in TABLE_2],
         ("draft", "T_gen", "T_verif", "ratio"),
         notes=(
             "Not reproducible here: models of 66 B to 405 B parameters on eight accelerators. P3 "

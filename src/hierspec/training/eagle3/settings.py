@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hierspec.errors import HierspecError
+from hierspec.training.models import check_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,7 @@ class Eagle3Settings:
 
     def __post_init__(self) -> None:
         numbers = ("draft_vocab", "depth", "decay", "learning_rate", "epochs", "batch", "store_gib")
-        for name in (*numbers, "measure", "minutes", "steps", "intermediate"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise HierspecError(f"{name} must be above 0, not {value}")
+        check_numbers(self, (*numbers, "measure", "minutes", "steps", "intermediate"))
         if self.longest < 3:
             raise HierspecError(f"longest must be at least 3 tokens, not {self.longest}")
         if self.watch < 0:

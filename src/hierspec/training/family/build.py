@@ -32,7 +32,6 @@ from .corpus import (
     Corpus,
     held_out_tokens,
     load_corpus,
-    load_tokenizer,
     save_tokenizer,
     train_tokenizer,
     training_stream,
@@ -203,7 +202,7 @@ def _build_tokenizer(corpus: Corpus, plan: FamilyPlan, out: Path, work: Path) ->
     out.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():
         shutil.copy(file, out / file.name)
-    return load_tokenizer(folder)
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def _sample(out: Path, tokenizer: Tokenizer, plan: FamilyPlan, seed: int) -> dict[str, Any]:

@@ -179,11 +179,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer that :func:`save_tokenizer` wrote, as the ``tokenizers`` library's."""
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
-
-
 LIBRARY_COPIES = 3  # of each library file in a pass, for one of each test
 
 

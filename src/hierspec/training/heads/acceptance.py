@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,10 +30,12 @@ from hierspec.profiling.settings import Report
 from hierspec.training import restart
 from hierspec.training.fit import Losses, TrainingStep, fit
 from hierspec.training.models import (
+    check_numbers,
     check_width,
     hidden_states,
     load_model,
     output_file,
+    subreport,
     write_report,
 )
 from hierspec.utils.files import check_writable, json_digest
@@ -43,7 +46,7 @@ from .settings import TrainingSettings
 from .states import Piece
 
 # Shares of all work, roughly, that are done at the end of each stage.
-_TEXTS_END, _SAMPLES_END, _TRAINING_END = 0.1, 0.7, 0.98
+_TEXTS_END, _TRAIN_SAMPLES_END, _SAMPLES_END, _TRAINING_END = 0.1, 0.64, 0.7, 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +68,8 @@ class AcceptanceSettings(TrainingSettings):
     epochs: float = 3
 
     def __post_init__(self) -> None:
-        self._check(
-            ("rejection_weight", "learning_rate", "epochs", "tokens", "width"),
-            ("depth", "passes", "rows", "held_out", "steps"),
-        )
+        positive = ("rejection_weight", "learning_rate", "epochs", "tokens", "width")
+        check_numbers(self, positive, ("depth", "passes", "rows", "held_out", "steps"))
         if not 0 < self.mixed <= 1:
             raise HierspecError(f"mixed must be a share above 0 and at most 1, not {self.mixed}")
 
@@ -116,9 +117,7 @@ def train(
             training of other settings, an output that cannot be written.
         KeyboardInterrupt: stopped; nothing that was trained is lost.
     """
-    path = output_file(draft, output, files.FILE)
-    if path.exists() and not overwrite:
-        raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
+    path = output_file(draft, output, files.FILE, overwrite)
     folder = path.with_name(f"{path.name}.training")
     identity = {"model": draft, "target": target, "dtype": dtype, **asdict(settings)}
     if not overwrite:
@@ -139,26 +138,24 @@ def train(
         texts,
         file_texts,
         folder,
-        lambda stage, share: report(stage, share * _TEXTS_END),
+        subreport(report, 0.0, _TEXTS_END),
     )
 
     def read(pieces: Sequence[Piece], number: int, start: float, end: float) -> Samples:
-        def report_share(share: float) -> None:
-            share = start + share * (end - start)
-            report("both models read", _TEXTS_END + share * (_SAMPLES_END - _TEXTS_END))
-
+        report_share = partial(subreport(report, start, end), "both models read")
         return draw_samples(q_model, p_model, pieces, settings, number, report_share)
 
-    samples, held_out = read(data.train, 0, 0.0, 0.9), read(data.held_out, 1, 0.9, 1.0)
+    samples = read(data.train, 0, _TEXTS_END, _TRAIN_SAMPLES_END)
+    held_out = read(data.held_out, 1, _TRAIN_SAMPLES_END, _SAMPLES_END)
     num_samples = len(samples.acceptance)
     head = AcceptanceHead(q_model.hidden_size, settings.depth).to(q_model.device)
     size = settings.rows * settings.width
     schedule = settings.schedule(num_samples)
     start_time = time.monotonic()
+    report_training = subreport(report, _SAMPLES_END, _TRAINING_END)
 
     def objective(step: TrainingStep) -> Losses:
-        share = _SAMPLES_END + step.progress * (_TRAINING_END - _SAMPLES_END)
-        report(f"training, {schedule.steps} steps", share)
+        report_training(f"training, {schedule.steps} steps", step.progress)
         rows = torch.randint(num_samples, (size,), generator=step.generator)
         value = loss(head, samples, rows, settings.rejection_weight)
         return value, {"loss": value.detach()}

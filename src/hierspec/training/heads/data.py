@@ -94,13 +94,8 @@ def choose_texts(
         held_out_limit = max(int(HELD_OUT_SHARE * limit), width + 1)
         train_texts = {document.text: None for document in corpus.train}
         held_out_texts = [d.text for d in corpus.held_out if d.text not in train_texts]
-        train_rows, held_out = (
-            encode_excerpts(texts, tokenizer, max_tokens, width, seed)
-            for texts, max_tokens in (
-                (train_texts, limit - held_out_limit),
-                (held_out_texts, held_out_limit),
-            )
-        )
+        train_rows = encode_excerpts(train_texts, tokenizer, limit - held_out_limit, width, seed)
+        held_out = encode_excerpts(held_out_texts, tokenizer, held_out_limit, width, seed)
         name = f"standard library of Python {corpus.python_version}"
         return split_texts(train_rows, held_out, windows, {"name": name})
     write = _writer(model, backend, tokenizer, seed)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hierspec.errors import HierspecError
 from hierspec.lm.exit_heads import KINDS, MLP, TRANSFORM
 from hierspec.training.fit import CosineSchedule, Phase
+from hierspec.training.models import check_numbers
 
 LOSSES = ("kl", "tv")
 
@@ -38,20 +38,6 @@ class TrainingSettings:
         steps = self.steps or math.ceil(self.epochs * count / (self.rows * self.width))
         phases = (Phase(1.0, self.rows, self.width),)
         return CosineSchedule(steps, phases, other_rate=self.learning_rate)
-
-    def _check(self, positive: Sequence[str], counts: Sequence[str]) -> None:
-        """Refuse settings that are not above 0, and counts that are not at least 1.
-
-        Raises:
-            HierspecError: naming the setting.
-        """
-        for name in positive:
-            if not 0 < getattr(self, name) < math.inf:
-                raise HierspecError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise HierspecError(f"{name} must be at least 1, not {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +69,5 @@ class HeadsSettings(TrainingSettings):
             raise HierspecError(f"inner is the size of an mlp; kind {self.kind} has none")
         if not self.exits:
             raise HierspecError("no exits: name layers, as in --exits 2,4")
-        self._check(
-            ("learning_rate", "epochs", "tokens", "rows", "width", "held_out"),
-            ("steps", "vocabulary", "inner"),
-        )
+        positive = ("learning_rate", "epochs", "tokens", "rows", "width", "held_out")
+        check_numbers(self, positive, ("steps", "vocabulary", "inner"))

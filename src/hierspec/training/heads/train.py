@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,9 @@ from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.exit_heads import FULL, MLP, Heads
 from hierspec.profiling.settings import Report
 from hierspec.training import restart
-from hierspec.training.fit import (
-    CosineSchedule,
-    Losses,
-    Objective,
-    Schedule,
-    TrainingStep,
-    curve,
-    fit,
-)
+from hierspec.training.fit import Losses, Objective, Schedule, TrainingStep, curve, fit
 from hierspec.training.losses import kl_then_tv
-from hierspec.training.models import check_width, load_model, output_file, write_report
+from hierspec.training.models import check_width, load_model, output_file, subreport, write_report
 from hierspec.training.windows import slice_passes
 from hierspec.utils.files import check_writable, expand_user, json_digest
 from hierspec.zoo import fingerprint, registry
@@ -89,9 +81,7 @@ def train(
             training of other settings, an output that cannot be written.
         KeyboardInterrupt: stopped; nothing that was done is lost.
     """
-    path = output_file(model, output, files.FILE)
-    if path.exists() and not overwrite:
-        raise HierspecError(f"{path} exists already: give another -o, or --overwrite")
+    path = output_file(model, output, files.FILE, overwrite)
     folder = path.with_name(f"{path.name}.training")
     directory = expand_user(model)
     identity: dict[str, Any] = {
@@ -120,7 +110,7 @@ def train(
         texts,
         file_texts,
         folder,
-        lambda stage, share: report(stage, share * _TEXTS_END),
+        subreport(report, 0.0, _TEXTS_END),
     )
     weights = fingerprint.compute_if_local(model)
     start = None if initial is None else fingerprint.compute(str(initial.path))
@@ -151,13 +141,11 @@ def train(
     )
     kept.compute(
         [*data.train, *data.held_out],
-        lambda share: report("the model reads", _TEXTS_END + share * (_STATES_END - _TEXTS_END)),
+        partial(subreport(report, _TEXTS_END, _STATES_END), "the model reads"),
     )
 
     def measure(stage: str, start: float, end: float) -> dict[str, Any]:
-        def report_share(share: float) -> None:
-            report(stage, start + share * (end - start))
-
+        report_share = partial(subreport(report, start, end), stage)
         return _measure_by_domain(heads, kept, data.held_out, report_share)
 
     before = restart.once(
@@ -169,9 +157,12 @@ def train(
         report("a first guess by least squares", _MEASURED_END)
         least_squares.initialise(heads, kept, rows, settings.seed)
     restart.save(folder, identity)
+    report_training = partial(
+        subreport(report, _MEASURED_END, _TRAINING_END), f"training, {schedule.steps} steps"
+    )
     result = fit(
         heads,
-        _objective(kept, heads, rows, settings, schedule, report),
+        _objective(kept, heads, rows, settings, report_training),
         schedule,
         folder,
         settings.seed,
@@ -271,8 +262,7 @@ def _objective(
     heads: Heads,
     rows: torch.Tensor,
     settings: HeadsSettings,
-    schedule: CosineSchedule,
-    report: Report,
+    report: Callable[[float], None],
 ) -> Objective:
     """Return the sum over exits of their distances: each head's gradient is its own.
 
@@ -286,8 +276,7 @@ def _objective(
         return rows[torch.randperm(len(rows), generator=generator)]
 
     def objective(step: TrainingStep) -> Losses:
-        share = _MEASURED_END + step.progress * (_TRAINING_END - _MEASURED_END)
-        report(f"training, {schedule.steps} steps", share)
+        report(step.progress)
         size = step.phase.rows * step.phase.width
         states = kept.read(slice_passes(shuffle, len(rows), step.number * size, size))
         kl, tv = frozen.distances(heads, states)

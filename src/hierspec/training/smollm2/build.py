@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.family.export import model_card
 from hierspec.training.heads import train as heads_training
 from hierspec.training.heads.settings import HeadsSettings
+from hierspec.training.models import subreport
 from hierspec.utils.files import write_atomically
 from hierspec.zoo import sibling
 
@@ -112,7 +113,6 @@ def train(
     out: Path,
     plan: DraftersPlan,
     report: Report = lambda stage, share: None,
-    stages: Sequence[str] = tuple(STAGES),
 ) -> dict[str, Any]:
     """Write answers and train drafters in ``out``; return what ``report.json`` there holds.
 
@@ -126,11 +126,12 @@ def train(
     restart.save(out, identity)
 
     def stage_report(number: int) -> Report:
-        return lambda stage, share: report(stage, (number + share) / (1 + len(stages)))
+        num_stages = 1 + len(STAGES)
+        return subreport(report, number / num_stages, (number + 1) / num_stages)
 
     summary = {"model": plan.model, "answers": _write_answers(plan, out, stage_report(0))}
-    for number, name in enumerate(stages, 1):
-        summary[name] = STAGES[name](plan, out, stage_report(number))
+    for number, (name, run_stage) in enumerate(STAGES.items(), 1):
+        summary[name] = run_stage(plan, out, stage_report(number))
         write_atomically(out / REPORT, json.dumps(summary, indent=1) + "\n", "the report")
         write_atomically(out / CARD, model_card("smollm2", summary), "the model card")
     return summary

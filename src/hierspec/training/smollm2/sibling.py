@@ -36,16 +36,7 @@ from hierspec.training import texts
 from hierspec.training.eagle3.start import most_frequent_ids
 from hierspec.training.family.export import llama_config, write_folder
 from hierspec.training.family.model import Llama, Shape
-from hierspec.training.fit import (
-    Losses,
-    Objective,
-    Phase,
-    TimedSchedule,
-    TrainingStep,
-    compile_if,
-    curve,
-    fit,
-)
+from hierspec.training.fit import Losses, Phase, TimedSchedule, TrainingStep, compile_if, curve, fit
 from hierspec.training.losses import distances, kl_then_tv
 from hierspec.training.models import load_weights_and_tokenizer
 from hierspec.training.store import FeatureStore, Passes, progress_reporter
@@ -175,7 +166,7 @@ def train(
         seconds=60 * settings.minutes,
     )
     result = fit(
-        networks,
+        nn.ModuleDict(networks),
         _objective(networks, _teacher(store, source, ids), store, settings, report),
         schedule,
         folder,
@@ -200,7 +191,6 @@ def train(
     }
     descriptions = {}
     for name, network in networks.items():
-        assert isinstance(network, SiblingNetwork)
         report(f"measuring {name}", 0.97)
         descriptions[name] = {
             **info,
@@ -212,19 +202,19 @@ def train(
     estimates = estimate_speedups(target, {name: folder / name for name in networks}, descriptions)
     best = max(estimates, key=lambda name: estimates[name]["speedup"])
     descriptions[best]["sizes"] = estimates
-    network = networks[best]
-    assert isinstance(network, SiblingNetwork)
-    _write(output, network, ids, source, descriptions[best])
+    _write(output, networks[best], ids, source, descriptions[best])
     return descriptions[best]
 
 
-def initial_networks(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> nn.ModuleDict:
+def initial_networks(
+    source: WeightSource, settings: SiblingSettings, ids: Tensor
+) -> dict[str, SiblingNetwork]:
     """Build untrained siblings of a model, decided by the seed."""
     embedding = source.tensor(EMBEDDING).float()
     output = source.tensor(HEAD).float()[ids]
     # Of a symmetric matrix, the eigenvectors of the largest eigenvalues come last.
     directions = torch.linalg.eigh(embedding.T @ embedding).eigenvectors.flip(1)
-    networks = nn.ModuleDict()
+    networks = {}
     for number, (layers, hidden, heads, intermediate) in enumerate(settings.sizes):
         if hidden > embedding.shape[1]:
             raise HierspecError(f"a sibling of width {hidden} is wider than {source.name}")
@@ -254,12 +244,12 @@ def _teacher(store: FeatureStore, source: WeightSource, ids: Tensor) -> Callable
 
 
 def _objective(
-    networks: nn.ModuleDict,
+    networks: dict[str, SiblingNetwork],
     teacher: Callable[[Tensor], Tensor],
     store: FeatureStore,
     settings: SiblingSettings,
     report: Report,
-) -> Objective:
+) -> Callable[[TrainingStep], Losses]:
     passes = Passes(store, settings.batch, settings.seed)
 
     def weighted_distances(
@@ -289,7 +279,7 @@ def _objective(
         for name, network in networks.items():
             state = network(ids)[-1].flatten(0, 1)
             state = F.pad(state, (0, 0, 0, size - len(state)))
-            kl, tv = learn(state, network.head(), scores, weights)  # pyright: ignore[reportCallIssue]
+            kl, tv = learn(state, network.head(), scores, weights)
             total = total + kl_then_tv(kl, tv, step.progress)
             parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
         if step.number % 10 == 0:
