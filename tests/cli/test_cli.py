@@ -52,7 +52,7 @@ def test_streams_text_and_ends_with_a_summary(capsys):
 def test_a_text_that_differs_is_explained(capsys, monkeypatch):
     from hierspec.cli import generate
 
-    monkeypatch.setattr(generate, "_differ", lambda results, references: True)
+    monkeypatch.setattr(generate, "_texts_differ", lambda results, references: True)
     argv = ["generate", "x", *SMALL, "--max-new-tokens", "2", "--compare"]
     assert (
         "with --deterministic (Llama-shaped models on CPUs) they cannot"

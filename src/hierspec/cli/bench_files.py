@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from hierspec.bench.records import BenchResults
 
 
-def _nothing_measured() -> str:
-    return "nothing was measured"
-
-
 @dataclass(slots=True, kw_only=True)
 class BenchFiles:
     """The files of one ``hierspec bench``, each named after its option.
@@ -36,7 +32,7 @@ class BenchFiles:
     plots: Path | None
     spec_bench: Path | None
     as_json: bool
-    next_step: Callable[[], str] = _nothing_measured
+    next_step: Callable[[], str] = lambda: "nothing was measured"
 
     def check(self) -> None:
         """Refuse files that could not be written after minutes of measuring."""

@@ -252,10 +252,13 @@ def generate(
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
             json_fields = {"dtype": dtype_name} if as_json else None
             print_results(results, references, json_fields, ids, must_match, console)
-            if must_match and not as_json and _differ(results, references):
+            if must_match and not as_json and _texts_differ(results, references):
                 bit_exact = deterministic or models.config.deterministic
                 say(console, explain_difference(dtype_name, bit_exact))
-            if not as_json and any(_filled_context(result, max_new_tokens) for result in results):
+            if not as_json and any(
+                result.finish_reason == "length" and result.num_tokens < max_new_tokens
+                for result in results
+            ):
                 say(console, "hierspec: note: a text ended because the model's context is full")
             if cancelled:
                 return 130
@@ -345,17 +348,11 @@ def _without_levels(hierarchy: Hierarchy) -> Hierarchy:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config, hierarchy.ends))
 
 
-def _differ(
+def _texts_differ(
     results: Sequence[GenerationResult], references: Sequence[GenerationResult | None]
 ) -> bool:
-    return any(
-        plain is not None and result.token_ids != plain.token_ids
-        for result, plain in zip(results, references, strict=True)
-    )
-
-
-def _filled_context(result: GenerationResult, max_new_tokens: int) -> bool:
-    return result.finish_reason == "length" and result.num_tokens < max_new_tokens
+    pairs = zip(results, references, strict=True)
+    return any(plain and result.token_ids != plain.token_ids for result, plain in pairs)
 
 
 @contextlib.contextmanager

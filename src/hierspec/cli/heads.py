@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from hierspec.errors import HierspecError
 
 from .options import MODEL, AsJson, Device, Dtype, Threads, split_values
+
+T = TypeVar("T")
 
 app = typer.Typer(
     help="Drafters on a model's frozen layers: heads for its early exits, EAGLE-3 networks.",
@@ -157,197 +159,116 @@ def train(
 
       hierspec heads train --kind acceptance --target zoo:large --draft zoo:mid -o head.safetensors
     """
-    all_texts = [*(texts or ()), *(more_texts or ())]
     if (kind == "acceptance") != (draft is not None):
         raise HierspecError(
             "--kind acceptance goes with --draft MODEL, whose tokens the head judges; no other "
             "kind does"
         )
+    if draft is not None and exits:
+        raise HierspecError("--exits goes with heads of exits; an acceptance head has none")
+    all_texts = [*(texts or ()), *(more_texts or ())]
+    schedule: dict[str, Any] = {"epochs": epochs, "steps": steps, "seed": seed}
+    if lr is not None:
+        schedule["learning_rate"] = lr
+    level: dict[str, Any]
+    text_windows: dict[str, Any] = {
+        "held_out": windows,
+        "tokens": tokens,
+        "rows": rows,
+        "width": width,
+    }
+    placement = {"dtype": dtype or "auto", "device": device or "auto"}
+
+    from .rendering import interruptible, notes, progress, say
+    from .rendering.heads import show_acceptance_head, show_exit_heads
+
+    console = notes()
+
+    def run(title: str, training: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        from hierspec.utils.threads import use_threads
+
+        use_threads(threads)
+        with interruptible(console), progress(console, title) as report:
+            return training(*arguments, overwrite=overwrite, report=report, **options)
+
     if draft is not None:
-        if exits:
-            raise HierspecError("--exits goes with heads of exits; an acceptance head has none")
-        options = {
-            "rejection_weight": rejection_weight,
-            "held_out": windows,
-            "epochs": epochs,
-            "steps": steps,
-            "tokens": tokens,
-            "rows": rows,
-            "width": width,
-            "seed": seed,
-            **({} if lr is None else {"learning_rate": lr}),
-        }
-        return _train_acceptance(
-            model, draft, options, output, all_texts, dtype, device, overwrite, threads, as_json
+        from hierspec.training.heads import acceptance
+
+        settings = acceptance.AcceptanceSettings(
+            rejection_weight=rejection_weight, **text_windows, **schedule
         )
-    if kind == "eagle3":
+        arguments = (model, draft, settings, output, all_texts)
+        head = run(f"acceptance head for {draft}", acceptance.train, *arguments, **placement)
+        show_acceptance_head(head, as_json)
+        path = head.path
+        level = {"method": "draft_model", "model": draft, "num_speculative_tokens": 16}
+        level |= {"window": {"kind": "acceptance", "head": str(path)}}
+    elif kind == "eagle3":
         if exits:
             raise HierspecError("--exits goes with heads; an eagle3 drafter has --feature-layers")
         if output is None:
             raise HierspecError("say into which folder the drafter goes: -o FOLDER")
-        options = {
-            "draft_vocab": draft_vocab,
-            "feature_layers": _parse_layers("--feature-layers", feature_layers),
-            "depth": depth,
-            "minutes": minutes,
-            "epochs": epochs,
-            "steps": steps,
-            "store_gib": store_gib,
-            "watch": watch,
-            "measure": measure,
-            "seed": seed,
-            **({} if lr is None else {"learning_rate": lr}),
-        }
-        return _train_eagle3(
-            model,
-            options,
-            output,
-            all_texts,
-            held_out=held_out or [],
+        from hierspec.training.eagle3 import train as eagle3
+        from hierspec.training.eagle3.settings import Eagle3Settings
+
+        settings = Eagle3Settings(
+            draft_vocab=draft_vocab,
+            feature_layers=_parse_layers("--feature-layers", feature_layers),
+            depth=depth,
+            minutes=minutes,
+            store_gib=store_gib,
+            watch=watch,
+            measure=measure,
+            **schedule,
+        )
+        info = run(
+            f"eagle3 for {model}",
+            eagle3.train,
+            *(model, settings, output, all_texts, held_out or []),
             start_from=start_from,
             features=features,
-            overwrite=overwrite,
-            threads=threads,
-            as_json=as_json,
-        )
-    if not exits:
-        raise HierspecError("say after which layers the heads are to be, as in --exits 2,4,8")
-    from hierspec.training.heads import train as training
-    from hierspec.training.heads.settings import HeadsSettings
-    from hierspec.utils.threads import use_threads
-
-    from .rendering import interruptible, notes, progress, say
-    from .rendering.heads import show_exit_heads
-
-    settings = HeadsSettings(
-        exits=_parse_layers("--exits", exits) or (),
-        kind=kind,
-        vocabulary=vocabulary,
-        inner=inner,
-        loss=loss,
-        held_out=windows,
-        learning_rate=2e-4 if lr is None else lr,
-        epochs=epochs,
-        steps=steps,
-        tokens=tokens,
-        rows=rows,
-        width=width,
-        seed=seed,
-    )
-    use_threads(threads)
-    console = notes()
-    with interruptible(console), progress(console, f"heads for {model}") as report:
-        file = training.train(
-            model,
-            settings,
-            output,
-            all_texts,
-            dtype=dtype or "auto",
-            device=device or "auto",
-            overwrite=overwrite,
-            states=features,
-            start_from=start_from,
-            report=report,
-        )
-    show_exit_heads(file, as_json)
-    without_head, with_head = file.info.get("before", {}), file.info.get("after", {})
-    if worse := [n for n, row in with_head.items() if row["kl"] > without_head[n]["kl"]]:
-        say(
-            console,
-            f"the exits after layers {', '.join(worse)} got worse on held-out text: give more or "
-            "more varied texts (--tokens), or a smaller --lr",
-        )
-    if not as_json:
-        exit_ = {"method": "early_exit", "exit_layer": file.exits[-1], "head": str(file.path)}
-        example = {**exit_, "num_speculative_tokens": 4}
-        say(console, f"written to {file.path}; as a level: {json.dumps(example)}")
-    return 0
-
-
-def _train_acceptance(
-    target: str,
-    draft: str,
-    options: dict[str, Any],
-    output: Path | None,
-    texts: list[Path],
-    dtype: str | None,
-    device: str | None,
-    overwrite: bool,
-    threads: int | None,
-    as_json: bool,
-) -> int:
-    from hierspec.training.heads import acceptance as training
-    from hierspec.utils.threads import use_threads
-
-    from .rendering import interruptible, notes, progress, say
-    from .rendering.heads import show_acceptance_head
-
-    settings = training.AcceptanceSettings(**options)
-    use_threads(threads)
-    console = notes()
-    with interruptible(console), progress(console, f"acceptance head for {draft}") as report:
-        file = training.train(
-            target,
-            draft,
-            settings,
-            output,
-            texts,
-            dtype=dtype or "auto",
-            device=device or "auto",
-            overwrite=overwrite,
-            report=report,
-        )
-    show_acceptance_head(file, as_json)
-    if not as_json:
-        window = {"kind": "acceptance", "head": str(file.path)}
-        level = {"method": "draft_model", "model": draft, "num_speculative_tokens": 16}
-        say(
-            console,
-            f"written to {file.path}; as a level: {json.dumps({**level, 'window': window})}",
-        )
-    return 0
-
-
-def _train_eagle3(
-    model: str,
-    options: dict[str, Any],
-    output: Path,
-    texts: list[Path],
-    *,
-    held_out: list[Path],
-    start_from: Path | None,
-    features: Path | None,
-    overwrite: bool,
-    threads: int | None,
-    as_json: bool,
-) -> int:
-    from hierspec.training.eagle3 import train as training
-    from hierspec.training.eagle3.settings import Eagle3Settings
-    from hierspec.utils.threads import use_threads
-
-    from .rendering import interruptible, notes, progress, say
-
-    settings = Eagle3Settings(**options)
-    use_threads(threads)
-    console = notes()
-    with interruptible(console), progress(console, f"eagle3 for {model}") as report:
-        info = training.train(
-            model,
-            settings,
-            output,
-            texts,
-            held_out,
-            start_from=start_from,
-            features=features,
-            overwrite=overwrite,
-            report=report,
             tell=lambda line: say(console, line),
         )
-    if as_json:
-        print(json.dumps({"folder": str(output), **info}))
+        if as_json:
+            print(json.dumps({"folder": str(output), **info}))
+        path = output
+        level = {"method": "eagle3", "model": str(path), "num_speculative_tokens": 4}
     else:
-        level = {"method": "eagle3", "model": str(output), "num_speculative_tokens": 4}
-        say(console, f"written to {output}; as a level: {json.dumps(level)}")
+        if not exits:
+            raise HierspecError("say after which layers the heads are to be, as in --exits 2,4,8")
+        from hierspec.training.heads import train as exit_heads
+        from hierspec.training.heads.settings import HeadsSettings
+
+        settings = HeadsSettings(
+            exits=_parse_layers("--exits", exits) or (),
+            kind=kind,
+            vocabulary=vocabulary,
+            inner=inner,
+            loss=loss,
+            **text_windows,
+            **schedule,
+        )
+        heads = run(
+            f"heads for {model}",
+            exit_heads.train,
+            *(model, settings, output, all_texts),
+            states=features,
+            start_from=start_from,
+            **placement,
+        )
+        show_exit_heads(heads, as_json)
+        without_head, with_head = heads.info.get("before", {}), heads.info.get("after", {})
+        if worse := [n for n, row in with_head.items() if row["kl"] > without_head[n]["kl"]]:
+            say(
+                console,
+                f"the exits after layers {', '.join(worse)} got worse on held-out text: give more "
+                "or more varied texts (--tokens), or a smaller --lr",
+            )
+        path = heads.path
+        level = {"method": "early_exit", "exit_layer": heads.exits[-1], "head": str(path)}
+        level |= {"num_speculative_tokens": 4}
+    if not as_json:
+        say(console, f"written to {path}; as a level: {json.dumps(level)}")
     return 0
 
 

@@ -102,8 +102,7 @@ def plan(
 
     _check_pictures(picture, heat_map)
     task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
-    _check_output(output, task)
-    _check_engine(to, task)
+    _check_exports(output, to, task.profile)
     _check_simulation(acceptances, costs, simulate, task.profile)
     for warning in task.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
@@ -136,9 +135,14 @@ def plan(
             result, simulate, acceptances, costs, task.profile, temperature or 0.0
         )
     if as_json:
-        out = _as_json(result, task)
-        out = out if simulations is None else simulations.add_to(out)
-        print(json.dumps(out if exported is None else {**out, "export": exported}))
+        out = result.to_dict() | {"warnings": list(task.warnings)}
+        if task.profile is not None:
+            out["hierarchy"] = task.profile.hierarchy(result.best.chain)
+        if simulations is not None:
+            out = simulations.add_to(out)
+        if exported is not None:
+            out["export"] = exported
+        print(json.dumps(out))
         return 0
     from .rendering.plan import show
 
@@ -237,28 +241,20 @@ def _check_pictures(*paths: Path | None) -> None:
         matplotlib()
 
 
-def _check_output(path: Path | None, task: PlanningTask) -> None:
-    """Refuse a file that generate would not read, and a problem file, which names no models."""
-    if path is None:
-        return
-    if task.profile is None:
-        raise HierspecError("-o is for profiles: a problem file does not say which models it means")
-    if path.suffix != ".json":
+def _check_exports(path: Path | None, engine: str | None, profile: Profile | None) -> None:
+    """Refuse a file that generate would not read, an unknown engine, and both for a problem."""
+    if engine is not None:
+        from hierspec.planner.export import ENGINES
+
+        if engine not in ENGINES:
+            raise HierspecError(f"no engine called {engine!r}; there are: {', '.join(ENGINES)}")
+    for option, value in (("-o", path), ("--to", engine)):
+        if value is not None and profile is None:
+            raise HierspecError(
+                f"{option} is for profiles: a problem file does not say which models it means"
+            )
+    if path is not None and path.suffix != ".json":
         raise HierspecError(f"-o writes a .json file, not {str(path)!r}")
-
-
-def _check_engine(name: str | None, task: PlanningTask) -> None:
-    """Refuse an unknown engine, and a problem file, which names no models."""
-    if name is None:
-        return
-    from hierspec.planner.export import ENGINES
-
-    if name not in ENGINES:
-        raise HierspecError(f"no engine called {name!r}; there are: {', '.join(ENGINES)}")
-    if task.profile is None:
-        raise HierspecError(
-            "--to is for profiles: a problem file does not say which models it means"
-        )
 
 
 def _check_simulation(
@@ -281,7 +277,7 @@ def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
     from hierspec.planner.export import export
 
     profile = task.profile
-    assert profile is not None  # as _check_engine has ensured
+    assert profile is not None  # as _check_exports has ensured
     levels = [model["level"] for model in profile.models[:-1]]
     return export(result, engine, [*levels, profile.data["target"]])
 
@@ -290,17 +286,10 @@ def _write_hierarchy(result: Plan, task: PlanningTask, path: Path) -> None:
     """Write the best hierarchy to a file, and print the command that runs it."""
     from hierspec.utils.files import write_atomically
 
-    assert task.profile is not None  # as _check_output has ensured
+    assert task.profile is not None  # as _check_exports has ensured
     hierarchy = task.profile.hierarchy(result.best.chain)
     write_atomically(path, json.dumps(hierarchy, indent=2) + "\n", "the hierarchy")
     print(f"{path}: hierspec generate --hierarchy {path} runs it", file=sys.stderr)
-
-
-def _as_json(result: Plan, task: PlanningTask) -> dict[str, Any]:
-    out = result.to_dict() | {"warnings": list(task.warnings)}
-    if task.profile is not None:
-        out["hierarchy"] = task.profile.hierarchy(result.best.chain)
-    return out
 
 
 def _draw_map(estimates: Estimates, profile: Profile | None, path: Path) -> str:

@@ -17,19 +17,13 @@ from hierspec.errors import HierspecError
 
 log = logging.getLogger("hierspec.server")
 
-_TYPES = {
-    400: "invalid_request_error",
+_TYPES = {  # by status, where it is not that of other statuses below or above 500
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    405: "invalid_request_error",
     408: "timeout_error",
-    413: "invalid_request_error",
-    415: "invalid_request_error",
-    422: "invalid_request_error",
     429: "rate_limit_error",
     499: "cancelled_error",
-    500: "server_error",
     503: "service_unavailable_error",
 }
 
@@ -57,10 +51,11 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
+        default = "invalid_request_error" if self.status < 500 else "server_error"
         return {
             "error": {
                 "message": self.message,
-                "type": _TYPES.get(self.status, "server_error"),
+                "type": _TYPES.get(self.status, default),
                 "param": self.param,
                 "code": self.code,
             }
@@ -75,12 +70,11 @@ def to_api_error(error: BaseException) -> ApiError:
     match error:
         case ApiError():
             return error
-        case QueueFullError():
+        case QueueFullError() | DrainingError():
+            full = isinstance(error, QueueFullError)
+            status, code = (429, "queue_full") if full else (503, "shutting_down")
             headers = {"Retry-After": str(error.retry_after)}
-            return ApiError(str(error), 429, code="queue_full", headers=headers)
-        case DrainingError():
-            headers = {"Retry-After": str(error.retry_after)}
-            return ApiError(str(error), 503, code="shutting_down", headers=headers)
+            return ApiError(str(error), status, code=code, headers=headers)
         case DeadlineError():
             return ApiError("the request took longer than it may", 408, code="timeout")
         case RequestCancelledError():
@@ -114,9 +108,9 @@ def install(app: FastAPI) -> None:
     async def failure(request: Request, error: Exception) -> JSONResponse:
         return to_api_error(error).response()
 
-    for kind in (ApiError, HierspecError, QueueFullError, DrainingError, DeadlineError):
+    refusals = (QueueFullError, DrainingError, DeadlineError, RequestCancelledError)
+    for kind in (ApiError, HierspecError, *refusals):
         app.add_exception_handler(kind, failure)
-    app.add_exception_handler(RequestCancelledError, failure)
 
 
 def first_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:

@@ -120,25 +120,22 @@ class _EngineCollector:
         return family
 
     def _drafts(self) -> Iterator[CounterMetricFamily]:
-        names = ["model_name", "hierarchy", "level"]
-        documentation = {
-            "num_drafts": "Drafts verified, by level.",
-            "num_draft_tokens": "Tokens drafted.",
-            "num_accepted_tokens": "Tokens that the level above kept.",
+        def counter(name: str, documentation: str, *more_labels: str) -> CounterMetricFamily:
+            labels = ["model_name", "hierarchy", "level", *more_labels]
+            return CounterMetricFamily(f"hierspec_{name}", documentation, labels=labels)
+
+        of_drafts = {
+            key: counter(f"spec_decode_{key}", documentation)
+            for key, documentation in (
+                ("num_drafts", "Drafts verified, by level."),
+                ("num_draft_tokens", "Tokens drafted."),
+                ("num_accepted_tokens", "Tokens that the level above kept."),
+            )
         }
-        families = {
-            key: CounterMetricFamily(f"hierspec_spec_decode_{key}", text, labels=names)
-            for key, text in documentation.items()
-        }
-        seconds = CounterMetricFamily(
-            "hierspec_level_seconds", "Time in calls of a level.", labels=names
-        )
-        calls = CounterMetricFamily("hierspec_level_calls", "Forwards of a level.", labels=names)
-        per_pos = CounterMetricFamily(
-            "hierspec_spec_decode_num_accepted_tokens_per_pos",
-            "Tokens kept, by their position in the draft.",
-            labels=[*names, "position"],
-        )
+        seconds = counter("level_seconds", "Time in calls of a level.")
+        calls = counter("level_calls", "Forwards of a level.")
+        accepted_per_pos = "spec_decode_num_accepted_tokens_per_pos"
+        per_pos = counter(accepted_per_pos, "Tokens kept, by position in the draft.", "position")
         for name, lane in self.engine.lanes.items():
             for index, stats in list(lane.runtime.metrics.levels.items()):
                 if index not in lane.plans.names():
@@ -148,11 +145,11 @@ class _EngineCollector:
                 seconds.add_metric(labels, stats.seconds)
                 if stats.num_drafts == 0:
                     continue
-                for key, family in families.items():
+                for key, family in of_drafts.items():
                     family.add_metric(labels, getattr(stats, key))
                 for position, kept in enumerate(stats.accepted_per_pos):
                     per_pos.add_metric([*labels, str(position)], kept)
-        yield from (*families.values(), per_pos, calls, seconds)
+        yield from (*of_drafts.values(), per_pos, calls, seconds)
 
 
 def _failure_label(error: BaseException) -> str:
