@@ -17,7 +17,7 @@ from hierspec.errors import HierspecError
 
 log = logging.getLogger("hierspec.server")
 
-_TYPES = {  # by status, where it is not that of other statuses below or above 500
+_TYPES = {  # by status; others below 500 are invalid requests, the rest server errors
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",

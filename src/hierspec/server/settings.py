@@ -51,32 +51,32 @@ class ServeSettings:
     Attributes:
         model: the target: a directory, a hub id, or ``zoo:NAME``; default: ``zoo:smollm2`` where
             its package is installed, else the shipped family.
-        hierarchy: a preset or a hierarchy file; what requests get that name none. Default: the best
+        hierarchy: a preset or a hierarchy file, for requests that name none. Default: the best
             drafter that needs no other model; of the shipped family, and with draft models, the
             preset ``hierarchy``.
-        hierarchies: more of them by name, which requests may ask for.
+        hierarchies: further hierarchies by name, which requests may ask for.
         draft: draft models of presets, smallest first.
         dtype: of the weights: ``float32``, ``bfloat16``, … or ``auto``.
         device: ``cpu``, ``cuda``, … or ``auto``.
-        threads: of torch; default: as many as it takes.
+        threads: of torch; default: torch's own choice.
         served_model_name: what ``/v1/models`` says; default: the target's name.
         host: to listen on. Beyond loopback, an API key is required.
         port: to listen on; 0: any free one.
-        api_key: of which requests must send one; none: anybody may ask.
+        api_key: keys, of which a request must send one; none: open to all.
         allow_without_key: listen beyond loopback without a key.
-        cors_origin: web pages of which may ask; none by default.
+        cors_origin: origins whose web pages may send requests; none by default.
         max_body_bytes: of a request.
-        max_prompt_tokens: of a prompt; default: what the context holds.
-        max_tokens_default: what a chat may write where it does not say.
+        max_prompt_tokens: limit of a prompt; default: as many as the context holds.
+        max_tokens_default: limit of a chat whose request sets none.
         max_num_seqs: sequences in rounds at once.
         max_queue: requests that may wait; more are answered with 429.
-        max_cache_tokens: tokens of cache in all; default: by the memory there is.
+        max_cache_tokens: tokens in all caches; default: by the free memory.
         max_choices: ``n`` times the number of prompts of one request.
         prefill_chunk: prompt tokens read between two rounds.
-        prefix_caching: keep the caches of ended texts for those that begin alike.
+        prefix_caching: keep the caches of ended texts for texts with the same beginning.
         adapt_to_load: let drafts be shorter where many streams make that faster.
-        request_timeout: seconds that a request may take; 0: as long as it likes.
-        shutdown_grace: seconds for running requests once the service is asked to end.
+        request_timeout: seconds that a request may take; 0: no limit.
+        shutdown_grace: seconds for running requests to finish at shutdown.
         store_responses: how many responses are kept for ``previous_response_id``; 0: none.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
         log_format: ``json``, a line an event, or ``text``.
