@@ -36,7 +36,7 @@ from hierspec import (
 from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
-from hierspec.lm.weights import hf_model
+from hierspec.lm.weights import build_hf_model
 from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS
 from hierspec.utils.testing import FAMILIES, save_tiny
@@ -81,7 +81,7 @@ def compare(
 
 
 def shipped(prompts: list[str], tokens: int, target: str) -> dict[str, Any]:
-    model = hf_model(registry.resolve(target), torch.float32).eval()
+    model = build_hf_model(registry.resolve(target), torch.float32).eval()
     rows: dict[str, Any] = {}
     ids: list[list[int]] = []
     expected: list[list[int]] = []

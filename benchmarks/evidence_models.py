@@ -27,7 +27,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from hierspec.lm.weights import hf_model
+from hierspec.lm.weights import build_hf_model
 from hierspec.training.family import corpus
 from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
 from hierspec.training.windows import HeldOutWindows, Stream
@@ -141,7 +141,7 @@ def objective(model: Any, stream: Stream, teacher: Any = None) -> Objective:
 def loaded(name: str, folder: Path) -> Any:
     """Return a shipped model or one that was trained here, in float32."""
     if registry.can_resolve(name):
-        return hf_model(registry.resolve(name), torch.float32)
+        return build_hf_model(registry.resolve(name), torch.float32)
     from transformers import T5ForConditionalGeneration
 
     return T5ForConditionalGeneration.from_pretrained(folder / name, dtype=torch.float32).eval()

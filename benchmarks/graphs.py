@@ -65,7 +65,7 @@ class Way:
         if isinstance(self.trunk, CudaGraphTrunk):
             self.trunk.draft([query], [DRAFT], DRAFT, sampler, [[0.5] * DRAFT], 0)
             return
-        scores, after = self.trunk.follow([query], [DRAFT], 0)
+        scores, after = self.trunk.score_stepwise([query], [DRAFT], 0)
         for _ in range(DRAFT - 1):
             scores = after([0], sampler.pick(scores, [0.5])[0])
         sampler.pick(scores, [0.5])

@@ -27,7 +27,7 @@ def rss(field: str) -> int:
 
 def held(state: Any) -> int:
     """Bytes of a sequence's keys, values and hidden states at the exits, as allocated."""
-    return sum(t.numel() * t.element_size() for t in (state.cache, *state.edges))
+    return sum(t.numel() * t.element_size() for t in (state.cache, *state.outputs))
 
 
 def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:

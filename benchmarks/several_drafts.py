@@ -148,11 +148,11 @@ class Round:
 
 
 def _rows(model: TabularModel, text: Text, count: int) -> DenseDistributions:
-    return DenseDistributions(torch.stack([model.law(text[:i]) for i in range(count)]))
+    return DenseDistributions(torch.stack([model.distribution(text[:i]) for i in range(count)]))
 
 
 def _chance(model: TabularModel, text: Text, start: int = 0) -> float:
-    return math.prod(float(model.law(text[:i])[text[i]]) for i in range(start, len(text)))
+    return math.prod(float(model.distribution(text[:i])[text[i]]) for i in range(start, len(text)))
 
 
 def compared(shape: Sequence[int], seed: int) -> dict[str, float]:

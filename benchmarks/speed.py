@@ -22,7 +22,7 @@ import torch
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
-from hierspec.lm.weights import hf_model
+from hierspec.lm.weights import build_hf_model
 from hierspec.zoo import registry
 
 
@@ -71,7 +71,7 @@ class Bench:
         self.cache: dict[str, Hierarchy] = {}
         self.loaded = Loaded()
         source = registry.resolve(target)
-        self.hf = hf_model(source, getattr(torch, dtype)).eval()
+        self.hf = build_hf_model(source, getattr(torch, dtype)).eval()
         self.hf.generation_config.eos_token_id = None
         self.hf.generation_config.pad_token_id = 0
 

@@ -17,7 +17,7 @@ from hierspec.core import distributions as distributions
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.drafters import model as drafting
-from hierspec.lm.base import Drafted, Query
+from hierspec.lm.base import DeviceDrafts, Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
@@ -32,7 +32,7 @@ from hierspec.verifiers.roads import host
 class Ahead(TabularModel):
     """A table that continues a draft, as a trunk on the CPU does."""
 
-    def follow(self, queries, counts):
+    def score_stepwise(self, queries, counts):
         contexts = [query.context for query in queries]
 
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
@@ -87,7 +87,7 @@ class Device(TabularModel):
                 [float(p.signals[row]) for p in steps_taken[:count]]
                 for row, count in enumerate(counts)
             ]
-        return Drafted(tokens, rows, steps, values)
+        return DeviceDrafts(tokens, rows, steps, values)
 
 
 class Single(TabularModel):
@@ -168,7 +168,7 @@ CHUNKS = ((drafting, "_CHUNK", 2),)
 
 def row(table: TabularModel, text: Sequence[int], params: SamplingParams, num_prompt: int):
     """The law after ``text`` as transformers' settings make it, [V] floats."""
-    scores = [math.log(p) if p > 0.0 else -math.inf for p in table.law(text).tolist()]
+    scores = [math.log(p) if p > 0.0 else -math.inf for p in table.distribution(text).tolist()]
     for token, bias in params.logit_bias:
         scores[token] += bias
     output = list(text[num_prompt:])

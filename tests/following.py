@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierspec.core.distributions import Distributions, concatenate
-from hierspec.lm.base import Drafted
+from hierspec.lm.base import DeviceDrafts
 
 
-def drafted(scores, after, counts: Sequence[int], sampler, uniforms) -> Drafted:
-    """What :meth:`hierspec.lm.base.FollowingModel.follow` gave, continued to ``counts`` tokens."""
+def drafted(scores, after, counts: Sequence[int], sampler, uniforms) -> DeviceDrafts:
+    """Continue a :meth:`~hierspec.lm.base.StepwiseModel.score_stepwise` to ``counts`` tokens."""
     tokens: list[list[int]] = [[] for _ in counts]
     distributions: list[list[Distributions]] = [[] for _ in counts]
     going, calls = list(range(len(counts))), 1
@@ -21,6 +21,6 @@ def drafted(scores, after, counts: Sequence[int], sampler, uniforms) -> Drafted:
             distributions[i].append(found.rows(row, row + 1))
         going = [i for i in going if len(tokens[i]) < counts[i]]
         if not going:
-            return Drafted(tokens, [concatenate(rows) for rows in distributions], calls)
+            return DeviceDrafts(tokens, [concatenate(rows) for rows in distributions], calls)
         scores = after(going, [tokens[i][-1] for i in going])
         calls += 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hierspec import Hierarchy, TargetConfig, preset
-from hierspec.lm.weights import hf_model
+from hierspec.lm.weights import build_hf_model
 from hierspec.presets.registry import PRESETS
 from hierspec.zoo.registry import resolve
 
@@ -20,7 +20,7 @@ def plain():
 
     source = resolve(TARGET)
     tokenizer = AutoTokenizer.from_pretrained(source.tokenizer_path)
-    model = hf_model(source, torch.float32)
+    model = build_hf_model(source, torch.float32)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]

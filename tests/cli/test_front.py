@@ -57,7 +57,7 @@ def test_a_folder_that_is_not_there_is_named(capsys, option, preset):
 @pytest.mark.parametrize(
     ("folder", "said"),
     [
-        ("more layers", "lacks a weight its config.json calls for: 'model.layers.2"),
+        ("more layers", "lacks a weight that its config.json requires: 'model.layers.2"),
         ("fewer layers", "its config.json has 1 layers"),
         ("wider", "model.embed_tokens.weight has shape"),
         ("more heads", "self_attn.q_proj.weight has shape"),

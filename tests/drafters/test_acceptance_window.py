@@ -88,7 +88,7 @@ def test_the_engine_writes_by_the_same_law(rule, neighbours) -> None:
     found = engine_law(root, PROMPT, 3, neighbours=neighbours)
     distance = 0.0
     for text in itertools.product(range(V), repeat=3):
-        chances = [float(target.law([*PROMPT, *text[:i]])[text[i]]) for i in range(3)]
+        chances = [float(target.distribution([*PROMPT, *text[:i]])[text[i]]) for i in range(3)]
         distance += abs(found.get(text, 0.0) - math.prod(chances))
     assert distance / 2 < TIGHT
 

@@ -152,7 +152,7 @@ class Tabular(AdaptiveExit):
 
     order = 1
 
-    def law(self, context):
+    def distribution(self, context):
         context = Context(list(context))
         return self.score([Query(self.open(), context, len(context))])[0].softmax(-1)
 

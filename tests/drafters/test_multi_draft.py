@@ -71,7 +71,7 @@ def test_lossless_and_blocks_keep_no_fewer(k, n, V, order, kind):
 @pytest.mark.parametrize(("k", "V"), [(1, 5), (2, 4), (3, 3), (11, 2)])
 def test_no_rule_keeps_one_token_more_often_than_the_optimum(k, V, kind):
     """The optimum by all sets of tokens; every rule by all lists of drafts."""
-    q, p = (model.law(()) for model in pair(V, 0, 7 * V + k, kind))
+    q, p = (model.distribution(()) for model in pair(V, 0, 7 * V + k, kind))
     found = optimal_acceptance(p, q, k)
     sets = itertools.product((0.0, 1.0), repeat=V)
     by_sets = [
@@ -103,7 +103,9 @@ def one_round(rule, q, p, k, n):
     expected = 0.0
 
     def rows(model, tokens, count):
-        return DenseDistributions(torch.stack([model.law(tokens[:i]) for i in range(count)]))
+        return DenseDistributions(
+            torch.stack([model.distribution(tokens[:i]) for i in range(count)])
+        )
 
     single = []
     for tokens in np.ndindex(*(V,) * n):
@@ -130,7 +132,7 @@ def continued(model, context, count):
     """The model's law of ``count`` more tokens, [V, …]."""
     if count == 0:
         return np.ones(())
-    law = model.law(context).numpy()
+    law = model.distribution(context).numpy()
     return np.stack([law[y] * continued(model, (*context, y), count - 1) for y in range(len(law))])
 
 
@@ -375,7 +377,9 @@ def test_samples_of_the_runtime_have_the_targets_law(rule):
             going = [sequence for sequence in going if len(sequence.tokens) < 4]
         counts.update(tuple(sequence.tokens[1:4]) for sequence in live)
     law = {
-        (a, b, c): float(p.law((0,))[a] * p.law((a,))[b] * p.law((b,))[c])
+        (a, b, c): float(
+            p.distribution((0,))[a] * p.distribution((a,))[b] * p.distribution((b,))[c]
+        )
         for a, b, c in np.ndindex(3, 3, 3)
     }
     result = chi_square(counts, law)
@@ -493,7 +497,7 @@ def test_a_greedy_tree_is_made_of_the_likeliest_continuations():
     for n in (1, 2, 3):
         for path in np.ndindex(*(4,) * n):
             steps = zip((0, *path), path, strict=False)
-            chances[path] = float(np.prod([q.law((a,))[b] for a, b in steps]))
+            chances[path] = float(np.prod([q.distribution((a,))[b] for a, b in steps]))
     nodes = {path for draft in proposal.drafts for path in prefixes(draft.tokens)}
     # The width of four never binds here: at every depth the best nodes have the best parents.
     assert nodes == set(sorted(chances, key=lambda path: -chances[path])[:12])

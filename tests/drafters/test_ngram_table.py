@@ -9,7 +9,7 @@ from following import drafted
 
 from hierspec.core.context import Context
 from hierspec.drafters.ngram_table import NgramModel
-from hierspec.lm.base import FollowingModel, LanguageModel, Query
+from hierspec.lm.base import LanguageModel, Query, StepwiseModel
 from hierspec.sampling.sampler import Sampler
 
 V = 50
@@ -49,7 +49,7 @@ def test_shares_are_the_discounted_counts() -> None:
     kept = np.array([0.0, 1.4 / 3, 0.0])  # "0 1" gains on the unigram; "0 2" not so much, but some
     kept[2] = 0.4 / 3 if unigram[2] < 1 / 3 else 0.0
     expected = kept + (1 - kept.sum()) * unigram
-    np.testing.assert_allclose(model.law([0]), expected, atol=1e-3)
+    np.testing.assert_allclose(model.distribution([0]), expected, atol=1e-3)
 
 
 def test_more_context_predicts_better(documents: list[np.ndarray]) -> None:
@@ -85,7 +85,7 @@ def test_many_queries_are_packed_in_order(documents: list[np.ndarray]) -> None:
     packed = model.score(queries)
     assert packed.shape == (4, V)
     for row, context in enumerate([tokens[:5], [*tokens[:5], 7], [*tokens[:5], 7, 8], tokens]):
-        expected = torch.from_numpy(np.log(model.law(context)))
+        expected = torch.from_numpy(np.log(model.distribution(context)))
         torch.testing.assert_close(packed[row], expected)
     assert isinstance(model, LanguageModel)
 
@@ -96,12 +96,12 @@ def test_many_queries_are_packed_in_order(documents: list[np.ndarray]) -> None:
 )
 def test_a_draft_is_what_asking_row_by_row_gives(documents, max_order, sampler) -> None:
     model = NgramModel.build(documents, V, max_order, {2: 100, 3: 200, 4: 100})
-    assert isinstance(model, FollowingModel)
+    assert isinstance(model, StepwiseModel)
     texts, counts = [documents[0][:9].tolist(), [5], documents[1][:2].tolist()], [4, 1, 3]
     rng = np.random.default_rng(8)
     uniforms = [() if sampler.greedy else rng.random(count).tolist() for count in counts]
     queries = [Query(model.open(), Context(text[:1], tuple(text[1:])), len(text)) for text in texts]
-    found = drafted(*model.follow(queries, counts), counts, sampler, uniforms)
+    found = drafted(*model.score_stepwise(queries, counts), counts, sampler, uniforms)
     assert found.calls == 4
     for text, count, rng, tokens, distributions in zip(
         texts, counts, uniforms, found.tokens, found.distributions, strict=True
@@ -117,7 +117,9 @@ def test_a_draft_is_what_asking_row_by_row_gives(documents, max_order, sampler) 
 
 def test_unknown_tokens_back_off_to_the_unigram(documents: list[np.ndarray]) -> None:
     model = NgramModel.build(documents, V, 3)
-    np.testing.assert_allclose(model.law([V + 5]), NgramModel.build(documents, V, 1).law([]))
+    np.testing.assert_allclose(
+        model.distribution([V + 5]), NgramModel.build(documents, V, 1).distribution([])
+    )
 
 
 def test_bad_files_are_explained(tmp_path: Path, documents: list[np.ndarray]) -> None:

@@ -80,7 +80,7 @@ def distance(plan, neighbours=(), tokens=4):
     found = generation_law(start)
     total = 0.0
     for text in itertools.product(range(V), repeat=tokens):
-        rows = [plan.model.law([*PROMPT, *text[:i]]) for i in range(tokens)]
+        rows = [plan.model.distribution([*PROMPT, *text[:i]]) for i in range(tokens)]
         own = math.prod(float(row[token]) for row, token in zip(rows, text, strict=True))
         total += abs(found.get(text, 0.0) - own)
     return total / 2

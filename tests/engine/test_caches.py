@@ -75,7 +75,10 @@ def test_another_text_is_read_from_where_it_differs(hierarchy):
 def test_a_network_on_the_targets_states_reads_another_text_anew(tiny_family, tmp_path):
     trunk = Trunk(load(tiny_family["target"]), LAYERS)
     drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama"))
-    model, kept = Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3"), KeptCache()
+    model, kept = (
+        Eagle3Model(trunk, checkpoint.read_network(drafter), LAYERS, "eagle3"),
+        KeptCache(),
+    )
 
     def scores(slot, tokens):
         context = Context(tokens)

@@ -180,7 +180,7 @@ def test_the_law_is_the_targets():
     for text in product(range(V), repeat=3):
         chance = 1.0
         for i, token in enumerate(text):
-            chance *= float(target.law([1, 0, *text[:i]])[token])
+            chance *= float(target.distribution([1, 0, *text[:i]])[token])
         statistic += (counts[text] - 3000 * chance) ** 2 / (3000 * chance)
     assert chi2.sf(statistic, V**3 - 1) > 1e-6
 
@@ -189,7 +189,7 @@ def test_drafts_are_kept_as_often_as_the_closed_form_says():
     """2,000 drafts of one token; a sound count lies outside once in a million."""
     small, target = models("random", 2, seed=5)
     root = chain([small, target], ["match"], [1])
-    expected = float(agreement(small.law([1, 0]), target.law([1, 0])).sum())
+    expected = float(agreement(small.distribution([1, 0]), target.distribution([1, 0])).sum())
     runtime, kept = Runtime(root, V), 0
     for seed in range(2000):
         params = SamplingParams(temperature=1.0)

@@ -43,7 +43,7 @@ def models(tmp_path_factory):
     backend = load(path)
     trunk = Trunk(backend, LAYERS)
     drafter = save_drafter(folder / "eagle3", backend.config, known=2)
-    network = checkpoint.read(drafter)
+    network = checkpoint.read_network(drafter)
     return trunk.view(), trunk.view(2), Eagle3Model(trunk, network, LAYERS, "eagle3")
 
 
@@ -54,7 +54,7 @@ class Laws:
         self.model = model
         self.vocab_size = model.vocab_size
 
-    def law(self, text):
+    def distribution(self, text):
         slot = self.model.open()
         scores = self.model.score([Query(slot, Context(list(text)), len(text))])[0]
         self.model.close(slot)

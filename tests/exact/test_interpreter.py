@@ -188,10 +188,10 @@ def _ideal(q, p, n):
     total, p_joint, q_joint, texts = 0.0, np.ones(1), np.ones(1), [()]
     for _ in range(n):
         p_joint = np.concatenate(
-            [w * p.law(t).numpy() for w, t in zip(p_joint, texts, strict=True)]
+            [w * p.distribution(t).numpy() for w, t in zip(p_joint, texts, strict=True)]
         )
         q_joint = np.concatenate(
-            [w * q.law(t).numpy() for w, t in zip(q_joint, texts, strict=True)]
+            [w * q.distribution(t).numpy() for w, t in zip(q_joint, texts, strict=True)]
         )
         texts = [(*t, x) for t in texts for x in range(V)]
         total += float(np.minimum(p_joint, q_joint).sum())

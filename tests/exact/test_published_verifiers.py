@@ -107,7 +107,7 @@ def test_sequential_steps_are_the_packages(name, n):
     def scored(model):
         def scores(ids):  # of a text after one token that says nothing
             text = ids[0, 1:].tolist()
-            rows = [model.law(tuple(text[:i])) for i in range(len(text) + 1)]
+            rows = [model.distribution(tuple(text[:i])) for i in range(len(text) + 1)]
             return SimpleNamespace(logits=torch.stack(rows).log()[None])
 
         return scores

@@ -54,7 +54,7 @@ class Tabular(AdaptiveExit):
 
     order = 1
 
-    def law(self, context):
+    def distribution(self, context):
         context = Context(list(context))
         return self.score([Query(self.open(), context, len(context))])[0].softmax(-1)
 
@@ -69,7 +69,7 @@ def wills(model):
     """Whether it drafts a token, after texts of up to one token."""
     found = set()
     for text in [PROMPT, *([*PROMPT, a] for a in range(V))]:
-        found.add(not model.unsure_after(text))
+        found.add(not model.is_unsure_after(text))
     return found
 
 

@@ -75,7 +75,7 @@ class Laws:
                 slot = model.open()
                 self.rows[text] = model.score([Query(slot, context, len(context))])[0].softmax(-1)
 
-    def law(self, text: Any) -> torch.Tensor:
+    def distribution(self, text: Any) -> torch.Tensor:
         return self.rows[tuple(text)[len(PROMPT) :]].double()
 
 

@@ -77,7 +77,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> bool:
 def poison(trunk: CudaGraphTrunk, row: int) -> None:
     with torch.inference_mode():
         trunk.arena.cache[:, row] = float("nan")
-        trunk.arena.edges[0][row] = float("nan")
+        trunk.arena.outputs[0][row] = float("nan")
 
 
 class Pair:
@@ -119,7 +119,7 @@ class Pair:
             for slots in self.slots
         )
         plain, fixed = self.trunks
-        a = drafted(*plain.follow(ours, counts, index), counts, sampler, uniforms)
+        a = drafted(*plain.score_stepwise(ours, counts, index), counts, sampler, uniforms)
         b = fixed.draft(theirs, counts, 4, sampler, uniforms, index)
         assert [len(one) for one in a.tokens] == counts
         assert a.tokens == b.tokens
@@ -153,7 +153,7 @@ def test_a_draft_is_what_asking_token_by_token_gives(backend):
     model = trunk.view(2)
     text, uniforms = [4, 8, 15, 16], [0.3, 0.9, 0.05, 0.6]
     slot = model.open()
-    following = model.follow([Query(slot, Context(text), 4)], [4])
+    following = model.score_stepwise([Query(slot, Context(text), 4)], [4])
     found = drafted(*following, [4], sampler, [uniforms])
     tokens: tuple[int, ...] = ()
     for step, u in enumerate(uniforms):
@@ -163,7 +163,7 @@ def test_a_draft_is_what_asking_token_by_token_gives(backend):
         model.close(fresh)
         tokens += (picked[0],)
     assert found.tokens == [list(tokens)]
-    assert slot.held == [*text, *tokens[:-1]]  # the last one is computed when it is needed
+    assert slot.tokens == [*text, *tokens[:-1]]  # the last one is computed when it is needed
 
 
 def test_rows_come_back_and_are_cleaned(backend, fixed):

@@ -10,7 +10,7 @@ from hierspec import Hierarchy
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.lean import kernels
-from hierspec.lm.lean.deterministic import DeterministicLean
+from hierspec.lm.lean.deterministic import DeterministicLeanBackend
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
@@ -101,9 +101,9 @@ def test_rows_of_a_tile_that_differ_make_tiles_of_one(path, monkeypatch, way):
         found = load(str(path), torch.float32, backend="deterministic").fast_path
         assert "in compiled kernels" in found
         return
-    monkeypatch.setattr(DeterministicLean, "_rows_are_alike", lambda self: False)
+    monkeypatch.setattr(DeterministicLeanBackend, "_rows_are_alike", lambda self: False)
     backend = load(str(path), torch.float32, backend="deterministic")
-    assert isinstance(backend, DeterministicLean)
+    assert isinstance(backend, DeterministicLeanBackend)
     assert backend.tile == 1
     assert "tiles of 1" in backend.fast_path
     trunk = Trunk(backend)

@@ -42,7 +42,7 @@ def drafter(target: Path, plain: Any, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def opened(target: Path, drafter: Path, backend: str = "lean") -> Eagle3Model:
-    network = checkpoint.read(drafter)
+    network = checkpoint.read_network(drafter)
     trunk = Trunk(load(target, backend=backend), LAYERS)
     return Eagle3Model(trunk, network, LAYERS, "eagle3")
 
@@ -77,7 +77,7 @@ def test_the_law_depends_on_nothing_that_was_computed_before(target, drafter, pl
     ]
     for length, pending in history:
         # The target checks something that is partly thrown away later.
-        if len(slot.held) > length:
+        if len(slot.tokens) > length:
             model.trunk.rewind(slot, length)
         top.score([Query(slot, Context(TEXT[:length], (11, 12)), length)])
         found = asked(model, slot, TEXT[:length], pending)
@@ -101,7 +101,7 @@ def test_ragged_batches_and_steps_equal_single_questions(target, drafter, plain)
     model = opened(target, drafter)
     contexts = [Context(TEXT[:n], pending) for n, pending in ((3, ()), (11, (5,)), (7, ()))]
     queries = [Query(model.open(), context, len(context)) for context in contexts]
-    scores, after = model.follow(queries, [3, 3, 1])
+    scores, after = model.score_stepwise(queries, [3, 3, 1])
     tokens: list[list[int]] = [[], [], []]
     for going, last in (([0, 1], (4, 6)), ([1], (2,))):
         for i, token in zip(going, last, strict=True):
@@ -145,8 +145,8 @@ def test_the_caches_grow(target, drafter, plain):
 
 
 def test_a_checkpoint_survives_reading_and_writing(drafter, tmp_path):
-    network = checkpoint.read(drafter)
-    checkpoint.write(tmp_path / "again", network, torch.float32)
+    network = checkpoint.read_network(drafter)
+    checkpoint.write_network(tmp_path / "again", network, torch.float32)
     first, second = (load_file(p / "model.safetensors") for p in (drafter, tmp_path / "again"))
     assert set(first) == set(second)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -154,19 +154,19 @@ def test_a_checkpoint_survives_reading_and_writing(drafter, tmp_path):
 
 
 def test_a_large_checkpoint_is_written_in_parts(drafter, tmp_path, monkeypatch):
-    network = checkpoint.read(drafter)
-    checkpoint.write(tmp_path, network, torch.float32)
-    monkeypatch.setattr(checkpoint, "_MOST_BYTES", 100)
-    checkpoint.write(tmp_path, network, torch.float32)
+    network = checkpoint.read_network(drafter)
+    checkpoint.write_network(tmp_path, network, torch.float32)
+    monkeypatch.setattr(checkpoint, "_MAX_FILE_BYTES", 100)
+    checkpoint.write_network(tmp_path, network, torch.float32)
     assert sorted(file.name for file in tmp_path.glob("*.safetensors")) == [
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
     ]
-    again = checkpoint.read(tmp_path)
+    again = checkpoint.read_network(tmp_path)
     for name, tensor in network.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor)
     monkeypatch.undo()
-    checkpoint.write(tmp_path, network, torch.float32)
+    checkpoint.write_network(tmp_path, network, torch.float32)
     assert [file.name for file in tmp_path.glob("model*")] == ["model.safetensors"]
 
 
@@ -181,7 +181,7 @@ def test_other_spellings_of_a_checkpoint_are_read(target, plain, drafter, tmp_pa
     ids = raw.pop("eagle_aux_hidden_state_layer_ids")
     raw["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [i - 1 for i in ids]}
     (folder / "config.json").write_text(json.dumps(raw))
-    found, wanted = checkpoint.read(folder), checkpoint.read(drafter)
+    found, wanted = checkpoint.read_network(folder), checkpoint.read_network(drafter)
     assert found.config.feature_layers == LAYERS
     assert torch.equal(found.t2d, wanted.t2d)
     assert torch.equal(found.fc.weight, wanted.fc.weight)
@@ -206,29 +206,29 @@ def test_default_layers():
 def test_wrong_checkpoints_get_one_line(plain, tmp_path, changes, message):
     folder = save_drafter(tmp_path / "wrong", plain.config, **changes)
     with pytest.raises(HierspecError, match=message) as error:
-        checkpoint.read(folder)
+        checkpoint.read_network(folder)
     assert "\n" not in str(error.value)
 
 
 def test_missing_parts_get_one_line(plain, tmp_path):
     with pytest.raises(HierspecError, match="no directory"):
-        checkpoint.read(tmp_path / "nowhere")
+        checkpoint.read_network(tmp_path / "nowhere")
     folder = save_drafter(tmp_path / "wrong", plain.config)
     tensors = load_file(folder / "model.safetensors")
     del tensors["norm.weight"]
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(HierspecError, match=r"lacks 'norm.weight'"):
-        checkpoint.read(folder)
+        checkpoint.read_network(folder)
     raw = json.loads((folder / "config.json").read_text())
     del raw["draft_vocab_size"]
     (folder / "config.json").write_text(json.dumps(raw))
     with pytest.raises(HierspecError, match="not an EAGLE-3 drafter"):
-        checkpoint.read(folder)
+        checkpoint.read_network(folder)
 
 
 def test_another_target_gets_one_line(target, plain, drafter):
     backend = load(target)
-    fine = checkpoint.read(drafter).config
+    fine = checkpoint.read_network(drafter).config
     assert check_fits("d", fine, "t", backend) == LAYERS
     for changes in ({"hidden_size": 8}, {"vocab_size": 7}, {"feature_layers": (1, 2, 99)}):
         with pytest.raises(HierspecError, match="trained for another model than t") as error:

@@ -14,7 +14,7 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.deterministic import DeterministicLean
+from hierspec.lm.lean.deterministic import DeterministicLeanBackend
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
@@ -46,7 +46,7 @@ def models(request, saved, tmp_path) -> list[Any]:
     if kind == "fixed shapes":
         trunk: Trunk = CudaGraphTrunk(LeanBackend(from_directory(path), torch.float64), exits)
     elif kind == "deterministic":
-        trunk = Trunk(DeterministicLean(from_directory(path)), exits)
+        trunk = Trunk(DeterministicLeanBackend(from_directory(path)), exits)
     elif kind == "skipping":
         trunk = Trunk(SkippingBackend(load(path), [1]), [1, 2])
     else:
@@ -58,7 +58,7 @@ def models(request, saved, tmp_path) -> list[Any]:
         found.append(SelfDraft(trunk, quantize(trunk.backend)))
     if kind.startswith("eagle3"):
         drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
-        found.append(Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3"))
+        found.append(Eagle3Model(trunk, checkpoint.read_network(drafter), LAYERS, "eagle3"))
     return found
 
 
@@ -93,12 +93,12 @@ def test_a_forked_slot_scores_as_a_fresh_one(models, drafting):
     written(models, first, TEXT)
     if drafting:  # beyond what the target has checked
         models[-1].score([Query(first, Context(TEXT, (7, 7, 7)), len(TEXT))])
-    before = list(first.held)
+    before = list(first.tokens)
     forked = trunk.fork(first, SHARED)
-    assert forked.held == OTHER[:SHARED]
+    assert forked.tokens == OTHER[:SHARED]
     counted = trunk.counters.tokens[-1]
     found = written(models, forked, OTHER, SHARED + 1)
-    assert first.held == before
+    assert first.tokens == before
     close_to(found, wanted, models)
     assert trunk.counters.tokens[-1] - counted < 6 * len(OTHER), "the beginning is not read again"
     # The first goes on as if nothing had been taken from it.
@@ -110,11 +110,11 @@ def test_a_forked_slot_scores_as_a_fresh_one(models, drafting):
 def test_a_forked_slot_of_a_fork_and_of_nothing(models):
     top = models[0]
     trunk, first = top.cache_owner, top.open()
-    assert trunk.fork(first, 5).held == []
+    assert trunk.fork(first, 5).tokens == []
     written(models, first, TEXT)
     again = trunk.fork(trunk.fork(first, SHARED), 9)
     first.state = None
-    assert again.held == TEXT[:9]
+    assert again.tokens == TEXT[:9]
     other = [*TEXT[:9], 50, 51, 52]
     found, wanted = (written(models, slot, other, 10) for slot in (again, top.open()))
     close_to(found, wanted, models)
@@ -124,9 +124,9 @@ def test_a_slot_without_spare_room_scores_as_before(models):
     top = models[0]
     trunk, slot = top.cache_owner, top.open()
     written(models, slot, TEXT)
-    before, room = list(slot.held), slot.state.capacity
+    before, room = list(slot.tokens), slot.state.capacity
     trunk.compact(slot)
-    assert slot.held == before
+    assert slot.tokens == before
     in_arena = isinstance(trunk, CudaGraphTrunk)  # whose rows are equally long
     assert slot.state.capacity == (room if in_arena else 48)
     assert len(before) <= 48 < room / 2
@@ -146,7 +146,7 @@ def test_a_slot_without_spare_room_scores_as_before(models):
 def test_a_network_reads_the_shared_beginning_once(saved, tmp_path):
     trunk = Trunk(load(saved("llama")), LAYERS)
     drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
-    model = Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3")
+    model = Eagle3Model(trunk, checkpoint.read_network(drafter), LAYERS, "eagle3")
     top, slot = trunk.view(), trunk.open()
     written([top, model], slot, TEXT)
     forked = trunk.fork(slot, SHARED)

@@ -168,7 +168,7 @@ def test_rows_of_a_batch_do_not_leak_into_the_model():
 def test_models_without_an_attention_interface_run_one_sequence_after_the_other():
     model = make("llama")
     backend = HFBackend(model)
-    backend.packs = False
+    backend.can_pack = False
     view = Trunk(backend).view()
     first, second = tokens(12, 7), tokens(5, 8)
     got = view.score(

@@ -146,7 +146,7 @@ def test_sequences_that_leave_out_different_parts_share_calls(target):
             if choices[i] != SKIP:  # what it begins with
                 model.choose(slot, choices[i], len(texts[i]))
             queries.append(Query(slot, Context(texts[i]), len(texts[i])))
-        scores, after = model.follow(queries, [3] * len(numbers))
+        scores, after = model.score_stepwise(queries, [3] * len(numbers))
         rows = [scores, after(range(len(numbers)), [4] * len(numbers))]
         rows.append(after([len(numbers) - 1], [8]))
         asked = model.score([Query(q.slot, Context(texts[i], (4,)), len(texts[i]))
@@ -189,7 +189,7 @@ def test_matches_are_those_of_one_token_after_another(target):
             rows = from_scratch(target, text[:-1], (), first - 1)
         same = [int(row.argmax()) == token for row, token in zip(rows, text[first:], strict=True)]
         wanted.append(sum(same) / 4)
-    assert model.match_shares(written, SKIP) == wanted
+    assert model.measure_matches(written, SKIP) == wanted
     assert min(wanted) >= 0.5
     assert [slot.state.drafted for slot in slots] == drafted
     for slot, text, rows in zip(slots, texts, before, strict=True):

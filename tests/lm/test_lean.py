@@ -17,7 +17,7 @@ from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.lean import decoder as lean_module
 from hierspec.lm.lean import layers as lean_layers
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.shape import LlamaShape, why_unsupported
+from hierspec.lm.lean.shape import LlamaShape, unsupported_reason
 from hierspec.lm.trunk.trunk import Trunk
 
 V = 61
@@ -266,6 +266,6 @@ def test_contexts_beyond_the_first_rotation_table():
     ],
 )
 def test_other_shapes_are_refused_with_the_reason(config, why):
-    assert why in (why_unsupported(config) or "")
+    assert why in (unsupported_reason(config) or "")
     with pytest.raises(ValueError, match=f"{why}.*backend='hf'"):
         LlamaShape.from_config(config)

@@ -160,7 +160,7 @@ def test_the_targets_scores_never_see_what_the_copy_has_written(tiny_family, see
         start = rng.randint(max(1, len(context) - 3), len(context))
         query = Query(slot, context, start)
         if rng.random() < 0.5:
-            scores, after = copy.follow([Query(slot, context, len(context))], [3])
+            scores, after = copy.score_stepwise([Query(slot, context, len(context))], [3])
             for token in rng.choices(range(50), k=rng.randint(0, 2)):
                 scores = after([0], [token])
             assert scores.isfinite().all()

@@ -13,7 +13,7 @@ from hierspec.lm.base import Query
 from hierspec.lm.lean import decoder as lean_decoder
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.deterministic import DeterministicLean
+from hierspec.lm.lean.deterministic import DeterministicLeanBackend
 from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
@@ -35,7 +35,7 @@ def backend(folder, request):
         return LeanBackend(from_directory(folder), torch.float64)
     if kernels.load() is None:
         pytest.skip("no C compiler here")
-    return DeterministicLean(from_directory(folder), torch.float32)
+    return DeterministicLeanBackend(from_directory(folder), torch.float32)
 
 
 def ids(length: int, seed: int = 0) -> list[int]:

@@ -14,9 +14,9 @@ TABLE = {"": [0.5, 0.5], "0": [1.0, 0.0], "1": [0.25, 0.75]}
 
 def test_law_reads_the_last_tokens():
     model = TabularModel(2, 1, TABLE)
-    assert model.law([]).tolist() == [0.5, 0.5]
-    assert model.law([1, 0]).tolist() == [1.0, 0.0]
-    assert model.law((0, 0, 1)).tolist() == [0.25, 0.75]
+    assert model.distribution([]).tolist() == [0.5, 0.5]
+    assert model.distribution([1, 0]).tolist() == [1.0, 0.0]
+    assert model.distribution((0, 0, 1)).tolist() == [0.25, 0.75]
     assert model.table() == TABLE
 
 
@@ -44,7 +44,7 @@ def test_rows_of_a_query_equal_laws_of_prefixes(order):
     ids = torch.randint(3, (9,), generator=g).tolist()
     for start in range(10):
         got = model.score([Query(model.open(), Context(ids[:4], tuple(ids[4:])), start)])
-        want = torch.stack([model.law(ids[:n]) for n in range(start, 10)])
+        want = torch.stack([model.distribution(ids[:n]) for n in range(start, 10)])
         assert torch.allclose(got.exp(), want, atol=1e-15)
 
 
@@ -64,7 +64,7 @@ def test_families_are_laws_and_reproducible(kind):
 
 def test_disjoint():
     low, high = TabularModel.disjoint(5, 1, torch.Generator().manual_seed(1))
-    assert torch.minimum(low.law([0]), high.law([0])).sum() == 0
+    assert torch.minimum(low.distribution([0]), high.distribution([0])).sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_bad_tables_are_named(args, words):
 
 def test_foreign_tokens_are_named():
     with pytest.raises(ValueError, match="knows tokens 0 … 1"):
-        TabularModel(2, 1, TABLE).law([5])
+        TabularModel(2, 1, TABLE).distribution([5])

@@ -20,7 +20,7 @@ from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean import kernels, quantized
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.deterministic import DeterministicLean
+from hierspec.lm.lean.deterministic import DeterministicLeanBackend
 from hierspec.lm.load import load
 from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trees import Branches, Tree
@@ -78,7 +78,7 @@ def models(request, saved, tmp_path) -> list[Any]:
     found: list[Any] = [trunk.view(), trunk.view(2)]
     if "eagle3" in kind:
         drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
-        found.append(Eagle3Model(trunk, checkpoint.read(drafter), LAYERS, "eagle3"))
+        found.append(Eagle3Model(trunk, checkpoint.read_network(drafter), LAYERS, "eagle3"))
     if kind == "adaptive llama":
         # Of their rows a third is the first exit's, a third the second's, a third the target's.
         found.append(AdaptiveExit([trunk.view(n) for n in (1, 2, 4)], 0.2, "adaptive"))
@@ -142,7 +142,9 @@ def random_tree(rng: random.Random, most: int) -> Tree:
 def test_trees_score_as_their_paths_do_and_what_is_accepted_stays(models):
     rng = random.Random(3)
     assert all(takes_trees(model) for model in models)
-    same_bits = isinstance(getattr(models[0].cache_owner, "backend", None), DeterministicLean)
+    same_bits = isinstance(
+        getattr(models[0].cache_owner, "backend", None), DeterministicLeanBackend
+    )
     owner = models[0].cache_owner
     slots = [owner.open(), owner.open()]
     texts = [[rng.randrange(3, V) for _ in range(n)] for n in (21, 5)]
@@ -271,7 +273,7 @@ def test_a_slot_with_branches_may_be_used_in_any_other_way(saved, then, monkeypa
     elif then == "rewind":
         trunk.rewind(slot, 3)
     elif then == "follow":
-        scores, after = model.follow([Query(slot, Context(longer[:5]), 5)], [3])
+        scores, after = model.score_stepwise([Query(slot, Context(longer[:5]), 5)], [3])
         scores = torch.cat([scores, after([0], [12]), after([0], [13])])
         wanted = [model.score([Query(trunk.open(), Context(longer[:n]), n)]) for n in (5, 6, 7)]
         assert torch.allclose(scores, torch.cat(wanted), atol=1e-9)

@@ -227,7 +227,7 @@ def test_caches_grow_and_can_be_closed_and_used_again():
         rooms.append(slot.state.capacity)
     assert rooms == [1024] * 6 + [2048] * 2
     view.close(slot)
-    assert slot.held == []
+    assert slot.tokens == []
     assert slot.state is None
     got = view.score([Query(slot, Context([3, 1]), 1)])
     assert (got - fresh(LAYERS, [3, 1])).abs().max() < 1e-12

@@ -189,7 +189,7 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
 
     def rows(model, tokens):
         return DenseDistributions(
-            torch.stack([model.law((0, *tokens[:i])) for i in range(len(tokens) + 1)])
+            torch.stack([model.distribution((0, *tokens[:i])) for i in range(len(tokens) + 1)])
         )
 
     every = [

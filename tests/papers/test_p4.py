@@ -70,8 +70,8 @@ def proposal(tokens, rows):
 def all_drafts(draft, target, n):
     """Yield every draft of n tokens: its chance, the draft, the target's n + 1 distributions."""
     for tokens in product(range(draft.vocab_size), repeat=n):
-        q = [draft.law(tokens[:i]).tolist() for i in range(n)]
-        p = [target.law(tokens[:i]).tolist() for i in range(n + 1)]
+        q = [draft.distribution(tokens[:i]).tolist() for i in range(n)]
+        p = [target.distribution(tokens[:i]).tolist() for i in range(n + 1)]
         chance = math.prod(row[token] for row, token in zip(q, tokens, strict=True))
         yield chance, proposal(tokens, q), DenseDistributions(torch.tensor(p, dtype=torch.float64))
 

@@ -403,7 +403,7 @@ def test_entropies_of_a_table():
     (model,) = models("random", 1)
     text = [0, 1, 2, 1]
     values = entropies(model, text, 1)
-    rows = [model.law([token]).tolist() for token in text[:-1]]
+    rows = [model.distribution([token]).tolist() for token in text[:-1]]
     assert values == pytest.approx([-sum(p * math.log(p) for p in row) for row in rows])
 
 

@@ -154,7 +154,7 @@ def test_weights_of_another_data_type_count_apart(family):
     sizes = [4, 8, 8, 8, 8, 8]
     expected = {o: n * trunk for o, n in zip(owners, sizes, strict=True)}
     # A small draft model's weights lie in the kernels' layout as well, where kernels are.
-    expected[owners[0]] += getattr(pool.entrants[0].model.cache_owner.backend, "held_again", 0)
+    expected[owners[0]] += getattr(pool.entrants[0].model.cache_owner.backend, "kernel_bytes", 0)
     assert memory(pool) == expected
 
 
@@ -181,7 +181,7 @@ def test_acceptance_is_one_minus_total_variation():
     agreed, ease = agreement.agreements(pool, texts, starts, stops, DraftingPlan(2, 1, 3, 1.0))
 
     def law(number, context):
-        p = found[number].law(context).numpy()
+        p = found[number].distribution(context).numpy()
         p = p ** (2.0 if number == 1 else 1.0)
         return p / p.sum()
 
@@ -207,7 +207,9 @@ def test_greedy_agreement_is_the_share_of_equal_argmaxes():
     (text,) = texts = [np.random.default_rng(1).integers(0, 4, 60).tolist()]
     agreed, _ = agreement.agreements(tables(*found), texts, [1], [60], DraftingPlan(2, 1, 3, 0.0))
     seen = agreed[0, 1]
-    choices = [[int(model.law(text[:t]).argmax()) for model in found] for t in range(1, 60)]
+    choices = [
+        [int(model.distribution(text[:t]).argmax()) for model in found] for t in range(1, 60)
+    ]
     assert seen.overlap == seen.equal == sum(q == p for q, p in choices)
     assert 0 < seen.equal < seen.positions == 59
 
@@ -219,7 +221,10 @@ def test_agreement_of_mixed_laws():
     for temperatures, number in (([0], 0), ([None], None)):
         pool = tables(*found, temperatures=temperatures)
         agreed, _ = agreement.agreements(pool, texts, [1], [30], DraftingPlan(2, 1, 3, 1.0))
-        rows = [(found[0].law(texts[0][:t]), found[1].law(texts[0][:t])) for t in range(1, 30)]
+        rows = [
+            (found[0].distribution(texts[0][:t]), found[1].distribution(texts[0][:t]))
+            for t in range(1, 30)
+        ]
         want = (
             sum(float(p[q.argmax()]) for q, p in rows)
             if number == 0
@@ -265,7 +270,7 @@ def exact_curves(q, p, last, length):
     total = np.zeros((2, length + 1))
     for x in itertools.product(range(q.vocab_size), repeat=length):
         before = (last, *x[:-1])
-        distributions = [torch.stack([model.law([b]) for b in before]) for model in (q, p)]
+        distributions = [torch.stack([model.distribution([b]) for b in before]) for model in (q, p)]
         draft = Proposal(x, DenseDistributions(distributions[0]))
         weight = float(distributions[0][range(length), x].prod())
         total += weight * np.stack(
@@ -319,7 +324,7 @@ def test_survival_of_several_drafts_is_within_its_error():
     found = np.stack(drafts.block[1])
     assert found.shape == (10 * 6 * 16, 3)
     np.testing.assert_array_equal(found, np.stack(drafts.tokenwise[1]))
-    laws = [DenseDistributions(model.law([0]).expand(3, -1)) for model in (q, p)]
+    laws = [DenseDistributions(model.distribution([0]).expand(3, -1)) for model in (q, p)]
     expected = np.zeros(3)
     for x in itertools.product(range(3), repeat=4):
         two = [Proposal(part, laws[0].rows(0, 2)) for part in (x[:2], x[2:])]
@@ -393,7 +398,7 @@ def test_survival_of_independent_tokens_is_geometric():
     many = DraftingPlan(places=4, rounds=10, max_budget=3, temperature=1.0, seed=5)
     texts = rates.continuations(pool, [[0], [1], [2]] * 4, 12, many)
     rows = np.stack(rates.follow_drafts(pool, 0, [], texts, [1] * 12, many).tokenwise[1])
-    alpha = float(torch.minimum(found[0].law([]), found[1].law([])).sum())
+    alpha = float(torch.minimum(found[0].distribution([]), found[1].distribution([])).sum())
     error = rows.std(0)[1:] / len(rows) ** 0.5
     assert (abs(rows.mean(0)[1:] - alpha ** np.arange(1, 4)) < 4.5 * error).all()
 

@@ -198,7 +198,7 @@ def joint_law(target: TabularModel, request: SamplingParams, length: int) -> dic
         mass = 1.0
         for i, token in enumerate(tokens):
             context = [*PROMPT, *tokens[:i]]
-            row = target.law(context).log()[None]
+            row = target.distribution(context).log()[None]
             for processor in request.logits_processors:
                 row = processor(torch.tensor([context]), row)
             mass *= float((row / request.temperature).softmax(-1)[0, token])
@@ -248,7 +248,7 @@ def test_greedy_text_is_the_targets(name, processors):
     request = params(PROCESSORS[processors])
     target, context = tables()[2], [*PROMPT]
     for _ in range(12):
-        row = target.law(context).log()[None]
+        row = target.distribution(context).log()[None]
         for processor in request.logits_processors:
             row = processor(torch.tensor([context]), row)
         context.append(int(row.argmax()))

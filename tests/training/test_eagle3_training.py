@@ -117,7 +117,7 @@ def test_unrolled_steps_are_those_of_drafts(tmp_path):
     folder = save_tiny("llama", tmp_path / "target", layers=4)
     plain = AutoModelForCausalLM.from_pretrained(folder).eval()
     drafter = save_drafter(tmp_path / "drafter", plain.config)
-    network = checkpoint.read(drafter).double()
+    network = checkpoint.read_network(drafter).double()
     ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
     with torch.no_grad():
         states = plain(torch.tensor([ids]), output_hidden_states=True).hidden_states
@@ -131,7 +131,7 @@ def test_unrolled_steps_are_those_of_drafts(tmp_path):
         for row, found in zip(rows.tolist(), scores, strict=True):
             border = row - step + 2  # so much was committed when the draft began
             wanted = reference(plain, drafter, ids[:border], ids[border : row + 2])
-            torch.testing.assert_close(found, wanted[network.known_ids], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(found, wanted[network.scored_ids], rtol=1e-5, atol=1e-5)
 
 
 def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, monkeypatch):

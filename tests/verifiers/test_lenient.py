@@ -38,7 +38,7 @@ def test_the_engine_writes_by_the_same_law() -> None:
     root = chain(models("random", 3, seed=6), [Lenient(2.0), "tokenwise"], [2, 2])
     target = root.model
     for text, chance in engine_law(root, [1], 2).items():
-        own = float(target.law([1])[text[0]] * target.law([1, text[0]])[text[1]])
+        own = float(target.distribution([1])[text[0]] * target.distribution([1, text[0]])[text[1]])
         assert chance == pytest.approx(own, abs=TIGHT)
 
 

@@ -213,7 +213,7 @@ def test_naive_follows_up_with_real_rows():
     count, die = 4000, PhiloxRng(5)
 
     def table(model, texts):
-        return DenseDistributions(torch.stack([model.law(text) for text in texts]))
+        return DenseDistributions(torch.stack([model.distribution(text) for text in texts]))
 
     seen: dict[tuple[int, ...], int] = {}
     rows_asked = 0
@@ -265,7 +265,7 @@ def test_block_is_optimal(seed, n):
     def chance(model, text, start=0):
         out = 1.0
         for i in range(start, len(text)):
-            out *= float(model.law(text[:i])[text[i]])
+            out *= float(model.distribution(text[:i])[text[i]])
         return out
 
     drafts = list(product(range(V), repeat=n))

@@ -33,7 +33,7 @@ def test_the_network_drafts_as_the_page_says():
         assert f"{number:,}" in EAGLE3
     assert f"{found['tokens_per_call']:.2f} tokens a call" in EAGLE3
     assert f"{found['greedy_tokens_per_call']:.2f} greedily" in EAGLE3
-    network = checkpoint.read(folder)
+    network = checkpoint.read_network(folder)
     assert sum(one.numel() for one in network.parameters()) == report["parameters"]
 
 

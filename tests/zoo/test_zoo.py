@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hierspec.cli.zoo import app
 from hierspec.drafters.ngram_table import NgramModel
-from hierspec.lm.weights import WeightSource, from_directory, hf_model
+from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
 from hierspec.training.family import build
 from hierspec.training.family.build import train
 from hierspec.training.family.corpus import Document, functions_with_docstrings, load_corpus
@@ -158,7 +158,7 @@ def test_shipped_checkpoints_load_in_transformers(name: str) -> None:
     assert isinstance(source, WeightSource)
     assert source.name == f"zoo:{name}"
     model = AutoModelForCausalLM.from_pretrained(DATA / name, dtype=torch.float32)
-    ours, built = load_llama(source, torch.float32), hf_model(source)
+    ours, built = load_llama(source, torch.float32), build_hf_model(source)
     with torch.no_grad():
         expected = model(ids()).logits
         torch.testing.assert_close(built(ids()).logits, expected)
@@ -239,7 +239,7 @@ def test_widening_is_exact_in_bfloat16() -> None:
 
 def test_without_eps_large_is_the_trunk(quick: Path) -> None:
     trunk = resolve("zoo:trunk", quick)
-    small, large = hf_model(trunk), hf_model(inflate(trunk, quick, eps=0.0, seed=7))
+    small, large = build_hf_model(trunk), build_hf_model(inflate(trunk, quick, eps=0.0, seed=7))
     tokens = ids(vocab=384)
     with torch.no_grad():
         a = small(tokens, output_hidden_states=True)
@@ -295,7 +295,7 @@ def test_any_size_without_eps_is_the_trunk(quick: Path, widen: int, deepen: int)
     assert source.name == name
     assert source.config.hidden_size == widen * trunk.config.hidden_size
     assert source.config.num_hidden_layers == deepen * trunk.config.num_hidden_layers
-    small, large = hf_model(trunk), hf_model(source)
+    small, large = build_hf_model(trunk), build_hf_model(source)
     tokens = ids(vocab=384)
     with torch.no_grad():
         a = small(tokens, output_hidden_states=True)
@@ -308,7 +308,7 @@ def test_any_size_without_eps_is_the_trunk(quick: Path, widen: int, deepen: int)
 
 def test_width_changes_the_cost_and_not_the_law(quick: Path) -> None:
     two, eight, trunk = (
-        hf_model(resolve(name, quick))(ids(vocab=384)).logits.detach()
+        build_hf_model(resolve(name, quick))(ids(vocab=384)).logits.detach()
         for name in ("zoo:large?eps=2", "zoo:large?eps=2&widen=8", "zoo:trunk")
     )
     torch.testing.assert_close(two, eight, atol=1e-3, rtol=1e-3)

@@ -17,7 +17,7 @@ from hierspec.bench.method_records import LikelihoodSummary
 from hierspec.bench.summary import z_score
 from hierspec.core.context import Context
 from hierspec.lm.base import LanguageModel, Query
-from hierspec.lm.encoder_decoder import opening
+from hierspec.lm.encoder_decoder import split_prompt
 
 MAX_PAIRED_Z = 3.0  # of the paired differences: 0.3 % of sound methods lie outside
 MAX_LAW_Z = 4.0  # of all tokens against the law itself: 0.006 %
@@ -53,7 +53,7 @@ def scores(model: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> t
     """Compute the target's scores [len(ids), V] for each token of ``ids``, given all before it."""
     slot = model.open()
     try:
-        prefix, source = opening(model, prompt)
+        prefix, source = split_prompt(model, prompt)
         context = Context([*prefix, *ids], source=source)
         return model.score([Query(slot, context, len(prefix))])[: len(ids)]
     finally:

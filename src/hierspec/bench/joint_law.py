@@ -16,7 +16,7 @@ from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
-from hierspec.lm.encoder_decoder import opening
+from hierspec.lm.encoder_decoder import split_prompt
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
 
@@ -32,7 +32,7 @@ def joint_law(
     (top-k): k^length cells, about k^(length−1) rows of the target.
     """
     model = hierarchy.root.model
-    prefix, source = opening(model, prompt)
+    prefix, source = split_prompt(model, prompt)
     law: dict[Tokens, float] = {(): 1.0}
     for _ in range(length):
         longer: dict[Tokens, float] = {}

@@ -10,7 +10,7 @@ import torch
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
-from hierspec.lm.lean.own_weights import draft_backend
+from hierspec.lm.lean.kernel_weights import draft_backend
 from hierspec.lm.load import DTYPES, load, wrap
 from hierspec.lm.weights import WeightSource, check_reference
 from hierspec.utils import machine
@@ -73,7 +73,7 @@ class Loaded:
         return self.backends[key]
 
     def drafting(self, model: TargetConfig) -> Backend:
-        """Return a model's weights as a draft runs them (:mod:`hierspec.lm.lean.own_weights`).
+        """Return a model's weights as a draft runs them (:mod:`hierspec.lm.lean.kernel_weights`).
 
         Raises:
             HierspecError: as :meth:`backend`.

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.lm.encoder_decoder import Opening
+from hierspec.lm.encoder_decoder import SplitPrompt
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import check_processors
 
@@ -107,7 +107,7 @@ class Asked:
 
 
 def read(
-    config: Any, prompts: Sequence[Opening], vocab_size: int, eos_token_ids: frozenset[int]
+    config: Any, prompts: Sequence[SplitPrompt], vocab_size: int, eos_token_ids: frozenset[int]
 ) -> Asked:
     """Read what a configuration asks for these prompts.
 
@@ -153,7 +153,7 @@ def _left(max_length: int, prompt: int) -> int:
 
 
 def _sampling(
-    config: Any, prompt: Opening, vocab_size: int, eos_token_ids: Sequence[int]
+    config: Any, prompt: SplitPrompt, vocab_size: int, eos_token_ids: Sequence[int]
 ) -> SamplingParams:
     greedy = not config.do_sample
     own = {name: getattr(config, name, None) for name in _NATIVE}
@@ -175,7 +175,7 @@ def _sampling(
 
 
 def _processors(
-    config: Any, prompt: Opening, vocab_size: int, eos_token_ids: Sequence[int]
+    config: Any, prompt: SplitPrompt, vocab_size: int, eos_token_ids: Sequence[int]
 ) -> list[Any]:
     """Return the logits processors that ``generate`` makes of a configuration."""
     from transformers import GenerationMixin

@@ -240,7 +240,7 @@ class LevelModels:
 
     def _network(self, name: str) -> Eagle3Network:
         if name not in self.networks:
-            self.networks[name] = eagle3.read(trained.locate(name))
+            self.networks[name] = eagle3.read_network(trained.locate(name))
         return self.networks[name]
 
     def _target_vocabulary(self) -> tuple[str, Any, int]:

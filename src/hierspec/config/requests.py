@@ -9,7 +9,7 @@ from typing import Any
 from hierspec.engine.stopping import StopConditions
 from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel
-from hierspec.lm.encoder_decoder import opening
+from hierspec.lm.encoder_decoder import split_prompt
 from hierspec.sampling.parameters import SamplingParams
 
 from . import arguments, generation_config, options
@@ -74,7 +74,7 @@ def resolve(
     ]
     vocab, count, max_time = model.vocab_size, len(ids), None
     if config is not None:
-        beginnings = [opening(model, prompt) for prompt in ids]
+        beginnings = [split_prompt(model, prompt) for prompt in ids]
         asked = generation_config.read(config, beginnings, vocab, eos_token_ids(None))
         others = {"sampling": sampling, "stop": stop, "eos_token_id": eos_token_id, **params}
         options.not_twice(others, "generation_config")

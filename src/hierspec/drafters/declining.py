@@ -35,7 +35,7 @@ class DecliningDrafter(ModelDrafter):
             return []
         jobs, queries = self.next_queries([drafts[i] for i in going])
         began = time.perf_counter()
-        scores, sure = self.model.score_and_judge(queries)
+        scores, sure = self.model.score_with_confidence(queries)
         self._count_forward(began)
         kept = [place for place, is_sure in enumerate(sure) if is_sure]
         self._scores = scores[kept]

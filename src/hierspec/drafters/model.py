@@ -28,12 +28,12 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.windows import Window
 from hierspec.errors import HierspecError
 from hierspec.lm.base import (
+    DeviceDrafts,
     DeviceModel,
-    Drafted,
-    FollowingModel,
     LanguageModel,
     PredictingModel,
     Query,
+    StepwiseModel,
 )
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.sampling.scores import ScoreRows, distributions, scores_error
@@ -99,7 +99,7 @@ class ModelDrafter:
         elif model.graphs is not None:
             self.device = model if isinstance(model, DeviceModel) else None
         else:
-            self.following = model if isinstance(model, FollowingModel) else None
+            self.following = model if isinstance(model, StepwiseModel) else None
         self.forwards, self.seconds = 0, 0.0
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
@@ -205,7 +205,7 @@ class ModelDrafter:
         slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
         return jobs, [Query.for_rows(job, slot) for job, slot in zip(jobs, slots, strict=True)]
 
-    def follow(self, model: FollowingModel, drafts: Sequence[Growing], sampler: Sampler) -> Step:
+    def follow(self, model: StepwiseModel, drafts: Sequence[Growing], sampler: Sampler) -> Step:
         """Return a step of a model that goes on from its last call, with one sampler for all."""
         after = None
 
@@ -214,7 +214,9 @@ class ModelDrafter:
             began = time.perf_counter()
             if after is None:
                 queries = [self._query(draft) for draft in drafts]
-                scores, after = model.follow(queries, [draft.call.limit for draft in drafts])
+                scores, after = model.score_stepwise(
+                    queries, [draft.call.limit for draft in drafts]
+                )
             else:
                 scores = after(going, [drafts[i].tokens[-1] for i in going])
             self._count_forward(began)
@@ -279,7 +281,7 @@ class ModelDrafter:
         counts: Sequence[int],
         steps: int,
         sampler: Sampler,
-    ) -> Drafted:
+    ) -> DeviceDrafts:
         """Draft ``counts`` tokens for each draft; count the time and the calls."""
         uniforms = [
             () if sampler.greedy else draft.call.rng.take(n)

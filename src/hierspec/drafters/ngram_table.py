@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from hierspec.errors import HierspecError
-from hierspec.lm.base import Following, Query, Slot
+from hierspec.lm.base import NextScores, Query, Slot
 
 DISCOUNT = 0.6  # taken off every count; absolute discounting
 UNIGRAM_FLOOR = 0.5  # added to every token's count
@@ -96,7 +96,7 @@ class NgramModel:
         return Slot()
 
     def close(self, slot: Slot) -> None:
-        slot.held.clear()
+        slot.tokens.clear()
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities [Σ num_rows, V], float32."""
@@ -108,10 +108,10 @@ class NgramModel:
                 contexts.append(tokens[max(0, end - self.max_order + 1) : end])
         return self._scores(contexts)
 
-    def follow(
+    def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
-    ) -> tuple[torch.Tensor, Following]:
-        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
+    ) -> tuple[torch.Tensor, NextScores]:
+        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`."""
         contexts = [q.context.tokens(max(0, q.start - (self.max_order - 1))) for q in queries]
 
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
@@ -128,7 +128,7 @@ class NgramModel:
             self._write_probs(context[max(0, len(context) - self.max_order + 1) :], out)
         return torch.from_numpy(np.log(distributions, out=distributions))
 
-    def law(self, tokens: Sequence[int]) -> np.ndarray:
+    def distribution(self, tokens: Sequence[int]) -> np.ndarray:
         """Return p(· | ``tokens``) [V], float32; only the last few tokens matter."""
         out = np.empty(self.vocab_size, np.float32)
         self._write_probs(list(tokens[max(0, len(tokens) - self.max_order + 1) :]), out)
@@ -188,7 +188,7 @@ class NgramModel:
         for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             key = int(contexts[start])
             recent = [key // self.vocab_size**i % self.vocab_size for i in reversed(range(inner))]
-            out[start:end] = self.law(recent)[words[start:end]]
+            out[start:end] = self.distribution(recent)[words[start:end]]
         return out
 
     def save(self, path: str | Path) -> None:

@@ -84,7 +84,7 @@ class SearchingDrafter(ModelDrafter):
             texts = [text for call in own if (text := self._written(call, search)) is not None]
             if texts and search.count_round():
                 candidate = search.next_candidate()
-                shares = self.model.match_shares(texts, candidate)
+                shares = self.model.measure_matches(texts, candidate)
                 search.record(candidate, sum(shares) / len(shares))
                 scored += 1
             for call in own:
@@ -100,7 +100,7 @@ class SearchingDrafter(ModelDrafter):
         if first <= call.job.prompt_length:
             return None
         slot = self._slot(call)
-        known = self.model.num_cached(slot, committed) + 1 >= first
+        known = self.model.count_cached(slot, committed) + 1 >= first
         return TrialTokens(slot, committed, first) if known else None
 
     def _is_new(self, call: DraftCall) -> bool:

@@ -71,8 +71,8 @@ class KeptCache:
         _, slot = self._slots.get((id(owner), 0), (owner, None))
         if not isinstance(slot, Slot):
             return 0
-        pairs = zip(slot.held, tokens, strict=False)
-        shared = min(len(slot.held), len(tokens))
+        pairs = zip(slot.tokens, tokens, strict=False)
+        shared = min(len(slot.tokens), len(tokens))
         return next((i for i, (held, token) in enumerate(pairs) if held != token), shared)
 
     def close(self) -> None:

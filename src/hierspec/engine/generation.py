@@ -16,7 +16,7 @@ import torch
 from hierspec.core.nodes import Node, Verify, walk
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
-from hierspec.lm.encoder_decoder import opening
+from hierspec.lm.encoder_decoder import split_prompt
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils import openmp
 
@@ -100,7 +100,7 @@ class Generation:
         seeds = [(seed, i) for i in range(len(prompts))] if seeds is None else seeds
         each = zip(prompts, params, stops, seeds, strict=True)
         for i, (prompt, sampling, ends, own) in enumerate(each):
-            tokens, source = opening(root.model, prompt)
+            tokens, source = split_prompt(root.model, prompt)
             limit = ends.budget(len(tokens))
             assert limit is not None, "max_new_tokens is always set"
             sequence = LiveSequence(

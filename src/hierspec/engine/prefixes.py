@@ -23,7 +23,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Concatenate, walk
-from hierspec.lm.base import Forking, LanguageModel, Query, Slot
+from hierspec.lm.base import ForkingCacheOwner, LanguageModel, Query, Slot
 
 from .caches import Slots
 from .sequences import LiveSequence
@@ -84,7 +84,7 @@ class PrefixCache:
             if whose != tenant or other is sequence:
                 continue
             slot = other.slots.get((id(owner), 0))
-            n = common(prompt, slot[1].held) if slot is not None else 0
+            n = common(prompt, slot[1].tokens) if slot is not None else 0
             if n > longest:
                 longest, best, kept = n, other.slots, None
         if best is None:
@@ -93,7 +93,9 @@ class PrefixCache:
             self.kept.remove(kept)
             self.kept.append(kept)
         _copy(best, sequence)
-        found = len(sequence.slots[id(owner), 0][1].held) if (id(owner), 0) in sequence.slots else 0
+        found = (
+            len(sequence.slots[id(owner), 0][1].tokens) if (id(owner), 0) in sequence.slots else 0
+        )
         found = min(found, len(prompt) - 1)  # the last one is read for its scores
         self.hits += found > 0
         self.hit_tokens += found
@@ -104,9 +106,9 @@ class PrefixCache:
         slots = {
             key: (owner, slot)
             for key, (owner, slot) in sequence.slots.items()
-            if key[1] == 0 and isinstance(owner, Forking) and isinstance(slot, Slot)
+            if key[1] == 0 and isinstance(owner, ForkingCacheOwner) and isinstance(slot, Slot)
         }
-        size = max((len(slot.held) for _, slot in slots.values()), default=0)
+        size = max((len(slot.tokens) for _, slot in slots.values()), default=0)
         if MIN_TOKENS <= size <= room:
             for key, (owner, slot) in slots.items():
                 del sequence.slots[key]
@@ -186,8 +188,8 @@ def share_beginnings(sequences: Iterable[LiveSequence]) -> None:
 def _copy(slots: Slots, sequence: LiveSequence) -> None:
     """Give a new sequence what slots of another hold of its beginning."""
     for key, (owner, slot) in slots.items():
-        if key[1] == 0 and isinstance(owner, Forking) and isinstance(slot, Slot):
-            beginning = owner.fork(slot, common(sequence.tokens, slot.held))
+        if key[1] == 0 and isinstance(owner, ForkingCacheOwner) and isinstance(slot, Slot):
+            beginning = owner.fork(slot, common(sequence.tokens, slot.tokens))
             sequence.slots[key] = (owner, beginning)
 
 

@@ -78,8 +78,8 @@ def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dic
     """Return the law of a round's tokens, over all drafts of n tokens from an empty text."""
     law: dict[Text, float] = {}
     for draft in product(range(p.vocab_size), repeat=n):
-        q_rows = torch.stack([q.law(draft[:i]) for i in range(n)])
-        p_rows = torch.stack([p.law(draft[:i]) for i in range(n + 1)])
+        q_rows = torch.stack([q.distribution(draft[:i]) for i in range(n)])
+        p_rows = torch.stack([p.distribution(draft[:i]) for i in range(n + 1)])
         chance = float(q_rows[torch.arange(n), torch.tensor(draft)].prod())
         if chance == 0.0:
             continue
@@ -108,7 +108,7 @@ def distance(law: dict[Text, float], target: TabularModel, length: int) -> float
     """Return the total variation of a round continued by the target from the target alone."""
     total = 0.0
     for text in product(range(target.vocab_size), repeat=length):
-        after = [float(target.law(text[:i])[text[i]]) for i in range(length)]
+        after = [float(target.distribution(text[:i])[text[i]]) for i in range(length)]
         found, own = 0.0, 1.0  # own: the target's probability of what comes after the round
         for i in range(length, 0, -1):
             found += law.get(text[:i], 0.0) * own

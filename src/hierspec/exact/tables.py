@@ -77,7 +77,7 @@ class TableDistributions:
 
 def next_token_law(model: Any, context: tuple[int, ...]) -> np.ndarray:
     """Return a model's law [V], normalised again after the rounding of its table."""
-    return normalise(np.ascontiguousarray(model.law(context), dtype=np.float64))
+    return normalise(np.ascontiguousarray(model.distribution(context), dtype=np.float64))
 
 
 def normalise(rows: np.ndarray) -> np.ndarray:
@@ -110,7 +110,7 @@ class ModelRows:
         model: Any = node.model  # type: ignore[union-attr]
         if not getattr(model, "declines", False):
             return False
-        return model.unsure_after(context[max(len(context) - model.order, 0) :])
+        return model.is_unsure_after(context[max(len(context) - model.order, 0) :])
 
     def tokens(
         self,

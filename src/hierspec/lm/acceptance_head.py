@@ -5,7 +5,7 @@ likely the target accepts it if it accepts the drafted tokens before: D residual
 ``x + silu(W x + b)`` and one row that makes a logit, as in the paper (§3.1, §4). The state is that
 *after* the token, so the prediction runs the token through the model. The next step of the draft
 finds the state cached. Only a draft that ends at the prediction has computed one state more than a
-draft of fixed length, and the next round finds that cached if the token was accepted.
+draft of fixed length, and that state is still cached in the next round if the token was accepted.
 
 Shapes: N rows, d hidden.
 """
@@ -37,10 +37,10 @@ class AcceptanceHead(nn.Module):
         self.size, self.depth = size, depth
         self.blocks = nn.ModuleList(nn.Linear(size, size) for _ in range(depth))
         self.out = nn.Linear(size, 1)
-        for part in (*self.blocks, self.out):
-            assert isinstance(part, nn.Linear)
-            nn.init.zeros_(part.weight)
-            nn.init.zeros_(part.bias)
+        for layer in (*self.blocks, self.out):
+            assert isinstance(layer, nn.Linear)
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
         x = h.float()
@@ -62,7 +62,7 @@ class PredictingExit(ExitModel):
 
     def acceptance(self, queries: Sequence[Query]) -> list[float]:
         """See :meth:`hierspec.lm.base.PredictingModel.acceptance`."""
-        places = [(q.slot, q.context, len(q.context) - 1, len(q.context)) for q in queries]
-        states = self.trunk.hidden_states(places, [self.exit_layer])
+        ranges = [(q.slot, q.context, len(q.context) - 1, len(q.context)) for q in queries]
+        states = self.trunk.hidden_states(ranges, [self.exit_layer])
         with torch.inference_mode():
             return self.predictor(torch.cat(states)).sigmoid().tolist()

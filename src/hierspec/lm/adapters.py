@@ -1,4 +1,4 @@
-"""Adapters (LoRA and its kin): models that carry one, and folders that name what they adapt."""
+"""Adapters (LoRA and the like): folders with one and no model, and models with one loaded."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def is_adapter(path: str | Path) -> bool:
 
 
 def base_model_of(path: str | Path) -> str:
-    """Return the name of the model that an adapter was made for, as its folder has it.
+    """Return the name of the model that an adapter was made for, as its configuration states it.
 
     Raises:
-        HierspecError: the folder names none, or another adapter.
+        HierspecError: the configuration names none, or another adapter.
     """
     file = Path(path).expanduser() / FILE
     try:
@@ -60,9 +60,10 @@ def load_adapted(path: str | Path, dtype: Any) -> Any:
     try:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, use_safetensors=True)
         return PeftModel.from_pretrained(model, str(path)).eval()
-    except Exception as error:  # both libraries raise what they like
-        why = first_line(error)
-        raise HierspecError(f"the adapter {path} on {base} cannot be loaded: {why}") from error
+    except Exception as error:  # both libraries raise errors of many kinds
+        raise HierspecError(
+            f"the adapter {path} on {base} cannot be loaded: {first_line(error)}"
+        ) from error
 
 
 def plain_model(model: Any) -> Any:
@@ -77,7 +78,7 @@ def plain_model(model: Any) -> Any:
             if getattr(adapter, "is_prompt_learning", False):
                 raise HierspecError(
                     f"{type(model).__name__} with {type(adapter).__name__} learns a prompt, which "
-                    "no layer holds: only adapters in the layers (LoRA and its kin) can be driven"
+                    "no layer holds: only adapters in the layers (LoRA and the like) are supported"
                 )
         model = model.get_base_model()
     if not hasattr(model, "get_output_embeddings") or not hasattr(model, "config"):

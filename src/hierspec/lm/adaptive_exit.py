@@ -13,8 +13,8 @@ depends on its tokens, as with a window. Rows that no exit is sure of have the l
 distribution.
 
 All exits are views of the target's trunk: a deeper exit continues from the hidden states of the
-shallower one, for all tokens that it has not seen at once, and the target need not compute any of
-these again.
+shallower one, in one pass for all tokens that it has not seen, and the target need not compute any
+of these again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AdaptiveExit:
     """The language model made of several exits and a threshold.
 
     Args:
-        exits: at least one, shallowest first, with one owner of slots.
+        exits: at least one, shallowest first, with the same owner of slots.
         confidence: the largest probability from which on an exit is sure, above 0 and at most 1.
         declines: whether a draft ends where no exit is sure.
 
@@ -72,62 +72,64 @@ class AdaptiveExit:
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
-        return self.score_and_judge(queries)[0]
+        return self.score_with_confidence(queries)[0]
 
-    def score_and_judge(self, queries: Sequence[Query]) -> tuple[torch.Tensor, list[bool]]:
+    def score_with_confidence(self, queries: Sequence[Query]) -> tuple[torch.Tensor, list[bool]]:
         """Return the scores, and for every row whether the exit it comes from is sure.
 
         Confidence is that at the query's own temperature; untempered where that is 0 or unknown.
         """
         counts = [query.num_rows for query in queries]
-        scales = [query.temperature or 1.0 for query in queries]
+        temperatures = [query.temperature or 1.0 for query in queries]
         out = self.exits[0].score(queries)
-        at = [sum(counts[:i]) for i in range(len(counts))]  # the first row of every query
-        open_rows = {i: list(range(n)) for i, n in enumerate(counts)}
+        starts = [sum(counts[:i]) for i in range(len(counts))]  # the first row of every query
+        unsure = {i: list(range(n)) for i, n in enumerate(counts)}
         for deeper in self.exits[1:]:
-            open_rows = self._unsure(out, open_rows, at, scales)
-            if not open_rows:
+            unsure = self._unsure_rows(out, unsure, starts, temperatures)
+            if not unsure:
                 return out, [True] * len(out)
             # From the first unsure row to the last one: others need not go deeper.
-            asked = [_restricted(queries[i], rows[0], rows[-1]) for i, rows in open_rows.items()]
-            found = deeper.score(asked).split([query.num_rows for query in asked])
-            for (i, rows), part in zip(open_rows.items(), found, strict=True):
-                out[[at[i] + row for row in rows]] = part[[row - rows[0] for row in rows]]
+            restricted = [_restrict(queries[i], rows[0], rows[-1]) for i, rows in unsure.items()]
+            split = deeper.score(restricted).split([query.num_rows for query in restricted])
+            for (i, rows), part in zip(unsure.items(), split, strict=True):
+                out[[starts[i] + row for row in rows]] = part[[row - rows[0] for row in rows]]
         sure = [True] * len(out)
-        for i, rows in self._unsure(out, open_rows, at, scales).items():
+        for i, rows in self._unsure_rows(out, unsure, starts, temperatures).items():
             for row in rows:
-                sure[at[i] + row] = False
+                sure[starts[i] + row] = False
         return out, sure
 
-    def unsure_after(self, tokens: Sequence[int]) -> bool:
+    def is_unsure_after(self, tokens: Sequence[int]) -> bool:
         """Return whether no exit is sure of the token after these; untempered, on a new slot."""
         slot = self.open()
         try:
-            return not self.score_and_judge([Query(slot, Context(tokens), len(tokens))])[1][0]
+            return not self.score_with_confidence([Query(slot, Context(tokens), len(tokens))])[1][0]
         finally:
             self.close(slot)
 
-    def _unsure(
+    def _unsure_rows(
         self,
         scores: torch.Tensor,
-        rows: dict[int, list[int]],
-        at: Sequence[int],
-        scales: Sequence[float],
+        candidates: dict[int, list[int]],
+        starts: Sequence[int],
+        temperatures: Sequence[float],
     ) -> dict[int, list[int]]:
-        """Return those of ``rows``, by query, whose largest probability is below the threshold."""
-        places = [at[i] + row for i, own in rows.items() for row in own]
-        scale = [scales[i] for i, own in rows.items() for _ in own]
-        picked = scores[places]
-        tempered = picked / torch.tensor(scale, dtype=picked.dtype, device=picked.device)[:, None]
-        sure = iter((tempered.softmax(-1).amax(-1) >= self.confidence).tolist())
-        left = {i: [row for row in own if not next(sure)] for i, own in rows.items()}
-        return {i: own for i, own in left.items() if own}
+        """Return the ``candidates``, rows by query, whose largest probability is too low."""
+        pairs = [(i, row) for i, rows in candidates.items() for row in rows]
+        logits = scores[[starts[i] + row for i, row in pairs]]
+        temperature = logits.new_tensor([temperatures[i] for i, _ in pairs])
+        probs = (logits / temperature[:, None]).softmax(-1)
+        unsure: dict[int, list[int]] = {}
+        for (i, row), sure in zip(pairs, (probs.amax(-1) >= self.confidence).tolist(), strict=True):
+            if not sure:
+                unsure.setdefault(i, []).append(row)
+        return unsure
 
 
-def _restricted(query: Query, first: int, last: int) -> Query:
-    """Cut a query to rows from ``first`` on, and after the last token that row ``last`` reads.
+def _restrict(query: Query, first: int, last: int) -> Query:
+    """Cut a query to its rows ``first`` to ``last``, and to the tokens that those read.
 
-    With a tree the context is not cut: nodes are stored behind the whole of it.
+    With a tree the context is not cut: nodes are stored behind all of it.
     """
     context, start, length = query.context, query.start + first, query.start + last
     if query.tree is not None:

@@ -23,8 +23,7 @@ class Span(NamedTuple):
 
     ``cache`` is what the backend's ``new_cache`` returned for that sequence. Without ``branches``
     tokens are stored by position. Where a token tree is stored behind the text, ``branches`` has
-    its nodes' positions and what each row attends to; only backends that take ``trees`` get such
-    spans.
+    its nodes' positions and what each row attends to; only backends with ``trees`` get such spans.
     """
 
     cache: Any
@@ -40,7 +39,7 @@ class Span(NamedTuple):
         return range(self.start, self.start + self.n)
 
 
-class Part(NamedTuple):
+class LayerParts(NamedTuple):
     """The parts of a layer to run: its attention, its MLP, or both."""
 
     layer: int
@@ -80,12 +79,12 @@ class Backend(Protocol):
         """Return a larger cache with the same contents; ``cache`` itself is left untouched."""
         ...
 
-    def copy(self, source: Any, to: Any, length: int) -> None:
-        """Write the first ``length`` tokens' keys and values of ``source`` into another cache."""
+    def copy(self, source: Any, destination: Any, length: int) -> None:
+        """Copy the first ``length`` tokens' keys and values from one cache into another."""
         ...
 
-    def move(self, cache: Any, places: Sequence[int], start: int) -> None:
-        """Copy the keys and values stored at ``places`` to ``start …``, in order."""
+    def move(self, cache: Any, indices: Sequence[int], start: int) -> None:
+        """Copy the keys and values stored at ``indices`` to ``start …``, in order."""
         ...
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
@@ -115,11 +114,11 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class Divisible(Backend, Protocol):
+class DivisibleBackend(Backend, Protocol):
     """A backend whose layers can be run without their attention, or without their MLP."""
 
     def run_parts(
-        self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]
+        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
     ) -> torch.Tensor:
         """Run these parts on ``h`` [N, d] and return [N, d]; ``h`` is not modified.
 
@@ -130,14 +129,14 @@ class Divisible(Backend, Protocol):
             parts: by ascending layer.
 
         Raises:
-            HierspecError: the architecture's layers cannot be divided so.
+            HierspecError: the architecture's layers cannot be divided like that.
         """
         ...
 
 
 @runtime_checkable
-class Retrieving(Backend, Protocol):
-    """A backend that shows its attention's queries, keys and values.
+class RetrievalBackend(Backend, Protocol):
+    """A backend that returns its attention's queries, keys and values.
 
     Attributes:
         attends_to_all: whether every layer attends to the whole text.

@@ -23,18 +23,18 @@ from hierspec.utils.graphs import Graphs
 from .trees import Tree
 
 
-class Guest(Protocol):
+class AttachedState(Protocol):
     """What a model that works on another model's states caches of a sequence, in that slot."""
 
     def rewind(self, length: int) -> None:
-        """Forget all tokens past the first ``length``, and that any of those were committed."""
+        """Forget all tokens past the first ``length``, committed ones included."""
         ...
 
     def forget_committed(self) -> None:
         """Forget that any tokens were committed: the next text may differ from this one."""
         ...
 
-    def fork(self, length: int) -> Guest:
+    def fork(self, length: int) -> AttachedState:
         """Return an independent copy of what it caches of the first ``length`` tokens."""
         ...
 
@@ -44,53 +44,52 @@ class Slot:
     """One sequence's place in one model's cache.
 
     Attributes:
-        held: the tokens whose keys and values (or other state) are cached, in order.
-        agreed: how many of them, from the first, are known to equal the sequence's committed
-            tokens, which never change; so :meth:`overlap` compares only the few that follow.
+        tokens: those whose keys and values (or other state) are cached, in order.
+        num_committed: how many of them, from the first, are known to equal the sequence's
+            committed tokens, which never change; :meth:`overlap` compares only those that follow.
         state: the model's own.
-        guests: what other models that work on this one's states cache, by the model's ``id``.
+        attached: states of other models that work on this one's, by the model's ``id``.
     """
 
-    held: list[int] = field(default_factory=list[int])
-    agreed: int = 0
+    tokens: list[int] = field(default_factory=list[int])
+    num_committed: int = 0
     state: Any = None
-    guests: dict[int, Guest] = field(default_factory=dict[int, "Guest"])
+    attached: dict[int, AttachedState] = field(default_factory=dict[int, "AttachedState"])
 
-    def overlap(self, context: Context, at_most: int) -> int:
-        """Return how many leading tokens of ``context`` are held, at most ``at_most``."""
-        n = self.agreed
-        limit = min(len(self.held), len(context), at_most)
-        if n > limit:
+    def overlap(self, context: Context, max_length: int) -> int:
+        """Return how many leading tokens of ``context`` are cached, at most ``max_length``."""
+        length = self.num_committed
+        limit = min(len(self.tokens), len(context), max_length)
+        if length > limit:
             return limit
-        for token in context.tokens(n)[: limit - n]:
-            if self.held[n] != token:
+        for token in context.tokens(length)[: limit - length]:
+            if self.tokens[length] != token:
                 break
-            n += 1
-        self.agreed = max(self.agreed, min(n, len(context.committed)))
-        return n
+            length += 1
+        self.num_committed = max(self.num_committed, min(length, len(context.committed)))
+        return length
 
     def forget_committed(self) -> None:
         """Keep what is cached, for a text that may begin differently."""
-        self.agreed = 0
-        for guest in self.guests.values():
-            guest.forget_committed()
+        self.num_committed = 0
+        for state in self.attached.values():
+            state.forget_committed()
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Asks for scores of the next token after ``context[:start]``, …, after all of ``context``.
+    """A request for scores of the token after ``context[:start]``, …, after all of ``context``.
 
     That is ``len(context) - start + 1`` rows. A draft step asks with ``start == len(context)``
     (one row); the check of n draft tokens asks with ``start == len(context) - n`` (n + 1 rows).
     ``start`` is at least 1.
 
-    With a ``tree`` the context goes on in several ways at once. Each node of it asks for one row
-    more: that of the token after the path that ends in the node. Only for models that take
-    ``trees``.
+    With a ``tree`` the context goes on in several ways at once, and each node adds a row: the
+    scores after the path that ends in that node. Only models with ``trees`` take one.
 
     Attributes:
-        temperature: at which the rows will be read, 0 for greedy; ``None``: not known. Scores are
-            untempered in any case; only a model that chooses its depth by its confidence reads it.
+        temperature: of the request, 0 for greedy; ``None``: unknown. Scores are untempered in any
+            case; only a model that chooses its depth by its confidence reads it.
     """
 
     slot: Slot
@@ -105,9 +104,9 @@ class Query:
 
     @staticmethod
     def for_rows(job: ScoreRows, slot: Slot, tree: Tree | None = None) -> Query:
-        """Return the query of the rows that ``job`` reads, and of a tree's behind its context."""
-        own = job.params.temperature if job.temperature is None else job.temperature
-        return Query(slot, job.context, job.start, own, tree)
+        """Return the query for the rows that ``job`` reads, and for those of a tree after them."""
+        temperature = job.params.temperature if job.temperature is None else job.temperature
+        return Query(slot, job.context, job.start, temperature, tree)
 
 
 def check_query(query: Query, name: str, max_length: int) -> None:
@@ -122,7 +121,7 @@ def check_query(query: Query, name: str, max_length: int) -> None:
             f"{longest} tokens exceed the longest context of {name}, {max_length}: shorten the "
             "prompt or lower max_new_tokens"
         )
-    end = len(query.context) + (len(query.tree) if query.tree is not None else 0)
+    end = query.start + query.num_rows - 1
     if not 1 <= query.start <= end:
         raise HierspecError(
             f"{name} needs at least one token to condition on: start must lie between 1 and {end}, "
@@ -144,7 +143,7 @@ class CacheOwner(Protocol):
 
 
 @runtime_checkable
-class Forking(CacheOwner, Protocol):
+class ForkingCacheOwner(CacheOwner, Protocol):
     """A cache owner that can give a new sequence what another has cached of a shared prefix."""
 
     def fork(self, slot: Slot, length: int) -> Slot:
@@ -165,7 +164,8 @@ class LanguageModel(CacheOwner, Protocol):
         vocab_size: V, the number of token ids it scores (a padded embedding counts its padding).
         max_length: the longest context it can take, in tokens.
         device: of its scores.
-        cache_owner: whose slots it takes, mostly its own; models with one owner share them.
+        cache_owner: the owner of the slots it takes, usually itself; models with one owner share
+            slots.
         graphs: recorded calls of its device; ``None`` for a device that records nothing.
     """
 
@@ -181,7 +181,7 @@ class LanguageModel(CacheOwner, Protocol):
     def graphs(self) -> Graphs | None: ...
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Return raw scores (logits; no temperature) of all rows asked, packed query after query.
+        """Return the logits of all rows of all queries, in order, before any temperature.
 
         They are a tensor [Σ num_rows, V], float32 (float64 for float64 models). Slots are brought
         up to date on the way: rewound to what they share with the context, then fed what is
@@ -195,27 +195,27 @@ def takes_trees(model: LanguageModel) -> bool:
     return bool(getattr(model, "trees", False))
 
 
-# (numbers of queries, the token just picked for each) → scores [n, V] of their next tokens
-Following = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
+# (indices of queries, the token just picked for each) → scores [n, V] of the tokens after these
+NextScores = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 
 
 @runtime_checkable
-class FollowingModel(LanguageModel, Protocol):
+class StepwiseModel(LanguageModel, Protocol):
     """A language model that continues a draft step by step without a new query for each step."""
 
-    def follow(
+    def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
-    ) -> tuple[torch.Tensor, Following]:
+    ) -> tuple[torch.Tensor, NextScores]:
         """Return scores [B, V] after the contexts of B queries for one row each, and a function
         that takes the tokens picked and returns the scores after them.
 
-        The same as asking :meth:`LanguageModel.score` for a row, picking a token and asking again
-        with that token in the context, up to ``counts[b]`` ≥ 1 tokens for query b.
+        The scores are those of :meth:`LanguageModel.score` with the picked tokens in the context.
+        Up to ``counts[b]`` ≥ 1 tokens are picked for query b.
         """
         ...
 
 
-class Drafted(NamedTuple):
+class DeviceDrafts(NamedTuple):
     """The drafts that a model made on its device, sequence by sequence.
 
     Attributes:
@@ -245,13 +245,13 @@ class DeviceModel(LanguageModel, Protocol):
         steps: int,
         sampler: Sampler,
         uniforms: Sequence[Uniforms],
-    ) -> Drafted:
+    ) -> DeviceDrafts:
         """Draft ``counts[b]`` ≥ 1 tokens after the context of query b, all side by side.
 
         Args:
             queries: B queries for one row each (``start == len(context)``).
-            steps: how many the level usually drafts, at least ``max(counts)``; the device may run
-                that many and cut.
+            steps: how many tokens the level usually drafts, at least ``max(counts)``; the device
+                may draft that many and cut.
             uniforms: for each query as many as its count, used in order; none where greedy.
 
         Raises:

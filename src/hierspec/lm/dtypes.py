@@ -2,9 +2,9 @@
 
 A processor without arithmetic in a half-precision type converts every weight whenever it is read.
 For one row the wait for memory hides that; for a check of many rows it does not: 16 rows of a model
-of 135 M parameters cost 12 times one row in emulated bfloat16 and 2.3 times in float32 (Zen 3).
-Every bfloat16 and float16 number is a float32 number, so widening changes no weight; it takes twice
-the memory.
+of 135 M parameters take 12 times as long as one row in emulated bfloat16, and 2.3 times as long in
+float32 (Zen 3). Every bfloat16 and float16 number is a float32 number, so widening changes no
+weight; it takes twice the memory.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 
 from hierspec.utils.machine import processor_features
 
-# Processor features of which any one suffices: Linux' names, and torch's where they differ.
-_ARITHMETIC = {
+# Processor features of which any one suffices, by Linux's names, and torch's where they differ.
+_NATIVE_FEATURES = {
     torch.bfloat16: {"avx512_bf16", "amx_bf16", "bf16", "svebf16", "arm_bf16"},
     torch.float16: {"avx512_fp16", "amx_fp16", "asimdhp", "fphp", "fp16"},
 }
@@ -26,14 +26,14 @@ _ARITHMETIC = {
 @cache
 def is_native(dtype: torch.dtype) -> bool:
     """Return whether this processor computes in a data type, instead of converting from it."""
-    return dtype not in _ARITHMETIC or bool(_ARITHMETIC[dtype] & _features())
+    return dtype not in _NATIVE_FEATURES or bool(_NATIVE_FEATURES[dtype] & _features())
 
 
 def default_dtype(stored: torch.dtype | None, device: torch.device) -> torch.dtype:
     """Return the data type of weights where the user gives none.
 
     Args:
-        stored: that of the checkpoint's weights; ``None``: unknown.
+        stored: the data type of the checkpoint's weights; ``None``: unknown.
     """
     if stored is None:
         return torch.float32
@@ -48,15 +48,15 @@ def weight_dtype_name(model: Any) -> str:
 
 def describe(dtype: torch.dtype = torch.bfloat16) -> str:
     """Describe in one line what ``auto`` chooses for a checkpoint in ``dtype`` on this CPU."""
-    short = str(dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.")
     if is_native(dtype):
-        return f"{short}: this processor computes in it"
-    return f"float32: this processor has no {short} arithmetic"
+        return f"{name}: this processor computes in it"
+    return f"float32: this processor has no {name} arithmetic"
 
 
 def _features() -> frozenset[str]:
-    if found := processor_features():
-        return found
+    if features := processor_features():
+        return features
     # On systems without /proc/cpuinfo.
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
-    return frozenset(name for name, has in capabilities.items() if has is True)
+    return frozenset(name for name, value in capabilities.items() if value is True)

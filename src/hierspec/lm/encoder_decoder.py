@@ -28,26 +28,26 @@ class EncoderDecoder(LanguageModel, Protocol):
     decoder_start: int
 
 
-class Opening(NamedTuple):
-    """The beginning of a sequence: the tokens of its text before any output, and its source."""
+class SplitPrompt(NamedTuple):
+    """A prompt as a model takes it: the tokens of the text before any output, and the source."""
 
     tokens: list[int]
     source: tuple[int, ...] = ()
 
 
-def opening(model: LanguageModel, prompt: Sequence[int]) -> Opening:
-    """Return how a sequence begins: decoders continue the prompt, encoder-decoders read it."""
-    # Asked for every sequence: isinstance would look up each member of EncoderDecoder.
+def split_prompt(model: LanguageModel, prompt: Sequence[int]) -> SplitPrompt:
+    """Split a prompt into text and source: decoders continue it, encoders read it as the source."""
+    # Called for every sequence: isinstance would look up each member of EncoderDecoder.
     start: int | None = getattr(model, "decoder_start", None)
-    return Opening(list(prompt)) if start is None else Opening([start], tuple(prompt))
+    return SplitPrompt(list(prompt)) if start is None else SplitPrompt([start], tuple(prompt))
 
 
-def check_decoder_only(model: Any, what: str, instead: str = USE_GENERATE) -> None:
+def check_decoder_only(model: Any, subject: str, instead: str = USE_GENERATE) -> None:
     """Refuse an encoder-decoder model where only models that continue their prompt are supported.
 
     Args:
         model: a language model, or the backend of one.
-        what: the thing that does not take one, as the subject of a sentence.
+        subject: what does not take one, in the message.
         instead: what to do.
 
     Raises:
@@ -55,5 +55,5 @@ def check_decoder_only(model: Any, what: str, instead: str = USE_GENERATE) -> No
     """
     if hasattr(model, "decoder_start"):
         raise HierspecError(
-            f"{model.name} is an encoder-decoder model, which {what} does not take: {instead}"
+            f"{model.name} is an encoder-decoder model, which {subject} does not take: {instead}"
         )

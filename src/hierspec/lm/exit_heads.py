@@ -12,11 +12,11 @@ It starts as a copy of the model's own (and of its bias, if that has one).
 So all start as the exit without a head. A transform has V / d times fewer parameters than a full
 head.
 
-Heads may score a part of the vocabulary, v of V tokens: rows of the unembedding that are left out
-are not multiplied with, and their tokens score −∞, so that the exit never drafts them. Output stays
-exact: the levels above can emit tokens that the draft cannot.
+Heads may score a part of the vocabulary, v of V tokens: other rows of the unembedding are not
+multiplied with, and their tokens score −∞, so that the exit never drafts them. Output stays exact:
+the levels above can emit tokens that the draft cannot.
 
-Shapes: N rows, d hidden, m inside an mlp, V scored ids, v of them in a head's part.
+Shapes: N rows, d hidden, m inside an mlp, V tokens, v of them scored by a head.
 """
 
 from __future__ import annotations
@@ -51,24 +51,23 @@ def head_scores(
     """Return scores [N, V] of hidden states [N, d] at an exit, soft-capping and scaling included.
 
     Args:
-        backend: a :class:`~hierspec.lm.backend.Backend` whose ``head`` takes a second argument in
-            place of the model's own matrix, as those of lean and hf do.
-        linear: a head's first product.
+        backend: a :class:`~hierspec.lm.backend.Backend`, or a module with the same ``head``.
+        linear: the product with the head's W (of an mlp with U as well, below it).
         down: D of an mlp.
         unembed: the product with the rows of the model's own matrix that are scored; scores are
             then [N, v]. ``None``: all rows.
     """
     if kind == FULL:
         return backend.head(h, linear)
-    mixed = linear(h)
+    change = linear(h)
     if kind == MLP:
         assert down is not None
-        exact = torch.promote_types(h.dtype, torch.float32)
-        scale = h.to(exact).square().mean(-1, keepdim=True).sqrt().clamp_(min=1e-6)
+        dtype = torch.promote_types(h.dtype, torch.float32)
+        scale = h.to(dtype).square().mean(-1, keepdim=True).sqrt().clamp_(min=1e-6)
         size = h.shape[-1]
-        inner = F.silu(mixed[:, size:] / scale)
-        mixed = mixed[:, :size] + down(inner) * scale
-    features = (h + mixed).to(h.dtype)
+        inner = F.silu(change[:, size:] / scale)
+        change = change[:, :size] + down(inner) * scale
+    features = (h + change).to(h.dtype)
     return backend.head(features) if unembed is None else backend.head(features, unembed)
 
 
@@ -79,7 +78,7 @@ class Head(nn.Module):
         self, kind: str, backend: Any, vocabulary: torch.Tensor | None, inner: int, seed: int
     ) -> None:
         super().__init__()
-        exact = torch.promote_types(backend.dtype, torch.float32)
+        dtype = torch.promote_types(backend.dtype, torch.float32)
         size = backend.hidden_size
         if kind == FULL:
             weight, bias = unembedding_rows(backend, vocabulary)
@@ -89,12 +88,12 @@ class Head(nn.Module):
         if kind == MLP:
             generator = torch.Generator().manual_seed(seed)
             weight[size:].normal_(0, 1 / math.sqrt(size), generator=generator)
-        self.weight = nn.Parameter(weight.to(backend.device, exact, copy=True))
+        self.weight = nn.Parameter(weight.to(backend.device, dtype, copy=True))
         self.bias = None
         if bias is not None:
-            self.bias = nn.Parameter(bias.detach().to(backend.device, exact, copy=True))
+            self.bias = nn.Parameter(bias.detach().to(backend.device, dtype, copy=True))
         if kind == MLP:
-            self.down = nn.Parameter(torch.zeros(size, inner, dtype=exact, device=backend.device))
+            self.down = nn.Parameter(torch.zeros(size, inner, dtype=dtype, device=backend.device))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
@@ -164,8 +163,8 @@ def unembedding_rows(
     backend: Any, ids: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return rows of an hf model's output matrix and of its bias, if any; ``None``: all rows."""
-    own = backend.lm_head
-    weight, bias = own.weight.detach(), getattr(own, "bias", None)
+    lm_head = backend.lm_head
+    weight, bias = lm_head.weight.detach(), getattr(lm_head, "bias", None)
     bias = None if bias is None else bias.detach()
     return (weight, bias) if ids is None else (weight[ids], None if bias is None else bias[ids])
 
@@ -196,7 +195,7 @@ class ExitHead:
     the backends lean and hf, scores differ by no more than those of the model itself do.
 
     Args:
-        part: the tokens scored, others get −∞; ``None``: all of them.
+        part: the tokens scored, others score −∞; ``None``: all are scored.
     """
 
     def __init__(
@@ -212,11 +211,11 @@ class ExitHead:
         # The lean backend's hidden states are float32 whatever its weights are.
         self.dtype: torch.dtype = getattr(backend, "weight_dtype", backend.dtype)
 
-        def placed(tensor: torch.Tensor) -> torch.Tensor:
+        def convert(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(backend.device, self.dtype)
 
-        self.matrix = Matrix(placed(weight), None if bias is None else placed(bias))
-        self.down = None if down is None else Matrix(placed(down))
+        self.matrix = Matrix(convert(weight), None if bias is None else convert(bias))
+        self.down = None if down is None else Matrix(convert(down))
 
     @property
     def num_parameters(self) -> int:
@@ -233,16 +232,16 @@ class ExitHead:
         scores = head_scores(self.kind, self.backend, self._linear(self.matrix), h, down, unembed)
         if part is None:
             return scores
-        whole = scores.new_full((len(scores), self.backend.vocab_size), -math.inf)
-        return whole.index_copy_(1, part.ids, scores)
+        logits = scores.new_full((len(scores), self.backend.vocab_size), -math.inf)
+        return logits.index_copy_(1, part.ids, scores)
 
     def _linear(self, matrix: Matrix) -> Linear:
         def product(x: torch.Tensor) -> torch.Tensor:
-            num = len(x)
-            rows = padded_rows(num) if matrix.is_packed else num
+            num_rows = len(x)
+            padded = padded_rows(num_rows) if matrix.is_packed else num_rows
             size = matrix.num_weights * self.dtype.itemsize
-            small = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, rows)
+            small = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, padded)
             with OneThread(small):
-                return matrix(F.pad(x.to(self.dtype), (0, 0, 0, rows - num)))[:num]
+                return matrix(F.pad(x.to(self.dtype), (0, 0, 0, padded - num_rows)))[:num_rows]
 
         return product

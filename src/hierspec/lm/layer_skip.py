@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from hierspec.errors import HierspecError
 
-from .backend import Backend, Divisible, Part, Span
+from .backend import Backend, DivisibleBackend, LayerParts, Span
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ class SkippingBackend:
     Layers keep their numbers, and caches are ``backend``'s own, with room for skipped layers.
 
     Args:
-        backend: the one whose layers, embedding, norm and head are used.
+        backend: whose layers, embedding, norm and head are used.
         skip: the parts left out; or layers, both parts of which are left out.
 
     Raises:
@@ -60,13 +60,13 @@ class SkippingBackend:
                     f"{key} must name layers 0 to {depth - 1} of {backend.name}, each once; "
                     f"got {list(layers)}"
                 )
-        parts = [Part(i, i not in skip.attention, i not in skip.mlp) for i in range(depth)]
+        parts = [LayerParts(i, i not in skip.attention, i not in skip.mlp) for i in range(depth)]
         self.kept = tuple(part for part in parts if part.attention or part.mlp)
         if not self.kept or not any(skip):
             fault = "leaves no layer" if any(skip) else "skips nothing"
             raise HierspecError(f"skip_layers {fault} of {backend.name}: keep at least one")
         self.backend, self.skip = backend, skip
-        self.divides = any(not (part.attention and part.mlp) for part in self.kept)
+        self.divides_layers = any(not (part.attention and part.mlp) for part in self.kept)
         self.new_cache, self.grow, self.embed = backend.new_cache, backend.grow, backend.embed
         self.head, self.unembedding, self.copy = backend.head, backend.unembedding, backend.copy
         self.move, self.trees = backend.move, backend.trees
@@ -78,13 +78,13 @@ class SkippingBackend:
         self.max_length = backend.max_length
         self.device = backend.device
         self.dtype, self.weight_dtype = backend.dtype, backend.weight_dtype
-        if self.divides:
+        if self.divides_layers:
             check_divisible(backend)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         parts = [part for part in self.kept if lo <= part.layer < hi]
-        if self.divides:
-            return cast(Divisible, self.backend).run_parts(h, parts, spans)
+        if self.divides_layers:
+            return cast(DivisibleBackend, self.backend).run_parts(h, parts, spans)
         for first, end in contiguous_ranges([part.layer for part in parts]):
             h = self.backend.layers(h, first, end, spans)
         return h
@@ -93,7 +93,8 @@ class SkippingBackend:
 def check_divisible(backend: Backend) -> None:
     """Refuse a model whose layers cannot be run without their attention or their MLP.
 
-    A layer without either must return its input: tried on two tokens, since structure can deceive.
+    A layer without both must return its input, which is tried on two tokens: the structure of its
+    modules does not guarantee it.
 
     Raises:
         HierspecError: the layers cannot be divided.
@@ -101,44 +102,44 @@ def check_divisible(backend: Backend) -> None:
     import torch
 
     fix = "leave whole layers out (skip_layers, or skip without a search)"
-    if not isinstance(backend, Divisible):
+    if not isinstance(backend, DivisibleBackend):
         raise HierspecError(f"{backend.name} runs whole layers only: {fix}")
     with torch.inference_mode():
         spans = [Span(backend.new_cache(2), 0, 2)]
         h = backend.embed(torch.arange(2, device=backend.device) % backend.vocab_size, spans)
-        same = torch.equal(backend.run_parts(h, [Part(0, False, False)], spans), h)
-    if not same:
+        unchanged = torch.equal(backend.run_parts(h, [LayerParts(0, False, False)], spans), h)
+    if not unchanged:
         raise HierspecError(
-            f"the layers of {backend.name} do not add their parts to what they are given: {fix}"
+            f"the layers of {backend.name} do not add their parts to their input: {fix}"
         )
 
 
 def contiguous_ranges(layers: Sequence[int]) -> list[tuple[int, int]]:
     """Return ascending layers as ranges [first, end) of consecutive ones."""
-    out: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for layer in layers:
-        if out and out[-1][1] == layer:
-            out[-1] = (out[-1][0], layer + 1)
+        if ranges and ranges[-1][1] == layer:
+            ranges[-1] = (ranges[-1][0], layer + 1)
         else:
-            out.append((layer, layer + 1))
-    return out
+            ranges.append((layer, layer + 1))
+    return ranges
 
 
 def evenly_spaced_layers(share: float, depth: int) -> tuple[int, ...]:
-    """Return about ``share`` of ``depth`` layers, at even distances from the second on.
+    """Return about ``share`` of ``depth`` layers, evenly spaced, from the second on.
 
-    The first and the last layer are never among them, and at least one other is.
+    The first and the last layer are never among them; at least one other layer is.
 
     Raises:
         HierspecError: there are fewer than three layers.
     """
-    middle = depth - 2
-    if middle < 1:
+    num_middle = depth - 2
+    if num_middle < 1:
         raise HierspecError(
             f"layer_skip by a share needs a target of at least 3 layers, this one has {depth}: "
             "name skip_layers, or use another method"
         )
-    return _spread(min(max(1, round(share * depth)), middle), middle)
+    return _spread_evenly(min(max(1, round(share * depth)), num_middle), num_middle)
 
 
 def evenly_spaced_parts(share: float, depth: int) -> Skip:
@@ -150,10 +151,11 @@ def evenly_spaced_parts(share: float, depth: int) -> Skip:
         HierspecError: there are fewer than three layers.
     """
     evenly_spaced_layers(share, depth)  # refuses a shallow model
-    middle = depth - 2
-    count = min(max(1, int(2 * middle * share)), 2 * middle)
-    return Skip(_spread((count + 1) // 2, middle), _spread(count // 2, middle))
+    num_middle = depth - 2
+    count = min(max(1, int(2 * num_middle * share)), 2 * num_middle)
+    attention, mlp = (_spread_evenly(n, num_middle) for n in ((count + 1) // 2, count // 2))
+    return Skip(attention, mlp)
 
 
-def _spread(count: int, middle: int) -> tuple[int, ...]:
-    return tuple(1 + j * middle // count for j in range(count))
+def _spread_evenly(count: int, num_middle: int) -> tuple[int, ...]:
+    return tuple(1 + j * num_middle // count for j in range(count))

@@ -1,4 +1,4 @@
-"""Loading a model into a backend: from a directory, a hub id, or tensors made on demand."""
+"""Loading a model into a backend: from a directory, a hub id, or tensors computed on demand."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .weights import (
     Checkpoint,
     InMemory,
     WeightSource,
+    build_hf_model,
     check_reference,
     check_shape,
     from_directory,
-    hf_model,
     stored_dtype,
 )
 
@@ -54,13 +54,13 @@ def load(
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
 
     Raises:
-        HierspecError: there is no usable model, or none that can be run; says what to do.
+        HierspecError: there is no such model, or it cannot be run; says what to do.
     """
     if backend not in BACKENDS:
         raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
     if dtype is not None and dtype not in DTYPES:
-        known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
-        raise HierspecError(f"dtype must be one of the floating-point types {known}; got {dtype}")
+        names = ", ".join(str(valid).removeprefix("torch.") for valid in DTYPES)
+        raise HierspecError(f"dtype must be one of the floating-point types {names}; got {dtype}")
     device = _checked_device(device)
     if not isinstance(ref_or_source, str | Path):
         return _from_source(ref_or_source, dtype, device, backend)
@@ -89,7 +89,7 @@ def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
     if backend not in BACKENDS:
         raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
     if backend == "lean":
-        if any("base_layer" in part for part, _ in model.named_modules()):
+        if any("base_layer" in module for module, _ in model.named_modules()):
             raise HierspecError(
                 f"{name} has adapters in its layers, and lean reads plain weights: merge them "
                 "(merge_and_unload), or use backend 'hf'"
@@ -121,14 +121,14 @@ def _from_source(
                 "out, or use hf"
             )
         return _from_pretrained(str(source.path), dtype, device, name=source.name)
-    chosen = dtype or default_dtype(stored_dtype(source), device)
-    lean = _lean_class(source, device, backend)
-    if lean is not None:
+    dtype = dtype or default_dtype(stored_dtype(source), device)
+    lean_class = _lean_class(source, device, backend)
+    if lean_class is not None:
         try:
-            return lean(source, chosen, device)
+            return lean_class(source, dtype, device)
         except KeyError as error:
             raise HierspecError(
-                f"{source.name} lacks a weight its config.json calls for: "
+                f"{source.name} lacks a weight that its config.json requires: "
                 + str(error.args[0]).removeprefix(f"{source.name} has no parameter ")
             ) from None
         except RuntimeError as error:
@@ -141,29 +141,29 @@ def _from_source(
     from hierspec.lm.hf.decoder import HFBackend
 
     if isinstance(source, Checkpoint):
-        return _from_pretrained(str(source.path), chosen, device, name=source.name)
-    return HFBackend(hf_model(source, chosen).to(device), source.name)
+        return _from_pretrained(str(source.path), dtype, device, name=source.name)
+    return HFBackend(build_hf_model(source, dtype).to(device), source.name)
 
 
 def _lean_class(
     source: WeightSource, device: torch.device, backend: str
 ) -> type[LeanBackend] | None:
     """Return the lean backend that runs a model; ``None``: transformers' own layers run it."""
-    from hierspec.lm.lean.shape import why_unsupported
+    from hierspec.lm.lean.shape import unsupported_reason
 
-    why = why_unsupported(source.config)
+    reason = unsupported_reason(source.config)
     if backend == "deterministic":
-        if why is None and device.type != "cpu":
-            why = f"it runs on {device}"
-        if why is not None:
+        if reason is None and device.type != "cpu":
+            reason = f"it runs on {device}"
+        if reason is not None:
             raise HierspecError(
                 f"deterministic decoding needs a Llama-shaped model on a CPU, and {source.name} is "
-                f"not: {why}; leave deterministic out"
+                f"not: {reason}; leave deterministic out"
             )
-        from hierspec.lm.lean.deterministic import DeterministicLean
+        from hierspec.lm.lean.deterministic import DeterministicLeanBackend
 
-        return DeterministicLean
-    if backend == "lean" or (backend == "auto" and why is None):
+        return DeterministicLeanBackend
+    if backend == "lean" or (backend == "auto" and reason is None):
         from hierspec.lm.lean.decoder import LeanBackend
 
         return LeanBackend
@@ -189,9 +189,9 @@ def _from_hub(
             f"({type(error).__name__}: {first_line(error)}). Offline, give the path of a folder "
             "saved with save_pretrained, or zoo:NAME for a model that ships with hierspec"
         ) from error
-    built = _from_source(from_directory(folder), dtype, device, backend)
-    built.name = ref
-    return built
+    model = _from_source(from_directory(folder), dtype, device, backend)
+    model.name = ref
+    return model
 
 
 def _from_pretrained(
@@ -208,9 +208,9 @@ def _from_pretrained(
 
     try:
         config = AutoConfig.from_pretrained(ref, trust_remote_code=trust_remote_code)
-        kind = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
+        auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
         with _quiet():
-            loaded: Any = kind.from_pretrained(
+            loaded: Any = auto_class.from_pretrained(
                 ref,
                 dtype=dtype or "auto",
                 use_safetensors=True,
@@ -218,7 +218,7 @@ def _from_pretrained(
                 ignore_mismatched_sizes=True,  # they are refused below, in one line
                 output_loading_info=True,
             )
-    except Exception as error:  # models and their validators raise what they like
+    except Exception as error:  # models and their validators raise errors of many kinds
         if isinstance(error, MemoryError) or "memory" in str(error):
             raise
         raise HierspecError(
@@ -226,32 +226,32 @@ def _from_pretrained(
         ) from error
     model, info = loaded
     _check_complete(name or ref, info)
-    # Quantized weights stay as they were loaded, and where; most refuse to be moved.
+    # Quantized weights stay where they were loaded, and as they were; most refuse to be moved.
     if getattr(model, "quantization_method", None) is None:
         model = model.to(device, dtype or default_dtype(model.dtype, device))
     return _hf_backend(model, name or ref)
 
 
 def _check_complete(name: str, info: Mapping[str, Any]) -> None:
-    """Refuse weights that transformers would initialise at random where a file lacks them.
+    """Refuse a checkpoint whose missing weights transformers would initialise at random.
 
     Raises:
         HierspecError: a parameter is missing, or of another shape than the configuration asks for.
     """
     mismatched: list[tuple[str, Any, Any]] = sorted(info.get("mismatched_keys") or ())
-    for key, found, asked in mismatched:
-        check_shape(name, key, found, asked)
+    for key, stored, expected in mismatched:
+        check_shape(name, key, stored, expected)
     if missing := sorted(info.get("missing_keys") or ()):
-        raise HierspecError(f"{name} lacks a weight its config.json calls for: {missing[0]}")
+        raise HierspecError(f"{name} lacks a weight that its config.json requires: {missing[0]}")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Stop transformers' progress bars, reports and deprecation warnings for a while: only the
-    command line writes to the terminal."""
+    """Turn off the progress bars, reports and warnings of transformers: only the command line
+    writes to the terminal."""
     from transformers.utils import logging
 
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    has_progress_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
@@ -260,7 +260,7 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.set_verbosity(verbosity)
-        if shown:
+        if has_progress_bar:
             logging.enable_progress_bar()
 
 
@@ -272,5 +272,5 @@ def _checked_device(device: torch.device | str) -> torch.device:
     if device.type == "meta":
         raise HierspecError("device 'meta' holds no weights to run; use cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise HierspecError("device 'cuda' was asked, but torch sees no CUDA device; use cpu")
+        raise HierspecError("device is 'cuda', but torch sees no CUDA device; use cpu")
     return device

@@ -3,14 +3,14 @@
 SWIFT [Xia et al. 2025, §4.1]: a candidate is a set of parts, of a given size, between the first and
 the last layer; its score is how often the model without these parts chooses the token that was
 written. Candidates are drawn at random; at an interval, one is suggested by a Gaussian process over
-the scores so far (its upper confidence bound). The best set so far drafts. The search ends when one
-is good enough or nothing better has been found for long.
+the scores so far (its upper confidence bound). The best set so far drafts. The search ends when a
+score is high enough, or after many candidates without a better one.
 
-Two things differ: the process suggests among sets (drawn at random, or one exchange away from the
-best one), where SWIFT's takes the highest coordinates of a point of the cube; and the initial set
-is scored first, so that only a better one replaces it.
+Two things differ from SWIFT: the process chooses among sets (drawn at random, or one exchange away
+from the best one), where SWIFT takes the highest coordinates of a point of the cube; and the
+initial set is scored first, so that only a better one replaces it.
 
-All random numbers follow from the seed and the number of the candidate.
+All random numbers depend only on the seed and the number of the candidate.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 
 from .layer_skip import Skip, evenly_spaced_parts
 
-_DRAWN, _EXCHANGED = 512, 128  # numbers of sets that the process chooses from
-_KAPPA = 2.5  # standard deviations above the mean
+_NUM_DRAWN, _NUM_EXCHANGED = 512, 128  # numbers of sets that the process chooses from
+_KAPPA = 2.5  # of the upper confidence bound: standard deviations above the mean
 _NOISE = 1e-2  # variance of a score, of scores with variance 1
 _SCALES = (1.0, 2.0, 4.0, 8.0)  # length scales of the kernel; the likeliest is used
 
@@ -33,7 +33,7 @@ class SearchSettings:
     """Settings of the search; the defaults are SWIFT's.
 
     Attributes:
-        share: of all parts between the first and the last layer, how many are left out.
+        share: of the parts between the first and the last layer that are left out.
         kind: random candidates only, or also suggested ones.
         context_window: how many written tokens a candidate is scored on.
         interval: rounds of the target from one candidate to the next.
@@ -62,8 +62,8 @@ class SkipSearch:
         depth: layers of the model.
         best: the set that drafts; ``score`` is its score, −1 before it has one.
         tried: the sets scored so far as rows of 0 and 1, [parts] each; ``scores`` are theirs.
-        stale: candidates in a row that were no better.
-        rounds: rounds of the target seen.
+        num_worse: candidates in a row that were no better.
+        num_rounds: rounds of the target so far.
     """
 
     settings: SearchSettings
@@ -72,8 +72,8 @@ class SkipSearch:
     score: float = -1.0
     tried: list[np.ndarray] = field(default_factory=list[np.ndarray])
     scores: list[float] = field(default_factory=list[float])
-    stale: int = 0
-    rounds: int = 0
+    num_worse: int = 0
+    num_rounds: int = 0
 
     def __post_init__(self) -> None:
         self.best = evenly_spaced_parts(self.settings.share, self.depth)
@@ -84,60 +84,60 @@ class SkipSearch:
         return (
             self.score > settings.enough
             or len(self.scores) >= settings.max_candidates
-            or self.stale >= settings.patience
+            or self.num_worse >= settings.patience
         )
 
     def count_round(self) -> bool:
         """Count a round of the target, and return whether a candidate is to be scored in it."""
-        self.rounds += 1
-        return not self.finished and (self.rounds - 1) % self.settings.interval == 0
+        self.num_rounds += 1
+        return not self.finished and (self.num_rounds - 1) % self.settings.interval == 0
 
     def next_candidate(self) -> Skip:
         """Return the set to score next: the initial one, then drawn or suggested ones."""
         number, settings = len(self.scores), self.settings
         if not number:
             return self.best
-        random = np.random.default_rng([settings.seed, number])
+        rng = np.random.default_rng([settings.seed, number])
         if settings.kind == "bayesian" and number % settings.bayes_interval == 0:
-            return self._skip(self._suggested(random))
-        return self._skip(self._drawn(random, 1)[0])
+            return self._as_skip(self._suggest(rng))
+        return self._as_skip(self._draw(rng, 1)[0])
 
     def record(self, candidate: Skip, score: float) -> None:
         """Record a candidate's score: the share of written tokens that it would have chosen."""
-        self.tried.append(self._row(candidate))
+        self.tried.append(self._as_row(candidate))
         self.scores.append(score)
         if score > self.score:
-            self.best, self.score, self.stale = candidate, score, 0
+            self.best, self.score, self.num_worse = candidate, score, 0
         else:
-            self.stale += 1
+            self.num_worse += 1
 
-    def _drawn(self, random: np.random.Generator, count: int) -> np.ndarray:
+    def _draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Draw sets of the right size, uniformly: [count, parts] of 0 and 1."""
         parts, size = 2 * (self.depth - 2), sum(map(len, self.best))
-        places = random.random((count, parts)).argsort(1)
-        return (places < size).astype(np.float64)
+        ranks = rng.random((count, parts)).argsort(1)
+        return (ranks < size).astype(np.float64)
 
-    def _suggested(self, random: np.random.Generator) -> np.ndarray:
+    def _suggest(self, rng: np.random.Generator) -> np.ndarray:
         """Return the set with the highest upper confidence bound among many."""
-        best = self._row(self.best)
-        exchanged = np.repeat(best[None], _EXCHANGED, 0)
+        best = self._as_row(self.best)
+        exchanged = np.repeat(best[None], _NUM_EXCHANGED, 0)
         inside, outside = np.flatnonzero(best), np.flatnonzero(best == 0)
-        at = np.arange(_EXCHANGED)
+        rows = np.arange(_NUM_EXCHANGED)
         if len(outside):
-            exchanged[at, random.choice(inside, _EXCHANGED)] = 0.0
-            exchanged[at, random.choice(outside, _EXCHANGED)] = 1.0
-        points = np.concatenate([self._drawn(random, _DRAWN), exchanged])
-        mean, deviation = posterior(np.stack(self.tried), np.array(self.scores), points)
-        return points[int((mean + _KAPPA * deviation).argmax())]
+            exchanged[rows, rng.choice(inside, _NUM_EXCHANGED)] = 0.0
+            exchanged[rows, rng.choice(outside, _NUM_EXCHANGED)] = 1.0
+        points = np.concatenate([self._draw(rng, _NUM_DRAWN), exchanged])
+        mean, std = posterior(np.stack(self.tried), np.array(self.scores), points)
+        return points[int((mean + _KAPPA * std).argmax())]
 
-    def _row(self, skip: Skip) -> np.ndarray:
+    def _as_row(self, skip: Skip) -> np.ndarray:
         middle = self.depth - 2
         row = np.zeros(2 * middle)
         row[[i - 1 for i in skip.attention]] = 1.0
         row[[middle + i - 1 for i in skip.mlp]] = 1.0
         return row
 
-    def _skip(self, row: np.ndarray) -> Skip:
+    def _as_skip(self, row: np.ndarray) -> Skip:
         attention, mlp = (np.flatnonzero(half) + 1 for half in np.split(row, 2))
         return Skip(tuple(attention.tolist()), tuple(mlp.tolist()))
 
@@ -146,22 +146,20 @@ def posterior(x: np.ndarray, y: np.ndarray, points: np.ndarray) -> tuple[np.ndar
     """Return a Gaussian process's mean and standard deviation at ``points`` [m, d], given ``y`` [n]
     at ``x`` [n, d].
 
-    Its kernel is Matérn's of smoothness 5/2, with a length scale chosen by likelihood.
+    Its kernel is Matérn's of smoothness 5/2, with the length scale of the highest likelihood.
     """
-    centre, spread = y.mean(), y.std() or 1.0
-    target = (y - centre) / spread
-    likeliest, found = -np.inf, None
+    mean, std = y.mean(), y.std() or 1.0
+    best = -np.inf, 0.0, x, y
     for scale in _SCALES:
         chol = np.linalg.cholesky(_matern(x, x, scale) + _NOISE * np.eye(len(x)))
-        half = np.linalg.solve(chol, target)
-        likelihood = -0.5 * half @ half - np.log(np.diag(chol)).sum()
-        if likelihood > likeliest:
-            likeliest, found = likelihood, (scale, chol, half)
-    assert found is not None
-    scale, chol, half = found
+        solved = np.linalg.solve(chol, (y - mean) / std)
+        likelihood = -0.5 * solved @ solved - np.log(np.diag(chol)).sum()
+        if likelihood > best[0]:
+            best = likelihood, scale, chol, solved
+    _, scale, chol, solved = best
     cross = np.linalg.solve(chol, _matern(x, points, scale))  # [n, m]
     variance = np.clip(1.0 - (cross**2).sum(0), 0.0, None)
-    return centre + spread * (half @ cross), spread * np.sqrt(variance)
+    return mean + std * (solved @ cross), std * np.sqrt(variance)
 
 
 def _matern(a: np.ndarray, b: np.ndarray, scale: float) -> np.ndarray:

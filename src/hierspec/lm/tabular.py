@@ -76,12 +76,12 @@ class TabularModel:
     def cache_owner(self) -> TabularModel:
         return self
 
-    def law(self, context: Sequence[int]) -> torch.Tensor:
-        """Return the next token's distribution after ``context``, float64 [V]: not for writing."""
+    def distribution(self, context: Sequence[int]) -> torch.Tensor:
+        """Return the next token's distribution after ``context``, float64 [V]: do not change it."""
         return self._probs[self._row(context)]
 
     def table(self) -> dict[str, list[float]]:
-        """Return the distributions by text keys, as the constructor and JSON cases take them."""
+        """Return the distributions by string keys, as the constructor and JSON cases take them."""
         return {",".join(map(str, key)): self._probs[i].tolist() for key, i in self._index.items()}
 
     def predicted_acceptance(self, context: Sequence[int]) -> float:
@@ -95,8 +95,8 @@ class TabularModel:
                 f"{self.name} predicts no acceptance: give the model an 'acceptance' table, or "
                 "the level another window"
             )
-        *before, token = context[-self.order - 1 :]
-        return float(self._acceptance[self._row(before)][token])
+        *previous, token = context[-self.order - 1 :]
+        return float(self._acceptance[self._row(previous)][token])
 
     def acceptance(self, queries: Sequence[Query]) -> list[float]:
         """See :meth:`hierspec.lm.base.PredictingModel.acceptance`."""
@@ -106,7 +106,7 @@ class TabularModel:
         return Slot()
 
     def close(self, slot: Slot) -> None:
-        slot.held, slot.agreed = [], 0
+        slot.tokens, slot.num_committed = [], 0
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities, float64 [Σ num_rows, V]; −inf where a token has probability 0.
@@ -151,7 +151,7 @@ class TabularModel:
     ) -> tuple[TabularModel, TabularModel]:
         """Draw two models that never agree: one has its mass on the lower ids, one on the upper."""
         if vocab < 2:
-            raise HierspecError(f"two disjoint laws need at least 2 tokens, got {vocab}")
+            raise HierspecError(f"two disjoint distributions need at least 2 tokens, got {vocab}")
         half = vocab // 2
         low, high = {}, {}
         for key in _contexts(vocab, order):
@@ -189,8 +189,8 @@ def _check_keys(
 
 
 def _first_five(keys: Sequence[tuple[int, ...]]) -> str:
-    shown = ", ".join(repr(",".join(map(str, key))) for key in keys[:5])
-    return f"{shown}{', …' if len(keys) > 5 else ''}"
+    names = [repr(",".join(map(str, key))) for key in keys[:5]]
+    return ", ".join(names + ["…"] * (len(keys) > 5))
 
 
 def _key(key: Any) -> tuple[int, ...]:
@@ -206,22 +206,22 @@ def _key(key: Any) -> tuple[int, ...]:
 
 def _distribution(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
     probs = torch.as_tensor(values, dtype=torch.float64)
-    where = f"the law after {','.join(map(str, key))!r}"
+    name = f"the distribution after {','.join(map(str, key))!r}"
     if probs.shape != (vocab,):
-        raise HierspecError(f"{where} must have {vocab} probabilities, got {probs.numel()}")
+        raise HierspecError(f"{name} must have {vocab} probabilities, got {probs.numel()}")
     if not bool((probs >= 0).all()):
-        raise HierspecError(f"{where} has a negative or undefined probability")
+        raise HierspecError(f"{name} has a negative or undefined probability")
     total = float(probs.sum())
     if not abs(total - 1.0) <= _TOLERANCE:
-        raise HierspecError(f"{where} sums to {total:.12g}, not 1")
+        raise HierspecError(f"{name} sums to {total:.12g}, not 1")
     return probs
 
 
 def _rates(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
     rates = torch.as_tensor(values, dtype=torch.float64)
     if rates.shape != (vocab,) or not bool(((rates >= 0) & (rates <= 1)).all()):
-        where = f"the acceptance after {','.join(map(str, key))!r}"
-        raise HierspecError(f"{where} must be {vocab} numbers between 0 and 1")
+        name = f"the acceptance after {','.join(map(str, key))!r}"
+        raise HierspecError(f"{name} must be {vocab} numbers between 0 and 1")
     return rates
 
 

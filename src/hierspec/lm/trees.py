@@ -1,7 +1,7 @@
 """Token trees: continuations of one text that share beginnings, checked in one forward.
 
 A node is a token after its parent. Nodes are stored behind the text in the order in which they
-came, so that a parent precedes its children. A node's position follows from its depth, and it
+were added, so that a parent precedes its children. A node's position follows from its depth, and it
 attends to the text and to its ancestors, not to whatever else is stored before it. A path's keys
 and values are then those of the same tokens as plain text, and accepted nodes are moved together.
 """
@@ -42,10 +42,10 @@ class Tree:
 
     def paths(self) -> list[tuple[int, ...]]:
         """Return for each node the tokens from the text to it."""
-        found: list[tuple[int, ...]] = []
+        paths: list[tuple[int, ...]] = []
         for token, parent in zip(self.tokens, self.parents, strict=True):
-            found.append((*(found[parent] if parent >= 0 else ()), token))
-        return found
+            paths.append((*(paths[parent] if parent >= 0 else ()), token))
+        return paths
 
     @staticmethod
     def merge(drafts: Iterable[Sequence[int]]) -> tuple[Tree, list[list[int]]]:
@@ -54,16 +54,16 @@ class Tree:
         Nodes are sorted by depth, and within a depth in the order of the drafts.
         """
         drafts = [tuple(draft) for draft in drafts]
-        nodes, paths = Branches(0), [list[int]() for _ in drafts]
+        branches, paths = Branches(0), [list[int]() for _ in drafts]
         for depth in range(max(map(len, drafts), default=0)):
             for draft, path in zip(drafts, paths, strict=True):
                 if depth < len(draft):
-                    path.append(nodes.add_child(path[-1] if path else -1, draft[depth]))
-        tokens, parents = ([node[i] for node in nodes.nodes] for i in (0, 1))
-        return Tree(tuple(tokens), tuple(parents)), paths
+                    path.append(branches.add_child(path[-1] if path else -1, draft[depth]))
+        parents = tuple(node.parent for node in branches.nodes)
+        return Tree(tuple(branches.tokens), parents), paths
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A token of a tree that is stored.
 
     Attributes:
@@ -85,7 +85,7 @@ class Branches:
     """
 
     base: int
-    nodes: list[Node] = field(default_factory=list[Node])
+    nodes: list[TreeNode] = field(default_factory=list[TreeNode])
     _children: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
 
     def __len__(self) -> int:
@@ -102,46 +102,45 @@ class Branches:
 
     def add_child(self, parent: int, token: int) -> int:
         """Return the node of ``token`` after ``parent``, added if there was none."""
-        found = self.find(parent, token)
-        if found is None:
-            found = len(self.nodes)
+        node = self.find(parent, token)
+        if node is None:
+            node = len(self.nodes)
             depth = 1 if parent < 0 else self.nodes[parent].depth + 1
-            self.nodes.append(Node(token, parent, depth))
-            self._children[parent, token] = found  # last: an interruption leaves no wrong entry
-        return found
+            self.nodes.append(TreeNode(token, parent, depth))
+            self._children[parent, token] = node  # last: an interruption leaves no wrong entry
+        return node
 
     def longest_path(self, tokens: Iterable[int]) -> list[int]:
         """Return the nodes along the longest prefix of ``tokens`` that is in the tree."""
-        found: list[int] = []
+        path: list[int] = []
         for token in tokens:
-            node = self.find(found[-1] if found else -1, token)
+            node = self.find(path[-1] if path else -1, token)
             if node is None:
                 break
-            found.append(node)
-        return found
+            path.append(node)
+        return path
 
     def add(self, tree: Tree) -> list[int]:
         """Add all nodes of ``tree``, and return the node of each."""
-        at: list[int] = []
+        nodes: list[int] = []
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            at.append(self.add_child(parent if parent < 0 else at[parent], token))
-        return at
+            nodes.append(self.add_child(parent if parent < 0 else nodes[parent], token))
+        return nodes
 
     def positions(self, start: int, n: int) -> list[int]:
         """Return the positions in the text of the tokens stored at ``start … start + n − 1``."""
-        base, nodes = self.base, self.nodes
-        places = range(start, start + n)
-        return [i if i < base else base + nodes[i - base].depth - 1 for i in places]
+        base, nodes, end = self.base, self.nodes, start + n
+        return [i if i < base else base + nodes[i - base].depth - 1 for i in range(start, end)]
 
-    def path_to(self, place: int) -> tuple[int, list[int]]:
-        """Return what the token stored at ``place`` attends to, in the order of the text: how many
-        of the first stored tokens, then the places of further ones, its own last."""
+    def path_to(self, index: int) -> tuple[int, list[int]]:
+        """Return what the token stored at ``index`` attends to, in the order of the text: how many
+        of the first stored tokens, then the indices of further ones, its own last."""
         base, path = self.base, list[int]()
-        node = place - base
+        node = index - base
         while node >= 0:
             path.append(base + node)
             node = self.nodes[node].parent
-        return min(base, place + 1), path[::-1]
+        return min(base, index + 1), path[::-1]
 
     def attention_mask(self, start: int, n: int, window: int | None = None) -> torch.Tensor:
         """Return [n, start + n] bool: which stored tokens those from ``start`` on attend to.
@@ -149,12 +148,12 @@ class Branches:
         ``window``: how many positions a token attends to, its own among them; ``None``: all.
         """
         end = start + n
-        seen = torch.zeros(n, end, dtype=torch.bool)
+        mask = torch.zeros(n, end, dtype=torch.bool)
         for row in range(n):
-            text, path = self.path_to(start + row)
-            seen[row, :text] = True
-            seen[row, path] = True
+            text_len, path = self.path_to(start + row)
+            mask[row, :text_len] = True
+            mask[row, path] = True
         if window is not None:
-            at = torch.tensor(self.positions(0, end))
-            seen &= at[None] > at[start:, None] - window
-        return seen
+            positions = torch.tensor(self.positions(0, end))
+            mask &= positions[None] > positions[start:, None] - window
+        return mask

@@ -1,8 +1,8 @@
-"""Sources of a model's weights: a directory of safetensors, or tensors made on demand.
+"""Sources of a model's weights: a directory of safetensors, or tensors computed on demand.
 
 A loader asks for one tensor at a time, so it can build a model layer by layer (packing, fusing or
-converting each) without ever holding two copies of it. A checkpoint reads the tensor from disk; the
-zoo's large model computes it from a smaller one.
+converting each) without ever having two copies of it in memory. A checkpoint reads the tensor from
+disk; the zoo's large model computes it from a smaller one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-SCORED = "lm_head.scored"  # [v] ids of a head's rows, ascending; all ids where it is missing
+SCORED = "lm_head.scored"  # [v] token ids of a head's rows, ascending; missing where it has all
 
 
 @runtime_checkable
@@ -91,12 +91,12 @@ class Checkpoint:
         try:
             return self._handles[file].get_tensor(name)
         except SafetensorError as error:
-            raise _broken(file, error) from None
+            raise _damaged(file, error) from None
 
 
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """Weights of a transformers model that is loaded; read, never written."""
+    """Weights of a loaded transformers model; read, never written."""
 
     name: str
     model: Any
@@ -122,7 +122,7 @@ class InMemory:
 
 
 def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Checkpoint:
-    """Open a Hugging Face model directory with safetensors; of weights only names are read.
+    """Open a Hugging Face model directory with safetensors; weights are only listed, not read.
 
     Raises:
         HierspecError: a file is missing or damaged; the message says which and what to do.
@@ -139,7 +139,7 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
         raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # transformers and its validators raise what they like
+    except Exception as error:  # transformers and its validators raise errors of many kinds
         raise HierspecError(f"{path / 'config.json'} cannot be used: {error}") from error
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
@@ -158,7 +158,7 @@ def stored_dtype(source: WeightSource) -> torch.dtype:
     return next((weight.dtype for weight in tensors if weight.is_floating_point()), torch.float32)
 
 
-def hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> Any:
+def build_hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> Any:
     """Build the transformers model with these weights, in evaluation mode, on the CPU.
 
     Args:
@@ -187,21 +187,21 @@ def hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> Any:
     return model.eval()
 
 
-def check_shape(model: str, name: str, found: Sequence[int], asked: Sequence[int]) -> None:
+def check_shape(model: str, name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
     """Refuse a parameter whose shape is not the one that the model's configuration asks for.
 
     Raises:
         HierspecError: the shapes differ.
     """
-    if tuple(found) != tuple(asked):
+    if tuple(shape) != tuple(expected):
         raise HierspecError(
-            f"{model}: {name} has shape {tuple(found)}, but its config.json asks for "
-            f"{tuple(asked)}: config and weights are of different models"
+            f"{model}: {name} has shape {tuple(shape)}, but its config.json asks for "
+            f"{tuple(expected)}: config and weights are of different models"
         )
 
 
 def check_reference(ref: str) -> None:
-    """Refuse a name that looks like a path without a directory; others may be hub ids.
+    """Refuse a name that looks like a path to no directory; other names may be hub ids.
 
     Raises:
         HierspecError: there is no such directory.
@@ -221,16 +221,15 @@ def _locate(path: Path) -> dict[str, Path]:
         with _open(path / SINGLE_FILE) as file:
             return dict.fromkeys(file.keys(), path / SINGLE_FILE)
     try:
-        where = json.loads(index.read_text())["weight_map"]
-        files = {name: path / file for name, file in where.items()}
+        weight_map = json.loads(index.read_text())["weight_map"]
+        files = {name: path / file for name, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _broken(index, error) from None
+        raise _damaged(index, error) from None
     for file in sorted(set(files.values())):
-        with _open(file) as opened:
-            held = set(opened.keys())
-        lost = sorted(n for n, f in files.items() if f == file and n not in held)
-        if lost:
-            raise _broken(file, f"it lacks {lost[0]!r}, which {INDEX_FILE} says it holds")
+        with _open(file) as shard:
+            stored = set(shard.keys())
+        if missing := sorted(n for n, f in files.items() if f == file and n not in stored):
+            raise _damaged(file, f"it lacks {missing[0]!r}, which {INDEX_FILE} says it holds")
     return files
 
 
@@ -238,10 +237,10 @@ def _check_format(path: Path) -> None:
     """Refuse weights in formats that may hold programs, by the name of the file."""
     if (path / SINGLE_FILE).is_file():
         return
-    others = (f for ending in ("*.bin", "*.pt", "*.pth", "*.ckpt") for f in path.glob(ending))
-    if other := next(others, None):
+    pickles = (f for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for f in path.glob(pattern))
+    if pickle := next(pickles, None):
         raise HierspecError(
-            f"{other} is not a safetensors file, and only those are read: load the model with "
+            f"{pickle} is not a safetensors file, and only those are read: load the model with "
             "transformers once and save_pretrained it into another folder, which writes safetensors"
         )
 
@@ -255,8 +254,8 @@ def _open(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise _broken(file, error) from None
+        raise _damaged(file, error) from None
 
 
-def _broken(file: Path, why: object) -> HierspecError:
-    return HierspecError(f"{file} is damaged ({why}): fetch or write it again")
+def _damaged(file: Path, reason: object) -> HierspecError:
+    return HierspecError(f"{file} is damaged ({reason}): fetch or write it again")

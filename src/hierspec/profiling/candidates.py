@@ -351,7 +351,7 @@ def memory(pool: CandidatePool) -> dict[str, int]:
             backend = getattr(entrant.model, "backend", None) or entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)
             own = getattr(backend, "num_bytes", None)  # of copies whose weights have several widths
-            again = getattr(backend, "held_again", 0)  # bytes kept in a second layout
+            again = getattr(backend, "kernel_bytes", 0)  # bytes kept in a second layout
             out[entrant.owner] = own or parameters(entrant.files) * dtype.itemsize + again
         else:
             out[entrant.owner] = _bytes_on_disk(entrant)

@@ -128,9 +128,9 @@ def _load(name: str, dtype: Any) -> Any:
     from hierspec.zoo import registry
 
     if registry.can_resolve(name):
-        from hierspec.lm.weights import hf_model
+        from hierspec.lm.weights import build_hf_model
 
-        return hf_model(registry.resolve(name), dtype)
+        return build_hf_model(registry.resolve(name), dtype)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     seq2seq = AutoConfig.from_pretrained(name).is_encoder_decoder

@@ -23,16 +23,16 @@ from hierspec.utils.files import write_atomically
 from .config import read_config
 from .network import Eagle3Network
 
-_MOST_BYTES = 15 << 20  # of a file
+_MAX_FILE_BYTES = 15 << 20
 _SHARDS = "model-*-of-*.safetensors"
 _IGNORED = ("embed_tokens.weight",)
 
 
-def read(folder: str | Path) -> Eagle3Network:
+def read_network(folder: str | Path) -> Eagle3Network:
     """Read a network, with parameters in float32.
 
     Raises:
-        HierspecError: there is no such folder, or no EAGLE-3 drafter in it; one line.
+        HierspecError: there is no such folder, or no EAGLE-3 drafter in it.
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -46,14 +46,14 @@ def read(folder: str | Path) -> Eagle3Network:
             "safetensors.torch.save_file"
         )
     try:
-        tensors = {_name(n): t for path in files for n, t in load_file(path).items()}
+        tensors = {_rename(n): t for path in files for n, t in load_file(path).items()}
     except (SafetensorError, OSError) as error:
         raise HierspecError(f"{path} is damaged ({error}): fetch or write it again") from None
-    _fill(network, tensors, path)
+    _load_tensors(network, tensors, path)
     return network.eval()
 
 
-def write(
+def write_network(
     folder: Path,
     network: Eagle3Network,
     dtype: torch.dtype,
@@ -63,21 +63,20 @@ def write(
     """Write a network as a folder that other engines can load, too.
 
     Args:
-        info: of its training, written to ``hierspec.json``.
+        info: about its training, written to ``hierspec.json``.
         scale: of ``fc``'s inputs, by which its columns are multiplied.
     """
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in network.state_dict().items():
         if name == "fc.weight" and scale is not None:
             tensor = tensor * scale
-        kept = tensor.dtype in (torch.int64, torch.bool)
-        tensors[name] = (tensor if kept else tensor.to(dtype)).contiguous().clone()
+        converted = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        tensors[name] = converted.contiguous().clone()
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder, tensors)
-    described = {**network.config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
-    write_atomically(
-        folder / "config.json", json.dumps(described, indent=1) + "\n", "its description"
-    )
+    config = {**network.config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
+    text = json.dumps(config, indent=1) + "\n"
+    write_atomically(folder / "config.json", text, "its description")
     if info is not None:
         write_atomically(folder / "hierspec.json", json.dumps(info, indent=1) + "\n", "its report")
 
@@ -86,7 +85,7 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     """Write one file, or the head in a second one where one file would be too large."""
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
     parts = [tensors]
-    if sum(sizes.values()) > _MOST_BYTES:
+    if sum(sizes.values()) > _MAX_FILE_BYTES:
         head = {"lm_head.weight": tensors["lm_head.weight"]}
         parts = [{n: t for n, t in tensors.items() if n not in head}, head]
     names = [SINGLE_FILE]
@@ -99,26 +98,28 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
             "the drafter",
         )
     if len(parts) > 1:
-        where = {n: name for name, part in zip(names, parts, strict=True) for n in part}
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
+        weight_map = {n: name for name, part in zip(names, parts, strict=True) for n in part}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         write_atomically(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n", "the drafter")
-    others = {SINGLE_FILE, INDEX_FILE, *(file.name for file in folder.glob(_SHARDS))} - {*names}
-    for name in others - ({INDEX_FILE} if len(parts) > 1 else set()):
+        names.append(INDEX_FILE)
+    # Files of an earlier network would be read instead of these.
+    possible = {SINGLE_FILE, INDEX_FILE, *(file.name for file in folder.glob(_SHARDS))}
+    for name in possible.difference(names):
         (folder / name).unlink(missing_ok=True)
 
 
-def _name(name: str) -> str:
+def _rename(name: str) -> str:
     return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
 
 
-def _fill(network: Eagle3Network, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    config, own = network.config, network.state_dict()
+def _load_tensors(network: Eagle3Network, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    config, expected = network.config, network.state_dict()
     if "d2t" not in tensors and config.draft_vocab_size == config.vocab_size:
-        tensors |= {"d2t": own["d2t"], "t2d": torch.ones_like(own["t2d"])}
+        tensors |= {"d2t": expected["d2t"], "t2d": torch.ones_like(expected["t2d"])}
     if "t2d" not in tensors and "d2t" in tensors:
         network.set_vocabulary(tensors["d2t"] + torch.arange(len(tensors["d2t"])))
         tensors["t2d"] = network.t2d.clone()
-    for name, tensor in own.items():
+    for name, tensor in expected.items():
         if name not in tensors:
             raise HierspecError(f"{path} lacks {name!r}: it is not an EAGLE-3 drafter of one layer")
         if tensors[name].shape != tensor.shape:
@@ -126,9 +127,9 @@ def _fill(network: Eagle3Network, tensors: dict[str, torch.Tensor], path: Path) 
                 f"{path}: {name} has shape {tuple(tensors[name].shape)}, where its config.json "
                 f"asks for {tuple(tensor.shape)}"
             )
-    if unknown := sorted(set(tensors) - set(own) - set(_IGNORED)):
+    if unknown := sorted(set(tensors) - set(expected) - set(_IGNORED)):
         raise HierspecError(f"{path} holds {unknown[0]!r}, which no EAGLE-3 drafter has")
-    network.load_state_dict({name: tensors[name] for name in own})
-    known = network.known_ids
-    if int(known.min()) < 0 or int(known.max()) >= config.vocab_size:
+    network.load_state_dict({name: tensors[name] for name in expected})
+    ids = network.scored_ids
+    if int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size:
         raise HierspecError(f"{path}: d2t leads out of the target's vocabulary")

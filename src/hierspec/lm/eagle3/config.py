@@ -74,8 +74,8 @@ class Eagle3Config:
             eos_token_id=None,
         )
 
-    def layers_of(self, num_layers: int) -> tuple[int, ...]:
-        """Return the layers read of a target with ``num_layers`` layers."""
+    def feature_layers_for(self, num_layers: int) -> tuple[int, ...]:
+        """Return after which layers of a target with ``num_layers`` the network reads."""
         return self.feature_layers or default_layers(num_layers)
 
     def to_json(self) -> dict[str, Any]:
@@ -109,18 +109,18 @@ class Eagle3Config:
 
 
 def default_layers(num_layers: int) -> tuple[int, ...]:
-    """Return the layers that published networks read, of n: after 2, n/2 and n − 3 layers.
+    """Return after which of n layers published networks read: after 2, n/2 and n − 3.
 
     Raises:
         HierspecError: there are too few layers for three different ones.
     """
-    found = (2, num_layers // 2, num_layers - 3)
-    if found != tuple(sorted({*found})) or found[0] < 1:
+    layers = (2, num_layers // 2, num_layers - 3)
+    if layers != tuple(sorted({*layers})) or layers[0] < 1:
         raise HierspecError(
             f"EAGLE-3 reads hidden states after 2, n/2 and n - 3 layers, and a target of "
             f"{num_layers} layers has no three such: name three layers (--feature-layers)"
         )
-    return found
+    return layers
 
 
 def check_fits(name: str, config: Eagle3Config, target: str, backend: Backend) -> tuple[int, ...]:
@@ -132,16 +132,16 @@ def check_fits(name: str, config: Eagle3Config, target: str, backend: Backend) -
     fix = f"it was trained for another model than {target}"
     size, width = backend.hidden_size, config.hidden_size
     if not config.target_hidden_size == width == size:
-        wrong = width if width != size else config.target_hidden_size
+        other_size = width if width != size else config.target_hidden_size
         raise HierspecError(
-            f"{name} reads hidden states of {wrong} numbers and {target} has {size}: {fix}"
+            f"{name} reads hidden states of {other_size} numbers and {target} has {size}: {fix}"
         )
     if config.vocab_size != backend.vocab_size:
         raise HierspecError(
             f"{name} drafts for a vocabulary of {config.vocab_size} and {target} has "
             f"{backend.vocab_size}: {fix}"
         )
-    layers = config.layers_of(backend.num_layers)
+    layers = config.feature_layers_for(backend.num_layers)
     if len(layers) != 3 or layers[0] < 1 or layers[-1] > backend.num_layers:
         raise HierspecError(
             f"{name} reads layers {', '.join(map(str, layers))} and {target} has "
@@ -154,7 +154,7 @@ def read_config(path: Path) -> Eagle3Config:
     """Read a checkpoint's ``config.json``.
 
     Raises:
-        HierspecError: it cannot be read, or is not of an EAGLE-3 network; one line.
+        HierspecError: it cannot be read, or does not describe an EAGLE-3 network.
     """
     text = read_text(path, "the drafter's configuration", ": give the folder of an EAGLE-3 drafter")
     try:

@@ -40,7 +40,7 @@ class Eagle3Layer:
         layer, attention = network.midlayer, network.midlayer.self_attn
         size = config.head_dim
 
-        def matrix(*parts: torch.nn.Linear, pairs: int = 0) -> Matrix:
+        def fuse_weights(*parts: torch.nn.Linear, pairs: int = 0) -> Matrix:
             weights, biases = [], []
             for j, part in enumerate(parts):
                 weight, bias = part.weight.detach(), part.bias
@@ -57,18 +57,18 @@ class Eagle3Layer:
             weight = part.weight.detach().to(self.device, self.dtype)
             return Norm(weight, len(weight), config.eps, dtype)
 
-        self.fc, self.head = matrix(network.fc), matrix(network.lm_head)
+        self.fc, self.head = fuse_weights(network.fc), fuse_weights(network.lm_head)
         self.embedding_norm = norm(layer.input_layernorm, self.weight_dtype)
         self.hidden_norm = norm(layer.hidden_norm, self.dtype)
         self.final_norm = norm(network.norm, self.weight_dtype)
         self.layer = Layer(
             norm=self.hidden_norm,
-            qkv=matrix(attention.q_proj, attention.k_proj, attention.v_proj, pairs=2),
+            qkv=fuse_weights(attention.q_proj, attention.k_proj, attention.v_proj, pairs=2),
             head_norm=None,
-            out=matrix(attention.o_proj),
+            out=fuse_weights(attention.o_proj),
             mlp_norm=norm(layer.post_attention_layernorm, self.weight_dtype),
-            gate_up=matrix(layer.mlp.gate_proj, layer.mlp.up_proj),
-            down=matrix(layer.mlp.down_proj),
+            gate_up=fuse_weights(layer.mlp.gate_proj, layer.mlp.up_proj),
+            down=fuse_weights(layer.mlp.down_proj),
             heads=config.num_heads,
             kv_heads=config.num_kv_heads,
             attention_dtype=self.attention_dtype,
@@ -77,7 +77,7 @@ class Eagle3Layer:
         # Its norm is applied before the embedding is joined, so nothing is cast after it.
         self.layer.dtype = self.weight_dtype
         matrices = (self.layer.qkv, self.layer.out, self.layer.gate_up, self.layer.down, self.head)
-        self.num_weights = sum(each.num_weights for each in matrices)
+        self.num_weights = sum(matrix.num_weights for matrix in matrices)
         self._rotations = torch.empty(0)
 
     @property
@@ -99,35 +99,34 @@ class Eagle3Layer:
         self, hidden: torch.Tensor, embedded: torch.Tensor, spans: Sequence[Span]
     ) -> torch.Tensor:
         """Return outputs [N, d] of hidden states and embeddings [N, d], the rows of ``spans``."""
-        num = len(hidden)
-        rows = padded_rows(num) if self.head.is_packed else num
-        padding = (0, 0, 0, rows - num)
+        num_rows = len(hidden)
+        num_padded = padded_rows(num_rows) if self.head.is_packed else num_rows
+        padding = (0, 0, 0, num_padded - num_rows)
         hidden = F.pad(hidden.to(self.dtype), padding)  # a copy, which the layer changes
         embedded = F.pad(embedded.to(self.dtype), padding)
-        with self._threads(rows):
+        with self._threads(num_padded):
             normed = self.hidden_norm(hidden)
             if self.config.norm_before_residual:
                 hidden = normed.clone()
-            both = torch.cat((self.embedding_norm(embedded), normed.to(self.weight_dtype)), 1)
-            x = self.layer.rotate(self.layer.qkv(both), self._rotation(spans))
+            inputs = torch.cat((self.embedding_norm(embedded), normed.to(self.weight_dtype)), 1)
+            qkv = self.layer.rotate(self.layer.qkv(inputs), self._rotation(spans))
             heads, row = self.config.num_heads, 0
             parts: list[torch.Tensor] = []
             for span in spans:
                 cache, start, n, _ = span
-                own = x.narrow(2, row, n)
-                q, kv = own.narrow(1, 0, heads), own.narrow(1, heads, x.size(1) - heads)
+                q, kv = qkv[:, :heads, row : row + n], qkv[:, heads:, row : row + n]
                 parts.append(self.layer.attend(q, kv, cache, start, 0, self._mask(span)))
                 row += n
-            attended = torch.cat(parts, 1).reshape(num, -1).to(self.weight_dtype)
-            return self.layer.finish(hidden, F.pad(attended, padding))[:num]
+            attended = torch.cat(parts, 1).reshape(num_rows, -1).to(self.weight_dtype)
+            return self.layer.finish(hidden, F.pad(attended, padding))[:num_rows]
 
     def scores(self, output: torch.Tensor) -> torch.Tensor:
         """Return scores over the draft vocabulary [N, D] of outputs [N, d]."""
-        num = len(output)
-        rows = padded_rows(num) if self.head.is_packed else num
-        with self._threads(rows):
-            padded = F.pad(output, (0, 0, 0, rows - num))
-            return self.head(self.final_norm(padded))[:num].to(self.dtype)
+        num_rows = len(output)
+        num_padded = padded_rows(num_rows) if self.head.is_packed else num_rows
+        with self._threads(num_padded):
+            padded = F.pad(output, (0, 0, 0, num_padded - num_rows))
+            return self.head(self.final_norm(padded))[:num_rows].to(self.dtype)
 
     def _threads(self, rows: int) -> OneThread:
         size = self.num_weights * self.weight_dtype.itemsize

@@ -51,8 +51,8 @@ class _Midlayer(nn.Module):
 class Eagle3Network(nn.Module):
     """The network as it is trained; its caller computes the attention.
 
-    ``d2t[i]`` is the difference between draft id i's id of the target and i; ``t2d`` is whether the
-    network scores each id of the target.
+    ``d2t[i]`` + i is the target's id of draft id i; ``t2d`` is whether the network scores each id
+    of the target.
     """
 
     def __init__(self, config: Eagle3Config) -> None:
@@ -75,7 +75,7 @@ class Eagle3Network(nn.Module):
         self.t2d[ids] = True
 
     @property
-    def known_ids(self) -> Tensor:
+    def scored_ids(self) -> Tensor:
         """The target's ids that the network scores, int64 [D]."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 

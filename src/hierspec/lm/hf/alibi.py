@@ -1,6 +1,6 @@
 """Attention with linear biases (Press et al., 2022, arXiv 2108.12409): BLOOM, and some Falcons.
 
-Layers take a bias for every key in place of positions. Falcon's take it as part of their mask.
+Layers take a bias for every key instead of positions. Falcon's take it as part of their mask.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hierspec.lm.backend import Span
 
 
 class Alibi:
-    """The biases of one model, by its own recipe.
+    """The attention biases of one model.
 
     Args:
-        build: (mask [1, L], heads, dtype) → [heads, 1, L]: the library's function.
+        build: transformers' function of the model, (mask [1, L], heads, dtype) → [heads, 1, L].
         in_mask: whether the attention takes the biases as part of its mask.
-        head_size: in the mask, biases are divided by its root.
+        head_size: in the mask, biases are divided by its square root.
     """
 
     def __init__(self, build: Any, num_heads: int, in_mask: bool, head_size: int) -> None:
@@ -29,8 +29,8 @@ class Alibi:
 
     def biases(self, h: torch.Tensor, span: Span) -> torch.Tensor:
         """Return biases of a span's keys and all before: [heads, 1, L], or [1, heads, 1, L]."""
-        found = self._biases(span, h.dtype, h.device)
-        return found[None] if self.in_mask else found
+        biases = self._biases(span, h.dtype, h.device)
+        return biases[None] if self.in_mask else biases
 
     def mask(self, span: Span, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return [1, heads, n, L]: biases of the keys a row attends to, else the lowest number."""
@@ -45,8 +45,8 @@ class Alibi:
 
     def _biases(self, span: Span, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         end = span.start + span.n
-        ones = torch.ones(1, end, dtype=torch.long, device=device)
-        biases = self.build(ones, self.num_heads, dtype)
+        mask = torch.ones(1, end, dtype=torch.long, device=device)
+        biases = self.build(mask, self.num_heads, dtype)
         if span.branches is None:
             return biases
         # A key's bias depends on its position alone, not the query's: only differences matter.

@@ -1,8 +1,8 @@
 """Attention over packed sequences for transformers layers: one pass over the weights, no padding.
 
 A layer passes its projected queries [1, H, N, d] to the attention function that its config names.
-For packed sequences that function is ours, and calls the model's own attention once per sequence,
-on that sequence's cache and mask.
+For packed sequences that function is ours and calls the model's own attention once per sequence, on
+that sequence's cache and mask.
 
 The model's owner may be running or training it in another thread at the same time, so nothing of it
 is changed, not even temporarily. In such cases our loop runs *stand-ins*: objects of the same
@@ -24,7 +24,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
 
-from .cache import ManySpans
+from .cache import PackedSpansCache
 
 _NAME = "hierspec_packed"
 
@@ -51,7 +51,7 @@ def in_eval_mode(module: nn.Module, memo: dict[int, nn.Module] | None = None) ->
     """Return a stand-in in eval mode, submodules included, whatever the mode of ``module``.
 
     Args:
-        memo: stand-ins by the id of their originals, for modules that occur several times.
+        memo: stand-ins by the ``id`` of their originals, for modules that occur several times.
     """
     memo = {} if memo is None else memo
     if not can_be_replaced(module):
@@ -74,17 +74,17 @@ def with_own_buffers(module: nn.Module) -> Any:
 def attention_paths(layer: nn.Module) -> tuple[str, ...]:
     """Return the dotted names of a layer's attentions; empty if stand-ins cannot replace them."""
     modules = dict(layer.named_modules())
-    found = [
+    paths = [
         name
         for name, module in modules.items()
         if name and hasattr(module, "config") and hasattr(module, "layer_idx")
     ]
-    for name in found:
-        parts = name.split(".")
-        above = [modules[".".join(parts[:i])] for i in range(len(parts) + 1)]
-        if not all(map(can_be_replaced, above)):
+    for path in paths:
+        names = path.split(".")
+        chain = [modules[".".join(names[:i])] for i in range(len(names) + 1)]
+        if not all(map(can_be_replaced, chain)):
             return ()
-    return tuple(found)
+    return tuple(paths)
 
 
 def mask_names(module: nn.Module) -> list[str]:
@@ -105,18 +105,18 @@ def with_tree_masks(module: nn.Module, masks: Sequence[str], span: Span) -> Any:
 
     Args:
         masks: :func:`mask_names`.
-        span: with branches. A library's layer reads the last ``n`` of the first ``start + n`` rows.
+        span: with branches. The layer reads the last ``n`` of the first ``start + n`` rows.
     """
     assert span.branches is not None
     end = span.start + span.n
-    at = torch.tensor(span.branches.positions(0, end))
+    stored = torch.tensor(span.branches.positions(0, end))
     for name in masks:
-        *path, last = name.split(".")
-        triangle = module.get_buffer(name)[0, 0]
-        own = triangle.new_zeros(end, end)
-        places = at.to(triangle.device)
-        own[span.start :] = triangle[places[span.start :, None], places]
-        module = _with_buffer(module, path, last, own[None, None])
+        *path, buffer_name = name.split(".")
+        mask = module.get_buffer(name)[0, 0]
+        tree_mask = mask.new_zeros(end, end)
+        positions = stored.to(mask.device)
+        tree_mask[span.start :] = mask[positions[span.start :, None], positions]
+        module = _with_buffer(module, path, buffer_name, tree_mask[None, None])
     return module
 
 
@@ -127,20 +127,20 @@ def _with_buffer(module: nn.Module, path: Sequence[str], name: str, buffer: torc
     return _stand_in_module(module, _modules={**module._modules, path[0]: child})
 
 
-class _Nothing(nn.Module):
+class _Zero(nn.Module):
     """Replaces an attention or an MLP that is left out: adds nothing to the hidden states."""
 
-    def __init__(self, pair: bool) -> None:
+    def __init__(self, is_attention: bool) -> None:
         super().__init__()
-        self.pair = pair  # attentions return their weights as well
+        self.is_attention = is_attention  # attentions return their weights as well
 
     def forward(self, hidden_states: torch.Tensor, *_: Any, **__: Any) -> Any:
-        nothing = torch.zeros_like(hidden_states)
-        return (nothing, None) if self.pair else nothing
+        zeros = torch.zeros_like(hidden_states)
+        return (zeros, None) if self.is_attention else zeros
 
 
 def without_parts(layer: nn.Module, paths: Sequence[str], attention: bool, mlp: bool) -> Any:
-    """Return a stand-in for ``layer``, without its attention at ``paths`` or its MLP where False.
+    """Return a stand-in for ``layer`` without its attention (at ``paths``) or MLP, where False.
 
     Raises:
         HierspecError: the layer does not consist of such parts.
@@ -148,21 +148,21 @@ def without_parts(layer: nn.Module, paths: Sequence[str], attention: bool, mlp: 
     left_out = {} if attention else dict.fromkeys(paths, True)
     if not mlp:
         left_out["mlp"] = False
-    known = all(name in layer._modules for name in left_out)
-    if not known or (not attention and not paths) or not can_be_replaced(layer):
+    has_parts = all(name in layer._modules for name in left_out)
+    if not has_parts or (not attention and not paths) or not can_be_replaced(layer):
         raise HierspecError(
             f"the layers of a {type(layer).__name__} cannot be divided into attention and MLP: "
             "leave whole layers out (skip_layers, or skip without a search)"
         )
-    parts = {name: _Nothing(pair) for name, pair in left_out.items()}
-    return _stand_in_module(layer, _modules={**layer._modules, **parts})
+    zeros = {name: _Zero(is_attention) for name, is_attention in left_out.items()}
+    return _stand_in_module(layer, _modules={**layer._modules, **zeros})
 
 
 class PackedAttention:
     """Attention of one call over several sequences, and the layers that use it.
 
     Args:
-        own: the attention that the model uses itself: ``"sdpa"`` or ``"eager"``.
+        name: of the model's own attention: ``"sdpa"`` or ``"eager"``.
         cache: the one that the layers write to, span by span.
         masks: per kind of layer, a mask for every span.
         kinds: the kind of every layer of the model.
@@ -170,12 +170,12 @@ class PackedAttention:
 
     def __init__(
         self,
-        own: str,
-        cache: ManySpans,
+        name: str,
+        cache: PackedSpansCache,
         masks: dict[str, list[torch.Tensor | None]],
         kinds: Sequence[str],
     ) -> None:
-        self.own, self.cache, self.masks, self.kinds = own, cache, masks, kinds
+        self.name, self.cache, self.masks, self.kinds = name, cache, masks, kinds
         self._configs: dict[int, Any] = {}
 
     def layer(self, layer: nn.Module, paths: Sequence[str]) -> Any:
@@ -208,13 +208,13 @@ class PackedAttention:
         attention_mask: torch.Tensor | None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Return what queries [1, H, N, d] attend to, [1, N, H, d]: a call for each sequence."""
+        """Return the attention of queries [1, H, N, d] as [1, N, H, d], one call per sequence."""
         cache = self.cache
         if len(cache.views) != len(cache.spans):
             raise KeyError(f"{type(module).__name__} attended without writing to its cache")
-        attention = _model_attention(module, self.own)
+        attention = _model_attention(module, self.name)
         masks = self.masks[self.kinds[int(module.layer_idx)]]
-        expand = getattr(module, "expand_kv", None)  # DeepSeek's MLA caches what both come from
+        expand = getattr(module, "expand_kv", None)  # DeepSeek's MLA caches compressed states
         parts, row = [], 0
         for span, (k, v), mask in zip(cache.spans, cache.views, masks, strict=True):
             q = query[:, :, row : row + span.n]
@@ -234,7 +234,7 @@ def _model_attention(module: Any, name: str) -> Callable[..., Any]:
 
 
 def _packed(module: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-    """Call the attention that the stand-in was made with: what ``_NAME`` is registered as."""
+    """Call the stand-in's attention; transformers finds this function under ``_NAME``."""
     return module.hierspec_packed(module, *args, **kwargs)
 
 

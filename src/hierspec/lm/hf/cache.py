@@ -1,7 +1,7 @@
 """Caches for transformers layers, whose ``update`` writes at the position that *we* choose.
 
-A library cache is cropped; ours is a preallocated tensor and a number. Layers read the part up to
-the tokens they add, whatever is stored beyond.
+A transformers cache is cropped; ours is a preallocated tensor and a number. Layers read the part up
+to the tokens they add, whatever is stored beyond.
 """
 
 from __future__ import annotations
@@ -45,39 +45,41 @@ class Storage:
         self.copy_to(new, self.capacity)
         return new
 
-    def copy_to(self, other: Storage, length: int) -> None:
-        """Copy the first ``length`` positions to ``other``."""
-        for old, out in ((self.keys, other.keys), (self.values, other.values)):
-            for i, t in enumerate(old):
-                if t is None:
+    def copy_to(self, destination: Storage, length: int) -> None:
+        """Copy the first ``length`` positions to another storage."""
+        pairs = ((self.keys, destination.keys), (self.values, destination.values))
+        for sources, targets in pairs:
+            for i, source in enumerate(sources):
+                if source is None:
                     continue
-                to = out[i]
-                if to is None:
-                    to = out[i] = t.new_empty(1, t.shape[1], other.capacity, t.shape[3])
-                to[:, :, :length] = t[:, :, :length]
+                target = targets[i]
+                if target is None:
+                    size = (1, source.shape[1], destination.capacity, source.shape[3])
+                    target = targets[i] = source.new_empty(size)
+                target[:, :, :length] = source[:, :, :length]
 
-    def move(self, places: Sequence[int], start: int) -> None:
-        """Copy the keys and values stored at ``places`` to ``start …``, in order."""
-        for stored in (*self.keys, *self.values):
-            if stored is not None:
-                stored[:, :, start : start + len(places)] = stored[:, :, list(places)]
+    def move(self, indices: Sequence[int], start: int) -> None:
+        """Copy the keys and values stored at ``indices`` to ``start …``, in order."""
+        for tensor in (*self.keys, *self.values):
+            if tensor is not None:
+                tensor[:, :, start : start + len(indices)] = tensor[:, :, list(indices)]
 
 
-class StorageCaches:
-    """The methods of a backend for caches that are a :class:`Storage`."""
+class StorageBackend:
+    """The methods of a backend whose caches are :class:`Storage` objects."""
 
     def grow(self, cache: Storage, capacity: int) -> Storage:
         return cache.grow(capacity)
 
-    def copy(self, source: Storage, to: Storage, length: int) -> None:
-        source.copy_to(to, length)
+    def copy(self, source: Storage, destination: Storage, length: int) -> None:
+        source.copy_to(destination, length)
 
-    def move(self, cache: Storage, places: Sequence[int], start: int) -> None:
-        cache.move(places, start)
+    def move(self, cache: Storage, indices: Sequence[int], start: int) -> None:
+        cache.move(indices, start)
 
 
-class OneSpan:
-    """A library cache, as far as layers use it, for one sequence."""
+class SingleSpanCache:
+    """A transformers cache of one sequence, as far as layers use it."""
 
     def __init__(self, span: Span) -> None:
         self.span = span
@@ -88,7 +90,7 @@ class OneSpan:
         return self.span.cache.write(layer_idx, self.span.start, k, v)
 
 
-class ManySpans:
+class PackedSpansCache:
     """The same for packed sequences, whose keys and values :class:`PackedAttention` reads."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -100,7 +102,7 @@ class ManySpans:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         row, self.views = 0, []
         for cache, start, n, _branches in self.spans:
-            ks, vs = k[:, :, row : row + n], v[:, :, row : row + n]
-            self.views.append(cache.write(layer_idx, start, ks, vs))
+            rows = slice(row, row + n)
+            self.views.append(cache.write(layer_idx, start, k[:, :, rows], v[:, :, rows]))
             row += n
         return k, v

@@ -5,8 +5,8 @@ with lengths of their own. So the loop, the cache, the masks, the positions and 
 ours, and the layers, norms and embeddings are the library's. These are found by structure
 (``_parts``) and, since structure can deceive, checked once against the model's own forward.
 
-A loaded model is never written to: where a layer must run otherwise than its owner has set it up,
-a stand-in with the same weights runs (:mod:`hierspec.lm.hf.attention`).
+A loaded model is never written to: where a layer must run in another way than its owner has set it
+up, a stand-in with the same weights runs (:mod:`hierspec.lm.hf.attention`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Linear, Part, Span
+from hierspec.lm.backend import LayerParts, Linear, Span
 
 from .alibi import alibi_of
 from .attention import (
@@ -32,11 +32,17 @@ from .attention import (
     with_tree_masks,
     without_parts,
 )
-from .cache import ManySpans, OneSpan, Storage, StorageCaches
-from .support import check_scores, check_supported, layer_kinds, longest_context, one_error
+from .cache import PackedSpansCache, SingleSpanCache, Storage, StorageBackend
+from .support import (
+    check_scores,
+    check_supported,
+    layer_kinds,
+    longest_context,
+    name_model_in_errors,
+)
 
 
-class HFBackend(StorageCaches):
+class HFBackend(StorageBackend):
     """A transformers causal language model as a :class:`~hierspec.lm.backend.Backend`.
 
     Args:
@@ -57,9 +63,9 @@ class HFBackend(StorageCaches):
         parts = _parts(model)
         self.embedding, self.modules = parts["embedding"], parts["layers"]
         self.norm, self.lm_head = parts["norm"], parts["head"]
-        self.rotary, self.learned = parts["rotary"], parts["positions"]
-        self.rotary_adapts = _adapts(self.rotary)
-        if self.rotary_adapts:
+        self.rotary, self.position_embedding = parts["rotary"], parts["positions"]
+        self.is_rotary_dynamic = _is_dynamic(self.rotary)
+        if self.is_rotary_dynamic:
             self.rotary = with_own_buffers(self.rotary)
         self.project_in, self.project_out = parts["project_in"], parts["project_out"]
         self.embedding_norm = parts["embedding_norm"]
@@ -71,18 +77,18 @@ class HFBackend(StorageCaches):
         self.dtype = self.weight_dtype = self.embedding.weight.dtype
         self.kinds = layer_kinds(config, self.num_layers)
         self.window = getattr(config, "sliding_window", None)
-        self.attention = config._attn_implementation or "eager"
-        if self.attention not in ("sdpa", "eager"):
+        self.attention_name = config._attn_implementation or "eager"
+        if self.attention_name not in ("sdpa", "eager"):
             raise HierspecError(
-                f"{self.name} uses the attention {self.attention!r}, which takes no masks of our "
-                "own; load it with attn_implementation='sdpa' or 'eager'"
+                f"{self.name} uses the attention {self.attention_name!r}, which takes no masks of "
+                "our own; load it with attn_implementation='sdpa' or 'eager'"
             )
-        self.fast_path = f"transformers layers, {self.attention} attention"
-        self.scale = getattr(config, "logit_scale", None)  # Cohere
-        self.divisor = getattr(config, "logits_scaling", None)  # Granite
-        self.cap = getattr(config, "final_logit_softcapping", None)
-        self.multiplier = getattr(config, "embedding_multiplier", None)
-        self.rotary_by_type = self.rotary is not None and (
+        self.fast_path = f"transformers layers, {self.attention_name} attention"
+        self.logit_scale = getattr(config, "logit_scale", None)  # Cohere
+        self.logit_divisor = getattr(config, "logits_scaling", None)  # Granite
+        self.logit_cap = getattr(config, "final_logit_softcapping", None)
+        self.embedding_multiplier = getattr(config, "embedding_multiplier", None)
+        self.is_rotary_by_kind = self.rotary is not None and (
             "layer_type" in inspect.signature(self.rotary.forward).parameters
         )
         arguments = inspect.signature(self.modules[0].forward).parameters
@@ -93,10 +99,10 @@ class HFBackend(StorageCaches):
         self.trees = all(map(can_run_trees, self.modules))
         # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
         self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
-        self.attentions = [attention_paths(layer) for layer in self.modules]
-        self.packs = bool(getattr(model, "_supports_attention_backend", False))
-        self.packs = self.packs and all(self.attentions)
-        with one_error(self):
+        self.attention_paths = [attention_paths(layer) for layer in self.modules]
+        self.can_pack = bool(getattr(model, "_supports_attention_backend", False))
+        self.can_pack = self.can_pack and all(self.attention_paths)
+        with name_model_in_errors(self):
             self._check_against(model, parts["rotary"])
 
     def new_cache(self, capacity: int) -> Storage:
@@ -104,51 +110,53 @@ class HFBackend(StorageCaches):
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = self.embedding(ids)
-        if self.multiplier is not None:
-            h = h * self.multiplier
+        if self.embedding_multiplier is not None:
+            h = h * self.embedding_multiplier
         if self.project_in is not None:
             h = self.project_in(h)
-        if self.learned is not None:
-            # Not through forward: OPT's takes a mask, and only adds its offset to the positions.
-            offset = getattr(self.learned, "offset", 0)
-            h = h + nn.functional.embedding(self._positions(spans) + offset, self.learned.weight)
+        if self.position_embedding is not None:
+            # Not through forward: OPT's takes a mask, only to add an offset to the positions.
+            positions = self._positions(spans) + getattr(self.position_embedding, "offset", 0)
+            h = h + nn.functional.embedding(positions, self.position_embedding.weight)
         if self.embedding_norm is not None:
             h = self.embedding_norm(h)
         return h
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        return self.run_parts(h, [Part(i, True, True) for i in range(lo, hi)], spans)
+        return self.run_parts(h, [LayerParts(i, True, True) for i in range(lo, hi)], spans)
 
     def run_parts(
-        self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]
+        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
     ) -> torch.Tensor:
-        """See :meth:`hierspec.lm.backend.Divisible.run_parts`."""
-        if len(spans) == 1 or self.packs:
+        """See :meth:`hierspec.lm.backend.DivisibleBackend.run_parts`."""
+        if len(spans) == 1 or self.can_pack:
             return self._run(h, parts, spans)
-        each = zip(h.split([span.n for span in spans]), spans, strict=True)
-        return torch.cat([self._run(own, parts, [span]) for own, span in each])
+        split = zip(h.split([span.n for span in spans]), spans, strict=True)
+        return torch.cat([self._run(rows, parts, [span]) for rows, span in split])
 
-    def _run(self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]) -> torch.Tensor:
+    def _run(
+        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
+    ) -> torch.Tensor:
         positions = self._positions(spans)[None]
         h = h[None]
         kinds = {self.kinds[part.layer] for part in parts}
         rotary = self._rotary(h, spans, kinds)
         masks = {kind: [self._mask(span, kind) for span in spans] for kind in kinds}
         if len(spans) == 1:
-            cache, packed = OneSpan(spans[0]), None
+            cache, packed = SingleSpanCache(spans[0]), None
         else:
-            cache = ManySpans(spans)
-            packed = PackedAttention(self.attention, cache, masks, self.kinds)
+            cache = PackedSpansCache(spans)
+            packed = PackedAttention(self.attention_name, cache, masks, self.kinds)
         for i, attention, mlp in parts:
             kind, layer = self.kinds[i], self.modules[i]
             if layer.training:
                 layer = in_eval_mode(layer)
             if not (attention and mlp):
-                layer = without_parts(layer, self.attentions[i], attention, mlp)
+                layer = without_parts(layer, self.attention_paths[i], attention, mlp)
             if self.mask_names[i] and spans[0].branches is not None:
                 layer = with_tree_masks(layer, self.mask_names[i], spans[0])
             if packed is not None and attention:
-                layer = packed.layer(layer, self.attentions[i])
+                layer = packed.layer(layer, self.attention_paths[i])
             extra: dict[str, Any] = {self.cache_argument: cache}
             if self.takes_rotary:
                 extra["position_embeddings"] = rotary[kind]
@@ -170,12 +178,12 @@ class HFBackend(StorageCaches):
         if self.project_out is not None:
             h = self.project_out(h)
         logits = (unembed or self.lm_head)(h)
-        if self.scale is not None:
-            logits = logits * self.scale
-        if self.divisor is not None:
-            logits = logits / self.divisor
-        if self.cap is not None:
-            logits = torch.tanh(logits / self.cap) * self.cap
+        if self.logit_scale is not None:
+            logits = logits * self.logit_scale
+        if self.logit_divisor is not None:
+            logits = logits / self.logit_divisor
+        if self.logit_cap is not None:
+            logits = torch.tanh(logits / self.logit_cap) * self.logit_cap
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -194,63 +202,62 @@ class HFBackend(StorageCaches):
     def _rotary(self, h: torch.Tensor, spans: Sequence[Span], kinds: set[str]) -> dict[str, Any]:
         if self.rotary is None or not self.takes_rotary:
             return dict.fromkeys(kinds)
-        if self.rotary_by_type:
+        if self.is_rotary_by_kind:
             return {kind: self._rotation(h, spans, kind) for kind in kinds}
         return dict.fromkeys(kinds, self._rotation(h, spans))
 
     def _rotation(self, h: torch.Tensor, spans: Sequence[Span], *kind: str) -> Any:
         """Return cosines and sines [1, N, d] of all spans."""
-        if not self.rotary_adapts:
+        if not self.is_rotary_dynamic:
             return self.rotary(h, self._positions(spans)[None], *kind)
-        # Frequencies follow the length of a text: each has those of its own, not its neighbours'.
-        each = [with_own_buffers(self.rotary)(h, self._positions([s])[None], *kind) for s in spans]
-        return tuple(torch.cat(parts, dim=1) for parts in zip(*each, strict=True))
+        # Frequencies depend on a text's length, so each text of the call has its own.
+        rotations = [
+            with_own_buffers(self.rotary)(h, self._positions([span])[None], *kind) for span in spans
+        ]
+        return tuple(torch.cat(parts, dim=1) for parts in zip(*rotations, strict=True))
 
     def _mask(self, span: Span, kind: str) -> torch.Tensor | None:
-        """Return [1, 1, n, start + n]; None where the attention needs none, as in transformers."""
+        """Return a mask [1, 1, n, start + n]; None where none is needed, as in transformers."""
         _, start, n, branches = span
         window = self.window if kind == "sliding_attention" else None
         end = start + n
         if self.alibi is not None and self.alibi.in_mask:
             return self.alibi.mask(span, self.dtype, self.device)
         if branches is not None:
-            return self._as_mask(
-                branches.attention_mask(start, n, window).to(self.device)[None, None]
-            )
+            mask = branches.attention_mask(start, n, window).to(self.device)
+            return self._as_mask(mask[None, None])
         unlimited = window is None or end <= window
         # One row attends to all; from the start, sdpa's causal flag gives the same bits.
-        if unlimited and (n == 1 or (start == 0 and self.attention == "sdpa")):
+        if unlimited and (n == 1 or (start == 0 and self.attention_name == "sdpa")):
             return None
         rows = torch.arange(start, end, device=self.device)[:, None]
         columns = torch.arange(end, device=self.device)[None, :]
-        seen = columns <= rows
+        mask = columns <= rows
         if window is not None:
-            seen &= columns > rows - window
-        return self._as_mask(seen[None, None])
+            mask &= columns > rows - window
+        return self._as_mask(mask[None, None])
 
-    def _as_mask(self, seen: torch.Tensor) -> torch.Tensor:
-        """Return the attention's form of ``seen`` [1, 1, n, start + n] bool: the same, or added."""
-        if self.attention == "sdpa":
-            return seen
-        blocked = torch.finfo(self.dtype).min
-        return torch.zeros(seen.shape, dtype=self.dtype, device=self.device).masked_fill_(
-            ~seen, blocked
-        )
+    def _as_mask(self, mask: torch.Tensor) -> torch.Tensor:
+        """Return a bool mask as the model's attention takes it: for "eager", numbers to add."""
+        if self.attention_name == "sdpa":
+            return mask
+        zeros = torch.zeros(mask.shape, dtype=self.dtype, device=self.device)
+        return zeros.masked_fill_(~mask, torch.finfo(self.dtype).min)
 
     def _check_against(self, model: Any, rotary: Any) -> None:
-        """Refuse a model whose own forward gives other scores for a few tokens than our loop.
+        """Refuse a model whose own forward gives scores other than our loop's for a few tokens.
 
         Our loop runs them in two steps, the second beside another sequence, so that an unused cache
         or an ignored mask shows.
         """
         n = min(8, self.max_length)
         ids = (torch.arange(n, device=self.device) * 7 + 3) % self.vocab_size
-        one, two = self.new_cache(n), self.new_cache(n)
-        steps = ([Span(one, 0, n - 3)], [Span(one, n - 3, 3), Span(two, 0, n)])
-        memo = {id(rotary): with_own_buffers(rotary)} if self.rotary_adapts else {}
-        whole = in_eval_mode(model, memo)
+        first, second = self.new_cache(n), self.new_cache(n)
+        steps = ([Span(first, 0, n - 3)], [Span(first, n - 3, 3), Span(second, 0, n)])
+        memo = {id(rotary): with_own_buffers(rotary)} if self.is_rotary_dynamic else {}
         with torch.inference_mode():
-            theirs = whole(input_ids=ids[None], use_cache=False).logits[0].double()
+            forward = in_eval_mode(model, memo)
+            theirs = forward(input_ids=ids[None], use_cache=False).logits[0].double()
             rows = []
             for spans in steps:
                 packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
@@ -259,8 +266,8 @@ class HFBackend(StorageCaches):
         check_scores(self, torch.cat(rows), theirs.repeat(2, 1))
 
 
-def _adapts(rotary: Any) -> bool:
-    """Return whether a rotary embedding's frequencies follow the longest text of a call.
+def _is_dynamic(rotary: Any) -> bool:
+    """Return whether a rotary embedding's frequencies depend on the longest text of a call.
 
     Transformers then writes them to the module, in the middle of its forward.
     """
@@ -273,19 +280,20 @@ def _parts(model: Any) -> dict[str, Any]:
     """Return the parts of a decoder, found by the names that transformers' families give them."""
     decoder = model.get_decoder()
 
-    def first(*names: str) -> Any:
-        return next((m for n in names if (m := getattr(decoder, n, None)) is not None), None)
+    def first_module(*names: str) -> Any:
+        modules = (getattr(decoder, name, None) for name in names)
+        return next((module for module in modules if module is not None), None)
 
     parts = {
         "embedding": model.get_input_embeddings(),
-        "layers": first("layers", "h", "blocks"),
+        "layers": first_module("layers", "h", "blocks"),
         "head": model.get_output_embeddings(),
-        "norm": first("norm", "ln_f", "final_layer_norm", "final_layernorm"),
-        "rotary": first("rotary_emb"),
-        "positions": first("wpe", "embed_positions"),
-        "embedding_norm": first("word_embeddings_layernorm"),
-        "project_in": first("project_in"),
-        "project_out": first("project_out"),
+        "norm": first_module("norm", "ln_f", "final_layer_norm", "final_layernorm"),
+        "rotary": first_module("rotary_emb"),
+        "positions": first_module("wpe", "embed_positions"),
+        "embedding_norm": first_module("word_embeddings_layernorm"),
+        "project_in": first_module("project_in"),
+        "project_out": first_module("project_out"),
     }
     for part in ("embedding", "layers", "head"):
         if parts[part] is None:

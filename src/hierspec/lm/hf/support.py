@@ -19,8 +19,8 @@ _RECURRENT = (
     "{name} keeps a recurrent state, which cannot be rewound after a rejected draft; "
     "choose an attention-only model"
 )
-# Known not to be recurrent: asking transformers takes a second of imports not needed otherwise.
-_ATTENTION_ALONE = ("llama", "mistral", "qwen2", "qwen3")
+# Known not to be recurrent: transformers needs a second of further imports to tell.
+_ATTENTION_ONLY = ("llama", "mistral", "qwen2", "qwen3")
 # Encoder-decoder models whose decoders we can run (:mod:`hierspec.lm.hf.t5`).
 _T5 = ("t5", "mt5", "umt5")
 _REWINDABLE = ("full_attention", "sliding_attention")
@@ -37,7 +37,7 @@ def check_supported(model: Any) -> None:
 
 
 def check_config(name: str, config: Any) -> None:
-    """Refuse the same models as far as a config tells, before any weight is read."""
+    """Refuse the same models by their configuration, before any weight is read."""
     name = f"{name} ({config.model_type})"
     if is_encoder_decoder(config) and config.model_type not in _T5:
         raise HierspecError(
@@ -53,11 +53,10 @@ def check_config(name: str, config: Any) -> None:
     if _is_recurrent(config):
         raise HierspecError(_RECURRENT.format(name=name))
     text = config.get_text_config(decoder=True)
-    odd = sorted(set(getattr(text, "layer_types", None) or ()) - set(_REWINDABLE))
-    if odd:
+    if unknown := sorted(set(getattr(text, "layer_types", None) or ()) - set(_REWINDABLE)):
         raise HierspecError(
-            f"{name} has layers of type {', '.join(odd)}, whose cache cannot be rewound after a "
-            f"rejected draft; supported are {' and '.join(_REWINDABLE)}"
+            f"{name} has layers of type {', '.join(unknown)}, whose cache cannot be rewound after "
+            f"a rejected draft; supported are {' and '.join(_REWINDABLE)}"
         )
     if getattr(text, "kv_sharing_modes", None) or getattr(text, "num_kv_shared_layers", 0):
         raise HierspecError(f"{name} shares keys and values between layers: not supported yet")
@@ -71,8 +70,8 @@ def check_config(name: str, config: Any) -> None:
 
 
 @contextmanager
-def one_error(backend: Any) -> Iterator[None]:
-    """Raise errors of modules that do not fit our loop as one that names the model."""
+def name_model_in_errors(backend: Any) -> Iterator[None]:
+    """Turn errors of modules that do not fit our loop into a HierspecError that names the model."""
     try:
         yield
     except (TypeError, AttributeError, IndexError, KeyError, RuntimeError) as error:
@@ -95,13 +94,13 @@ def check_scores(backend: Any, ours: torch.Tensor, theirs: torch.Tensor) -> None
             f"{backend.name} itself produces NaN or infinite scores: its weights are damaged, or "
             f"{str(backend.dtype).removeprefix('torch.')} overflows; try a wider --dtype"
         )
-    worst, scale = (ours - theirs).abs().max().item(), max(1.0, theirs.abs().max().item())
+    difference, scale = (ours - theirs).abs().max().item(), max(1.0, theirs.abs().max().item())
     tolerance = 1e-4 if backend.dtype.itemsize >= 4 else 0.05
-    if not worst <= tolerance * scale:
+    if not difference <= tolerance * scale:
         raise HierspecError(
             f"{backend.name} ({backend.config.model_type}) cannot be driven layer by layer: its "
-            f"scores differ by {worst:.3g} from the model's own forward. This architecture is not "
-            "supported yet; please report it"
+            f"scores differ by {difference:.3g} from the model's own forward. This architecture is "
+            "not supported yet; please report it"
         )
 
 
@@ -124,22 +123,19 @@ def longest_context(config: Any) -> Any:
 
     The biases of BLOOM and T5 are defined for any length, so their configurations state none.
     """
-    stated = getattr(config, "max_position_embeddings", None)
-    return _UNLIMITED if stated is None and config.model_type in ("bloom", *_T5) else stated
-
-
-_UNLIMITED = 1 << 20
+    length = getattr(config, "max_position_embeddings", None)
+    return 1 << 20 if length is None and config.model_type in ("bloom", *_T5) else length
 
 
 def _is_recurrent(config: Any) -> bool:
     """Return whether transformers marks the config's model class as stateful."""
-    if config.model_type in _ATTENTION_ALONE:
+    if config.model_type in _ATTENTION_ONLY:
         return False
     from transformers import AutoModelForCausalLM
 
-    kind = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    kinds = kind if isinstance(kind, tuple | list) else (kind,)
-    return any(getattr(k, "_is_stateful", False) for k in kinds)
+    classes = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    classes = classes if isinstance(classes, tuple | list) else (classes,)
+    return any(getattr(model_class, "_is_stateful", False) for model_class in classes)
 
 
 def layer_kinds(config: Any, num_layers: int) -> tuple[str, ...]:

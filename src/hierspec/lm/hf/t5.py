@@ -21,20 +21,20 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
 
 from .attention import in_eval_mode
-from .cache import Storage, StorageCaches
-from .support import check_scores, check_supported, longest_context, one_error
+from .cache import Storage, StorageBackend
+from .support import check_scores, check_supported, longest_context, name_model_in_errors
 
 
-class Encoded:
+class EncodedSource:
     """An encoded source: its keys and values, [1, H, S, d_head], for each of the decoder's layers.
 
     It is never written to, so that all caches with that source share it.
     """
 
-    __slots__ = ("__weakref__", "heads")
+    __slots__ = ("__weakref__", "keys_and_values")
 
     def __init__(self) -> None:
-        self.heads: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.keys_and_values: list[tuple[torch.Tensor, torch.Tensor]] = []
 
 
 class SourceStorage(Storage):
@@ -45,15 +45,15 @@ class SourceStorage(Storage):
     def __init__(self, num_layers: int, capacity: int) -> None:
         super().__init__(num_layers, capacity)
         self.source: tuple[int, ...] = ()
-        self.encoded: Encoded | None = None
+        self.encoded: EncodedSource | None = None
 
-    def copy_to(self, other: Storage, length: int) -> None:
-        super().copy_to(other, length)
-        assert isinstance(other, SourceStorage)
-        other.source, other.encoded = self.source, self.encoded
+    def copy_to(self, destination: Storage, length: int) -> None:
+        super().copy_to(destination, length)
+        assert isinstance(destination, SourceStorage)
+        destination.source, destination.encoded = self.source, self.encoded
 
 
-class T5Backend(StorageCaches):
+class T5Backend(StorageBackend):
     """A transformers model of the T5 family as an
     :class:`~hierspec.lm.trunk.encoder_decoder.EncoderDecoderBackend`.
 
@@ -84,7 +84,7 @@ class T5Backend(StorageCaches):
         self.dtype = self.weight_dtype = self.embedding.weight.dtype
         self.fast_path = "transformers modules, sdpa attention"
         self.decoder_start = _start_token(model, self.name)
-        self.buckets = _Buckets(
+        self.distance_buckets = _DistanceBuckets(
             config.relative_attention_num_buckets,
             config.relative_attention_max_distance,
             self.device,
@@ -95,59 +95,57 @@ class T5Backend(StorageCaches):
     def new_cache(self, capacity: int) -> SourceStorage:
         return SourceStorage(self.num_layers, capacity)
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[Encoded]:
+    def encode(self, sources: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """Encode sources in one call, padded on the right to one length."""
-        longest, size = max(map(len, sources)), self.embedding.weight.shape[0]
-        ids = torch.zeros(len(sources), longest, dtype=torch.long)
-        mask = torch.zeros(len(sources), longest, dtype=torch.long)
+        sizes, vocab_size = [len(source) for source in sources], self.embedding.weight.shape[0]
+        ids = torch.zeros(len(sources), max(sizes), dtype=torch.long)
+        mask = torch.zeros_like(ids)
         for row, source in enumerate(sources):
             # As for the text: a draft model may have no row for the last ids.
-            ids[row, : len(source)] = torch.tensor([i if i < size else 0 for i in source])
+            ids[row, : len(source)] = torch.tensor([i if i < vocab_size else 0 for i in source])
             mask[row, : len(source)] = 1
         encoder = in_eval_mode(self.encoder) if self.encoder.training else self.encoder
         out = encoder(input_ids=ids.to(self.device), attention_mask=mask.to(self.device))
-        states = out.last_hidden_state
-        packed = torch.cat([states[row, : len(source)] for row, source in enumerate(sources)])
-        sizes = [len(source) for source in sources]
-        found = [Encoded() for _ in sources]
+        packed = torch.cat([h[:n] for h, n in zip(out.last_hidden_state, sizes, strict=True)])
+        encoded = [EncodedSource() for _ in sources]
         for block in self.blocks:
             attention = block.layer[1].EncDecAttention
-            keys = _heads(attention.k(packed), attention).split(sizes, dim=2)
-            values = _heads(attention.v(packed), attention).split(sizes, dim=2)
-            for own, k, v in zip(found, keys, values, strict=True):
-                own.heads.append((k.contiguous(), v.contiguous()))
-        return found
+            keys = _split_heads(attention.k(packed), attention).split(sizes, dim=2)
+            values = _split_heads(attention.v(packed), attention).split(sizes, dim=2)
+            for source, k, v in zip(encoded, keys, values, strict=True):
+                source.keys_and_values.append((k.contiguous(), v.contiguous()))
+        return encoded
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return self.embedding(ids)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         sizes = [span.n for span in spans]
-        shared: list[torch.Tensor] | None = None
+        biases: list[torch.Tensor] | None = None
         for i in range(lo, hi):
-            to_text, to_source, feed = self.blocks[i].layer
-            own, across = to_text.SelfAttention, to_source.EncDecAttention
+            self_layer, cross_layer, feed_forward = self.blocks[i].layer
+            attention, cross = self_layer.SelfAttention, cross_layer.EncDecAttention
             # umT5 has a bias in every block, the others use the first block's in all of them.
-            if own.has_relative_attention_bias or shared is None:
-                has_own = own.has_relative_attention_bias
-                biased = own if has_own else self.blocks[0].layer[0].SelfAttention
-                shared = [self._bias(biased, span) for span in spans]
-            x = to_text.layer_norm(h)
-            queries = _heads(own.q(x), own).split(sizes, dim=2)
-            keys = _heads(own.k(x), own).split(sizes, dim=2)
-            values = _heads(own.v(x), own).split(sizes, dim=2)
+            has_bias = attention.has_relative_attention_bias
+            if has_bias or biases is None:
+                biased = attention if has_bias else self.blocks[0].layer[0].SelfAttention
+                biases = [self._bias(biased, span) for span in spans]
+            x = self_layer.layer_norm(h)
+            queries = _split_heads(attention.q(x), attention).split(sizes, dim=2)
+            keys = _split_heads(attention.k(x), attention).split(sizes, dim=2)
+            values = _split_heads(attention.v(x), attention).split(sizes, dim=2)
             parts = [
                 _attend(q, *span.cache.write(i, span.start, k, v), bias)
-                for span, q, k, v, bias in zip(spans, queries, keys, values, shared, strict=True)
+                for span, q, k, v, bias in zip(spans, queries, keys, values, biases, strict=True)
             ]
-            h = _clamped(h + own.o(torch.cat(parts)))
-            queries = _heads(across.q(to_source.layer_norm(h)), across).split(sizes, dim=2)
+            h = _clamp(h + attention.o(torch.cat(parts)))
+            queries = _split_heads(cross.q(cross_layer.layer_norm(h)), cross).split(sizes, dim=2)
             parts = [
-                _attend(q, *span.cache.encoded.heads[i])
+                _attend(q, *span.cache.encoded.keys_and_values[i])
                 for span, q in zip(spans, queries, strict=True)
             ]
-            h = _clamped(h + across.o(torch.cat(parts)))
-            h = _clamped((in_eval_mode(feed) if feed.training else feed)(h))
+            h = _clamp(h + cross.o(torch.cat(parts)))
+            h = _clamp((in_eval_mode(feed_forward) if feed_forward.training else feed_forward)(h))
         return h
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
@@ -158,22 +156,23 @@ class T5Backend(StorageCaches):
         return self.lm_head.weight.detach()[ids], None
 
     def _bias(self, attention: Any, span: Span) -> torch.Tensor:
-        """Return what is added to the scores of a span's rows, [1, H, n, start + n]: −∞ for tokens
-        that they do not attend to."""
+        """Return the bias of a span's attention scores, [1, H, n, start + n]: −∞ for tokens that a
+        row does not attend to."""
         _, start, n, branches = span
         end = start + n
-        places = range(end) if branches is None else branches.positions(0, end)
-        at = torch.tensor(places, device=self.device)
-        distance = at[start:, None] - at
+        stored = range(end) if branches is None else branches.positions(0, end)
+        positions = torch.tensor(stored, device=self.device)
+        distance = positions[start:, None] - positions
         hidden = distance < 0
         if branches is not None:
             hidden = ~branches.attention_mask(start, n).to(self.device)
-        buckets = self.buckets.at_least(end)[distance.clamp(min=0)]
+        buckets = self.distance_buckets.up_to(end)[distance.clamp(min=0)]
         bias = attention.relative_attention_bias(buckets).permute(2, 0, 1)
         return bias.masked_fill(hidden, -math.inf)[None]
 
     def _check_against(self, model: Any) -> None:
-        """Refuse a model whose own forward gives other scores for a few tokens, after two sources.
+        """Set the head's scale, and refuse a model whose own forward gives other scores for a few
+        tokens, after two sources.
 
         Some of the family scale the input of the head and some do not, by rules that differ between
         classes: the scale that agrees with the model's own forward is used.
@@ -183,8 +182,8 @@ class T5Backend(StorageCaches):
         sources = [((torch.arange(n) * 5 + 2) % size).tolist() for n in (6, 3)]
         caches = [self.new_cache(8), self.new_cache(8)]
         steps = ([Span(caches[0], 0, 5)], [Span(caches[0], 5, 3), Span(caches[1], 0, 8)])
-        with one_error(self), torch.inference_mode():
-            theirs = [
+        with name_model_in_errors(self), torch.inference_mode():
+            logits = [
                 in_eval_mode(model)(
                     input_ids=torch.tensor([source], device=self.device),
                     decoder_input_ids=ids[None],
@@ -199,28 +198,28 @@ class T5Backend(StorageCaches):
                 packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
                 h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
                 rows.append(h.to(self.dtype))
-            h, wanted = torch.cat(rows), torch.cat(theirs).double()
+            h, theirs = torch.cat(rows), torch.cat(logits).double()
             differences = {}
             for scale in (1.0, self.hidden_size**-0.5):
                 self.scale = scale
-                differences[scale] = (self.head(h).double() - wanted).abs().max().item()
+                differences[scale] = (self.head(h).double() - theirs).abs().max().item()
             self.scale = min(differences, key=differences.__getitem__)
             ours = self.head(h).double()
-        check_scores(self, ours, wanted)
+        check_scores(self, ours, theirs)
 
 
-class _Buckets:
-    """The learned bias that belongs to a distance in the text: few in all, finer for near tokens.
+class _DistanceBuckets:
+    """The bucket of each distance in the text, which has one learned bias: finer for near tokens.
 
     Half of the buckets hold one distance each; the others grow in proportion to the distance, up to
     ``max_distance``, and the last one holds all beyond [Raffel et al. 2020, §2.1].
     """
 
     def __init__(self, num_buckets: int, max_distance: int, device: torch.device) -> None:
-        self.num, self.max_distance, self.device = num_buckets, max_distance, device
+        self.num_buckets, self.max_distance, self.device = num_buckets, max_distance, device
         self.table = self._table(1024)
 
-    def at_least(self, length: int) -> torch.Tensor:
+    def up_to(self, length: int) -> torch.Tensor:
         """Return the buckets of distances 0 … length - 1, and more."""
         if length > len(self.table):
             self.table = self._table(2 * length)
@@ -228,14 +227,14 @@ class _Buckets:
 
     def _table(self, count: int) -> torch.Tensor:
         distance = torch.arange(count)
-        exact = self.num // 2
+        exact = self.num_buckets // 2
         # In float32, as in transformers: a bucket must not begin one distance later.
         far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
-        far = (exact + (far * (self.num - exact)).long()).clamp(max=self.num - 1)
+        far = (exact + (far * (self.num_buckets - exact)).long()).clamp(max=self.num_buckets - 1)
         return torch.where(distance < exact, distance, far).to(self.device)
 
 
-def _heads(x: torch.Tensor, attention: Any) -> torch.Tensor:
+def _split_heads(x: torch.Tensor, attention: Any) -> torch.Tensor:
     """Split [N, H · d] into heads, [1, H, N, d]."""
     return x.unflatten(-1, (-1, attention.key_value_proj_dim)).transpose(0, 1)[None]
 
@@ -248,21 +247,21 @@ def _attend(
     return out[0].transpose(0, 1).flatten(1)
 
 
-def _clamped(h: torch.Tensor) -> torch.Tensor:
+def _clamp(h: torch.Tensor) -> torch.Tensor:
     """Keep sums finite in float16, as transformers' blocks do."""
     if h.dtype != torch.float16:
         return h
-    most = torch.finfo(h.dtype).max
-    return h.clamp(-most, most)
+    limit = torch.finfo(h.dtype).max
+    return h.clamp(-limit, limit)
 
 
 def _start_token(model: Any, name: str) -> int:
     """Return the token that a model's decoder begins with, as ``generate`` finds it."""
     for config in (getattr(model, "generation_config", None), model.config):
         for key in ("decoder_start_token_id", "bos_token_id"):
-            found = getattr(config, key, None)
-            if isinstance(found, int):
-                return found
+            token = getattr(config, key, None)
+            if isinstance(token, int):
+                return token
     raise HierspecError(
         f"{name} names no token that its decoder begins with: set decoder_start_token_id in its "
         "generation configuration"

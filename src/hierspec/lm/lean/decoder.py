@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Linear, Part, Span
+from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.weights import WeightSource
 from hierspec.utils.threads import OneThread, is_small
 
@@ -111,11 +111,11 @@ class LeanBackend:
         new[:, :, :, : cache.shape[3]] = cache
         return new
 
-    def copy(self, source: torch.Tensor, to: torch.Tensor, length: int) -> None:
-        to[:, :, :, :length] = source[:, :, :, :length]
+    def copy(self, source: torch.Tensor, destination: torch.Tensor, length: int) -> None:
+        destination[:, :, :, :length] = source[:, :, :, :length]
 
-    def move(self, cache: torch.Tensor, places: Sequence[int], start: int) -> None:
-        cache[:, :, :, start : start + len(places)] = cache[:, :, :, list(places)]
+    def move(self, cache: torch.Tensor, indices: Sequence[int], start: int) -> None:
+        cache[:, :, :, start : start + len(indices)] = cache[:, :, :, list(indices)]
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return F.embedding(ids, self._embedding).to(self.dtype)
@@ -159,9 +159,9 @@ class LeanBackend:
         return None if library is None else KernelAttention(library, self.stack, self.shape)
 
     def run_parts(
-        self, h: torch.Tensor, parts: Sequence[Part], spans: Sequence[Span]
+        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
     ) -> torch.Tensor:
-        """See :meth:`hierspec.lm.backend.Divisible.run_parts`."""
+        """See :meth:`hierspec.lm.backend.DivisibleBackend.run_parts`."""
         rotations, num = self._rotations_at(spans), len(h)
         arguments = self._attention_arguments(spans)
         h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
@@ -177,7 +177,7 @@ class LeanBackend:
         return h[:num]
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
-        """See :class:`hierspec.lm.backend.Retrieving`."""
+        """See :class:`hierspec.lm.backend.RetrievalBackend`."""
         module: Any = self._run.layers[layer]
         x = module.rotate(module.qkv(module.norm(h)), self._rotations_at(spans))
         return x[0, : self.shape.num_heads]
@@ -185,12 +185,12 @@ class LeanBackend:
     def keys_and_values(
         self, cache: torch.Tensor, layer: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`hierspec.lm.backend.Retrieving`."""
+        """See :class:`hierspec.lm.backend.RetrievalBackend`."""
         keys, values = cache[layer, 0, :, :length].split(self.shape.num_kv_heads)
         return keys, values
 
     def capacity(self, cache: torch.Tensor) -> int:
-        """See :class:`hierspec.lm.backend.Retrieving`."""
+        """See :class:`hierspec.lm.backend.RetrievalBackend`."""
         return cache.shape[3]
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:

@@ -27,12 +27,12 @@ from hierspec.lm.backend import Linear, Span
 from hierspec.lm.weights import WeightSource
 
 from .decoder import LeanBackend
-from .own_weights import OwnWeights
+from .kernel_weights import KernelWeights
 
 TILE = 8
 
 
-class DeterministicLean(LeanBackend):
+class DeterministicLeanBackend(LeanBackend):
     """A :class:`LeanBackend` on a CPU, in tiles.
 
     Args:
@@ -54,7 +54,7 @@ class DeterministicLean(LeanBackend):
         super().__init__(source, dtype, device)
         self.tile = tile
         self._padding_cache = self.new_cache(1)  # one position, written by the padding of tiles
-        self._kernels = OwnWeights.build(self)
+        self._kernels = KernelWeights.build(self)
         if self._kernels is None and tile > 1 and not self._rows_are_alike():
             self.tile = 1
         self.trees = self._kernels is not None
@@ -79,12 +79,8 @@ class DeterministicLean(LeanBackend):
             return super().head(h, unembed)
         if self._kernels is not None and unembed is None:
             return self.over_vocabulary(self._kernels.head(h, torch.get_num_threads()))
-        return torch.cat(
-            [
-                super(DeterministicLean, self).head(self._pad_tile(part), unembed)[: len(part)]
-                for part in h.split(self.tile)
-            ]
-        )
+        head, parts = super().head, h.split(self.tile)
+        return torch.cat([head(self._pad_tile(part), unembed)[: len(part)] for part in parts])
 
     def _rows(self, num: int) -> int:
         return num

@@ -35,7 +35,7 @@ from . import kernels, panels
 from .decoder import LeanBackend
 from .kernel_layers import KernelLayers
 from .layers import Layer, Matrix, Norm, Stack, compile_stack
-from .shape import why_unsupported
+from .shape import unsupported_reason
 
 _WEIGHT_RANGE = 127
 _engine = threading.Lock()  # torch packs for the quantized engine that is set globally
@@ -112,7 +112,7 @@ def fbgemm_works() -> bool:
 
 def can_quantize(config: Any) -> bool:
     """Return whether a model with this configuration can have such a copy on this processor."""
-    return why_unsupported(config) is None and quantization_works()
+    return unsupported_reason(config) is None and quantization_works()
 
 
 def quantize(backend: Any, bits: int = 8) -> LeanBackend:

@@ -46,8 +46,10 @@ class LlamaShape:
         Raises:
             HierspecError: the lean forward cannot run it; says why.
         """
-        if why := why_unsupported(config):
-            raise HierspecError(f"the lean backend cannot run this model: {why}; use backend='hf'")
+        if reason := unsupported_reason(config):
+            raise HierspecError(
+                f"the lean backend cannot run this model: {reason}; use backend='hf'"
+            )
         heads, layers = config.num_attention_heads, config.num_hidden_layers
         window = getattr(config, "sliding_window", None)
         return cls(
@@ -68,7 +70,7 @@ class LlamaShape:
         )
 
 
-def why_unsupported(config: Any) -> str | None:
+def unsupported_reason(config: Any) -> str | None:
     """Return why the lean forward cannot run a model with this config; None if it can."""
     family = getattr(config, "model_type", None)
     if family not in FAMILIES:
@@ -82,12 +84,9 @@ def why_unsupported(config: Any) -> str | None:
         return f"its rope type is {rope.get('rope_type')}, not one of {', '.join(_ROPE_TYPES)}"
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         return "it rotates only part of each head"
-    odd = set(layer_kinds(config, config.num_hidden_layers)) - {
-        "full_attention",
-        "sliding_attention",
-    }
-    if odd:
-        return f"it has layers of type {', '.join(sorted(odd))}"
+    kinds = set(layer_kinds(config, config.num_hidden_layers))
+    if unknown := sorted(kinds - {"full_attention", "sliding_attention"}):
+        return f"it has layers of type {', '.join(unknown)}"
     return None
 
 

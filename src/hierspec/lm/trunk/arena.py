@@ -1,8 +1,8 @@
 """The caches and hidden states of all sequences of a trunk, as rows of a few large tensors.
 
-Recorded calls need fixed addresses: so a sequence gets a row, which is free again when its state is
+Recorded calls need fixed addresses, so a sequence gets a row, which is free again when its state is
 no longer referred to. Rows and columns double when they run out; then everything moves, and
-``moved`` is called, for recorded calls are void.
+``on_move`` is called, because recorded calls are invalid.
 """
 
 from __future__ import annotations
@@ -25,71 +25,71 @@ class Arena:
     Attributes:
         capacity: tokens that a row has room for. Position ``capacity`` itself is scratch.
         cache: [layers, rows, 2 H_kv, capacity + 1, D].
-        edges: per segment, [rows, capacity + 1, d].
+        outputs: per segment, [rows, capacity + 1, d].
     """
 
     def __init__(
-        self, forward: FixedShapeForward, segments: int, moved: Callable[[], None]
+        self, forward: FixedShapeForward, num_segments: int, on_move: Callable[[], None]
     ) -> None:
-        self.forward, self.moved = forward, moved
+        self.forward, self.on_move = forward, on_move
         self.capacity = 0
         self.cache = torch.empty(0)
-        self.edges: list[torch.Tensor] = []
-        self._segments = segments
-        self._rows = 0
+        self.outputs: list[torch.Tensor] = []
+        self._num_segments = num_segments
+        self._num_rows = 0
         self._free: list[int] = []
         self._states: weakref.WeakSet[SlotState] = weakref.WeakSet()
 
     def new_state(self, end: int) -> SlotState:
         """Return the state of an empty row with room for ``end`` tokens."""
         if not self._free:
-            self._move(max(1, 2 * self._rows), max(end, self.capacity))
+            self._move(max(1, 2 * self._num_rows), max(end, self.capacity))
         elif end > self.capacity:
             self.grow(end)
         row = min(self._free)
         # Stale numbers get weight 0, but a NaN would show: 0 · NaN is NaN.
         with torch.inference_mode():
             self.cache[:, row].zero_()
-            for edge in self.edges:
-                edge[row].zero_()
+            for output in self.outputs:
+                output[row].zero_()
         self._free.remove(row)
-        state = SlotState(None, 0, [0] * self._segments, [], row)
-        self._show(state)
+        state = SlotState(None, 0, [0] * self._num_segments, [], row)
+        self._set_views(state)
         self._states.add(state)
         weakref.finalize(state, self._free.append, row).atexit = False
         return state
 
     def grow(self, end: int) -> None:
         """Make room for ``end`` tokens in every row."""
-        self._move(self._rows, end)
+        self._move(self._num_rows, end)
 
     def _move(self, rows: int, end: int) -> None:
         backend = self.forward.backend
         capacity = max(_FIRST_COLUMNS, 1 << (end - 1).bit_length(), self.capacity)
         capacity = min(capacity, max(backend.max_length, end, self.capacity))
-        self.moved()
+        self.on_move()
         with torch.inference_mode():
             cache = self.forward.new_arena(rows, capacity + 1)
             shape = (rows, capacity + 1, backend.hidden_size)
-            edges = [
+            outputs = [
                 torch.zeros(shape, dtype=backend.dtype, device=backend.device)
-                for _ in range(self._segments)
+                for _ in range(self._num_segments)
             ]
-            if self._rows:
-                held = slice(self.capacity)
-                cache[:, : self._rows, :, held] = self.cache[:, :, :, held]
-                for new, old in zip(edges, self.edges, strict=True):
-                    new[: self._rows, held] = old[:, held]
-        # All or nothing: where memory ran out above, the old tensors stay in use.
-        self.cache, self.edges = cache, edges
-        self._free.extend(range(self._rows, rows))
-        self._rows, self.capacity = rows, capacity
+            if self._num_rows:
+                columns = slice(self.capacity)
+                cache[:, : self._num_rows, :, columns] = self.cache[:, :, :, columns]
+                for new, old in zip(outputs, self.outputs, strict=True):
+                    new[: self._num_rows, columns] = old[:, columns]
+        # Only now: where memory ran out above, the old tensors stay in use.
+        self.cache, self.outputs = cache, outputs
+        self._free.extend(range(self._num_rows, rows))
+        self._num_rows, self.capacity = rows, capacity
         for state in self._states:
-            self._show(state)
+            self._set_views(state)
 
-    def _show(self, state: SlotState) -> None:
+    def _set_views(self, state: SlotState) -> None:
         """Make the state's row, without the scratch column, its cache on the normal path."""
-        row, held = state.row, slice(self.capacity)
-        state.cache = self.cache[:, row : row + 1, :, held]
-        state.edges = [edge[row, held] for edge in self.edges]
+        row, columns = state.row, slice(self.capacity)
+        state.cache = self.cache[:, row : row + 1, :, columns]
+        state.outputs = [output[row, columns] for output in self.outputs]
         state.capacity = self.capacity

@@ -6,7 +6,7 @@ scratch column. A call is one replay, however many segments it runs, and so is a
 each token is picked on the device and fed to the next step there, so that the host waits once, for
 all of them. Long prompts use the normal path, through views of the same memory.
 
-Recording takes some milliseconds, once a shape: a generation has few.
+Recording takes some milliseconds for each shape; a generation has few shapes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hierspec.core.distributions import (
     Uniforms,
 )
 from hierspec.lm.backend import Backend
-from hierspec.lm.base import Drafted, Query, Slot
+from hierspec.lm.base import DeviceDrafts, Query, Slot
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
 from hierspec.sampling.sampler import NoDistributionError, Sampler
@@ -32,11 +32,11 @@ from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
 from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
-from .slots import SlotState, Work
+from .slots import PreparedQuery, SlotState
 from .trunk import ExitModel, ScoreHead, Trunk
 
-_MOST_TOKENS = 32  # of a sequence in one call of fixed shape; more are a prompt
-_FEWEST_COLUMNS = 256
+_MAX_TOKENS = 32  # of a sequence in one call of fixed shape; longer ones are prompts
+_MIN_COLUMNS = 256
 
 
 class _Shape(NamedTuple):
@@ -44,25 +44,25 @@ class _Shape(NamedTuple):
 
     Attributes:
         rows: B sequences, those of rows 0 … B − 1 of the arena.
-        fed: tokens per sequence that each segment takes, lowest first; 0: it has seen them all.
-        asked: rows of scores per sequence.
-        seen: columns attended to.
+        num_tokens: per sequence, through each segment, lowest first; 0: it has seen them all.
+        num_scores: rows of scores per sequence.
+        num_columns: attended to.
     """
 
     rows: int
-    fed: tuple[int, ...]
-    asked: int
-    seen: int
+    num_tokens: tuple[int, ...]
+    num_scores: int
+    num_columns: int
 
 
 class _Call(NamedTuple):
-    """Static tensors of a recorded call; the integer ones are views of ``sent`` [B, …] int64."""
+    """Static tensors of a recorded call; the integer ones are views of ``inputs`` [B, …] int64."""
 
-    sent: Tensor
-    ids: Tensor  # [B, fed[0]]
-    at: list[Tensor]  # per segment, [B, fed[s]]: positions
-    asked: Tensor  # [B, asked]: positions
-    scores: Tensor  # [B, asked, V]
+    inputs: Tensor
+    ids: Tensor  # [B, num_tokens[0]]
+    positions: list[Tensor]  # per segment, [B, num_tokens[s]]
+    score_positions: Tensor  # [B, num_scores]
+    scores: Tensor  # [B, num_scores, V]
 
 
 class _Loop(NamedTuple):
@@ -70,7 +70,7 @@ class _Loop(NamedTuple):
 
     call: _Call
     uniforms: Tensor  # [B, n] float64
-    found: Tensor  # [3, B, n] float64: tokens, whether each could be picked, a window's signals
+    results: Tensor  # [3, B, n] float64: tokens, whether each could be picked, a window's signals
     probs: Tensor | None  # [n, B, V]
 
 
@@ -96,7 +96,7 @@ class CudaGraphTrunk(Trunk):
 
     def make_room(self, slot: Slot, end: int) -> SlotState:
         if slot.state is None:
-            slot.held, slot.agreed = [], 0
+            slot.tokens, slot.num_committed = [], 0
             slot.state = self.arena.new_state(end)
         elif end > self.arena.capacity:
             self.arena.grow(end)
@@ -109,21 +109,22 @@ class CudaGraphTrunk(Trunk):
         if any(query.tree is not None for query in queries):
             return super().score(queries, index, head)  # trees differ from call to call
         with torch.inference_mode():
-            work = [self.prepare(query) for query in queries]
-            shape = self._shape(work, index)
-        if max(*shape.fed, shape.asked) > _MOST_TOKENS:
+            prepared = [self.prepare(query) for query in queries]
+            shape = self._shape(prepared, index)
+        if max(*shape.num_tokens, shape.num_scores) > _MAX_TOKENS:
             return super().score(queries, index, head)
         with torch.inference_mode():
             key = ("score", index, head, shape)
-            found = self.graphs.get(key, lambda: self._new_call(shape, index, head))
-            call = found.tensors
-            upload(call.sent, self._inputs(work, shape))
-            found.run()
-            self._record_work(work, index, shape)
-            self.counters.head_rows += shape.rows * shape.asked
+            graph = self.graphs.get(key, lambda: self._new_call(shape, index, head))
+            call: _Call = graph.tensors
+            upload(call.inputs, self._inputs(prepared, shape))
+            graph.run()
+            self._update_lengths(prepared, index, shape)
+            self.counters.head_rows += shape.rows * shape.num_scores
         # A copy, for the next call writes there; outside inference mode, so that callers may edit.
         with torch.no_grad():
-            return torch.cat([call.scores[w.state.row, : w.end - w.first] for w in work])
+            parts = [call.scores[item.state.row, : item.end - item.first] for item in prepared]
+            return torch.cat(parts)
 
     def draft(
         self,
@@ -134,33 +135,36 @@ class CudaGraphTrunk(Trunk):
         uniforms: Sequence[Uniforms],
         index: int,
         head: ScoreHead | None = None,
-    ) -> Drafted:
+    ) -> DeviceDrafts:
         """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``steps`` tokens each, then cut."""
         longest = max(len(query.context) for query in queries) + steps - 1
         for query in queries:
             self.rewind(query.slot, len(query.context))
             self.make_room(query.slot, longest)
         with torch.inference_mode():
-            work = [self.prepare(query) for query in queries]
-            if max(self._shape(work, index).fed) > _MOST_TOKENS:
+            prepared = [self.prepare(query) for query in queries]
+            if max(self._shape(prepared, index).num_tokens) > _MAX_TOKENS:
                 super().score(queries, index, head)  # a prompt, in passes of its own
-            shape = self._shape(work, index, steps - 1)
+            shape = self._shape(prepared, index, steps - 1)
             key = ("draft", index, head, shape, steps, sampler)
-            call = self.graphs.get(key, lambda: self._new_loop(shape, index, head, steps, sampler))
-            loop: _Loop = call.tensors
-            upload(loop.call.sent, self._inputs(work, shape))
+            graph = self.graphs.get(key, lambda: self._new_loop(shape, index, head, steps, sampler))
+            loop: _Loop = graph.tensors
+            upload(loop.call.inputs, self._inputs(prepared, shape))
+            rows = [item.state.row for item in prepared]
             if not sampler.greedy:
-                upload(loop.uniforms, self._by_row(work, uniforms, shape.rows, steps))
-            call.run()
-            tokens, ok, signals = loop.found.tolist()  # the one wait
-        rows = [w.state.row for w in work]
+                padded = [[0.0] * steps for _ in range(shape.rows)]
+                for row, values in zip(rows, uniforms, strict=True):
+                    padded[row][: len(values)] = values
+                upload(loop.uniforms, padded)
+            graph.run()
+            tokens, ok, signals = loop.results.tolist()  # the one wait
         if not all(all(ok[row][:n]) for row, n in zip(rows, counts, strict=True)):
             raise NoDistributionError
-        self._record_work(work, index, shape)
+        self._update_lengths(prepared, index, shape)
         self.counters.head_rows += shape.rows * steps
         drafts = [[*map(int, tokens[row][:n])] for row, n in zip(rows, counts, strict=True)]
         for query, draft in zip(queries, drafts, strict=True):
-            query.slot.held += draft[:-1]
+            query.slot.tokens += draft[:-1]
             state = query.slot.state
             for segment in range(index + 1):
                 state.lengths[segment] += len(draft) - 1
@@ -175,123 +179,117 @@ class CudaGraphTrunk(Trunk):
                 else:  # a copy, because the next draft writes there
                     distributions.append(DenseDistributions(loop.probs[: len(draft), row].clone()))
         values = [signals[row][:n] for row, n in zip(rows, counts, strict=True)]
-        return Drafted(drafts, distributions, steps, values if sampler.signal else None)
+        return DeviceDrafts(drafts, distributions, steps, values if sampler.signal else None)
 
-    # --- what goes to the device
+    # --- inputs of a call
 
-    def _shape(self, work: Sequence[Work], index: int, further: int = 0) -> _Shape:
-        """Return the bucket of a call that is followed by ``further`` steps of one token each."""
-        fed = [max(w.end - w.state.lengths[s] for w in work) for s in range(index + 1)]
-        end = max(w.end for w in work) + further
+    def _shape(self, prepared: Sequence[PreparedQuery], index: int, steps: int = 0) -> _Shape:
+        """Return the bucket of a call that is followed by ``steps`` steps of one token each."""
+        segments = range(index + 1)
+        missing = [max(item.end - item.state.lengths[s] for item in prepared) for s in segments]
+        end = max(item.end for item in prepared) + steps
         return _Shape(
-            rows=_bucket(max(w.state.row for w in work) + 1),
-            fed=tuple(_bucket(n) if n > 0 else 0 for n in fed),
-            asked=_bucket(max(w.end - w.first for w in work)),
-            seen=min(self.arena.capacity, max(_FEWEST_COLUMNS, _bucket(end))),
+            rows=_bucket(max(item.state.row for item in prepared) + 1),
+            num_tokens=tuple(_bucket(n) if n > 0 else 0 for n in missing),
+            num_scores=_bucket(max(item.end - item.first for item in prepared)),
+            num_columns=min(self.arena.capacity, max(_MIN_COLUMNS, _bucket(end))),
         )
 
-    def _inputs(self, work: Sequence[Work], shape: _Shape) -> list[list[int]]:
-        """Return [B, …]: token ids, each segment's positions and the positions asked, padded."""
-        nowhere = self.arena.capacity
-        ids, sizes = shape.fed[0], (*shape.fed, shape.asked)
-        width = ids + sum(sizes)
-        rows = [[0] * ids + [nowhere] * (width - ids) for _ in range(shape.rows)]
-        for w in work:
-            row, column = rows[w.state.row], ids
-            new = self.embeddable(w.held[w.state.lengths[0] : w.end])
+    def _inputs(self, prepared: Sequence[PreparedQuery], shape: _Shape) -> list[list[int]]:
+        """Return [B, …]: token ids, each segment's positions and those of the scores, padded."""
+        width, sizes = shape.num_tokens[0], (*shape.num_tokens, shape.num_scores)
+        padding = [0] * width + [self.arena.capacity] * sum(sizes)
+        rows = [list(padding) for _ in range(shape.rows)]
+        for item in prepared:
+            row, column, lengths = rows[item.state.row], width, item.state.lengths
+            new = self.replace_unknown(item.tokens[lengths[0] : item.end])
             row[: len(new)] = new
-            for start, n in zip((*w.state.lengths[: len(shape.fed)], w.first), sizes, strict=True):
-                places = range(start, w.end)  # empty where a segment is ahead
-                row[column : column + len(places)] = places
+            starts = (*lengths[: len(shape.num_tokens)], item.first)
+            for start, n in zip(starts, sizes, strict=True):
+                positions = range(start, item.end)  # empty where a segment is ahead
+                row[column : column + len(positions)] = positions
                 column += n
         return rows
 
-    @staticmethod
-    def _by_row(
-        work: Sequence[Work], values: Sequence[Uniforms], rows: int, width: int
-    ) -> list[list[float]]:
-        out = [[0.0] * width for _ in range(rows)]
-        for w, own in zip(work, values, strict=True):
-            out[w.state.row][: len(own)] = own
-        return out
-
-    def _record_work(self, work: Sequence[Work], index: int, shape: _Shape) -> None:
+    def _update_lengths(self, prepared: Sequence[PreparedQuery], index: int, shape: _Shape) -> None:
         """Update lengths and counters by what a call has computed; only once it has run."""
         for segment in range(index + 1):
-            if shape.fed[segment]:
+            if shape.num_tokens[segment]:
                 self.counters.calls[segment] += 1
-            for w in work:
-                self.counters.tokens[segment] += max(0, w.end - w.state.lengths[segment])
-                w.state.lengths[segment] = max(w.end, w.state.lengths[segment])
+            for item in prepared:
+                length = item.state.lengths[segment]
+                self.counters.tokens[segment] += max(0, item.end - length)
+                item.state.lengths[segment] = max(item.end, length)
 
-    # --- what is recorded: nothing here may wait for the device
+    # --- recorded calls: nothing here may wait for the device
 
     def _new_call(self, shape: _Shape, index: int, head: ScoreHead | None) -> tuple[_Call, Body]:
-        device, ids = self.backend.device, shape.fed[0]
-        width = ids + sum(shape.fed) + shape.asked
-        sent = torch.zeros(shape.rows, width, dtype=torch.long, device=device)
-        sent[:, ids:] = self.arena.capacity
-        parts = sent.split([ids, *shape.fed, shape.asked], 1)
-        size = (shape.rows, shape.asked, self.backend.vocab_size)
+        device, sizes = self.backend.device, (*shape.num_tokens, shape.num_scores)
+        width = shape.num_tokens[0]
+        inputs = torch.zeros(shape.rows, width + sum(sizes), dtype=torch.long, device=device)
+        inputs[:, width:] = self.arena.capacity
+        ids, *positions, score_positions = inputs.split([width, *sizes], 1)
+        size = (shape.rows, shape.num_scores, self.backend.vocab_size)
         scores = torch.zeros(size, dtype=self.backend.dtype, device=device)
-        call = _Call(sent, parts[0], list(parts[1:-1]), parts[-1], scores)
+        call = _Call(inputs, ids, positions, score_positions, scores)
 
         def body() -> None:
             for segment in range(index + 1):
-                if shape.fed[segment]:
-                    self._run_on_device(segment, call.ids, call.at[segment], shape)
-            scores.copy_(self._scores(call.asked, index, head))
+                if shape.num_tokens[segment]:
+                    self._run_on_device(segment, ids, positions[segment], shape)
+            scores.copy_(self._scores(score_positions, index, head))
 
         return call, body
 
     def _new_loop(
         self, shape: _Shape, index: int, head: ScoreHead | None, steps: int, sampler: Sampler
     ) -> tuple[_Loop, Body]:
-        call, first = self._new_call(shape, index, head)
+        call, run_call = self._new_call(shape, index, head)
         device, size = self.backend.device, (shape.rows, steps)
         uniforms = torch.zeros(size, dtype=torch.float64, device=device)
-        found = torch.zeros(3, *size, dtype=torch.float64, device=device)
+        results = torch.zeros(3, *size, dtype=torch.float64, device=device)
         width = min(sampler.vocab_size, self.backend.vocab_size)
         probs = None
         if not sampler.greedy:
             probs = torch.zeros(steps, shape.rows, width, dtype=self.backend.dtype, device=device)
-        nowhere = self.arena.capacity
+        scratch = self.arena.capacity
 
         def body() -> None:
-            first()
-            scores, last = call.scores[:, 0], call.asked
+            run_call()
+            scores, last = call.scores[:, 0], call.score_positions
             for step in range(steps):
                 picked = sampler.pick_on_device(scores, uniforms[:, step])
-                found[0, :, step], found[1, :, step] = picked.tokens, picked.ok
+                results[0, :, step], results[1, :, step] = picked.tokens, picked.ok
                 if picked.signals is not None:
-                    found[2, :, step] = picked.signals
+                    results[2, :, step] = picked.signals
                 if probs is not None:
                     assert picked.probs is not None
                     probs[step] = picked.probs
                 if step + 1 < steps:
-                    at = torch.where(last < nowhere, last + 1 + step, nowhere)
+                    positions = torch.where(last < scratch, last + 1 + step, scratch)
                     for segment in range(index + 1):
-                        self._run_on_device(segment, picked.tokens.unsqueeze(1), at, shape)
-                    scores = self._scores(at, index, head)[:, 0]
+                        self._run_on_device(segment, picked.tokens.unsqueeze(1), positions, shape)
+                    scores = self._scores(positions, index, head)[:, 0]
 
-        return _Loop(call, uniforms, found, probs), body
+        return _Loop(call, uniforms, results, probs), body
 
-    def _run_on_device(self, segment: int, ids: Tensor, at: Tensor, shape: _Shape) -> None:
-        """Run tokens at positions ``at`` [B, n] through one segment, and write to its edge."""
-        rows = torch.arange(shape.rows, device=at.device).unsqueeze(1)
+    def _run_on_device(self, segment: int, ids: Tensor, positions: Tensor, shape: _Shape) -> None:
+        """Run the tokens at ``positions`` [B, n] through one segment, and store its outputs."""
+        rows = torch.arange(shape.rows, device=positions.device).unsqueeze(1)
         if segment == 0:
             h = self.forward.embed(ids)
         else:
-            h = self.arena.edges[segment - 1][rows, at].flatten(0, 1)
-        bounds = self.bounds[segment]
-        h = self.forward.layers(h, *bounds, self.arena.cache, at, shape.seen)
-        self.arena.edges[segment].index_put_((rows, at), h.unflatten(0, at.shape))
+            h = self.arena.outputs[segment - 1][rows, positions].flatten(0, 1)
+        bounds, columns = self.bounds[segment], shape.num_columns
+        h = self.forward.layers(h, *bounds, self.arena.cache, positions, columns)
+        outputs = h.unflatten(0, positions.shape)
+        self.arena.outputs[segment].index_put_((rows, positions), outputs)
 
-    def _scores(self, at: Tensor, index: int, head: ScoreHead | None) -> Tensor:
-        """Return an exit's scores [B, n, V] at positions ``at`` [B, n]."""
-        rows = torch.arange(at.shape[0], device=at.device).unsqueeze(1)
-        h = self.arena.edges[index][rows, at].flatten(0, 1)
-        return (head or self.backend.head)(h).unflatten(0, at.shape)
+    def _scores(self, positions: Tensor, index: int, head: ScoreHead | None) -> Tensor:
+        """Return an exit's scores [B, n, V] at ``positions`` [B, n]."""
+        rows = torch.arange(len(positions), device=positions.device).unsqueeze(1)
+        h = self.arena.outputs[index][rows, positions].flatten(0, 1)
+        return (head or self.backend.head)(h).unflatten(0, positions.shape)
 
 
 def _bucket(n: int) -> int:
@@ -311,13 +309,13 @@ class CudaGraphExitModel(ExitModel):
         steps: int,
         sampler: Sampler,
         uniforms: Sequence[Uniforms],
-    ) -> Drafted:
+    ) -> DeviceDrafts:
         """See :meth:`hierspec.lm.base.DeviceModel.draft`."""
         return self.trunk.draft(queries, counts, steps, sampler, uniforms, self.index, self.head)
 
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:
-    """Return the trunk for a backend: of fixed shapes on CUDA, for the models lean can run."""
+    """Return the trunk for a backend: on CUDA, one of fixed shapes for the lean backend."""
     if isinstance(backend, EncoderDecoderBackend):
         return EncoderDecoderTrunk(backend, exits)
     if graphs and isinstance(backend, LeanBackend) and backend.device.type == "cuda":

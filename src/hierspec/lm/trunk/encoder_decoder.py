@@ -3,8 +3,8 @@
 A decoder's layers attend to two things: the text so far, whose keys and values are cached, rewound
 and cut at exits as in any :class:`~hierspec.lm.trunk.trunk.Trunk`, and the encoded source, which no
 token of the text changes. So a sequence's cache also holds its source, encoded when its first rows
-are asked for, all new sequences of a call together. A slot that is asked about another source
-forgets its text first, whose keys and values depend on the source.
+are asked for, for all new sequences of a call together. A slot whose source changes forgets its
+text first, whose keys and values depend on the source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import Query, Slot
 
-from .slots import SlotState, Work
+from .slots import PreparedQuery, SlotState
 from .trunk import ExitModel, ScoreHead, Trunk
 
 
@@ -59,12 +59,12 @@ class EncoderDecoderTrunk(Trunk):
     ) -> None:
         super().__init__(backend, exits, chunk=chunk)
         self.encoder_calls = 0
-        self._read: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
+        self._encoded: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
 
     def exit_model(self, index: int, head: ScoreHead | None) -> EncoderDecoderModel:
         return EncoderDecoderModel(self, index, head)
 
-    def prepare(self, query: Query) -> Work:
+    def prepare(self, query: Query) -> PreparedQuery:
         self._set_source(query.slot, query.context)
         return super().prepare(query)
 
@@ -84,17 +84,17 @@ class EncoderDecoderTrunk(Trunk):
             self.rewind(slot, 0)
             cache.encoded, cache.source = None, context.source
 
-    def _run_segments(self, work: list[Work], index: int) -> None:
-        new: list[SourceCache] = [w.state.cache for w in work if w.state.cache.encoded is None]
-        if new:
+    def _run_segments(self, prepared: list[PreparedQuery], index: int) -> None:
+        caches: list[SourceCache] = [item.state.cache for item in prepared]
+        if new := [cache for cache in caches if cache.encoded is None]:
             sources = list(dict.fromkeys(cache.source for cache in new))
-            found = {source: self._read.get(source) for source in sources}
-            if missing := [source for source in sources if found[source] is None]:
-                found.update(zip(missing, self.backend.encode(missing), strict=True))
+            encoded = {source: self._encoded.get(source) for source in sources}
+            if missing := [source for source in sources if encoded[source] is None]:
+                encoded.update(zip(missing, self.backend.encode(missing), strict=True))
                 self.encoder_calls += 1
             for cache in new:
-                cache.encoded = self._read[cache.source] = found[cache.source]
-        super()._run_segments(work, index)
+                cache.encoded = self._encoded[cache.source] = encoded[cache.source]
+        super()._run_segments(prepared, index)
 
 
 class EncoderDecoderModel(ExitModel):

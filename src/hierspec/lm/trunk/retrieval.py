@@ -1,15 +1,15 @@
-"""The target on a part of its own cache, for long texts. [TriForce, Sun et al. 2024]
+"""The target on a part of its own cache, for long texts [TriForce, Sun et al. 2024].
 
 Where a text is long, a token's forward spends more time reading keys and values than weights; yet
 few of them matter to the next tokens. So the target itself drafts, or checks smaller drafters,
-attending to ``budget`` tokens of the text: of every layer and key head, those chunks whose mean key
+attending to ``budget`` tokens of the text: in every layer and key head, the chunks whose mean key
 has the largest product with the query of the text's last token, the text's first chunk, and its
-end. They are copied together once and used until the text has grown by ``refresh`` tokens, since
-neighbouring tokens attend to the same places. Tokens added meanwhile are stored behind the copy, by
-the draft's own forwards.
+end. They are copied side by side once and used until the text has grown by ``refresh`` tokens,
+since neighbouring tokens attend to the same tokens. Tokens added meanwhile are stored behind the
+copy, by the draft's own forwards.
 
 Keys are rotated by their position in the text before they are stored, so a copy needs no order:
-only new tokens need their position. A text no longer than the budget is attended to whole.
+only new tokens need their position. Of a text no longer than the budget, all is attended to.
 """
 
 from __future__ import annotations
@@ -22,70 +22,70 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Backend, Retrieving, Span
+from hierspec.lm.backend import Backend, RetrievalBackend, Span
 from hierspec.lm.base import Query, Slot, check_query
 from hierspec.lm.trees import Branches
 
-from .trunk import SharesSlots, Trunk
+from .trunk import SlotSharingModel, Trunk
 
 
 @dataclass(slots=True, eq=False)
-class _Moved(Branches):
-    """A text without some of its tokens: the one stored at ``base`` has position ``position``."""
+class _Shifted(Branches):
+    """A text with some tokens left out: the token stored at ``base`` has position ``position``."""
 
     position: int = 0
 
     def positions(self, start: int, n: int) -> list[int]:
         return [self.position + i - self.base for i in range(start, start + n)]
 
-    def path_to(self, place: int) -> tuple[int, list[int]]:
-        return place + 1, []
+    def path_to(self, index: int) -> tuple[int, list[int]]:
+        return index + 1, []
 
 
 @dataclass(slots=True, eq=False)
 class _RetrievalState:
-    """The chosen part of a sequence's cache, and what was added: a guest of its slot in the trunk.
+    """The chosen part of a sequence's cache and the tokens added since, attached to its slot.
 
     Attributes:
         text: the tokens of the sequence.
         base: how many leading tokens were chosen from; 0: nothing is copied yet.
-        chosen: how many were chosen, stored first; tokens from ``base`` on are stored behind them.
-        length: how many leading tokens of the text are covered by what is stored.
+        num_chosen: how many were chosen; they are stored first, tokens from ``base`` on after them.
+        length: how many leading tokens of the text are covered by the cache.
     """
 
     cache: Any
     text: Slot = field(default_factory=Slot)
     base: int = 0
-    chosen: int = 0
+    num_chosen: int = 0
     length: int = 0
 
     def rewind(self, length: int) -> None:
-        """See :class:`hierspec.lm.base.Guest`."""
-        del self.text.held[length:]
-        self.text.agreed = min(self.text.agreed, length)
+        """See :class:`hierspec.lm.base.AttachedState`."""
+        del self.text.tokens[length:]
+        self.text.num_committed = min(self.text.num_committed, length)
         self.length = min(self.length, length)
         if self.length < self.base:  # the tokens chosen may be of another text
-            self.base = self.chosen = self.length = 0
+            self.base = self.num_chosen = self.length = 0
 
     def forget_committed(self) -> None:
-        """See :class:`hierspec.lm.base.Guest`."""
-        self.text.agreed = 0
+        """See :class:`hierspec.lm.base.AttachedState`."""
+        self.text.num_committed = 0
 
     def fork(self, length: int) -> _RetrievalState:
-        """See :class:`hierspec.lm.base.Guest`; the copy chooses anew."""
+        """See :class:`hierspec.lm.base.AttachedState`; the copy chooses anew."""
         return _RetrievalState(None)
 
     def span(self, start: int, end: int) -> Span:
         """Return the span of the text's tokens ``start … end − 1``."""
-        moved = _Moved(self.chosen, position=self.base)
-        return Span(self.cache, self.chosen + start - self.base, end - start, moved)
+        shifted = _Shifted(self.num_chosen, position=self.base)
+        return Span(self.cache, self.num_chosen + start - self.base, end - start, shifted)
 
 
-class RetrievalModel(SharesSlots):
+class RetrievalModel(SlotSharingModel):
     """The language model that runs a trunk's transformer on chosen parts of the trunk's caches.
 
     Args:
-        budget: how many tokens of a text are attended to, beside those written since the choice.
+        budget: how many tokens of a text are attended to, besides those written since the choice.
         chunk_size: tokens chosen together.
         refresh: tokens of text after which they are chosen anew.
 
@@ -94,12 +94,12 @@ class RetrievalModel(SharesSlots):
         choices: how often it chose.
 
     Raises:
-        HierspecError: the transformer does not show its queries, or attends to a window anyway.
+        HierspecError: the backend does not return its queries, or attends to a window anyway.
     """
 
     def __init__(self, trunk: Trunk, budget: int, chunk_size: int = 8, refresh: int = 32) -> None:
         self.trunk = trunk
-        self.backend: Retrieving = _retrieving(trunk.backend)
+        self.backend: RetrievalBackend = _check_retrieval(trunk.backend)
         if chunk_size > budget // 2:
             raise HierspecError(
                 f"a budget of {budget} tokens holds fewer than two chunks of {chunk_size}: raise "
@@ -120,96 +120,91 @@ class RetrievalModel(SharesSlots):
             return self.backend.head(h)
 
     def _hidden(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Return the last layer's output for all rows asked, [Σ num_rows, d]."""
+        """Return the last layer's output for all rows of queries, [Σ num_rows, d]."""
         states = [self._prepare(query) for query in queries]
-        begin: list[int] = []
+        skipped: list[int] = []  # rows computed before the first one of each query
         for query, state in zip(queries, states, strict=True):
-            # Rows asked again are computed again: hidden states are not cached.
+            # Rows asked for again are computed again: hidden states are not cached.
             state.length = min(state.length, query.start - 1)
-            begin.append(state.length)
-            self._make_room(state, state.chosen + len(query.context) - state.base)
+            skipped.append(query.start - 1 - state.length)
+            self._make_room(state, state.num_chosen + len(query.context) - state.base)
         rows: list[list[torch.Tensor]] = [[] for _ in queries]
         ends = [len(query.context) for query in queries]
         while any(state.length < end for state, end in zip(states, ends, strict=True)):
-            budget, busy = self.trunk.chunk, list[int]()
-            spans: list[Span] = []
+            budget, pending = self.trunk.chunk, list[int]()
+            ids, spans = list[int](), list[Span]()
             for i, (state, end) in enumerate(zip(states, ends, strict=True)):
                 stop = min(end, state.length + budget)
                 if stop > state.length:
                     budget -= stop - state.length
-                    busy.append(i)
+                    pending.append(i)
+                    ids += state.text.tokens[state.length : stop]
                     spans.append(state.span(state.length, stop))
-            ids: list[int] = []
-            for i, span in zip(busy, spans, strict=True):
-                held = states[i].text.held
-                ids += held[states[i].length : states[i].length + span.n]
             h = self.trunk.embed(ids, spans)
             h = self.backend.layers(h, 0, self.backend.num_layers, spans)
             self.calls += 1
             self.tokens += len(ids)
-            for i, own in zip(busy, h.split([span.n for span in spans]), strict=True):
-                rows[i].append(own)
-                states[i].length += len(own)
-        asked = [query.start - 1 - first for query, first in zip(queries, begin, strict=True)]
-        return torch.cat([torch.cat(own)[i:] for own, i in zip(rows, asked, strict=True)])
+            for i, output in zip(pending, h.split([span.n for span in spans]), strict=True):
+                rows[i].append(output)
+                states[i].length += len(output)
+        return torch.cat([torch.cat(parts)[n:] for parts, n in zip(rows, skipped, strict=True)])
 
     def _prepare(self, query: Query) -> _RetrievalState:
-        """Return the sequence's state, up to date with its text, and with a choice made for it."""
+        """Return the sequence's state, brought up to date with its text, tokens chosen if due."""
         check_query(query, self.trunk.backend.name, self.max_length)
-        state = query.slot.guests.get(id(self))
+        state = query.slot.attached.get(id(self))
         if not isinstance(state, _RetrievalState):
-            query.slot.guests[id(self)] = state = _RetrievalState(None)
+            query.slot.attached[id(self)] = state = _RetrievalState(None)
         end, context = len(query.context), query.context
-        agreed = state.text.overlap(context, end)
-        state.rewind(agreed)
-        state.text.held += context.tokens(agreed)
+        shared = state.text.overlap(context, end)
+        state.rewind(shared)
+        state.text.tokens += context.tokens(shared)
         committed = len(context.committed)
-        most = min(committed, query.start) - 1
-        if most < state.base or committed - state.base > self.refresh or state.cache is None:
-            self._choose(query, state, max(most, 0))
+        base = min(committed, query.start) - 1
+        if base < state.base or committed - state.base > self.refresh or state.cache is None:
+            self._choose(query, state, max(base, 0))
         return state
 
     def _choose(self, query: Query, state: _RetrievalState, base: int) -> None:
-        """Copy together the tokens before ``base`` that the token at ``base`` attends to most."""
-        state.base = state.chosen = state.length = 0
+        """Copy the tokens before ``base`` that the token at ``base`` attends to most."""
+        state.base = state.num_chosen = state.length = 0
         if base:
-            # The target's last check has mostly cached all of this.
+            # The target's last check has usually cached all of this.
             text = Context(query.context.committed[:base])
             self.trunk.hidden_states(
                 [(query.slot, text, base - 1, base)], [self.backend.num_layers]
             )
         size = self.chunk_size
-        count = base // size
-        ragged = base - count * size  # at the text's end, too few for a chunk: all are kept
-        kept = min(count, (self.budget - ragged) // size)
-        chosen = kept * size + ragged
-        self._make_room(state, chosen + self.refresh + 1)
+        num_chunks = base // size
+        remainder = base - num_chunks * size  # at the text's end, too few for a chunk: all are kept
+        num_kept = min(num_chunks, (self.budget - remainder) // size)
+        num_chosen = num_kept * size + remainder
+        self._make_room(state, num_chosen + self.refresh + 1)
         if base:
-            stored = query.slot.state.cache
-            at = torch.arange(base - ragged, base, device=self.device)
-            h = self.trunk.embed(state.text.held[base : base + 1], [Span(None, base, 1)])
-            within = torch.arange(size, device=self.device)
-            moved = Span(state.cache, chosen, 1, _Moved(chosen, position=base))
+            end = torch.arange(base - remainder, base, device=self.device)
+            h = self.trunk.embed(state.text.tokens[base : base + 1], [Span(None, base, 1)])
+            within_chunk = torch.arange(size, device=self.device)
+            span = Span(state.cache, num_chosen, 1, _Shifted(num_chosen, position=base))
             for layer in range(self.backend.num_layers):
-                keys, values = self.backend.keys_and_values(stored, layer, base)
-                if kept < count:
-                    means = keys[:, : count * size].unflatten(1, (count, size)).mean(2)
-                    asked = self.backend.queries(h, layer, [Span(None, base, 1)])[:, 0]
-                    asked = asked.unflatten(0, (len(keys), -1)).sum(1)  # of heads that share keys
-                    weight = torch.einsum("hd,hcd->hc", asked, means)
+                keys, values = self.backend.keys_and_values(query.slot.state.cache, layer, base)
+                if num_kept < num_chunks:
+                    means = keys[:, : num_chunks * size].unflatten(1, (num_chunks, size)).mean(2)
+                    q = self.backend.queries(h, layer, [Span(None, base, 1)])[:, 0]
+                    q = q.unflatten(0, (len(keys), -1)).sum(1)  # of heads that share keys
+                    weight = torch.einsum("hd,hcd->hc", q, means)
                     weight[:, 0] = torch.inf
-                    chunks = weight.topk(kept).indices.sort().values
+                    chunks = weight.topk(num_kept).indices.sort().values
                 else:
-                    chunks = torch.arange(count, device=self.device).expand(len(keys), -1)
-                tokens = (chunks[:, :, None] * size + within).flatten(1)
-                tokens = torch.cat((tokens, at.expand(len(keys), -1)), 1)[:, :, None]
-                own_keys, own_values = self.backend.keys_and_values(state.cache, layer, chosen)
-                own_keys.copy_(keys.gather(1, tokens.expand(-1, -1, keys.shape[2])))
-                own_values.copy_(values.gather(1, tokens.expand(-1, -1, values.shape[2])))
-                if kept < count:
-                    h = self.backend.layers(h, layer, layer + 1, [moved])
+                    chunks = torch.arange(num_chunks, device=self.device).expand(len(keys), -1)
+                indices = (chunks[:, :, None] * size + within_chunk).flatten(1)
+                indices = torch.cat((indices, end.expand(len(keys), -1)), 1)[:, :, None]
+                k, v = self.backend.keys_and_values(state.cache, layer, num_chosen)
+                k.copy_(keys.gather(1, indices.expand(-1, -1, keys.shape[2])))
+                v.copy_(values.gather(1, indices.expand(-1, -1, values.shape[2])))
+                if num_kept < num_chunks:
+                    h = self.backend.layers(h, layer, layer + 1, [span])
             self.choices += 1
-        state.base, state.chosen, state.length = base, chosen, base
+        state.base, state.num_chosen, state.length = base, num_chosen, base
 
     def _make_room(self, state: _RetrievalState, end: int) -> None:
         if state.cache is None:
@@ -221,8 +216,8 @@ class RetrievalModel(SharesSlots):
         return f"RetrievalModel({self.name!r}, V={self.vocab_size})"
 
 
-def _retrieving(backend: Backend) -> Retrieving:
-    if not isinstance(backend, Retrieving) or not backend.trees:
+def _check_retrieval(backend: Backend) -> RetrievalBackend:
+    if not isinstance(backend, RetrievalBackend) or not backend.trees:
         raise HierspecError(
             f"retrieval needs the lean backend, which {backend.name} does not run on: remove "
             "backend, and deterministic where there is no C compiler, or draft with early_exit"

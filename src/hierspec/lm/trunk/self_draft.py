@@ -5,8 +5,8 @@ weights and a 4-bit cache; here the cache is the target's. Or without some of it
 does it (Xia et al. 2025, arXiv 2410.06916; :mod:`hierspec.lm.layer_skip`).
 
 For every token the target has checked, the draft reads the target's keys and values, so it needs no
-pass over the prompt and does not drift; past them it writes its own, which the target's next check
-overwrites. A place it has written to no longer counts as the target's.
+pass over the prompt and its errors do not add up; past them it writes its own, which the target's
+next check overwrites. A position that it has written to no longer counts as the target's.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 import torch
 
 from hierspec.lm.backend import Backend, Span
-from hierspec.lm.base import Following, Query
+from hierspec.lm.base import NextScores, Query
 
 from .slots import SlotState
-from .trunk import SharesSlots, Trunk
+from .trunk import SlotSharingModel, Trunk
 
 
-class SelfDraft(SharesSlots):
+class SelfDraft(SlotSharingModel):
     """The language model that runs a cheaper form of a trunk's transformer on the trunk's slots.
 
     Args:
@@ -56,10 +56,10 @@ class SelfDraft(SharesSlots):
         return self.backend.trees
 
     @torch.inference_mode()
-    def follow(
+    def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
-    ) -> tuple[torch.Tensor, Following]:
-        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
+    ) -> tuple[torch.Tensor, NextScores]:
+        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`."""
         scores = self.backend.head(self._hidden(queries))
         slots = [query.slot for query in queries]
         for query, count in zip(queries, counts, strict=True):
@@ -67,49 +67,49 @@ class SelfDraft(SharesSlots):
             self.trunk.make_room(query.slot, len(query.context) + count - 1)
 
         @torch.inference_mode()
-        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
-            # Held before it is computed: the reverse would not survive an interruption.
-            for i, token in zip(going, last, strict=True):
-                slots[i].held.append(token)
-            states = [slots[i].state for i in going]
+        def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+            # Added before it is computed: the reverse would not survive an interruption.
+            for i, token in zip(indices, tokens, strict=True):
+                slots[i].tokens.append(token)
+            states = [slots[i].state for i in indices]
             spans = [Span(state.cache, state.drafted, 1) for state in states]
-            return self.backend.head(self._run(last, states, spans))
+            return self.backend.head(self._run(tokens, states, spans))
 
-        return scores, after
+        return scores, next_scores
 
     def _hidden(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Return the last layer's output for all rows asked, [Σ num_rows, d]."""
-        work = [self.trunk.prepare(query) for query in queries]
-        parts: list[list[torch.Tensor]] = [[] for _ in work]
-        begin: list[int] = []
-        for w in work:
-            # Rows asked again are computed again: hidden states are not cached.
-            first = w.first if w.rows is None else min(w.rows)
-            done = min(max(w.state.lengths[-1], w.state.drafted), first)
-            w.state.drafted = done
-            w.state.lengths = [min(n, done) for n in w.state.lengths]
-            begin.append(done)
-        at = list(begin)
-        while any(place < w.end for place, w in zip(at, work, strict=True)):
-            budget, busy = self.trunk.chunk, []
-            for i, w in enumerate(work):
-                step = min(w.end - at[i], budget)
+        """Return the last layer's output for all rows of queries, [Σ num_rows, d]."""
+        prepared = [self.trunk.prepare(query) for query in queries]
+        parts: list[list[torch.Tensor]] = [[] for _ in prepared]
+        starts: list[int] = []
+        for item in prepared:
+            # Rows asked for again are computed again: hidden states are not cached.
+            first = item.first if item.rows is None else min(item.rows)
+            start = min(max(item.state.lengths[-1], item.state.drafted), first)
+            item.state.drafted = start
+            item.state.lengths = [min(n, start) for n in item.state.lengths]
+            starts.append(start)
+        lengths = list(starts)
+        while any(n < item.end for n, item in zip(lengths, prepared, strict=True)):
+            budget, spans = self.trunk.chunk, dict[int, Span]()  # by index of the query
+            for i, item in enumerate(prepared):
+                step = min(item.end - lengths[i], budget)
                 budget -= step
                 if step:
-                    busy.append((i, step))
-            spans = [work[i].span(at[i], at[i] + step) for i, step in busy]
-            ids = [t for i, n in busy for t in work[i].held[at[i] : at[i] + n]]
-            h = self._run(ids, [work[i].state for i, _ in busy], spans)
-            for (i, step), part in zip(busy, h.split([n for _, n in busy]), strict=True):
+                    spans[i] = item.span(lengths[i], lengths[i] + step)
+            ids = [t for i, s in spans.items() for t in prepared[i].tokens[s.start : s.start + s.n]]
+            h = self._run(ids, [prepared[i].state for i in spans], list(spans.values()))
+            split = h.split([span.n for span in spans.values()])
+            for (i, span), part in zip(spans.items(), split, strict=True):
                 parts[i].append(part)
-                at[i] += step
-        asked = zip(work, parts, begin, strict=True)
-        return torch.cat([w.rows_asked(torch.cat(own), since) for w, own, since in asked])
+                lengths[i] += span.n
+        items = zip(prepared, parts, starts, strict=True)
+        return torch.cat([item.select_rows(torch.cat(part), start) for item, part, start in items])
 
     def _run(
         self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]
     ) -> torch.Tensor:
-        """Return the last layer's output [N, d] of N tokens, recorded in their states."""
+        """Return the last layer's output [N, d] for N tokens, and count them in their states."""
         h = self.trunk.embed(ids, spans)
         h = self.backend.layers(h, 0, self.backend.num_layers, spans)
         for state, span in zip(states, spans, strict=True):

@@ -1,9 +1,9 @@
 """A transformer cut into segments at its exits, so that each (token, segment) is computed once.
 
 A sequence has one slot for all exits. In it every segment keeps its own absolute length (how many
-leading tokens have been through it) and the hidden states at its upper edge, so an exit runs only
-the segments below it and only for tokens they have not seen, and rows asked again cost one head. A
-rewind lowers lengths; no cache is cropped. A plain model is a trunk with one exit.
+leading tokens have been through it) and its outputs, so an exit runs only the segments below it,
+and only for tokens they have not seen; rows asked for again cost one head. A rewind lowers lengths;
+no cache is cropped. A plain model is a trunk with one exit.
 
 A segment's length is raised only after the segment has finished: see the invariants in ``slots``.
 """
@@ -17,14 +17,15 @@ import torch
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
-from hierspec.lm.base import Following, Query, Slot
+from hierspec.lm.base import NextScores, Query, Slot
 from hierspec.utils.graphs import Graphs
 
-from .slots import SlotState, TrunkSlots, Work
+from .slots import PreparedQuery, SlotState, TrunkSlots
 
 
-class Counters:
-    """Work done since the trunk was made, per segment: passes over the weights, and tokens."""
+class TrunkCounters:
+    """Work done since the trunk was made: passes over the weights and tokens by segment, and rows
+    of heads."""
 
     def __init__(self, segments: int) -> None:
         self.calls, self.tokens = [0] * segments, [0] * segments
@@ -39,7 +40,7 @@ class Trunk(TrunkSlots):
 
     Args:
         backend: the transformer.
-        exits: layer counts at which scores can be asked; the last layer is always among them.
+        exits: after how many layers scores can be asked for; the last layer is always an exit.
         chunk: at most this many tokens go through the layers at once, so that a long prompt needs
             little memory beyond its cache.
     """
@@ -58,11 +59,11 @@ class Trunk(TrunkSlots):
         self.graphs: Graphs | None = None
         self.chunk = chunk
         self.bounds = tuple(zip((0, *self.exits[:-1]), self.exits, strict=True))
-        self.counters = Counters(len(self.bounds))
+        self.counters = TrunkCounters(len(self.bounds))
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of a token: its keys and values in all layers, and its hidden states at exits."""
+        """Bytes cached of a token: keys and values in all layers, and hidden states at exits."""
         states = len(self.exits) * self.backend.hidden_size * self.backend.dtype.itemsize
         cache = self.backend.new_cache(1)
         if isinstance(cache, torch.Tensor):
@@ -91,11 +92,11 @@ class Trunk(TrunkSlots):
     def score(
         self, queries: Sequence[Query], index: int, head: ScoreHead | None = None
     ) -> torch.Tensor:
-        """Return scores [Σ num_rows, V] at exit ``self.exits[index]`` for all rows asked."""
+        """Return scores [Σ num_rows, V] at exit ``self.exits[index]`` for all rows of queries."""
         with torch.inference_mode():
-            work = [self.prepare(query) for query in queries]
-            self._run_segments(work, index)
-            rows = [w.rows_asked(w.state.edges[index]) for w in work]
+            prepared = [self.prepare(query) for query in queries]
+            self._run_segments(prepared, index)
+            rows = [item.select_rows(item.state.outputs[index]) for item in prepared]
             h = rows[0] if len(rows) == 1 else torch.cat(rows)
             self.counters.head_rows += len(h)
         # Outside inference mode, so that callers may write into the scores they get.
@@ -104,33 +105,35 @@ class Trunk(TrunkSlots):
 
     @torch.inference_mode()
     def hidden_states(
-        self, wanted: Sequence[tuple[Slot, Context, int, int]], layers: Sequence[int]
+        self, ranges: Sequence[tuple[Slot, Context, int, int]], layers: Sequence[int]
     ) -> list[torch.Tensor]:
-        """Return hidden states after ``layers`` for each (slot, context, first, end) ``wanted``:
+        """Return hidden states after ``layers`` for each (slot, context, first, end) of ``ranges``:
         those of tokens [first, end), as [end - first, len(layers) · d].
 
         Those of an earlier check are cached; others are computed here, and cached for later calls.
         """
         indices = [self.exits.index(layer) for layer in layers]
-        work = [
-            Work(self._prepare_slot(slot, context, end), slot.held, first, end)
-            for slot, context, first, end in wanted
+        prepared = [
+            PreparedQuery(self._prepare_slot(slot, context, end), slot.tokens, first, end)
+            for slot, context, first, end in ranges
         ]
-        self._run_segments(work, max(indices))
-        return [torch.cat([w.state.edges[i][w.first : w.end] for i in indices], 1) for w in work]
+        self._run_segments(prepared, max(indices))
+        return [
+            torch.cat([item.state.outputs[i][item.first : item.end] for i in indices], 1)
+            for item in prepared
+        ]
 
     @torch.inference_mode()
-    def follow(
+    def score_stepwise(
         self,
         queries: Sequence[Query],
         counts: Sequence[int],
         index: int,
         head: ScoreHead | None = None,
-    ) -> tuple[torch.Tensor, Following]:
-        """See :meth:`hierspec.lm.base.FollowingModel.follow`, at exit ``self.exits[index]``.
+    ) -> tuple[torch.Tensor, NextScores]:
+        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`, at exit ``self.exits[index]``.
 
-        Every step knows beforehand where it will write, so no context is compared and no cache
-        looked up.
+        A step knows where it will write, so no context is compared and no cache looked up.
         """
         scores = self.score(queries, index, head)
         slots = [query.slot for query in queries]
@@ -139,64 +142,64 @@ class Trunk(TrunkSlots):
             self.make_room(query.slot, len(query.context) + count - 1)
 
         @torch.inference_mode()
-        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
-            # Held before it is computed: the reverse would not survive an interruption.
-            for i, token in zip(going, last, strict=True):
-                slots[i].held.append(token)
-            states = [slots[i].state for i in going]
+        def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+            # Added before it is computed: the reverse would not survive an interruption.
+            for i, token in zip(indices, tokens, strict=True):
+                slots[i].tokens.append(token)
+            states = [slots[i].state for i in indices]
             spans = [Span(state.cache, state.lengths[0], 1) for state in states]
-            h = self.embed(last, spans)
+            h = self.embed(tokens, spans)
             for segment in range(index + 1):
                 h = self._run_layers(h, segment, states, spans)
             self.counters.head_rows += len(h)
             return (head or self.backend.head)(h)
 
-        return scores, after
+        return scores, next_scores
 
-    def _run_segments(self, work: list[Work], index: int) -> None:
+    def _run_segments(self, prepared: list[PreparedQuery], index: int) -> None:
         """Run every query's tokens through the segments up to ``index``."""
-        while goals := self._goals(work, index):
+        while goals := self._next_lengths(prepared, index):
             for segment in range(index + 1):
-                self._run_segment(work, goals, segment)
+                self._run_segment(prepared, goals, segment)
 
-    def _goals(self, work: list[Work], index: int) -> list[int]:
-        """Return how many tokens of each query the next pass, of at most ``chunk`` tokens in all,
-        brings through segment ``index``; [] when done."""
+    def _next_lengths(self, prepared: list[PreparedQuery], index: int) -> list[int]:
+        """Return the length of each query in segment ``index`` after the next pass, of at most
+        ``chunk`` tokens in all; [] where none are missing."""
         budget = self.chunk
-        goals, missing = [], False
-        for w in work:
+        goals = []
+        for item in prepared:
             # The topmost segment is never ahead of those below.
-            length = w.state.lengths[index]
-            step = min(max(w.end - length, 0), budget)
+            length = item.state.lengths[index]
+            step = min(max(item.end - length, 0), budget)
             budget -= step
             goals.append(length + step)
-            missing = missing or step > 0
-        return goals if missing else []
+        return goals if budget < self.chunk else []
 
-    def _run_segment(self, work: list[Work], goals: list[int], segment: int) -> None:
+    def _run_segment(self, prepared: list[PreparedQuery], goals: list[int], segment: int) -> None:
         """Run every query's tokens up to its goal through one segment."""
-        busy = [
-            (w, w.span(w.state.lengths[segment], goal))
-            for w, goal in zip(work, goals, strict=True)
-            if goal > w.state.lengths[segment]
+        pending = [
+            (item, item.span(item.state.lengths[segment], goal))
+            for item, goal in zip(prepared, goals, strict=True)
+            if goal > item.state.lengths[segment]
         ]
-        if not busy:
+        if not pending:
             return
-        spans = [span for _, span in busy]
+        spans = [span for _, span in pending]
         if segment == 0:
-            ids = [token for w, s in busy for token in w.held[s.start : s.start + s.n]]
+            ids = [token for item, s in pending for token in item.tokens[s.start : s.start + s.n]]
             h = self.embed(ids, spans)
         else:
-            parts = [w.state.edges[segment - 1][s.start : s.start + s.n] for w, s in busy]
+            inputs = [item.state.outputs[segment - 1] for item, _ in pending]
+            parts = [x[s.start : s.start + s.n] for x, s in zip(inputs, spans, strict=True)]
             h = parts[0] if len(parts) == 1 else torch.cat(parts)
-        self._run_layers(h, segment, [w.state for w, _ in busy], spans)
+        self._run_layers(h, segment, [item.state for item, _ in pending], spans)
 
     def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """Return the input of the first segment, [N, d], for N token ids at ``spans``."""
-        embeddable = torch.tensor(self.embeddable(ids), device=self.backend.device)
-        return self.backend.embed(embeddable, spans)
+        input_ids = torch.tensor(self.replace_unknown(ids), device=self.backend.device)
+        return self.backend.embed(input_ids, spans)
 
-    def embeddable(self, ids: Sequence[int]) -> list[int]:
+    def replace_unknown(self, ids: Sequence[int]) -> list[int]:
         """Replace ids that the backend's embedding has no row for by 0.
 
         A draft model whose embedding is padded less has no row for the last ids. Any row will do:
@@ -208,11 +211,11 @@ class Trunk(TrunkSlots):
     def _run_layers(
         self, h: torch.Tensor, segment: int, states: Sequence[SlotState], spans: Sequence[Span]
     ) -> torch.Tensor:
-        """Run a segment on ``h`` [N, d] of ``spans``; return [N, d], recorded in ``states``."""
+        """Run a segment on ``h`` [N, d]; return its output, and store it in ``states``."""
         h = self.backend.layers(h, *self.bounds[segment], spans)
         row = 0
         for state, (_, start, n, _) in zip(states, spans, strict=True):
-            state.edges[segment][start : start + n] = h[row : row + n]
+            state.outputs[segment][start : start + n] = h[row : row + n]
             row += n
         for state, (_, start, n, _) in zip(states, spans, strict=True):
             state.lengths[segment] = start + n
@@ -225,12 +228,13 @@ class ExitModel:
     """The language model made of a trunk's layers up to one exit, final norm and head.
 
     Args:
-        head: in place of the model's own final norm and head.
+        index: of the exit in ``trunk.exits``.
+        head: replaces the model's own final norm and head.
 
     Attributes:
         cache_owner: the trunk. Views with the same owner share slots: open one per sequence.
         exit_layer: how many layers it runs.
-        partial: whether its head scores a part of the vocabulary only, and the rest is −∞.
+        partial: whether its head scores a part of the vocabulary only; other tokens get −∞.
     """
 
     def __init__(self, trunk: Trunk, index: int, head: ScoreHead | None = None) -> None:
@@ -240,8 +244,8 @@ class ExitModel:
         self.head = head
         self.partial = getattr(head, "part", None) is not None
         self.exit_layer = trunk.exits[index]
-        whole = self.exit_layer == backend.num_layers
-        self.name = backend.name if whole else f"{backend.name}@{self.exit_layer}"
+        is_full = self.exit_layer == backend.num_layers
+        self.name = backend.name if is_full else f"{backend.name}@{self.exit_layer}"
         self.vocab_size = backend.vocab_size
         self.max_length = backend.max_length
         self.device = backend.device
@@ -257,7 +261,7 @@ class ExitModel:
 
     @property
     def graphs(self) -> Graphs | None:
-        """The recorded calls of its device, if that records any."""
+        """Recorded calls of its device; ``None`` for a device that records nothing."""
         return self.trunk.graphs
 
     def open(self) -> Slot:
@@ -271,18 +275,18 @@ class ExitModel:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
         return self.trunk.score(queries, self.index, self.head)
 
-    def follow(
+    def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
-    ) -> tuple[torch.Tensor, Following]:
-        """See :meth:`hierspec.lm.base.FollowingModel.follow`."""
-        return self.trunk.follow(queries, counts, self.index, self.head)
+    ) -> tuple[torch.Tensor, NextScores]:
+        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`."""
+        return self.trunk.score_stepwise(queries, counts, self.index, self.head)
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"
 
 
-class SharesSlots:
-    """A language model on a trunk's slots, which the target may use as well.
+class SlotSharingModel:
+    """A language model on the slots of a trunk, which it shares with the target.
 
     Attributes:
         trunk: the owner of the slots.

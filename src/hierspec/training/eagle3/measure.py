@@ -56,7 +56,7 @@ def measure(
         ):
             indices = index_of_row[rows]
             accepted = torch.minimum(target[indices], scores.softmax(-1)).sum(-1)
-            agrees = (network.known_ids[scores.argmax(-1)] == best[indices]).float()
+            agrees = (network.scored_ids[scores.argmax(-1)] == best[indices]).float()
             sums[step] += torch.stack((accepted, agrees, torch.ones_like(agrees)), 1).sum(0)
             figures[step][rows] = torch.stack((accepted, agrees), 1)
         product = torch.ones(len(starts), 2)
@@ -86,6 +86,6 @@ def _target_distributions(
     for last in batch.last[batch.counts].split(_ROWS):
         scores = backend.head(last.to(backend.dtype)).float()
         best.append(scores.argmax(-1))
-        probs.append(scores.softmax(-1)[:, network.known_ids])
+        probs.append(scores.softmax(-1)[:, network.scored_ids])
     target = torch.cat(probs)
     return target, torch.cat(best), target.sum(-1)

@@ -108,9 +108,11 @@ def train(
     report("loading the model", 0.0)
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.float32, backend="lean")
-    initial = None if start_from is None else checkpoint.read(trained.locate(str(start_from)))
+    initial = (
+        None if start_from is None else checkpoint.read_network(trained.locate(str(start_from)))
+    )
     config = start.config_for(source.config, settings) if initial is None else initial.config
-    layers = config.layers_of(backend.num_layers)
+    layers = config.feature_layers_for(backend.num_layers)
     key = [fingerprint.compute_if_local(target) or target, list(layers)]
     store_folder = features or folder / "features"
     restart.check(store_folder, {"features": key}, "another --features")
@@ -176,7 +178,7 @@ def train(
     def write(step: int) -> None:
         info["tokens"] = sum(len(store.texts[i].ids) for i in store.numbers())
         info["steps"], info["figures"] = step, measure_groups()
-        checkpoint.write(output, network, torch.bfloat16, info, scale)
+        checkpoint.write_network(output, network, torch.bfloat16, info, scale)
 
     restart.save(folder, identity)
     schedule = _schedule(settings, passes)
@@ -227,7 +229,7 @@ Teacher = Callable[[torch.Tensor], torch.Tensor]  # last hidden states [n, d] â†
 
 def teacher(backend: Any, network: Eagle3Network, unembed: torch.Tensor) -> Teacher:
     """Return the target's own head over the draft vocabulary; ``unembed`` is its matrix [V, d]."""
-    rows = unembed[network.known_ids]
+    rows = unembed[network.scored_ids]
     return lambda last: backend.head(last, lambda x: F.linear(x.float(), rows))
 
 

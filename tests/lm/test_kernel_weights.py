@@ -12,15 +12,15 @@ from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
-from hierspec.lm.lean import kernels, own_weights
+from hierspec.lm.lean import kernel_weights, kernels
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.own_weights import DraftLean, draft_backend
+from hierspec.lm.lean.kernel_weights import DraftLeanBackend, draft_backend
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # plain, windows, biases, norms of heads
-FEW = own_weights.MOST_ROWS
+FEW = kernel_weights.MOST_ROWS
 TEXT = torch.randint(3, 90, (80,), generator=torch.Generator().manual_seed(0)).tolist()
 needs_compiler = pytest.mark.skipif(
     kernels.load() is None, reason="no C compiler here: torch's own operations run instead"
@@ -49,8 +49,8 @@ def test_scores_are_the_lean_backends(path, dtype):
     steps = [FEW + 8, 1, 1, 5, 1, FEW]
     lean = load(str(path), dtype)
     draft = draft_backend(lean)
-    assert isinstance(draft, DraftLean)
-    assert draft.held_again > 0
+    assert isinstance(draft, DraftLeanBackend)
+    assert draft.kernel_bytes > 0
     ours, theirs = scored(draft, steps), scored(lean, steps)
     # bfloat16 keeps 8 bits of every product's inputs, which the two round in different places.
     most = 1e-5 if dtype == torch.float32 else 0.03
@@ -76,7 +76,7 @@ def test_where_the_kernels_do_not_run_it_or_it_is_large_it_stays_as_it_is(path, 
     hf, lean = load(str(path), torch.float32, backend="hf"), load(str(path), torch.float32)
     assert draft_backend(hf) is hf
     with monkeypatch.context() as patch:
-        patch.setattr(own_weights, "MOST_BYTES", 1000)
+        patch.setattr(kernel_weights, "MOST_BYTES", 1000)
         assert draft_backend(lean) is lean
     monkeypatch.setattr(kernels, "load", lambda: None)
     assert draft_backend(lean) is lean
@@ -95,7 +95,7 @@ def test_a_draft_model_runs_so_by_itself_and_the_target_does_not(tmp_path):
         return [node.model.trunk.backend for node in (root, root.below)]
 
     top, below = backends(model=str(draft))
-    assert [type(one) for one in (top, below)] == [LeanBackend, DraftLean]
+    assert [type(one) for one in (top, below)] == [LeanBackend, DraftLeanBackend]
     assert backends(model=str(draft))[1] is below, "another hierarchy has it, too"
     assert type(backends(model=str(draft), ahead=True)[1]) is LeanBackend
     assert type(backends(model=str(draft), backend="lean")[1]) is LeanBackend

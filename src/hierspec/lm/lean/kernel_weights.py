@@ -25,7 +25,7 @@ MOST_ROWS = 32  # of a call that runs in the kernels
 MOST_BYTES = 256 << 20  # of weights that are copied
 
 
-class OwnWeights:
+class KernelWeights:
     """A lean model's layers and head with its own weights in the kernels' layout."""
 
     def __init__(self, backend: LeanBackend, library: Any, bits: int) -> None:
@@ -35,7 +35,7 @@ class OwnWeights:
         self._norm = backend._norm
 
     @classmethod
-    def build(cls, backend: LeanBackend) -> OwnWeights | None:
+    def build(cls, backend: LeanBackend) -> KernelWeights | None:
         """Copy a model's weights; return None without kernels, or without any for its dtype."""
         bits = _BITS.get(backend.weight_dtype)
         library = kernels.load() if bits else None
@@ -51,17 +51,17 @@ class OwnWeights:
         return panels.head(self._library, self._output, self._norm, h, threads)
 
 
-class DraftLean(LeanBackend):
+class DraftLeanBackend(LeanBackend):
     """A lean model on a CPU whose calls of few rows run in the kernels; all else is shared.
 
     Attributes:
-        held_again: bytes of the weights in the kernels' layout.
+        kernel_bytes: bytes of the weights in the kernels' layout.
     """
 
-    def __init__(self, backend: LeanBackend, own: OwnWeights) -> None:
+    def __init__(self, backend: LeanBackend, own: KernelWeights) -> None:
         vars(self).update(vars(backend))
         self._kernels = own
-        self.held_again = own.num_bytes
+        self.kernel_bytes = own.num_bytes
         self.fast_path += ", few rows in compiled kernels"
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
@@ -86,6 +86,6 @@ def draft_backend(backend: Backend) -> Backend:
     weights = backend.num_layers * backend._layer_weights + backend._lm_head.num_weights
     if weights * backend.weight_dtype.itemsize > MOST_BYTES:
         return backend
-    own = OwnWeights.build(backend)
+    own = KernelWeights.build(backend)
     give_back_memory()
-    return backend if own is None else DraftLean(backend, own)
+    return backend if own is None else DraftLeanBackend(backend, own)
