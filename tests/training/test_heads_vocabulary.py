@@ -21,7 +21,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.training.heads import least_squares
 from hierspec.training.heads.frozen import Frozen
 from hierspec.training.heads.settings import HeadsSettings
-from hierspec.training.heads.states import KeptStates, Piece
+from hierspec.training.heads.states import Piece, StateStore
 from hierspec.training.heads.train import most_frequent, train
 from hierspec.utils.testing import save_tiny
 
@@ -296,11 +296,11 @@ PIECES = [
 
 
 def test_states_are_kept_once_and_found_again(frozen, tmp_path) -> None:
-    kept = KeptStates(tmp_path, "s", frozen)
+    kept = StateStore(tmp_path, "s", frozen)
     kept.compute(PIECES[:2], lambda share: None)
     size = kept.path.stat().st_size
     assert size == (20 + 3) * 3 * 32 * 2
-    again = KeptStates(tmp_path, "s", Frozen(frozen.backend, (1, 2)))
+    again = StateStore(tmp_path, "s", Frozen(frozen.backend, (1, 2)))
     again.frozen.states = None  # type: ignore  # nothing is computed again
     again.compute(PIECES[:2], lambda share: None)
     assert again.path.stat().st_size == size
@@ -312,7 +312,7 @@ def test_states_are_kept_once_and_found_again(frozen, tmp_path) -> None:
 
 
 def test_an_interrupted_computation_goes_on(frozen, tmp_path, monkeypatch) -> None:
-    whole = KeptStates(tmp_path / "whole", "s", frozen)
+    whole = StateStore(tmp_path / "whole", "s", frozen)
     whole.compute(PIECES, lambda share: None)
     states, calls = Frozen.states, []
 
@@ -323,14 +323,14 @@ def test_an_interrupted_computation_goes_on(frozen, tmp_path, monkeypatch) -> No
         return states(self, ids)
 
     monkeypatch.setattr(Frozen, "states", cut)
-    kept = KeptStates(tmp_path / "cut", "s", frozen)
+    kept = StateStore(tmp_path / "cut", "s", frozen)
     with pytest.raises(KeyboardInterrupt):
         kept.compute(PIECES, lambda share: None)
     with kept.path.open("ab") as file:
         file.write(b"torn")
     with kept.index.open("a") as file:
         file.write('["abc", 2')
-    kept = KeptStates(tmp_path / "cut", "s", frozen)
+    kept = StateStore(tmp_path / "cut", "s", frozen)
     kept.compute(PIECES, lambda share: None)
     assert len(calls) == 2 + 2  # the first text was there
     assert kept.path.read_bytes() == whole.path.read_bytes()
@@ -339,7 +339,7 @@ def test_an_interrupted_computation_goes_on(frozen, tmp_path, monkeypatch) -> No
 def test_a_first_guess_lowers_the_distance(frozen, tmp_path) -> None:
     backend, generator = frozen.backend, torch.Generator().manual_seed(0)
     pieces = [Piece.from_ids(torch.randint(96, (40,), generator=generator)) for _ in range(30)]
-    kept = KeptStates(tmp_path, "s", frozen)
+    kept = StateStore(tmp_path, "s", frozen)
     kept.compute(pieces, lambda share: None)
     rows = kept.rows_of(pieces)
     states = kept.read(rows[-300:])
@@ -353,7 +353,7 @@ def test_a_first_guess_lowers_the_distance(frozen, tmp_path) -> None:
 
 
 def test_a_guess_that_helps_nobody_is_not_taken(frozen, tmp_path, monkeypatch) -> None:
-    kept = KeptStates(tmp_path, "s", frozen)
+    kept = StateStore(tmp_path, "s", frozen)
     kept.compute(PIECES, lambda share: None)
     heads = Heads("transform", (1, 2), frozen.backend)
     monkeypatch.setattr(least_squares, "_RIDGES", (-1e-9,))

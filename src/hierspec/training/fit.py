@@ -104,7 +104,7 @@ class TimedSchedule(Schedule):
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """All that an objective may depend on besides its own constants."""
+    """What an objective may depend on, besides constants."""
 
     number: int
     progress: float  # share of the training before this step, 0 to 1

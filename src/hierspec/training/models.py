@@ -114,9 +114,7 @@ def check_width(width: int, *models: Backend) -> None:
             )
 
 
-def write_report(
-    path: Path, schema: int, info: Mapping[str, Any], device: torch.device, **more: Any
-) -> None:
+def write_report(path: Path, schema: int, info: Mapping[str, Any], device: torch.device) -> None:
     """Write the JSON report beside trained heads, with this machine's description."""
-    report = {"schema_version": schema, **info, **more, "environment": machine.hardware(device)}
+    report = {"schema_version": schema, **info, "environment": machine.hardware(device)}
     write_atomically(path.with_suffix(".json"), json.dumps(report, indent=1) + "\n", "the report")

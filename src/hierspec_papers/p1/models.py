@@ -284,7 +284,7 @@ def _improvement_table(
         notes=(
             "P1 refers to Chen et al. (2023b) for it: tokens · c_target over the sum of calls · c, "
             "tables free. Printed: T5-XXL (11 B) with smaller T5 models and a table. It leaves out "
-            "that small calls cost more than their share, so it lies above what a clock says.",
+            "that small calls cost more than their share, so it is above measured speed-ups.",
             "The hierarchies are those the planner expects most of; h of HH as well.",
         ),
     )

@@ -70,9 +70,10 @@ def measure(lab: Lab) -> Reproduction:
         keys = list(dict.fromkeys((*sweep, *chosen)))
         methods = [build_method(lab, name, *lengths) for name, lengths in keys]
         plain, *measured = all_ran(side_by_side(lab, methods, temperature, "p2-models"))
-        runs = {("plain", (0, 0)): plain, **dict(zip(keys, measured, strict=True))}
-        tables += [_orders(lab, temperature, inputs, runs), _sweep(lab, temperature, inputs, runs)]
-        figures.append(_figure(lab, temperature, inputs, runs))
+        by_order = {("plain", (0, 0)): plain, **dict(zip(keys, measured, strict=True))}
+        tables.append(_orders(lab, temperature, inputs, by_order))
+        tables.append(_sweep(lab, temperature, inputs, by_order))
+        figures.append(_figure(lab, temperature, inputs, by_order))
     return Reproduction("p2-models", tuple(tables), tuple(figures), lab.to_dict())
 
 
@@ -126,22 +127,21 @@ def _best_orders(inputs: Inputs) -> tuple[formula.Ordering, ...]:
 Measurements = dict[tuple[str, Lengths], Measured]  # by order and its lengths
 
 
-def _orders(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) -> Table:
-    orders = _best_orders(inputs)
-    lengths = {order.name: (order.n, order.m) for order in orders}
+def _orders(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements) -> Table:
+    lengths = {order.name: (order.n, order.m) for order in _best_orders(inputs)}
     single = max(
-        (runs[name, lengths[name]] for name in ("small", "mid")),
+        (by_order[name, lengths[name]] for name in ("small", "mid")),
         key=lambda measured: measured.speedup.median,
     )
-    speedup = runs["interleaved", lengths["interleaved"]].over(single.runs)
+    speedup = by_order["interleaved", lengths["interleaved"]].over(single.runs)
     return own_table(
         f"Orders, temperature {temperature:g}",
         f"M_s = {lab.models.drafts[0]}, M_q = {lab.models.drafts[-1]}, M_p = "
         f"{lab.target}; each at its best lengths by the formula",
         "way",
         [
-            (order.name, _figures(inputs, order.name, (order.n, order.m), runs, temperature))
-            for order in orders
+            (name, _figures(inputs, name, order_lengths, by_order, temperature))
+            for name, order_lengths in lengths.items()
         ],
         ("n of M_s", "m of M_q", *_COLUMNS),
         {"alpha": inputs.alpha, "beta": inputs.beta, "c": inputs.c, "c_s": inputs.c_s},
@@ -151,17 +151,17 @@ def _orders(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) ->
             f"Interleaved over the faster single draft, per prompt: "
             f"{speedup.format(unit='')}; P2's finding is that this is below 1.",
             "The formula takes acceptances to be independent and a check of any length to cost one "
-            "call; what it leaves out stands between its column and the measured one.",
+            "call; what it leaves out is the difference between its column and the measured one.",
             *notes(lab),
         ),
     )
 
 
-def _sweep(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) -> Table:
+def _sweep(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements) -> Table:
     orders = [(n, "interleaved", n) for n in PER_BLOCK]
     orders += [(n, "horizontal", n * BLOCKS) for n in PER_BLOCK if n]
     rows = [
-        (f"{name} {n}", _figures(inputs, name, (num_small, BLOCKS), runs, temperature)[2:])
+        (f"{name} {n}", _figures(inputs, name, (num_small, BLOCKS), by_order, temperature)[2:])
         for n, name, num_small in sorted(orders, key=lambda order: order[0])
     ]
     return own_table(
@@ -180,7 +180,7 @@ def _sweep(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) -> 
     )
 
 
-def _figure(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) -> Figure:
+def _figure(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements) -> Figure:
     curves = []
     x = tuple(map(float, PER_BLOCK))
     for name, factor in (("interleaved", 1), ("horizontal", BLOCKS)):
@@ -188,7 +188,8 @@ def _figure(lab: Lab, temperature: float, inputs: Inputs, runs: Measurements) ->
         keys = [(name if n else "interleaved", (n * factor, BLOCKS)) for n in PER_BLOCK]
         predicted = tuple(theorem(inputs, order, *lengths)[1] for order, lengths in keys)
         curves.append(Curve(f"{name}, formula", x, predicted))
-        curves.append(speedups(f"{name}, measured", x, [runs[key] for key in keys], "points"))
+        measured = [by_order[key] for key in keys]
+        curves.append(speedups(f"{name}, measured", x, measured, "points"))
     return Figure(
         f"Figure 1, temperature {temperature:g}",
         f"speed-up over tokens of M_s per block, m = {BLOCKS}",
@@ -203,9 +204,9 @@ _COLUMNS = ("tokens by formula", "tokens a call", "by formula", *INTERVAL, "same
 
 
 def _figures(
-    inputs: Inputs, name: str, lengths: Lengths, runs: Measurements, temperature: float
+    inputs: Inputs, name: str, lengths: Lengths, by_order: Measurements, temperature: float
 ) -> tuple:
-    measured = runs[name, lengths]
+    measured = by_order[name, lengths]
     tokens, speedup = theorem(inputs, name, *lengths)
     return (
         *lengths,

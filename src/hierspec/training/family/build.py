@@ -97,7 +97,7 @@ def train(
 
     Args:
         checkpoints: where the trainings keep their state; default ``out_dir/.training``.
-        resume: continue what is there; otherwise begin anew.
+        resume: continue an interrupted training; otherwise begin anew.
         quick: seconds instead of an hour, and useless models; for tests.
         stop_after: stop the trunk's training after so many steps, as if interrupted.
         notes: a sentence for the model card.

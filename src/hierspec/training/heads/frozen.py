@@ -18,7 +18,7 @@ _CHUNK = 1 << 23  # scores held at once, of one exit
 
 
 class Frozen:
-    """A model's hidden states at exits; nothing of it is trained.
+    """A model of which nothing is trained: hidden states at exits, and their distances.
 
     Args:
         backend: run by transformers' own modules (:class:`~hierspec.lm.hf.decoder.HFBackend`).

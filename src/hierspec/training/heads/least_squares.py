@@ -12,7 +12,7 @@ import torch
 
 from hierspec.lm.exit_heads import FULL, Head, Heads
 
-from .states import KeptStates
+from .states import StateStore
 
 _ROWS = 1024  # read at once
 _MAX_POSITIONS = 65_536  # fitted
@@ -21,25 +21,25 @@ _RIDGES = (4.0, 64.0, 1024.0, 16384.0)  # penalties, in positions
 
 
 @torch.no_grad()
-def initialise(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) -> None:
+def initialise(heads: Heads, store: StateStore, rows: torch.Tensor, seed: int) -> None:
     """Set W of every head [d, d] where that lowers the KL divergence; not for full heads.
 
     Args:
-        rows: of ``kept`` to learn from, text after text.
+        rows: of ``store`` to learn from, text after text.
     """
     if heads.kind == FULL or len(rows) < 2:
         return
     generator = torch.Generator().manual_seed(seed)
     border = max(1, int((1 - _VALIDATION_SHARE) * len(rows)))
-    frozen, size = kept.frozen, kept.frozen.backend.hidden_size
-    own, cross = _products(kept, _sample(rows[:border], _MAX_POSITIONS, generator))
-    validation = kept.read(_sample(rows[border:], _ROWS, generator))
+    frozen, size = store.frozen, store.frozen.backend.hidden_size
+    xx, xy = _products(store, _sample(rows[:border], _MAX_POSITIONS, generator))
+    validation = store.read(_sample(rows[border:], _ROWS, generator))
     best = frozen.distances(heads, validation)[0]
     chosen: list[torch.Tensor | None] = [None] * len(best)
     for ridge in _RIDGES:
         matrices = [
             torch.linalg.solve(a + ridge * torch.eye(size, dtype=a.dtype), b).T
-            for a, b in zip(own, cross, strict=True)
+            for a, b in zip(xx, xy, strict=True)
         ]
         for number, matrix in enumerate(matrices):
             _set_weight(heads, frozen.exits[number], matrix)
@@ -50,17 +50,17 @@ def initialise(heads: Heads, kept: KeptStates, rows: torch.Tensor, seed: int) ->
         _set_weight(heads, layer, torch.zeros(size, size) if matrix is None else matrix)
 
 
-def _products(kept: KeptStates, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _products(store: StateStore, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return XᵀX and Xᵀ(Y − X), [E, d, d] each, of exit features X and the last layer's Y."""
-    size = kept.frozen.backend.hidden_size
-    own = torch.zeros(len(kept.frozen.exits), size, size, dtype=torch.float64)
-    cross = torch.zeros_like(own)
+    size = store.frozen.backend.hidden_size
+    xx = torch.zeros(len(store.frozen.exits), size, size, dtype=torch.float64)
+    xy = torch.zeros_like(xx)
     for part in rows.split(_ROWS):
-        *early, last = (_normalise(h) for h in kept.read(part))
+        *early, last = (_normalise(h) for h in store.read(part))
         for number, x in enumerate(early):
-            own[number] += (x.T @ x).double().cpu()
-            cross[number] += (x.T @ (last - x)).double().cpu()
-    return own, cross
+            xx[number] += (x.T @ x).double().cpu()
+            xy[number] += (x.T @ (last - x)).double().cpu()
+    return xx, xy
 
 
 def _sample(rows: torch.Tensor, max_rows: int, generator: torch.Generator) -> torch.Tensor:

@@ -47,7 +47,7 @@ class Piece:
         return hashlib.sha256(b"|".join(parts)).hexdigest()[:24]
 
 
-class KeptStates:
+class StateStore:
     """A file of rows [E + 1, d] in bfloat16, one per position: E exits, then the last layer.
 
     Args:

@@ -37,7 +37,7 @@ from . import least_squares
 from .data import choose_texts, from_files
 from .frozen import FIGURES, Frozen
 from .settings import HeadsSettings
-from .states import KeptStates, Piece
+from .states import Piece, StateStore
 
 # Shares of all work, roughly, that are done at the end of each stage.
 _TEXTS_END, _STATES_END, _MEASURED_END, _TRAINING_END = 0.1, 0.4, 0.45, 0.95
@@ -134,35 +134,35 @@ def train(
     heads = Heads(settings.kind, exits, backend, vocabulary, inner, settings.seed)
     if initial is not None:
         files.load_into(heads, initial)
-    kept = KeptStates(
+    store = StateStore(
         states or folder,
         f"states-{json_digest([weights, model, exits, str(backend.dtype)])}",
         frozen,
     )
-    kept.compute(
+    store.compute(
         [*data.train, *data.held_out],
         partial(subreport(report, _TEXTS_END, _STATES_END), "the model reads"),
     )
 
     def measure(stage: str, start: float, end: float) -> dict[str, Any]:
         report_share = partial(subreport(report, start, end), stage)
-        return _measure_by_domain(heads, kept, data.held_out, report_share)
+        return _measure_by_domain(heads, store, data.held_out, report_share)
 
     before = restart.once(
         folder / f"{label}.before.json", lambda: measure("measuring", _STATES_END, _MEASURED_END)
     )
-    rows = kept.rows_of(data.train)
+    rows = store.rows_of(data.train)
     schedule = settings.schedule(len(rows))
     if initial is None and not (folder / f"{label}.pt").exists():
         report("a first guess by least squares", _MEASURED_END)
-        least_squares.initialise(heads, kept, rows, settings.seed)
+        least_squares.initialise(heads, store, rows, settings.seed)
     restart.save(folder, identity)
     report_training = partial(
         subreport(report, _MEASURED_END, _TRAINING_END), f"training, {schedule.steps} steps"
     )
     result = fit(
         heads,
-        _objective(kept, heads, rows, settings, report_training),
+        _objective(store, heads, rows, settings, report_training),
         schedule,
         folder,
         settings.seed,
@@ -196,8 +196,8 @@ def train(
         "domains": {domain: figures for domain, figures in after.items() if domain != ALL},
     }
     files.write(path, heads, stored_dtype, info)
-    log = folder / f"{label}.jsonl"
-    write_report(path, files.SCHEMA, info, backend.device, curve=curve(log))
+    report_info = {**info, "curve": curve(folder / f"{label}.jsonl")}
+    write_report(path, files.SCHEMA, report_info, backend.device)
     shutil.rmtree(folder)
     return files.read(path)
 
@@ -258,7 +258,7 @@ def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
 
 
 def _objective(
-    kept: KeptStates,
+    store: StateStore,
     heads: Heads,
     rows: torch.Tensor,
     settings: HeadsSettings,
@@ -268,7 +268,7 @@ def _objective(
 
     Batches are positions of all texts, shuffled anew in every pass.
     """
-    frozen = kept.frozen
+    frozen = store.frozen
 
     @lru_cache(maxsize=1)
     def shuffle(number: int) -> torch.Tensor:
@@ -278,7 +278,7 @@ def _objective(
     def objective(step: TrainingStep) -> Losses:
         report(step.progress)
         size = step.phase.rows * step.phase.width
-        states = kept.read(slice_passes(shuffle, len(rows), step.number * size, size))
+        states = store.read(slice_passes(shuffle, len(rows), step.number * size, size))
         kl, tv = frozen.distances(heads, states)
         parts = {}
         for i, layer in enumerate(frozen.exits):
@@ -291,21 +291,21 @@ def _objective(
 
 
 def _measure_by_domain(
-    heads: Heads, kept: KeptStates, pieces: Sequence[Piece], report: Callable[[float], None]
+    heads: Heads, store: StateStore, pieces: Sequence[Piece], report: Callable[[float], None]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return mean figures by domain, exit and name; of domain :data:`ALL` over all positions."""
     domains: dict[str, list[Piece]] = {}
     for piece in pieces:
         domains.setdefault(piece.domain, []).append(piece)
-    frozen, exits = kept.frozen, kept.frozen.exits
+    frozen, exits = store.frozen, store.frozen.exits
     sums, counts = {}, {}
     for number, (domain, domain_pieces) in enumerate(sorted(domains.items())):
-        rows = kept.rows_of(domain_pieces)
+        rows = store.rows_of(domain_pieces)
         counts[domain] = len(rows)
         sums[domain] = torch.zeros(len(exits), len(FIGURES), dtype=torch.float64)
         for start in range(0, len(rows), _MEASURED_ROWS):
             report((number + start / len(rows)) / len(domains))
-            sums[domain] += frozen.measure(heads, kept.read(rows[start : start + _MEASURED_ROWS]))
+            sums[domain] += frozen.measure(heads, store.read(rows[start : start + _MEASURED_ROWS]))
     sums[ALL], counts[ALL] = torch.stack(list(sums.values())).sum(0), sum(counts.values())
     names = FIGURES if heads.ids is not None else FIGURES[:3]
     return {

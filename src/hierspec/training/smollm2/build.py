@@ -94,7 +94,7 @@ def train_eagle3(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any
 
 
 def train_sibling(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
-    """Train a small model of its own, into ``smollm2-sibling``."""
+    """Train a small model on the same tokenizer, into ``smollm2-sibling``."""
     folder = out / "smollm2-sibling"
     if not (folder / sibling.FILE).exists():
         train_siblings(plan.model, plan.sibling, folder, [out / ANSWERS], report=report)
