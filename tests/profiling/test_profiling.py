@@ -384,8 +384,8 @@ def test_drafts_begin_at_places_spread_along_the_texts(monkeypatch):
     texts = rates.continuations(pool, [[0, 1], [2]], 30, few)
     monkeypatch.setattr(rates, "distributions_after", noting)
     drafts = rates.follow_drafts(pool, 0, [], texts, [2, 1], few)
-    assert sorted(drafts.where) == [(text, place) for text in (0, 1) for place in range(3)]
-    for (text, place), before in zip(drafts.where, seen, strict=True):
+    assert sorted(drafts.places) == [(text, place) for text in (0, 1) for place in range(3)]
+    for (text, place), before in zip(drafts.places, seen, strict=True):
         at = (2, 1)[text] + 10 * place
         assert before[:at] == texts[text][:at]
         assert 1 <= len(before) - at <= 3  # after the round that is not counted
@@ -436,8 +436,8 @@ def test_texts_too_many_for_one_batch_give_the_same_drafts(monkeypatch):
         monkeypatch.setattr(rounds, "MAX_ENTRIES", most)
         texts = rates.continuations(pool, prompts, 9, few)
         drafts = rates.follow_drafts(pool, 0, [], texts, [1] * 5, few)
-        order = sorted(range(len(drafts.where)), key=lambda n: drafts.where[n])
-        runs.append((texts, [drafts.where[n] for n in order],
+        order = sorted(range(len(drafts.places)), key=lambda n: drafts.places[n])
+        runs.append((texts, [drafts.places[n] for n in order],
                      [drafts.tokenwise[1][n].tolist() for n in order]))  # fmt: skip
     assert runs[0] == runs[1]
     assert len(rounds.batches(5, 4 * 4)) == 3
@@ -507,7 +507,7 @@ def test_places_of_texts_of_several_lengths():
     edges = plan_.edges([1, 20, 6])
     assert edges == [[0], [3, 8, 12, 17], [1]]
     wanted = {(i, at) for i, own in enumerate(edges) for at in range(len(own))}
-    assert sorted(drafts.where) == sorted([*wanted] * 3)
+    assert sorted(drafts.places) == sorted([*wanted] * 3)
     _, ease = agreement.agreements(pool, texts, starts, [len(text) for text in texts], plan_)
     kinds = agreement.classes(ease, plan_, 2)
     assert [len(own) for own in kinds] == [1, 4, 1]
@@ -541,7 +541,7 @@ def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
     monkeypatch.setattr(rates, "_SurvivalObserver", Begins)
     for number in range(2):
         drafts = rates.follow_drafts(pool, number, [], texts, [3, 2], plan_)
-        assert len(drafts.where) == 6 * 4
+        assert len(drafts.places) == 6 * 4
     assert begins
     assert not any(end in tokens for tokens in begins)
 
@@ -795,7 +795,7 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     pool = load(TargetConfig(model=family["target"]), candidates, loaded)
     greedy = DraftingPlan(1, 1, 3, 0.0)
     text = [65, 66, 67] * 6
-    (sequence,) = rounds.open_sequences(rounds.root_of(pool), [0], [text], greedy)
+    (sequence,) = rounds.open_sequences(rounds.build_levels(pool), [0], [text], greedy)
 
     def ask():  # of the sequence that goes by this name
         context = Context(sequence.tokens)
@@ -818,7 +818,7 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     assert ask() == first
     # Other tokens than before at the same places: the caches must not take them for the old ones.
     sequence.tokens.extend([9, 8, 7, 90, 91, 92])
-    (fresh,) = rounds.open_sequences(rounds.root_of(pool), [0], [sequence.tokens], greedy)
+    (fresh,) = rounds.open_sequences(rounds.build_levels(pool), [0], [sequence.tokens], greedy)
     after = ask()
     sequence.close()
     sequence = fresh

@@ -148,7 +148,7 @@ def test_follow_up_draws(tiny_family, middle, target):
     picture = svg(tracer.events, texts=str)
     if target == "naive":
         assert len(story.text) < 40
-        assert "tokens the trace does not tell" in picture
+        assert "tokens missing from the trace" in picture
     else:
         assert len(story.text) == 40
         assert "follow-up" in kinds

@@ -1,7 +1,7 @@
-"""What figures of planner, bench, timeline and papers share: palette, sheets, labels, files.
+"""Palette, sheets, labels and files for the figures of planner, bench, timeline and papers.
 
 A figure is made and saved inside :func:`style`; :func:`sheet` gives it a heading and a note, and
-leaves the placing of everything between to matplotlib's constrained layout. matplotlib is imported
+leaves the layout between them to matplotlib's constrained layout. matplotlib is imported
 when the first figure is made.
 """
 
@@ -88,20 +88,22 @@ def sheet(
         subtitle, note: paragraphs in grey, wrapped to the width.
     """
     width = max(width, text_width(title, 12.5) + 2 * _MARGIN)
-    below = [line for text in note for line in wrapped(text, width - 2 * _MARGIN, 8)]
-    above = wrapped(subtitle, width - 2 * _MARGIN, 9)
-    head = 0.46 + (0.06 + 0.19 * len(above) if above else 0.0)
-    foot = 0.1 + (0.04 + _LINE * len(below) if below else 0.0)
-    whole = head + height + foot
-    figure = new_figure(width, whole)
+    note_lines = [line for text in note for line in wrapped(text, width - 2 * _MARGIN, 8)]
+    subtitle_lines = wrapped(subtitle, width - 2 * _MARGIN, 9)
+    head = 0.46 + (0.06 + 0.19 * len(subtitle_lines) if subtitle_lines else 0.0)
+    foot = 0.1 + (0.04 + _LINE * len(note_lines) if note_lines else 0.0)
+    total_height = head + height + foot
+    figure = new_figure(width, total_height)
     left = _MARGIN / width
-    figure.text(left, 1 - 0.27 / whole, title, fontsize=12.5, weight="bold", va="center")
-    for i, line in enumerate(above):
-        y = 1 - (0.55 + 0.19 * i) / whole
+    figure.text(left, 1 - 0.27 / total_height, title, fontsize=12.5, weight="bold", va="center")
+    for i, line in enumerate(subtitle_lines):
+        y = 1 - (0.55 + 0.19 * i) / total_height
         figure.text(left, y, line, fontsize=9, color=GREY, va="center")
-    for i, line in enumerate(reversed(below)):
-        figure.text(left, (0.14 + _LINE * i) / whole, line, fontsize=8, color=GREY, va="center")
-    rectangle = (0.1 / width, foot / whole, 1 - 0.2 / width, height / whole)
+    for i, line in enumerate(reversed(note_lines)):
+        figure.text(
+            left, (0.14 + _LINE * i) / total_height, line, fontsize=8, color=GREY, va="center"
+        )
+    rectangle = (0.1 / width, foot / total_height, 1 - 0.2 / width, height / total_height)
     figure.set_layout_engine("constrained", rect=rectangle)
     return figure
 
@@ -112,17 +114,17 @@ def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
     Args:
         handles: labelled artists.
     """
-    width, whole = figure.get_size_inches()
+    width, height = figure.get_size_inches()
     widest = max(text_width(handle.get_label(), 9) for handle in handles) + 0.5
     columns = max(1, min(len(handles), int((width - 2 * _MARGIN) / widest)))
     layout: Any = figure.get_layout_engine()
-    x, y, across, up = layout.get()["rect"]
+    x, y, span, above = layout.get()["rect"]
     figure.legend(
         handles=handles, ncols=columns, loc="lower left", bbox_to_anchor=(0.1 / width, y),
         borderaxespad=0.2, frameon=False, fontsize=9, handlelength=1.4, columnspacing=1.4,
     )  # fmt: skip
-    tall = (0.12 + 0.2 * -(-len(handles) // columns)) / whole
-    layout.set(rect=(x, y + tall, across, up - tall))
+    legend_height = (0.12 + 0.2 * -(-len(handles) // columns)) / height
+    layout.set(rect=(x, y + legend_height, span, above - legend_height))
 
 
 def picture_path(path: str | Path) -> Path:
@@ -182,7 +184,7 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
 
 
 def shortened(name: str, longest: int) -> str:
-    """Cut a name to ``longest`` letters from its middle; its end tells most, so it keeps more."""
+    """Cut letters from the middle of a name, down to ``longest``; more of its end is kept."""
     if len(name) <= longest:
         return name
     head = (longest - 1) // 3

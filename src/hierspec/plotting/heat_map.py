@@ -77,17 +77,17 @@ def heat_map(
     if not np.isfinite(cells).any():
         raise HierspecError("every cell is empty: there is nothing to draw")
     rows, cols = cells.shape
-    side = 0.78 if details is not None else 0.56
+    cell_size = 0.78 if details is not None else 0.56
     labels = max(text_width(str(label), 9) for label in row_labels)
     with style():
-        width = cols * side + labels + (0.8 if groups is not None else 1.4)
-        tall = max(rows * side * 0.8, text_width(row_title, 10))
-        height = tall + (1.0 if groups is not None else 0.65)
+        width = cols * cell_size + labels + (0.8 if groups is not None else 1.4)
+        map_height = max(rows * cell_size * 0.8, text_width(row_title, 10))
+        height = map_height + (1.0 if groups is not None else 0.65)
         figure = sheet(width, height, title, note=[note] if note else [])
         axes = figure.add_subplot()
         image = _colour(axes, cells, centre, groups, group_names)
         if groups is None:
-            bar = figure.colorbar(image, ax=axes, aspect=max(6.0, rows * side * 5), pad=0.02)
+            bar = figure.colorbar(image, ax=axes, aspect=max(6.0, rows * cell_size * 5), pad=0.02)
             bar.ax.spines["outline"].set_visible(False)
             bar.ax.tick_params(labelsize=8, length=2)
             bar.set_label(value_title, fontsize=9, color=GREY)
@@ -114,22 +114,22 @@ def _colour(
     names: Sequence[str],
 ) -> Any:
     colors = matplotlib("colors")
-    shown = np.ma.masked_invalid(cells)
+    masked = np.ma.masked_invalid(cells)
     if groups is not None:
-        numbers = np.ma.masked_array(np.asarray(groups, dtype=float), shown.mask)
+        numbers = np.ma.masked_array(np.asarray(groups, dtype=float), masked.mask)
         palette = colors.ListedColormap(GROUPS[: len(names)])
         return axes.imshow(
             numbers, cmap=palette, vmin=-0.5, vmax=len(names) - 0.5, aspect="auto", alpha=0.55
         )
     if centre is None:
-        return axes.imshow(shown, cmap="cividis", aspect="auto")
+        return axes.imshow(masked, cmap="cividis", aspect="auto")
     # One scale on both sides, so that equal shades are equal gains and losses.
-    reach = max(float(np.abs(shown - centre).max()), 1e-9)
-    low, high = min(float(shown.min()), centre), max(float(shown.max()), centre)
-    whole = colors.LinearSegmentedColormap.from_list("gain", [VERMILION, "#FBFBFB", BLUE])
+    reach = max(float(np.abs(masked - centre).max()), 1e-9)
+    low, high = min(float(masked.min()), centre), max(float(masked.max()), centre)
+    gradient = colors.LinearSegmentedColormap.from_list("gain", [VERMILION, "#FBFBFB", BLUE])
     start, end = ((value - centre + reach) / (2 * reach) for value in (low, high))
-    part = colors.ListedColormap(whole(np.linspace(start, end, 256)))
-    return axes.imshow(shown, cmap=part, vmin=low, vmax=high, aspect="auto")
+    visible = colors.ListedColormap(gradient(np.linspace(start, end, 256)))
+    return axes.imshow(masked, cmap=visible, vmin=low, vmax=high, aspect="auto")
 
 
 def _label(
@@ -143,20 +143,20 @@ def _label(
     for r, c in np.argwhere(np.isfinite(cells)):
         red, green, blue, _ = shades[r, c]
         dark = image.get_alpha() is None and 0.3 * red + 0.59 * green + 0.11 * blue < 0.58
-        look = {"ha": "center", "va": "center", "color": "white" if dark else INK}
+        font = {"ha": "center", "va": "center", "color": "white" if dark else INK}
         detail = details[r][c] if details is not None else ""
         text = value_format.format(cells[r, c])
-        axes.text(c, r - (0.16 if detail else 0.0), text, fontsize=9, **look)
+        axes.text(c, r - (0.16 if detail else 0.0), text, fontsize=9, **font)
         if detail:
-            axes.text(c, r + 0.24, detail, fontsize=7.5, **look)
+            axes.text(c, r + 0.24, detail, fontsize=7.5, **font)
 
 
 def _frame(axes: Any, cells: np.ndarray, best: str) -> None:
-    pick = np.nanargmax if best == "max" else np.nanargmin
-    r, c = np.unravel_index(int(pick(cells)), cells.shape)
+    arg_best = np.nanargmax if best == "max" else np.nanargmin
+    r, c = np.unravel_index(int(arg_best(cells)), cells.shape)
     place = (c - 0.5, r - 0.5)
-    look = {"fill": False, "edgecolor": "black", "linewidth": 2.5, "clip_on": False}
-    axes.add_patch(matplotlib("patches").Rectangle(place, 1, 1, **look))
+    border = {"fill": False, "edgecolor": "black", "linewidth": 2.5, "clip_on": False}
+    axes.add_patch(matplotlib("patches").Rectangle(place, 1, 1, **border))
 
 
 def _legend_handles(groups: np.ndarray, names: Sequence[str]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Agreement of models position by position, and classes of places that are alike by it."""
+"""Agreement of models position by position, and classes of places with similar agreement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hierspec.drafters.base import LookUp
 
 from . import rounds
 from .candidates import CandidatePool
-from .rounds import DraftingPlan, distributions_after, open_sequences, probabilities, root_of
+from .rounds import DraftingPlan, build_levels, distributions_after, open_sequences, probabilities
 
 
 @dataclass(slots=True, eq=False)
@@ -42,9 +42,9 @@ def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
     """Return 1 − TV of every row, [n]."""
     if isinstance(q, OneHotDistributions) and isinstance(p, OneHotDistributions):
         return (likeliest(q) == likeliest(p)).astype(float)
-    for rows, others in ((q, p), (p, q)):  # a drafter may be greedy by its own temperature
+    for rows, other in ((q, p), (p, q)):  # a drafter may be greedy by its own temperature
         if isinstance(rows, OneHotDistributions):
-            return probabilities(others, rows.ids)
+            return probabilities(other, rows.ids)
     first, second = q.dense(vocab_size), p.dense(vocab_size)
     return torch.minimum(first.to(second), second).sum(-1).double().cpu().numpy()
 
@@ -70,7 +70,7 @@ def agreements(
         starts, stops: per text; compared are the distributions of tokens start … stop − 1.
 
     Returns:
-        sums for every pair; and per text how easy it is for each candidate, [positions,
+        sums for every pair; and per text how easy each position is for each candidate, [positions,
         candidates]: 1 − TV from the target, or whether a look-up proposes the token.
     """
     scoring = [i for i, entrant in enumerate(pool.entrants) if entrant.scores]
@@ -78,7 +78,7 @@ def agreements(
     target, ease = len(pool.entrants) - 1, []
     width = max(1, rounds.MAX_ENTRIES // (pool.vocab_size * len(scoring)))
     for text, start, stop in zip(texts, starts, stops, strict=True):
-        (sequence,) = open_sequences(root_of(pool), [0], [text], plan)
+        (sequence,) = open_sequences(build_levels(pool), [0], [text], plan)
         first = max(start, 1)
         easy = np.zeros((max(stop - first, 0), target))
         for i, entrant in enumerate(pool.entrants[:-1]):
@@ -92,7 +92,7 @@ def agreements(
                     i: distributions_after(pool, i, [sequence], [context], [high - 1 - low])[0]
                     for i in scoring
                 }
-                top = {i: likeliest(found) for i, found in rows.items()}
+                top = {i: likeliest(distributions) for i, distributions in rows.items()}
                 for (i, k), total in sums.items():
                     shared = overlap(rows[i], rows[k], pool.vocab_size)
                     if k == target:
@@ -109,7 +109,7 @@ def agreements(
 def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[list[int]]:
     """Return the class of every place of every text.
 
-    Places are alike if the text from each to the next is about as easy for every candidate. All
+    Places are similar if the text from each to the next is about as easy for every candidate. All
     places are split in two by the candidate for which they differ most, and so on, into ``count``
     classes of equal size; into fewer if there are fewer places.
 
@@ -119,8 +119,8 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[
     edges = plan.edges([len(easy) for easy in ease])
     spans = [
         easy[start:stop]
-        for easy, own in zip(ease, edges, strict=True)
-        for start, stop in pairwise([*own, len(easy)])
+        for easy, text_edges in zip(ease, edges, strict=True)
+        for start, stop in pairwise([*text_edges, len(easy)])
     ]
     width = ease[0].shape[1]
     scores = np.array([span.mean(0) if len(span) else np.zeros(width) for span in spans])
@@ -131,13 +131,13 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[
         if parts < 2 or not width:
             out[group] = first
             continue
-        by = scores[group].var(0).argmax()
-        group = group[scores[group, by].argsort(kind="stable")]
+        candidate = scores[group].var(0).argmax()
+        group = group[scores[group, candidate].argsort(kind="stable")]
         cut = len(group) * (parts // 2) // parts
         groups.append((group[:cut], parts // 2, first))
         groups.append((group[cut:], parts - parts // 2, first + parts // 2))
     kinds = iter(out.tolist())
-    return [[next(kinds) for _ in own] for own in edges]
+    return [[next(kinds) for _ in text_edges] for text_edges in edges]
 
 
 def _lookup_hits(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
@@ -148,6 +148,9 @@ def _lookup_hits(lookup: Any, text: Sequence[int], start: int, stop: int) -> lis
     if not isinstance(lookup, LookUp):
         return [False] * (stop - start)
     index = lookup.open()
-    out = [lookup.propose(Context(text[:at]), 1, index) == (text[at],) for at in range(start, stop)]
+    out = [
+        lookup.propose(Context(text[:position]), 1, index) == (text[position],)
+        for position in range(start, stop)
+    ]
     lookup.close(index)
     return out

@@ -1,4 +1,4 @@
-"""``--hierarchy auto``: measure once on a machine, keep the profile, plan from it ever after."""
+"""``--hierarchy auto``: measure once on a machine, keep the profile, plan from it from then on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hierspec.zoo.registry import DEFAULT_TARGET
 from .candidates import Candidate, choose_candidates, load
 from .measure import measure
 from .noise import BusyWarning, busy_message
-from .profile import WHAT, Profile, from_dict, load_profile
+from .profile import DESCRIPTION, Profile, from_dict, load_profile
 from .settings import QUICK, ProfileSettings, Report
 from .texts import builtin, chats
 
@@ -37,7 +37,7 @@ _HINT = "set HIERSPEC_CACHE to a folder that can be written"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AutoChoice:
-    """What ``auto`` decided.
+    """The result of ``auto``.
 
     Attributes:
         config: the plan's hierarchy, for a run without control.
@@ -75,7 +75,7 @@ def choose(
         temperature: of the requests to come; 0 is greedy.
         chat: measure on questions in the target's chat template, as the requests will be.
         settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
-        report: called with how far a measurement is.
+        report: called with the stage and the share of the measurement that is done.
 
     Raises:
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.
@@ -84,12 +84,12 @@ def choose(
     candidates = choose_candidates(target.model, names)
     settings = settings or QUICK
     loaded = Loaded()
-    if not all(map(_is_here, _file_names(target, candidates))):
+    if not all(map(_is_local, _file_names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the cache key hashes the files
     path = cache_path(target, candidates, settings, chat)
     profile, measured_now = _cached(path, temperature), False
     if profile is None:
-        check_writable(path, WHAT, _HINT)
+        check_writable(path, DESCRIPTION, _HINT)
         with _measuring_lock(path, report):
             profile = _cached(path, temperature)  # another process may have measured meanwhile
             if measured_now := profile is None:
@@ -126,14 +126,14 @@ def control_chain(profile: Profile, best: Plan) -> Chain:
     levels = [model["level"] for model in profile.models[:-1]]
     look_ups = {i for i, level in enumerate(levels) if level and level["method"] in methods}
     used = set(chain.levels[:-1])
-    others = set(range(len(levels))) - used
+    unused = set(range(len(levels))) - used
     if used <= look_ups:
-        others -= look_ups
+        unused -= look_ups
     elif used & look_ups:
         return chain
     else:
-        others &= look_ups
-    wider = [c for i in sorted(others) if (c := extend_chain(estimates, chain, i)) is not None]
+        unused &= look_ups
+    wider = [c for i in sorted(unused) if (c := extend_chain(estimates, chain, i)) is not None]
     return min(wider, key=lambda c: latency(estimates, c).ms_per_token, default=chain)
 
 
@@ -211,5 +211,5 @@ def _file_names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[s
     ]
 
 
-def _is_here(name: str) -> bool:
+def _is_local(name: str) -> bool:
     return registry.can_resolve(name) or Path(name).exists()

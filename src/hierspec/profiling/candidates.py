@@ -49,7 +49,7 @@ class Candidate:
     """A model that may become a level.
 
     Attributes:
-        name: as the user wrote it; no two are alike.
+        name: as the user wrote it; names differ.
         level: as in the hierarchy file; its budget is a placeholder of 1.
     """
 
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def makes_several(self) -> bool:
-        """Whether it makes several drafts at a place: a token tree, right below the target."""
+        """Whether it makes several drafts at once: a token tree, right below the target."""
         return self.level.num_drafts > 1
 
     @property
@@ -82,8 +82,8 @@ class Candidate:
 
     def level_dict(self, target: TargetConfig) -> dict[str, Any]:
         """Return the level as in a hierarchy file for ``target``, without a budget."""
-        whole = HierarchyConfig(target=target, levels=(self.level,)).to_dict()
-        return {k: v for k, v in whole["levels"][0].items() if k != "num_speculative_tokens"}
+        hierarchy = HierarchyConfig(target=target, levels=(self.level,)).to_dict()
+        return {k: v for k, v in hierarchy["levels"][0].items() if k != "num_speculative_tokens"}
 
 
 def parse(text: str) -> Candidate:
@@ -121,26 +121,26 @@ def parse(text: str) -> Candidate:
 def choose_candidates(target: str, names: Sequence[str]) -> list[Candidate]:
     """Return the candidates that ``auto`` measures, given those that the user named.
 
-    Named models are measured beside what needs no model of the user's: look-ups, copies of the
-    target, what is shipped for it. A list that names one of these itself is taken as it is; an
+    Named models are measured beside drafters that need no further model: look-ups, copies of the
+    target, what is shipped for it. A list that names one of these itself is not extended; an
     empty one means :func:`default_names`. On an accelerator the first model also makes a token
     tree, since a check of many rows takes little longer there than one of few. On a CPU it takes
     several times as long, so trees are measured only if they are named.
     """
-    named = [parse(text) for text in names]
-    if any(candidate.level.method != "draft_model" for candidate in named):
-        return named
-    others = [parse(name) for name in default_names(target)]
-    if named:
-        others = [c for c in others if c.level.method != "draft_model"]
-    copies = [c for c in others if c.level.method == "quantized"]
-    found = [*(c for c in others if c not in copies), *named, *copies]
-    if machine.device("auto").type == "cpu" or any(c.makes_several for c in found):
-        return found
-    for place, candidate in enumerate(found, start=1):
+    parsed = [parse(text) for text in names]
+    if any(candidate.level.method != "draft_model" for candidate in parsed):
+        return parsed
+    defaults = [parse(name) for name in default_names(target)]
+    if parsed:
+        defaults = [c for c in defaults if c.level.method != "draft_model"]
+    copies = [c for c in defaults if c.level.method == "quantized"]
+    candidates = [*(c for c in defaults if c not in copies), *parsed, *copies]
+    if machine.device("auto").type == "cpu" or any(c.makes_several for c in candidates):
+        return candidates
+    for place, candidate in enumerate(candidates, start=1):
         if candidate.level.method in ("draft_model", "eagle3") and candidate.makes_one:
-            return [*found[:place], candidate.with_drafts(_TREE), *found[place:]]
-    return found
+            return [*candidates[:place], candidate.with_drafts(_TREE), *candidates[place:]]
+    return candidates
 
 
 def default_names(target: str) -> list[str]:
@@ -192,20 +192,20 @@ def _number(text: str, value: str) -> float:
 
 def _candidate(name: str, level: dict[str, Any]) -> Candidate:
     method, planned = level.get("method"), [key for key in _PLANNED if key in level]
-    why = None
+    problem = None
     if planned:
-        why = f"leave {planned[0]} out, the planner chooses it"
+        problem = f"leave {planned[0]} out, the planner chooses it"
     elif method in _UNPLANNED:
-        why = f"{method} is not planned; leave it out"
+        problem = f"{method} is not planned; leave it out"
     elif method == "concatenate":
-        why = "a concatenation is none; name its parts, the planner joins them"
+        problem = "a concatenation is none; name its parts, the planner joins them"
     elif "store" in level:
-        why = "what a store holds is not planned; leave it out, and add it to the plan's file"
-    if why:
-        raise HierspecError(f"candidate {name!r}: {why}")
-    whole = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
+        problem = "what a store holds is not planned; leave it out, and add it to the plan's file"
+    if problem:
+        raise HierspecError(f"candidate {name!r}: {problem}")
+    hierarchy = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
     try:
-        parsed = HierarchyConfig.from_dict(whole).levels[0]
+        parsed = HierarchyConfig.from_dict(hierarchy).levels[0]
     except HierspecError as error:
         reason = str(error).removeprefix("hierarchy.levels[0]").lstrip(".: ")
         raise HierspecError(f"candidate {name!r}: {reason}") from None
@@ -293,11 +293,11 @@ def load(
     """Load the models; one checkpoint is loaded once.
 
     Raises:
-        HierspecError: two candidates alike, a model that cannot be loaded, or another vocabulary.
+        HierspecError: two equal candidates, a model that cannot be loaded, or another vocabulary.
     """
     names = [candidate.name for candidate in candidates]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise HierspecError(f"candidate {twice[0]!r} is given twice; leave one out")
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise HierspecError(f"candidate {duplicates[0]!r} is given twice; leave one out")
     loaded = loaded or Loaded()
     models = LevelModels(target, [candidate.level for candidate in candidates], loaded)
     top = models.top()
@@ -350,9 +350,10 @@ def memory(pool: CandidatePool) -> dict[str, int]:
         elif level is None or level.method in _MODELS:
             backend = getattr(entrant.model, "backend", None) or entrant.model.cache_owner.backend
             dtype = getattr(backend, "weight_dtype", backend.dtype)
-            own = getattr(backend, "num_bytes", None)  # of copies whose weights have several widths
-            again = getattr(backend, "kernel_bytes", 0)  # bytes kept in a second layout
-            out[entrant.owner] = own or parameters(entrant.files) * dtype.itemsize + again
+            # Copies whose weights have several widths count their bytes themselves.
+            size = getattr(backend, "num_bytes", None)
+            second = getattr(backend, "kernel_bytes", 0)  # bytes kept in a second layout
+            out[entrant.owner] = size or parameters(entrant.files) * dtype.itemsize + second
         else:
             out[entrant.owner] = _bytes_on_disk(entrant)
     return out
@@ -379,11 +380,11 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     config = target_config(model)
-    size, less = config.vocab_size * config.hidden_size, 0
+    size, excluded = config.vocab_size * config.hidden_size, 0
     if registry.can_resolve(model) and SCORED in (source := registry.resolve(model)).names():
-        less = size - len(source.tensor(SCORED)) * config.hidden_size
+        excluded = size - len(source.tensor(SCORED)) * config.hidden_size
     if not (embedding or config.tie_word_embeddings):
-        less += size
+        excluded += size
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
         empty = kind.from_config(config)
@@ -393,4 +394,4 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
         for weight in empty.get_encoder().parameters():
             if id(weight) != shared:
                 weights.pop(id(weight), None)
-    return sum(weight.numel() for weight in weights.values()) - less
+    return sum(weight.numel() for weight in weights.values()) - excluded

@@ -1,7 +1,7 @@
-"""What calls cost, measured inside real rounds: distributions, draws and verification included.
+"""Costs of calls, measured inside real rounds: distributions, draws and verification included.
 
-A call is dearer after another model has had the caches of the processor, a check of n tokens is
-dearer than one of a single token, and an early exit is cheaper above another exit of its trunk.
+A call costs more after another model has used the processor's caches, a check of n tokens costs
+more than one of a single token, and an early exit is cheaper above another exit of its trunk.
 So every pair of models is timed as a two-level hierarchy with several budgets, taking turns, and
 samples are averaged; those past twice the median are left out.
 
@@ -33,12 +33,12 @@ from hierspec.engine.stopping import StopConditions
 from hierspec.sampling.parameters import SamplingParams
 
 from .candidates import CandidatePool
-from .rounds import open_sequence, rewind, root_of
+from .rounds import build_levels, open_sequence, rewind
 from .schema import MeasuredCost, TimeSummary
 
-WARM, TIMED = 1, 2  # rounds before timing, and timed, whenever it is a pair's turn
-_MIN_REPEATS = 2  # however long they take
-_MIN_SAMPLES, _MAX_SPREAD = 6, 0.06  # of a call; its interquartile range over the median
+WARM, TIMED = 1, 2  # rounds before timing, and timed, in each turn of a pair
+_MIN_REPEATS = 2  # even beyond the time limit
+_MIN_SAMPLES, _MAX_SPREAD = 6, 0.06  # of a call; spread: interquartile range over the median
 TOKENS = 24  # generated to measure what a token costs outside the rounds
 
 Pair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
@@ -48,7 +48,7 @@ Samples = dict[int, list[float]]  # number of tokens → milliseconds of each ca
 def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> float:
     """Measure milliseconds per token outside the rounds, in a short plain generation."""
     generation = Generation(
-        root_of(pool),
+        build_levels(pool),
         [list(prompt)],
         tokenizer=pool.tokenizer,
         params=[SamplingParams(temperature=temperature)],
@@ -67,8 +67,8 @@ def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> 
     rounds = _RoundSeconds()
     generation.runtime.observe(rounds)
     began = time.perf_counter()
-    written = sum(1 for _ in generation)  # fewer where the context is full
-    return max(1e3 * (time.perf_counter() - began - rounds.seconds) / max(written, 1), 0.0)
+    num_tokens = sum(1 for _ in generation)  # fewer where the context is full
+    return max(1e3 * (time.perf_counter() - began - rounds.seconds) / max(num_tokens, 1), 0.0)
 
 
 class _RoundSeconds(Observer):
@@ -136,7 +136,7 @@ class PairTimer:
     ) -> None:
         self.pool, self.base = pool, len(tokens)
         self.roots: dict[tuple[int | None, int, int], Verify] = {}
-        self.sequence = open_sequence(root_of(pool), 0, tokens, temperature, PhiloxRng(seed))
+        self.sequence = open_sequence(build_levels(pool), 0, tokens, temperature, PhiloxRng(seed))
 
     def close(self) -> None:
         self.sequence.close()
@@ -145,24 +145,24 @@ class PairTimer:
         """Time a few rounds of a pair, after one that warms the processor's caches for it."""
         sequence, key = self.sequence, (drafter, verifier, budget)
         if key not in self.roots:
-            self.roots[key] = root_of(self.pool, verifier, drafter, budget)
+            self.roots[key] = build_levels(self.pool, verifier, drafter, budget)
         sequence.root = self.roots[key]
         sequence.states = initial_states(sequence.root)
-        several = drafter is not None and self.pool.entrants[drafter].num_drafts > 1
+        has_several = drafter is not None and self.pool.entrants[drafter].num_drafts > 1
         runtime = Runtime(sequence.root, self.pool.vocab_size)
-        clock = _Clock(budget if several else None)
+        clock = _Clock(budget if has_several else None)
         runtime.observe(clock)
         for number in range(WARM + TIMED):
             clock.calls.clear()
             began = time.perf_counter()
             (verdict,) = runtime.round([sequence])
-            own = time.perf_counter() - began - sum(seconds for *_, seconds in clock.calls)
+            overhead = time.perf_counter() - began - sum(seconds for *_, seconds in clock.calls)
             sequence.tokens.extend(verdict.emitted.tokens)
             if number < WARM:
                 continue
             for check, tokens, seconds in clock.calls:
                 if check:
-                    times.check[tokens].append(1e3 * (seconds + own))
+                    times.check[tokens].append(1e3 * (seconds + overhead))
                 else:
                     times.draft[tokens].append(1e3 * seconds)
         # Rewound, or the caches would hold the same tokens already.
@@ -190,14 +190,14 @@ def time_pairs(
     temperature: float,
     seed: int = 0,
     seconds: float = float("inf"),
-    done: Callable[[], None] = lambda: None,
+    on_call: Callable[[], None] = lambda: None,
 ) -> dict[Pair, PairTimes]:
     """Time all pairs and budgets, in a new random order per repetition, until they have settled.
 
     A pair ``(None, k)`` is model k called without a draft: plain decoding by it. After ``seconds``
     no further repetition begins, once there were two.
     """
-    wanted = timed_calls(pairs, budgets)
+    calls = timed_calls(pairs, budgets)
     times = {pair: PairTimes() for pair in pairs}
     shuffle = random.Random(seed)
     timer = PairTimer(pool, tokens, temperature, seed)
@@ -206,11 +206,11 @@ def time_pairs(
         for number in range(repeats):
             if number >= _MIN_REPEATS and time.perf_counter() - began > seconds:
                 break
-            shuffle.shuffle(wanted)
-            for drafter, verifier, budget in wanted:
+            shuffle.shuffle(calls)
+            for drafter, verifier, budget in calls:
                 if not settled(times[drafter, verifier], budget):
                     timer.turn(drafter, verifier, budget, times[drafter, verifier])
-                done()
+                on_call()
     finally:
         timer.close()
     return times
@@ -231,15 +231,15 @@ def _spread(samples: Sequence[float]) -> float:
 def summary(samples: Samples) -> dict[str, TimeSummary]:
     """Return per length the mean, median, quartiles and number of the samples, in milliseconds.
 
-    The mean, a call's cost in a long run, leaves out samples past twice the median: other programs'
-    doing.
+    The mean, a call's cost in a long run, leaves out samples past twice the median, which
+    other programs cause.
     """
     out: dict[str, TimeSummary] = {}
     for n in sorted(samples):
         low, middle, high = (float(x) for x in np.percentile(samples[n], [25, 50, 75]))
-        usual = [value for value in samples[n] if value <= 2 * middle]
+        typical = [value for value in samples[n] if value <= 2 * middle]
         out[str(n)] = {
-            "mean": round(float(np.mean(usual)), 5),
+            "mean": round(float(np.mean(typical)), 5),
             "median": round(middle, 5),
             "low": round(low, 5),
             "high": round(high, 5),
@@ -269,8 +269,8 @@ def order(pool: CandidatePool, milliseconds: Sequence[float]) -> list[int]:
     layers = [getattr(entrant.model, "exit_layer", 0) for entrant in pool.entrants]
     owners = [entrant.owner for entrant in pool.entrants]
 
-    def at_least(i: int) -> float:
+    def monotone_ms(i: int) -> float:
         lower = [j for j in numbers if owners[j] == owners[i] and layers[j] < layers[i]]
         return max(milliseconds[j] for j in (i, *lower))
 
-    return [*sorted(numbers, key=lambda i: (at_least(i), layers[i])), target]
+    return [*sorted(numbers, key=lambda i: (monotone_ms(i), layers[i])), target]

@@ -45,25 +45,25 @@ def pairs(
     if window.signal:
         lengths = stopping_lengths(window, drafts, kept[target])
     stopping = lengths if window.signal or not entrant.scores else None
-    kind = np.array([kinds[text][place] for text, place in drafts.where])
+    kind = np.array([kinds[text][place] for text, place in drafts.places])
     classes = [kind == c for c in range(int(kind.max()) + 1)]
     out: list[MeasuredPair] = []
     for k, curves in by_verifier.items():
         tokens = curves["block"].sum(1)
-        whole = _summary(curves, stopping)
+        average = _summary(curves, stopping)
         pair: MeasuredPair = {
             "drafter": drafter,
             "verifier": k,
             "drafts": len(lengths),
-            "survival": {"block": whole["block"], "tokenwise": whole["tokenwise"]},
+            "survival": {"block": average["block"], "tokenwise": average["tokenwise"]},
             "classes": [_summary(curves, stopping, selected) for selected in classes],
             "tokens_per_call": round(float(tokens.mean()), 5),
             "standard_error": round(float(tokens.std() / len(tokens) ** 0.5), 5),
             "lengths": lengths.tolist(),
             "kept": np.minimum(kept[k], lengths).tolist(),
         }
-        if "joint" in whole:
-            pair["joint"] = whole["joint"]
+        if "joint" in average:
+            pair["joint"] = average["joint"]
         out.append(pair)
     return out
 

@@ -61,12 +61,12 @@ def estimates(
             windows=windows,
         )
 
-    whole = with_curves(_curves_of_all)
+    average = with_curves(_curves_of_all)
     num_classes = min((len(pair["classes"]) for pair in measured["pairs"]), default=1)
     if num_classes < 2:
-        return whole
+        return average
     parts = [with_curves(lambda pair, c=c: pair["classes"][c]) for c in range(num_classes)]
-    return dataclasses.replace(whole, classes=tuple(parts))
+    return dataclasses.replace(average, classes=tuple(parts))
 
 
 def _uses_target_trunk(model: MeasuredModel, target: MeasuredModel) -> bool:
@@ -118,21 +118,24 @@ class _Costs:
         }
 
     def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return times [K+1, size] of n tokens; what a first step adds, by pair [K+1, K+1]."""
+        """Return times of n tokens [K+1, size], and what a first step adds by pair [K+1, K+1]."""
         out = np.zeros((self.count, size))
         cold = np.zeros((self.count, self.count))
         lengths = np.arange(size)
         for i in range(self.count):
-            seen = {k: _points(row["draft"]) for (j, k), row in self.rows.items() if j == i}
-            seen = {k: points for k, points in seen.items() if len(points[0])}
-            if not seen:
+            by_verifier = {
+                k: _points(row["draft"])
+                for (j, k), row in self.rows.items()
+                if j == i and row["draft"]
+            }
+            if not by_verifier:
                 out[i] = lengths * self.plain_call(i) if (None, i) in self.rows else 0.0
                 continue
-            whole = np.stack([_interpolate(points, lengths) for points in seen.values()])
-            out[i, 1:] = whole[:, 1].min() + np.median(whole[:, 1:] - whole[:, 1:2], axis=0)
-            for k, (at, values) in seen.items():
-                drafted = at > 0
-                gap = values[drafted] - out[i][at[drafted]]
+            curves = np.stack([_interpolate(points, lengths) for points in by_verifier.values()])
+            out[i, 1:] = curves[:, 1].min() + np.median(curves[:, 1:] - curves[:, 1:2], axis=0)
+            for k, (timed, values) in by_verifier.items():
+                drafted = timed > 0
+                gap = values[drafted] - out[i][timed[drafted]]
                 cold[i, k] = float(np.median(gap)) if drafted.any() else 0.0
             out[i] += self._shift(out[i], lengths * self._slope(i)[0])
         return out, cold
@@ -144,38 +147,39 @@ class _Costs:
         for (i, k), row in self.rows.items():
             if i is None:
                 continue
-            at, values = _points(row["check"])
+            timed, values = _points(row["check"])
             # A call without a draft is the same for every drafter: noise must make none cheaper.
-            at, values = np.append(0, at[at > 0]), np.append(self._plain_mean(k), values[at > 0])
-            ms = _interpolate(self._with_longer_calls(k, at, values), lengths)
+            values = np.append(self._plain_mean(k), values[timed > 0])
+            timed = np.append(0, timed[timed > 0])
+            ms = _interpolate(self._with_longer_calls(k, timed, values), lengths)
             zero, eight = self._slope(k)
             out[i, k] = ms + self._shift(ms, zero + lengths / 8 * (eight - zero))
         return out
 
     def _with_longer_calls(
-        self, k: int, at: np.ndarray, values: np.ndarray
+        self, k: int, timed: np.ndarray, values: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Append to a pair's points model k's longer calls on the tokens of other drafters.
+        """Extend a pair's points by model k's longer calls on other drafters' tokens.
 
-        A look-up that found little while it was timed has no long drafts, and a line through two
+        A look-up that proposed little while it was timed has no long drafts, and a line through two
         short ones is far too low where calls on many rows are bound by arithmetic.
         """
-        others, theirs = self._calls(k)
-        longer = others > at[-1]
-        level = values[-1] - np.interp(at[-1], others, theirs)
-        beyond = np.maximum(theirs[longer] + level, values[-1])
-        return np.append(at, others[longer]), np.append(values, beyond)
+        other_lengths, other_values = self._calls(k)
+        longer = other_lengths > timed[-1]
+        offset = values[-1] - np.interp(timed[-1], other_lengths, other_values)
+        beyond = np.maximum(other_values[longer] + offset, values[-1])
+        return np.append(timed, other_lengths[longer]), np.append(values, beyond)
 
     def _calls(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Average model k's calls on n tokens over all drafters: return n and the means."""
         rows = [row for (i, verifier), row in self.rows.items() if verifier == k and i is not None]
-        at = sorted({int(n) for row in rows for n in row["check"]} - {0})
+        lengths = sorted({int(n) for row in rows for n in row["check"]} - {0})
         means = [self._plain_mean(k)]
-        for n in at:
+        for n in lengths:
             times = [row["check"][str(n)] for row in rows if str(n) in row["check"]]
             counts = [time["count"] for time in times]
             means.append(float(np.average([time["mean"] for time in times], weights=counts)))
-        return np.array([0, *at]), np.array(means)
+        return np.array([0, *lengths]), np.array(means)
 
     def plain_call(self, k: int) -> float:
         """Return the time of one call of model k without a draft."""
@@ -194,17 +198,17 @@ class _Costs:
 
 
 def _points(samples: Mapping[str, TimeSummary]) -> tuple[np.ndarray, np.ndarray]:
-    at = sorted(map(int, samples))
-    return np.array(at, dtype=int), np.array([samples[str(n)]["mean"] for n in at])
+    lengths = sorted(map(int, samples))
+    return np.array(lengths, dtype=int), np.array([samples[str(n)]["mean"] for n in lengths])
 
 
 def _interpolate(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:
     """Interpolate linearly; past the last point, with the slope from the middle one to it."""
-    at, values = points
-    out = np.interp(lengths, at, values)
-    if len(at) > 1:
-        last = min(len(at) // 2, len(at) - 2)
-        slope = (values[-1] - values[last]) / (at[-1] - at[last])
-        beyond = lengths > at[-1]
-        out[beyond] = values[-1] + max(slope, 0.0) * (lengths[beyond] - at[-1])
+    timed, values = points
+    out = np.interp(lengths, timed, values)
+    if len(timed) > 1:
+        middle = min(len(timed) // 2, len(timed) - 2)
+        slope = (values[-1] - values[middle]) / (timed[-1] - timed[middle])
+        beyond = lengths > timed[-1]
+        out[beyond] = values[-1] + max(slope, 0.0) * (lengths[beyond] - timed[-1])
     return out

@@ -18,7 +18,7 @@ from hierspec.zoo import fingerprint
 
 from . import costs
 from .candidates import Candidate, CandidatePool, load, memory
-from .profile import WHAT, save
+from .profile import DESCRIPTION, save
 from .schema import KIND, SCHEMA_VERSION, MeasuredModel
 from .settings import ProfileSettings, Report
 from .stages import Stages
@@ -53,7 +53,7 @@ def measure(
     if not candidates:
         raise HierspecError("there are no candidates: name at least one that may draft")
     if path is not None:
-        check_writable(path, WHAT)  # before minutes of work
+        check_writable(path, DESCRIPTION)  # before minutes of work
     report("loading", 0.0)
     pool = load(target, candidates, loaded)
     run = Stages(pool, prompts, settings, report)
@@ -90,8 +90,8 @@ def measure(
         return stages[name]
 
     _order_models(run, data, partial(stage, ""))
-    wanted = dict.fromkeys(float(t) + 0.0 for t in temperatures)  # once each; -0.0 is 0.0
-    todo = [t for t in wanted if repr(t) not in data["temperatures"]]
+    distinct = dict.fromkeys(float(t) + 0.0 for t in temperatures)  # once each; -0.0 is 0.0
+    todo = [t for t in distinct if repr(t) not in data["temperatures"]]
     for number, temperature in enumerate(todo):
         run.share = (number / len(todo), 1 / len(todo))
         label = repr(temperature)
@@ -118,7 +118,7 @@ def _order_models(run: Stages, data: dict[str, Any], stage: Callable[..., Any]) 
         *names, _ = [entrant.name for entrant in pool.entrants]
         order = [names.index(model["name"]) for model in data["models"][:-1]]
         run.pool = pool.ordered([*order, len(names)])
-    run.alone = [model["call_ms"] for model in data["models"]]
+    run.call_ms = [model["call_ms"] for model in data["models"]]
 
 
 def _model_entry(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
@@ -135,16 +135,16 @@ def _model_entry(pool: CandidatePool, number: int, call_ms: float) -> MeasuredMo
 
 def _merge_file(data: dict[str, Any], path: Path) -> bool:
     """Add what another process wrote to the file; return whether the file may be replaced."""
-    other = _read_started(path, data["request"])
-    if other is None or "models" not in other:
+    saved = _read_started(path, data["request"])
+    if saved is None or "models" not in saved:
         return True
-    data.setdefault("models", other["models"])
-    data.setdefault("memory", other["memory"])
-    mine, theirs = ([model["name"] for model in d["models"]] for d in (data, other))
-    if mine != theirs:  # in another order, so pairs have other numbers
-        return "unfinished" in other or "unfinished" not in data
-    data["temperatures"] = {**other["temperatures"], **data["temperatures"]}
-    if "unfinished" not in other:
+    data.setdefault("models", saved["models"])
+    data.setdefault("memory", saved["memory"])
+    own_names, saved_names = ([model["name"] for model in d["models"]] for d in (data, saved))
+    if own_names != saved_names:  # in another order, so pairs have other numbers
+        return "unfinished" in saved or "unfinished" not in data
+    data["temperatures"] = {**saved["temperatures"], **data["temperatures"]}
+    if "unfinished" not in saved:
         data.pop("unfinished", None)
     return True
 
@@ -155,5 +155,5 @@ def _read_started(path: Path | None, request: str) -> dict[str, Any] | None:
         data = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
     except (OSError, ValueError):
         return None  # missing, another kind of file, or damaged: measured anew
-    known = {"kind": KIND, "schema_version": SCHEMA_VERSION, "request": request}
-    return data if isinstance(data, dict) and known.items() <= data.items() else None
+    expected = {"kind": KIND, "schema_version": SCHEMA_VERSION, "request": request}
+    return data if isinstance(data, dict) and expected.items() <= data.items() else None

@@ -57,14 +57,14 @@ def busy_message(temperatures: Mapping[str, Any]) -> str:
         ((entry["load_average"][0], entry["cores"]) for entry in entries if entry["load_average"]),
         default=(0.0, 1),
     )
-    why = []
+    causes = []
     if load >= cores:
-        why.append(f"the load average was {load:g} on {cores} cores before it began")
+        causes.append(f"the load average was {load:g} on {cores} cores before it began")
     if largest > TOLERATED:
-        why.append(f"half of a call's times lie {100 * largest:.0f} % apart")
-    if not why:
+        causes.append(f"half of a call's times lie {100 * largest:.0f} % apart")
+    if not causes:
         return ""
     return (
-        f"the machine was busy while costs were measured ({'; '.join(why)}): plans from them may "
-        "be off; measure again when it is quiet"
+        f"the machine was busy while costs were measured ({'; '.join(causes)}): plans from them "
+        "may be off; measure again when it is quiet"
     )

@@ -21,7 +21,7 @@ from hierspec.zoo import fingerprint
 from .estimates import estimates
 from .schema import (
     KIND,
-    OF_SEVERAL,
+    RULES_FOR_SEVERAL_DRAFTS,
     SCHEMA_VERSION,
     AtTemperature,
     MeasuredModel,
@@ -29,7 +29,7 @@ from .schema import (
     Rule,
 )
 
-WHAT = "the profile"  # in refusals to write one
+DESCRIPTION = "the profile"  # in refusals to write one
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
@@ -56,8 +56,8 @@ class Profile:
     def nearest(self, temperature: float) -> float:
         """Return the measured temperature to plan with: greedy for greedy, else the closest."""
         measured = self.temperatures
-        alike = [t for t in measured if (t == 0) == (temperature == 0)] or measured
-        return min(alike, key=lambda t: abs(t - temperature))
+        comparable = [t for t in measured if (t == 0) == (temperature == 0)] or measured
+        return min(comparable, key=lambda t: abs(t - temperature))
 
     def measured(self, temperature: float) -> AtTemperature:
         """Return what was measured at exactly this temperature."""
@@ -104,24 +104,24 @@ class Profile:
         return {
             "target": dict(self.data["target"]),
             "levels": levels,
-            "verify": OF_SEVERAL[cast(Rule, rule)] if several else rule,
+            "verify": RULES_FOR_SEVERAL_DRAFTS[cast(Rule, rule)] if several else rule,
         }
 
     def _levels(self, chain: Chain, rule: str) -> list[dict[str, Any]]:
-        def level(i: int, budget: int, **more: Any) -> dict[str, Any]:
-            found = self.models[i]["level"]
-            assert found is not None, "the target drafts for nobody"
-            return {**found, "num_speculative_tokens": budget, **more}
+        def level(i: int, budget: int, **fields: Any) -> dict[str, Any]:
+            measured_level = self.models[i]["level"]
+            assert measured_level is not None, "the target drafts for nobody"
+            return {**measured_level, "num_speculative_tokens": budget, **fields}
 
-        def concatenated(*parts: list[dict[str, Any]], **more: int) -> list[dict[str, Any]]:
-            return [{"method": "concatenate", "parts": list(parts), **more}]
+        def concatenated(*parts: list[dict[str, Any]], **fields: int) -> list[dict[str, Any]]:
+            return [{"method": "concatenate", "parts": list(parts), **fields}]
 
         if chain.order == "chain":
             levels: list[dict[str, Any]] = []
-            for at, (i, budget) in enumerate(zip(chain.levels, chain.budgets, strict=False)):
+            for number, (i, budget) in enumerate(zip(chain.levels, chain.budgets, strict=False)):
                 bonus = {"bonus": False} if i in chain.dropped_bonus else {}
-                levels.append(level(i, budget, **({"verify": rule} if at else {}), **bonus))
-                if at and chain.tail:
+                levels.append(level(i, budget, **({"verify": rule} if number else {}), **bonus))
+                if number and chain.tail:
                     levels = concatenated(levels, [level(chain.levels[0], chain.tail)])
             return levels
         (small, mid, _), (n, m) = chain.levels, chain.budgets
@@ -142,39 +142,37 @@ def load_profile(path: str | Path, force: bool = False) -> Profile:
     try:
         body = Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise HierspecError(f"cannot read the profile {str(path)!r}: {why}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise HierspecError(f"cannot read the profile {str(path)!r}: {reason}") from None
     profile = from_dict(schema.parse_json(body, str(path)), str(path))
-    if not force and (why := stale(profile)):
+    if not force and (reasons := stale(profile)):
         raise HierspecError(
-            f"{path} was measured under other conditions ({'; '.join(why)}): measure it again "
+            f"{path} was measured under other conditions ({'; '.join(reasons)}): measure it again "
             "with hierspec profile, or add --force"
         )
     return profile
 
 
-def from_dict(data: Any, where: str = "profile") -> Profile:
+def from_dict(data: Any, name: str = "profile") -> Profile:
     """Read a profile from its JSON object.
 
     Raises:
         HierspecError: it is none, or not finished, or of another version, or damaged.
     """
     if not isinstance(data, Mapping) or data.get("kind") != KIND:
-        raise HierspecError(f"{where} is not a profile: hierspec profile -o FILE writes one")
+        raise HierspecError(f"{name} is not a profile: hierspec profile -o FILE writes one")
     if (version := data.get("schema_version")) != SCHEMA_VERSION:
         raise HierspecError(
-            f"{where} has schema version {version!r}, this hierspec reads {SCHEMA_VERSION}: "
+            f"{name} has schema version {version!r}, this hierspec reads {SCHEMA_VERSION}: "
             "measure it again with hierspec profile"
         )
     if data.get("unfinished"):
-        raise HierspecError(
-            f"{where} is not finished: give the same hierspec profile command again"
-        )
+        raise HierspecError(f"{name} is not finished: give the same hierspec profile command again")
     try:
         schema.validate(ProfileData, data, "")
     except HierspecError as error:
         raise HierspecError(
-            f"{where} is damaged: {error}; measure it again with hierspec profile"
+            f"{name} is damaged: {error}; measure it again with hierspec profile"
         ) from None
     return Profile(cast(ProfileData, data))
 
@@ -192,10 +190,10 @@ def stale(profile: Profile) -> list[str]:
         device = machine.device(name)
     except HierspecError:
         return [f"device was {measured.get('device')!r}, here there is none"]
-    here = {k: v for k, v in machine.hardware(device).items() if k != "threads"}
-    why = [
+    hardware = {k: v for k, v in machine.hardware(device).items() if k != "threads"}
+    reasons = [
         f"{key} was {measured.get(key)!r}, here it is {value!r}"
-        for key, value in here.items()
+        for key, value in hardware.items()
         if measured.get(key) != value
     ]
     for model in profile.models:
@@ -203,11 +201,13 @@ def stale(profile: Profile) -> list[str]:
         if not model["weights"] or model["weights"] == fingerprint.compute(source):
             continue
         if fingerprint.is_local(source):
-            why.append(f"the weights of {source!r} have changed")
+            reasons.append(f"the weights of {source!r} have changed")
         else:
-            why.append(f"{source!r} not found from here: run from the folder where it was measured")
+            reasons.append(
+                f"{source!r} not found from here: run from the folder where it was measured"
+            )
         break
-    return why
+    return reasons
 
 
 def _source(profile: Profile, model: MeasuredModel) -> str:
@@ -220,4 +220,4 @@ def _source(profile: Profile, model: MeasuredModel) -> str:
 
 def save(data: Mapping[str, Any], path: Path) -> None:
     """Write a profile, finished or not; what was there stays until the new one is whole."""
-    write_atomically(path, json.dumps(data) + "\n", WHAT)
+    write_atomically(path, json.dumps(data) + "\n", DESCRIPTION)

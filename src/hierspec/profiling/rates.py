@@ -25,11 +25,11 @@ from .candidates import CandidatePool
 from .rounds import (
     DraftingPlan,
     batches,
+    build_levels,
     distributions_after,
     open_sequences,
     probabilities,
     rewind,
-    root_of,
 )
 
 _DRAFTS = 1 << 32  # random stream of drafts: the texts before them were drawn from stream 0
@@ -40,7 +40,7 @@ class FollowedDrafts:
     """One drafter's drafts and their survival: an entry per draft.
 
     Attributes:
-        where: number of its text, and of its place in the text.
+        places: number of its text, and of its place in the text.
         lengths: its number of tokens; data-dependent for look-ups.
         signals: [n] what the candidate's window reads at its tokens; NaN where it has no signal.
         tokenwise: by verifier, [M+1]: the probability, given the draft, that the rule keeps its
@@ -48,7 +48,7 @@ class FollowedDrafts:
         block: the same for the block rule: w_m, whose mean is that probability (MATH §0).
     """
 
-    where: list[tuple[int, int]] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     signals: list[tuple[float, ...]] = field(default_factory=list)
     tokenwise: dict[int, list[np.ndarray]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def continuations(
     pool: CandidatePool, prompts: Sequence[Sequence[int]], length: int, plan: DraftingPlan
 ) -> list[list[int]]:
     """Continue every prompt by ``length`` tokens of the target, fewer where it ends."""
-    root = root_of(pool)
+    root = build_levels(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
     for batch in batches(len(prompts), pool.vocab_size):
@@ -102,11 +102,11 @@ def follow_drafts(
         texts: the target's own; ``starts``: where each prompt ends.
     """
     target = len(pool.entrants) - 1
-    root = root_of(pool, target, drafter, plan.max_budget)
+    root = build_levels(pool, target, drafter, plan.max_budget)
     runtime = Runtime(root, pool.vocab_size)
     observer = _SurvivalObserver(pool, drafter, [*above, target], plan.max_budget)
     runtime.observe(observer)
-    edges = plan.edges([len(text) - at for text, at in zip(texts, starts, strict=True)])
+    edges = plan.edges([len(text) - start for text, start in zip(texts, starts, strict=True)])
     for batch in batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
         prompts = [texts[i][: starts[i]] for i in batch]
         sequences = open_sequences(root, batch, prompts, plan, _DRAFTS)
@@ -159,7 +159,7 @@ class _SurvivalObserver(Observer):
             return
         drafts = checks.drafts
         sequences = [task.sequence for task in checks.tasks]
-        self.drafts_seen.where += [(sequence.id, self.place) for sequence in sequences]
+        self.drafts_seen.places += [(sequence.id, self.place) for sequence in sequences]
         self.drafts_seen.lengths += [len(draft) for draft in drafts]
         self.drafts_seen.signals += [draft.signals for draft in drafts]
         if self.pool.entrants[self.drafter].num_drafts > 1:

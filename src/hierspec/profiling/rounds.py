@@ -20,7 +20,7 @@ from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import registry as verifiers
 
 from .candidates import CandidatePool
-from .schema import OF_SEVERAL
+from .schema import RULES_FOR_SEVERAL_DRAFTS
 
 MAX_ENTRIES = 2**24  # of one model's distributions held at once: 64 MB in float32
 MAX_BATCH = 32  # texts in one batch: their caches are held at the same time
@@ -48,15 +48,15 @@ class DraftingPlan:
     def edges(self, lengths: Sequence[int]) -> list[list[int]]:
         """Return per text the positions of its places, spread evenly as if all were one text."""
         ends = np.cumsum(lengths)
-        out: list[list[int]] = [[] for _ in lengths]
+        edges: list[list[int]] = [[] for _ in lengths]
         for number in range(self.places * len(lengths)):
-            at = int(ends[-1]) * number // (self.places * len(lengths))
-            text = int(np.searchsorted(ends, at, side="right"))
-            out[text].append(at - int(ends[text]) + lengths[text])
-        return out
+            position = int(ends[-1]) * number // (self.places * len(lengths))
+            index = int(np.searchsorted(ends, position, side="right"))
+            edges[index].append(position - int(ends[index]) + lengths[index])
+        return edges
 
 
-def root_of(
+def build_levels(
     pool: CandidatePool, verifier: int = -1, drafter: int | None = None, budget: int = 0
 ) -> Verify:
     """Build a hierarchy of one level, or of two; default: the target alone."""
@@ -65,7 +65,7 @@ def root_of(
         return Verify(0, top.name, top.model, 1, rule, None, temperature=top.temperature)
     low = pool.entrants[drafter]
     if low.num_drafts > 1:
-        rule = verifiers.get(OF_SEVERAL["block"])
+        rule = verifiers.get(RULES_FOR_SEVERAL_DRAFTS["block"])
     below = Draft(
         0, low.name, low.model, budget, low.window, low.temperature, low.num_drafts
     ).for_rule(rule)
@@ -113,7 +113,7 @@ def rewind(sequence: LiveSequence, length: int) -> None:
 def batches(count: int, entries: int) -> list[range]:
     """Split ``count`` texts into batches; each text needs ``entries`` numbers of distributions."""
     size = min(max(1, MAX_ENTRIES // entries), MAX_BATCH)
-    return [range(at, min(at + size, count)) for at in range(0, count, size)]
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def distributions_after(
@@ -147,6 +147,6 @@ def distributions_after(
 def probabilities(rows: Distributions, tokens: Sequence[int]) -> np.ndarray:
     """Return the probability of each token in its row, float64."""
     if isinstance(rows, DenseDistributions) and max(tokens) < rows.width:
-        at = torch.tensor(tokens, device=rows.probs.device).unsqueeze(1)
-        return rows.probs[: len(tokens)].gather(1, at).squeeze(1).double().cpu().numpy()
+        indices = torch.tensor(tokens, device=rows.probs.device).unsqueeze(1)
+        return rows.probs[: len(tokens)].gather(1, indices).squeeze(1).double().cpu().numpy()
     return np.array([rows.prob(i, token) for i, token in enumerate(tokens)])

@@ -18,7 +18,7 @@ KIND, SCHEMA_VERSION = "hierspec-profile", 1
 
 Rule = Literal["block", "tokenwise"]
 # The rule used instead for several drafts; the two are the same for a single draft.
-OF_SEVERAL: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
+RULES_FOR_SEVERAL_DRAFTS: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
 Curve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
 Joint = list[Curve]  # entry n, m: of a draft of n tokens whose first m are kept
 Temperature = Annotated[str, AfterValidator(lambda t: check_temperature(float(t), "a temperature"))]

@@ -30,7 +30,7 @@ class Stages:
 
     Attributes:
         pool: entrants, cheapest first.
-        alone: [K+1] milliseconds of a single call of each.
+        call_ms: [K+1] milliseconds of a single call of each.
         share: start and length of this temperature's part of all work, for progress.
 
     Raises:
@@ -63,7 +63,7 @@ class Stages:
         self.tokens = min(settings.tokens, room)
         self.share = (0.0, 1.0)
         self.load_before = machine.load_average()
-        self.alone: list[float] = []
+        self.call_ms: list[float] = []
 
     def report_share(self, stage: str, part: float) -> None:
         """Report progress, given the share of this temperature's work that is done."""
@@ -134,7 +134,7 @@ class Stages:
             or (
                 entrants[k].verifies
                 and entrants[i].num_drafts == 1
-                and self.alone[k] >= ratio * self.alone[i]
+                and self.call_ms[k] >= ratio * self.call_ms[i]
             )
         ]
 
@@ -143,19 +143,19 @@ class Stages:
     ) -> tuple[dict[str, Any], list[list[int]]]:
         """Return each pair's agreement by ``"drafter verifier"``, and the class of every place."""
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
-        own, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
-        given, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
+        on_outputs, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
+        on_prompts, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
         # Small classes would differ by chance alone.
-        most = max(len(texts) * plan.places // self.settings.places_per_class, 1)
-        kinds = agreement.classes(ease, plan, min(self.settings.classes, most))
+        max_classes = max(len(texts) * plan.places // self.settings.places_per_class, 1)
+        kinds = agreement.classes(ease, plan, min(self.settings.classes, max_classes))
         entries = {
             f"{i} {k}": {
                 "acceptance": total.acceptance,
                 "equal_argmax": total.equal_argmax,
-                "acceptance_on_prompts": given[i, k].acceptance,
+                "acceptance_on_prompts": on_prompts[i, k].acceptance,
                 "positions": total.positions,
             }
-            for (i, k), total in own.items()
+            for (i, k), total in on_outputs.items()
         }
         return entries, kinds
 
@@ -164,39 +164,40 @@ class Stages:
     ) -> list[MeasuredCost]:
         """Time every model alone and every pair at every length."""
         settings = self.settings
-        wanted = [*self._single_calls(), *pairs]
-        done, total = 0, settings.repeats * len(costs.timed_calls(wanted, settings.budgets()))
+        all_pairs = [*self._single_calls(), *pairs]
+        total = settings.repeats * len(costs.timed_calls(all_pairs, settings.budgets()))
+        num_calls = 0
 
         def advance() -> None:
-            nonlocal done
-            done += 1
-            self.report_share("costs", 0.55 + 0.35 * done / total)
+            nonlocal num_calls
+            num_calls += 1
+            self.report_share("costs", 0.55 + 0.35 * num_calls / total)
 
         times = costs.time_pairs(
             self.pool,
-            wanted,
+            all_pairs,
             text,
             budgets=settings.budgets(),
             repeats=settings.repeats,
             temperature=temperature,
             seed=settings.seed,
             seconds=settings.cost_seconds,
-            done=advance,
+            on_call=advance,
         )
-        return [seen.entry(i, k) for (i, k), seen in times.items()]
+        return [pair_times.entry(i, k) for (i, k), pair_times in times.items()]
 
     def time_long_context(self, text: list[int], short: int, temperature: float) -> MeasuredContext:
         """Measure what calls cost in a long context, as a slope in the tokens before them."""
-        entrants, alone = self.pool.entrants, self._single_calls()
+        entrants, single = self.pool.entrants, self._single_calls()
         long = min(LONG_CONTEXT, self.longest - _max_tokens_of_turn(_CHECKED))
         if long < 2 * short:
             return {"tokens": short, "long": long, "slopes": []}
-        first = next((k for _, k in alone if entrants[k].num_drafts == 1), alone[0][1])
-        others = [pair for pair in alone if pair[1] > first]
+        first = next((k for _, k in single if entrants[k].num_drafts == 1), single[0][1])
+        later = [pair for pair in single if pair[1] > first]
         low, high = (
             costs.time_pairs(
                 self.pool,
-                [*alone, *((first, k) for _, k in others if entrants[k].verifies)],
+                [*single, *((first, k) for _, k in later if entrants[k].verifies)],
                 _repeat_to(text, length),
                 budgets=(_CHECKED,),
                 repeats=3,
@@ -206,14 +207,14 @@ class Stages:
         )
 
         def slope(pair: costs.Pair, tokens: int) -> float:
-            before, after = (float(np.median(times[pair].check[tokens])) for times in (low, high))
-            return (after - before) / (long - short)
+            short_ms, long_ms = (np.median(times[pair].check[tokens]) for times in (low, high))
+            return float(long_ms - short_ms) / (long - short)
 
         slopes: list[ContextSlope] = []
-        for _, k in alone:
-            bare = slope((None, k), 0)
-            checked = slope((first, k), _CHECKED) if (first, k) in low else bare
-            slopes.append({"model": k, "ms_per_token_0": bare, "ms_per_token_8": checked})
+        for _, k in single:
+            plain = slope((None, k), 0)
+            checked = slope((first, k), _CHECKED) if (first, k) in low else plain
+            slopes.append({"model": k, "ms_per_token_0": plain, "ms_per_token_8": checked})
         return {"tokens": short, "long": long, "slopes": slopes}
 
     def _single_calls(self) -> list[costs.Pair]:

@@ -74,7 +74,7 @@ def svg(events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: Texts | N
 
 def draw(story: Story, texts: Texts | None = None) -> str:
     """Draw a story; return a whole SVG document."""
-    scale = scale_of(story)
+    scale = choose_scale(story)
     out, y = _draw_legend(), 44.0
     top = y
     axis, y = _draw_axis(story, scale, y)
@@ -136,18 +136,18 @@ class TimeScale:
         return MARGIN + (seconds - self.start) * self.per_second
 
 
-def scale_of(story: Story) -> TimeScale:
+def choose_scale(story: Story) -> TimeScale:
     """Choose a scale that gives three quarters of the columns of cells their full width."""
     start = min(call.began for call in story.calls)
     span = max(call.began + call.seconds for call in story.calls) - start or 1.0
     gaps = sorted(
-        after.began - call.began
+        following.began - call.began
         for calls in calls_by_level(story).values()
-        for call, after in pairwise([call for call in calls if call.cells])
-        if after.began > call.began
+        for call, following in pairwise([call for call in calls if call.cells])
+        if following.began > call.began
     )
-    wanted = (COLUMN + 2) / gaps[len(gaps) // 4] * span if gaps else NARROWEST
-    inner = min(max(wanted, NARROWEST), WIDEST)
+    preferred = (COLUMN + 2) / gaps[len(gaps) // 4] * span if gaps else NARROWEST
+    inner = min(max(preferred, NARROWEST), WIDEST)
     return TimeScale(start, inner / span, inner + 2 * MARGIN + COLUMN)
 
 
@@ -160,9 +160,9 @@ def calls_by_level(story: Story) -> dict[int, list[Call]]:
 
 def ticks(scale: TimeScale, seconds: float) -> list[float]:
     """Return times from 0 for the axis, in round numbers and at least 80 pixels apart."""
-    at_least = 80 / scale.per_second
-    power = 10.0 ** math.floor(math.log10(at_least))
-    step = next(power * m for m in (1, 2, 5, 10) if power * m >= at_least)
+    shortest = 80 / scale.per_second
+    power = 10.0 ** math.floor(math.log10(shortest))
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= shortest)
     return [i * step for i in range(int(seconds / step) + 1)]
 
 
@@ -172,7 +172,7 @@ def draw_text(story: Story, texts: Texts, left: float, y: float) -> tuple[list[s
     column, position = 0, None
     for cell, writer in story.text:
         if position is not None and cell.position > position:
-            out.append(_piece("…", left, column, y, SOFT, "soft", "tokens the trace does not tell"))
+            out.append(_piece("…", left, column, y, SOFT, "soft", "tokens missing from the trace"))
             column += 1
         position = cell.position + 1
         colour, kind = level_colour(writer, story.levels)
@@ -203,7 +203,7 @@ def _pieces(text: str) -> list[str]:
     out: list[str] = []
     for i, line in enumerate(text.split("\n")):
         out += ["\n"] if i else []
-        out += [line[at : at + _LETTERS // 2] for at in range(0, len(line), _LETTERS // 2)]
+        out += [line[start : start + _LETTERS // 2] for start in range(0, len(line), _LETTERS // 2)]
     return out
 
 
@@ -252,10 +252,10 @@ def _draw_legend() -> list[str]:
 def _draw_axis(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
     seconds = max(call.began + call.seconds for call in story.calls) - scale.start
     out = []
-    for at in ticks(scale, seconds):
-        x = scale.x(scale.start + at)
+    for time in ticks(scale, seconds):
+        x = scale.x(scale.start + time)
         out.append(f'<path class="line" d="M{x:.1f} {y + 12:.1f}v5" stroke="{LINE}"/>')
-        out.append(label(x, y + 10, duration(at) if at else "0", soft=True))
+        out.append(label(x, y + 10, duration(time) if time else "0", soft=True))
     return out, y + 20
 
 
@@ -279,18 +279,18 @@ def _draw_row(
         out.append(label(x, y + 11, words if x == MARGIN else name, soft=x > MARGIN))
         x += _REPEAT
     top = y + _HEADER
-    nexts = [*(call.began for call in calls[1:]), float("inf")]
-    for call, after in zip(calls, nexts, strict=True):
-        left, free = scale.x(call.began), max(after - call.began, 0.0) * scale.per_second
-        width = min(max(call.seconds * scale.per_second, 1.0), max(free, 0.1))
+    next_starts = [*(call.began for call in calls[1:]), float("inf")]
+    for call, next_start in zip(calls, next_starts, strict=True):
+        left, room = scale.x(call.began), max(next_start - call.began, 0.0) * scale.per_second
+        width = min(max(call.seconds * scale.per_second, 1.0), max(room, 0.1))
         out.append(box(left, top, width, _BAR, colour, _bar_title(call, name), f"call {kind}"))
-        column = max(min(COLUMN, free * 0.85), 0.1)
+        column = max(min(COLUMN, room * 0.85), 0.1)
         for i, cell in enumerate(call.cells):
-            at = top + _BAR + 2 + i * (_CELL + 1)
+            cell_y = top + _BAR + 2 + i * (_CELL + 1)
             fill = FATES[cell.fate][0]
             title = _cell_title(cell, name, texts)
-            out.append(box(left, at, column, _CELL, fill, title, "cell"))
-            out.append(_mark(left, at, column, cell.kind))
+            out.append(box(left, cell_y, column, _CELL, fill, title, "cell"))
+            out.append(_mark(left, cell_y, column, cell.kind))
     longest = max((len(call.cells) for call in calls), default=0)
     return [line for line in out if line], top + _BAR + 2 + longest * (_CELL + 1) + 8
 
@@ -299,8 +299,8 @@ def _mark(x: float, y: float, width: float, kind: str) -> str:
     """Mark a recovered token by a dot, a bonus token by a stroke."""
     if kind == "recovered":
         radius = min(1.9, width / 3)
-        at = f'cx="{x + width / 2:.2f}" cy="{y + _CELL / 2:.2f}"'
-        return f'<circle {at} r="{radius:.2f}" fill="#fff" pointer-events="none"/>'
+        centre = f'cx="{x + width / 2:.2f}" cy="{y + _CELL / 2:.2f}"'
+        return f'<circle {centre} r="{radius:.2f}" fill="#fff" pointer-events="none"/>'
     if kind == "bonus":
         path = f"M{x + width * 0.15:.2f} {y + _CELL / 2:.2f}h{width * 0.7:.2f}"
         return f'<path d="{path}" stroke="#fff" stroke-width="1.6" pointer-events="none"/>'
@@ -312,18 +312,20 @@ def _draw_windows(story: Story, scale: TimeScale, y: float) -> tuple[list[str], 
     checks = [c for c in story.calls if c.index == story.root and c.kind == "check"]
     longest = max((call.drafted for call in checks), default=0)
     out = [label(MARGIN, y + 11, "window of each round: tokens offered to the target, and kept")]
-    base, before = y + _HEADER + 12 + longest * _UNIT, scale.start
+    base, previous_end = y + _HEADER + 12 + longest * _UNIT, scale.start
     for number, call in enumerate(checks):
-        left, end = scale.x(before), call.began + call.seconds
-        width, before = max(scale.x(end) - left - 1, 0.2), end
+        left, end = scale.x(previous_end), call.began + call.seconds
+        width, previous_end = max(scale.x(end) - left - 1, 0.2), end
         if not call.drafted:
             continue
         title = f"round {number}: {call.accepted} of {call.drafted} kept"
-        tall, kept = call.drafted * _UNIT, call.accepted * _UNIT
-        out.append(box(left, base - tall, width, tall, PALE, title, "window pale"))
+        offered, kept = call.drafted * _UNIT, call.accepted * _UNIT
+        out.append(box(left, base - offered, width, offered, PALE, title, "window pale"))
         out.append(box(left, base - kept, width, kept, GREEN, title, "kept"))
         if width >= 30:
-            out.append(label(left, base - tall - 3, f"{call.accepted}/{call.drafted}", soft=True))
+            out.append(
+                label(left, base - offered - 3, f"{call.accepted}/{call.drafted}", soft=True)
+            )
     return out, base + 10
 
 

@@ -1,8 +1,9 @@
-"""The fate of every token: the calls of one sequence, and the cells they handed up.
+"""What became of every token: the calls of one sequence, and the cells they handed up.
 
 A level hands its tokens up; the level above keeps some and adds one of its own. So each token of
-a level is a *cell*, which knows the cell of the level below that it was kept from, and whether the
-level above accepted it. Tokens that the target emits, and the cells they come from, are the text.
+a level is a *cell*, which refers to the cell of the level below that it was kept from, and records
+whether the level above accepted it. Tokens that the target emits, and the cells they come from,
+are the text.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class TokenCell:
             ``"recovered"``, ``"bonus"``, ``"plain"`` (there was no draft), or ``"follow-up"``
             (the draws after a check that some rules need).
         source: the cell of the level below that it was kept from.
-        accepted: whether the level above kept it; ``None``: it never saw the token.
+        accepted: whether the level above kept it; ``None``: it was never offered the token.
         in_text: whether the target emitted it.
     """
 
@@ -143,23 +144,23 @@ def _link_cells(events: Sequence[Event], story: Story) -> Story:
     latest: dict[CellKey, TokenCell] = {}
     calls: dict[int, Call] = {}
     for event in events:
-        index, at = event.index, event.base_length
+        index, start = event.index, event.base_length
         call = Call(event.kind, index, event.began, event.seconds)
-        made: list[list[TokenCell]] = []
+        new_cells: list[list[TokenCell]] = []
         if isinstance(event, DraftEvent):
             for tokens in [event.tokens, *event.others]:
-                made.append([TokenCell(t, at + i, "drafted") for i, t in enumerate(tokens)])
+                new_cells.append([TokenCell(t, start + i, "drafted") for i, t in enumerate(tokens)])
         elif isinstance(event, CheckEvent):
             drafts = [
-                _offered_cells(tokens, owners, at, number, latest, calls)
+                _offered_cells(tokens, owners, start, number, latest, calls)
                 for number, (tokens, owners) in enumerate(event.drafts)
             ]
             chosen = _kept_draft(event, drafts)
             for cell in (cell for draft in drafts for cell in draft):
                 cell.accepted = False
             call.drafted, call.accepted = len(chosen), event.num_accepted
-            made = [_emitted_cells(event, chosen, index == story.root)]
-        for number, cells in enumerate(made):
+            new_cells = [_emitted_cells(event, chosen, index == story.root)]
+        for number, cells in enumerate(new_cells):
             call.cells += cells
             latest.update({(index, cell.position, number): cell for cell in cells})
         story.calls.append(call)
@@ -171,7 +172,7 @@ def _link_cells(events: Sequence[Event], story: Story) -> Story:
 def _offered_cells(
     tokens: list[int],
     owners: list[int],
-    at: int,
+    start: int,
     number: int,
     latest: dict[CellKey, TokenCell],
     calls: dict[int, Call],
@@ -179,9 +180,9 @@ def _offered_cells(
     """Find the cells of an offered draft; tokens without an event join their level's last call."""
     out = []
     for i, (token, owner) in enumerate(zip(tokens, owners, strict=True)):
-        cell = latest.pop((owner, at + i, number), None)
+        cell = latest.pop((owner, start + i, number), None)
         if cell is None or cell.token != token:
-            cell = TokenCell(token, at + i, "follow-up")
+            cell = TokenCell(token, start + i, "follow-up")
             if owner in calls:
                 calls[owner].cells.append(cell)
         out.append(cell)
@@ -199,19 +200,19 @@ def _kept_draft(event: CheckEvent, drafts: list[list[TokenCell]]) -> list[TokenC
 
 def _emitted_cells(event: CheckEvent, below: list[TokenCell], is_target: bool) -> list[TokenCell]:
     """Make the cells of a check, and record its decision in those below."""
-    kept, at = event.num_accepted, event.base_length
+    kept, start = event.num_accepted, event.base_length
     last_kind = "plain" if not below else "recovered" if kept < len(below) else "bonus"
     cells = []
     for i, token in enumerate(event.emitted):
         source = below[i] if i < kept else None
         cells.append(
-            TokenCell(token, at + i, "kept" if source else last_kind, source, None, is_target)
+            TokenCell(token, start + i, "kept" if source else last_kind, source, None, is_target)
         )
     for i, cell in enumerate(below):
         cell.accepted = i < kept
     if is_target:
         for cell in below[:kept]:
-            seen: TokenCell | None = cell
-            while seen is not None:
-                seen.in_text, seen = True, seen.source
+            ancestor: TokenCell | None = cell
+            while ancestor is not None:
+                ancestor.in_text, ancestor = True, ancestor.source
     return cells

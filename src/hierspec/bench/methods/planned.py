@@ -24,7 +24,7 @@ from hierspec.profiling.auto import control_chain
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
-from hierspec.profiling.schema import OF_SEVERAL
+from hierspec.profiling.schema import RULES_FOR_SEVERAL_DRAFTS
 from hierspec.profiling.settings import ProfileSettings, Report
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
@@ -196,7 +196,9 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
             dropped.append(numbers[-1])
     rule = None  # the rule's name in the profile, where the lowest level proposes several drafts
     if levels and levels[0].get("num_drafts", 1) > 1:
-        rule = next((single for single, of in OF_SEVERAL.items() if of == config.verify), None)
+        rule = next(
+            (single for single, of in RULES_FOR_SEVERAL_DRAFTS.items() if of == config.verify), None
+        )
     rules = {rule or config.verify, *(level.get("verify", "tokenwise") for level in levels[1:])}
     if len(rules) > 1 or not rules <= set(RULES) or numbers != sorted(set(numbers)):
         return None
