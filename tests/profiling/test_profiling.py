@@ -746,7 +746,7 @@ def test_every_pair_and_length_is_timed(family, loaded):
     done = []
     times = costs.time_pairs(
         pool, pairs, [5, 6, 7, 8], budgets=(1, 3), repeats=2, temperature=1.0,
-        done=lambda: done.append(1),
+        on_call=lambda: done.append(1),
     )  # fmt: skip
     assert len(done) == 2 * (2 + 3 * 2)
     for pair in pairs:
