@@ -101,7 +101,7 @@ def test_rows_of_a_tile_that_differ_make_tiles_of_one(path, monkeypatch, way):
         found = load(str(path), torch.float32, backend="deterministic").fast_path
         assert "in compiled kernels" in found
         return
-    monkeypatch.setattr(DeterministicLeanBackend, "_rows_are_alike", lambda self: False)
+    monkeypatch.setattr(DeterministicLeanBackend, "_rows_are_equal", lambda self: False)
     backend = load(str(path), torch.float32, backend="deterministic")
     assert isinstance(backend, DeterministicLeanBackend)
     assert backend.tile == 1

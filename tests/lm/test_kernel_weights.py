@@ -20,7 +20,7 @@ from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # plain, windows, biases, norms of heads
-FEW = kernel_weights.MOST_ROWS
+FEW = kernel_weights.MAX_ROWS
 TEXT = torch.randint(3, 90, (80,), generator=torch.Generator().manual_seed(0)).tolist()
 needs_compiler = pytest.mark.skipif(
     kernels.load() is None, reason="no C compiler here: torch's own operations run instead"
@@ -76,7 +76,7 @@ def test_where_the_kernels_do_not_run_it_or_it_is_large_it_stays_as_it_is(path, 
     hf, lean = load(str(path), torch.float32, backend="hf"), load(str(path), torch.float32)
     assert draft_backend(hf) is hf
     with monkeypatch.context() as patch:
-        patch.setattr(kernel_weights, "MOST_BYTES", 1000)
+        patch.setattr(kernel_weights, "MAX_BYTES", 1000)
         assert draft_backend(lean) is lean
     monkeypatch.setattr(kernels, "load", lambda: None)
     assert draft_backend(lean) is lean

@@ -45,7 +45,7 @@ from .shape import LlamaShape, rotations
 
 _FIRST_ROTATIONS = 2048
 _MASK_ROWS = 64
-_FEW_ROWS = 32  # of a sequence: as many as torch's attention has no advantage for
+_FEW_ROWS = 32  # of a sequence; torch's attention is no faster for so many
 
 
 class LeanBackend:
@@ -137,7 +137,7 @@ class LeanBackend:
     ) -> torch.Tensor:
         """Run :meth:`layers` with one call of attention a layer for all sequences.
 
-        A call of torch for each takes longer than the products from ten sequences on.
+        From ten sequences on, a call of torch for each takes longer than the matrix products.
         """
         num, layers = len(h), self._run.layers
         h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
@@ -203,11 +203,11 @@ class LeanBackend:
             return self.over_vocabulary(self._lm_head(self._norm(rows))[:num].to(self.dtype))
 
     def over_vocabulary(self, scores: torch.Tensor) -> torch.Tensor:
-        """Return scores [N, V] from those of the head's rows: −∞ for tokens without a row."""
+        """Return scores [N, V] from those of the head's rows, −∞ for tokens without a row."""
         if self._scored is None:
             return scores
-        whole = scores.new_full((len(scores), self.vocab_size), -math.inf)
-        return whole.index_copy_(1, self._scored, scores)
+        logits = scores.new_full((len(scores), self.vocab_size), -math.inf)
+        return logits.index_copy_(1, self._scored, scores)
 
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._scored is not None:
@@ -266,19 +266,19 @@ class LeanBackend:
         return mask if self.device.type == "cpu" else mask.to(self.device).contiguous()
 
     def _causal(self, n: int, start: int) -> torch.Tensor:
-        """Return [n, start + n]: 0 up to column start + r in row r, −∞ beyond; not for writing.
+        """Return [n, start + n]: 0 up to column start + r in row r, −∞ beyond; do not change it.
 
-        For few rows it is a slice of one mask, right for any start: making a new one takes longer
+        For few rows it is a slice of one mask that covers any start: making a new one takes longer
         than a layer of a small model.
         """
         if n > _MASK_ROWS:
             return self._new_mask(n, start)
         mask = self._mask  # another thread may replace it by a longer one
-        most = mask.shape[1] - _MASK_ROWS  # the last start it covers
-        if start > most:
-            most = max(_FIRST_ROTATIONS, 1 << start.bit_length())
-            self._mask = mask = self._new_mask(_MASK_ROWS, most)
-        return mask[:n, most - start : most + n]
+        last_start = mask.shape[1] - _MASK_ROWS  # the last one that the mask covers
+        if start > last_start:
+            last_start = max(_FIRST_ROTATIONS, 1 << start.bit_length())
+            self._mask = mask = self._new_mask(_MASK_ROWS, last_start)
+        return mask[:n, last_start - start : last_start + n]
 
     def _new_mask(self, n: int, start: int) -> torch.Tensor:
         size, dtype = (n, start + n), self.attention_dtype

@@ -55,11 +55,11 @@ class DeterministicLeanBackend(LeanBackend):
         self.tile = tile
         self._padding_cache = self.new_cache(1)  # one position, written by the padding of tiles
         self._kernels = KernelWeights.build(self)
-        if self._kernels is None and tile > 1 and not self._rows_are_alike():
+        if self._kernels is None and tile > 1 and not self._rows_are_equal():
             self.tile = 1
         self.trees = self._kernels is not None
-        how = f"in tiles of {self.tile}" if self._kernels is None else "in compiled kernels"
-        self.fast_path += f", deterministic {how}"
+        form = f"in tiles of {self.tile}" if self._kernels is None else "in compiled kernels"
+        self.fast_path += f", deterministic {form}"
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         if self._kernels is not None and len(h):
@@ -67,11 +67,11 @@ class DeterministicLeanBackend(LeanBackend):
             return self._kernels.layers(h, lo, hi, rotations, spans, torch.get_num_threads())
         rows = [Span(span.cache, span.start + i, 1) for span in spans for i in range(span.n)]
         out: list[torch.Tensor] = []
-        for at in range(0, len(rows), self.tile):
-            real = rows[at : at + self.tile]
-            padded = [*real, *[Span(self._padding_cache, 0, 1)] * (self.tile - len(real))]
-            tile = self._pad_tile(h[at : at + self.tile])
-            out.append(super().layers(tile, lo, hi, padded)[: len(real)])
+        for start in range(0, len(rows), self.tile):
+            tile_spans = rows[start : start + self.tile]
+            padding = [Span(self._padding_cache, 0, 1)] * (self.tile - len(tile_spans))
+            tile = self._pad_tile(h[start : start + self.tile])
+            out.append(super().layers(tile, lo, hi, [*tile_spans, *padding])[: len(tile_spans)])
         return torch.cat(out) if out else h.clone()
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
@@ -86,12 +86,12 @@ class DeterministicLeanBackend(LeanBackend):
         return num
 
     def _pad_tile(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return a whole tile, a copy."""
+        """Return a copy of the rows, padded to a tile."""
         tile = rows.new_zeros(self.tile, rows.shape[1])
         tile[: len(rows)] = rows
         return tile
 
-    def _rows_are_alike(self) -> bool:
+    def _rows_are_equal(self) -> bool:
         """Return whether a row gets the same bits at every place in a tile."""
         generator = torch.Generator().manual_seed(0)
         row = torch.randn(1, self.hidden_size, generator=generator, dtype=self.dtype)

@@ -20,7 +20,7 @@ from .layers import Layer
 
 
 class FixedShapeForward:
-    """The pieces of a call, over rows 0 … B − 1 of an arena. ``at`` [B, n] are positions."""
+    """The pieces of a call, over rows 0 … B − 1 of an arena; ``positions`` are [B, n]."""
 
     def __init__(self, backend: LeanBackend) -> None:
         self.backend = backend
@@ -40,37 +40,38 @@ class FixedShapeForward:
         """Return the embeddings [B n, d] of ids [B, n]."""
         return self.backend.embed(ids.flatten(), ())
 
-    def layers(self, h: Tensor, lo: int, hi: int, arena: Tensor, at: Tensor, seen: int) -> Tensor:
-        """Run layers lo … hi − 1 on h [B n, d], unchanged, attending to the first ``seen`` columns;
-        return [B n, d]."""
+    def layers(
+        self, h: Tensor, lo: int, hi: int, arena: Tensor, positions: Tensor, num_columns: int
+    ) -> Tensor:
+        """Run layers lo … hi − 1 on h [B n, d], which is not changed, attending to the first
+        ``num_columns`` columns; return [B n, d]."""
         backend = self.backend
-        columns = torch.arange(seen, device=at.device)
-        causal = columns <= at.unsqueeze(-1)  # [B, n, C']
+        columns = torch.arange(num_columns, device=positions.device)
+        causal = columns <= positions.unsqueeze(-1)  # [B, n, C']
         masks = []
         for window in backend.shape.distinct_windows:
-            near = causal
+            mask = causal
             if window is not None:
-                near = causal & (columns > at.unsqueeze(-1) - window)
-            masks.append(near.repeat(1, self.heads // self.kv_heads, 1).unsqueeze(1))
-        rotation = self.rotations[at.flatten()]
+                mask = causal & (columns > positions.unsqueeze(-1) - window)
+            masks.append(mask.repeat(1, self.heads // self.kv_heads, 1).unsqueeze(1))
+        rotation = self.rotations[positions.flatten()]
         h = h.clone()
         for i in range(lo, hi):
             layer = self.stack[i]
-            mask = masks[layer.kind]
-            x = layer.rotate(layer.qkv(layer.norm(h)), rotation)
-            h = layer.finish(h, self._attend(x, arena[i], at, mask, seen))
+            qkv = layer.rotate(layer.qkv(layer.norm(h)), rotation)
+            h = layer.finish(h, self._attend(qkv, arena[i], positions, masks[layer.kind]))
         return h
 
-    def _attend(self, x: Tensor, cache: Tensor, at: Tensor, mask: Tensor, seen: int) -> Tensor:
-        """Write keys and values of x [1, H + 2 K, B n, D] to cache [rows, 2 K, C, D]; return what
-        its queries attend to, [B n, H D]."""
-        (batch, n), size = at.shape, x.shape[3]
-        x = x[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 K, n, D]
-        rows = torch.arange(batch, device=at.device).unsqueeze(1)
-        cache.transpose(1, 2).index_put_((rows, at), x[:, self.heads :].transpose(1, 2))
-        keys, values = cache[:batch, :, :seen].split(self.kv_heads, 1)
+    def _attend(self, qkv: Tensor, cache: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """Write keys and values of qkv [1, H + 2 K, B n, D] to cache [rows, 2 K, C, D]; return the
+        attention of its queries, [B n, H D]."""
+        (batch, n), size = positions.shape, qkv.shape[3]
+        qkv = qkv[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 K, n, D]
+        rows = torch.arange(batch, device=positions.device).unsqueeze(1)
+        cache.transpose(1, 2).index_put_((rows, positions), qkv[:, self.heads :].transpose(1, 2))
+        keys, values = cache[:batch, :, : mask.shape[3]].split(self.kv_heads, 1)
         # Query heads that share keys become rows of one head, as in the ordinary forward.
-        q = x[:, : self.heads].reshape(batch, self.kv_heads, -1, size)
+        q = qkv[:, : self.heads].reshape(batch, self.kv_heads, -1, size)
         out = F.scaled_dot_product_attention(q, keys, values, mask)
         # Not a view: some kernels return other strides than those of their inputs.
         out = out.reshape(batch, self.heads, n, size).transpose(1, 2)

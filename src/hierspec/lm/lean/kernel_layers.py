@@ -54,17 +54,17 @@ class KernelLayers:
         self, library: ctypes.CDLL, stack: Stack, shape: LlamaShape, bits: int = 8
     ) -> None:
         self._library, self._bits = library, bits
-        self._kept: list[object] = []  # keeps memory alive that C has addresses of
+        self._keep_alive: list[object] = []  # memory that C has addresses of
         layers: list[Any] = list(stack.layers)
         first: Layer = layers[0]
         array = (LayerStruct * len(layers))()
-        for place, layer in zip(array, layers, strict=True):
-            place.qkv, place.proj = self._matrix(layer.qkv), self._matrix(layer.out)
-            place.gate, place.up = self._matrix(layer.gate_up, 0), self._matrix(layer.gate_up, 1)
-            place.down = self._matrix(layer.down)
-            place.norm, place.mlp_norm = self._weight(layer.norm), self._weight(layer.mlp_norm)
-            place.head_norm = self._weight(layer.head_norm)
-            place.window = shape.distinct_windows[layer.kind] or 0
+        for struct, layer in zip(array, layers, strict=True):
+            struct.qkv, struct.proj = self._matrix(layer.qkv), self._matrix(layer.out)
+            struct.gate, struct.up = self._matrix(layer.gate_up, 0), self._matrix(layer.gate_up, 1)
+            struct.down = self._matrix(layer.down)
+            struct.norm, struct.mlp_norm = self._weight(layer.norm), self._weight(layer.mlp_norm)
+            struct.head_norm = self._weight(layer.head_norm)
+            struct.window = shape.distinct_windows[layer.kind] or 0
         self._model = ModelStruct(
             hidden=shape.hidden_size,
             inner=shape.intermediate_size,
@@ -92,7 +92,7 @@ class KernelLayers:
             spans: with caches float32 [layers, 1, 2 K, capacity, D].
         """
         h = h.contiguous().clone()
-        array = _spans(spans)
+        array = _span_array(spans)
         failed = self._library.hierspec_layers(
             *(self._model, lo, hi, h.data_ptr(), len(h), rotations.data_ptr()),
             *(array, len(spans), threads),
@@ -104,22 +104,22 @@ class KernelLayers:
     @property
     def num_bytes(self) -> int:
         """Bytes of the matrices."""
-        return sum(kept.num_bytes for kept in self._kept if isinstance(kept, Panels))
+        return sum(item.num_bytes for item in self._keep_alive if isinstance(item, Panels))
 
     def _matrix(self, matrix: Matrix, half: int | None = None) -> MatrixStruct:
         weight, bias = matrix.dense(), matrix.bias
         if half is not None:
             weight = weight.chunk(2)[half]
             bias = None if bias is None else bias.chunk(2)[half]
-        copied = Panels(weight, bias, self._bits)
-        self._kept.append(copied)
-        return copied.struct()
+        panels = Panels(weight, bias, self._bits)
+        self._keep_alive.append(panels)
+        return panels.struct()
 
     def _weight(self, norm: Norm | None) -> int | None:
         if norm is None:
             return None
         weight = norm.weight.detach().float().contiguous()
-        self._kept.append(weight)
+        self._keep_alive.append(weight)
         return weight.data_ptr()
 
 
@@ -138,9 +138,9 @@ class KernelAttention:
             for layer in layers
         ]
         array = (LayerStruct * len(layers))()
-        for place, layer, norm in zip(array, layers, self._norms, strict=True):
-            place.head_norm = None if norm is None else norm.data_ptr()
-            place.window = shape.distinct_windows[layer.kind] or 0
+        for struct, layer, norm in zip(array, layers, self._norms, strict=True):
+            struct.head_norm = None if norm is None else norm.data_ptr()
+            struct.window = shape.distinct_windows[layer.kind] or 0
         self._model = ModelStruct(
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
@@ -152,14 +152,14 @@ class KernelAttention:
     def for_spans(
         self, spans: Sequence[Span], rotations: torch.Tensor, threads: int
     ) -> Callable[[int, torch.Tensor], torch.Tensor]:
-        """Return the attention of these sequences: layer, [N, (H + 2 K) D] float32 → [N, H D].
+        """Return the attention of these sequences, (layer, [N, (H + 2 K) D] float32) → [N, H D].
 
         It writes keys and values to the caches, float32 [layers, 1, 2 K, capacity, D].
 
         Args:
             rotations: complex64 [positions, 1, D / 2], contiguous.
         """
-        array, model = _spans(spans), self._model
+        array, model = _span_array(spans), self._model
 
         def attend(layer: int, qkv: torch.Tensor) -> torch.Tensor:
             attended = qkv.new_empty(len(qkv), model.heads * model.dim)
@@ -174,19 +174,19 @@ class KernelAttention:
         return attend
 
 
-def _spans(spans: Sequence[Span]) -> Any:
+def _span_array(spans: Sequence[Span]) -> Any:
     array = (SpanStruct * len(spans))()
-    for place, span in zip(array, spans, strict=True):
-        held = span.cache
-        place.cache = held.data_ptr()
-        place.layer_stride, place.head_stride = held.stride(0), held.stride(2)
-        place.start, place.count = span.start, span.n
+    for struct, span in zip(array, spans, strict=True):
+        cache = span.cache
+        struct.cache = cache.data_ptr()
+        struct.layer_stride, struct.head_stride = cache.stride(0), cache.stride(2)
+        struct.start, struct.count = span.start, span.n
         if span.branches is not None:
-            place.tree = _tree(span, span.branches)
+            struct.tree = _tree_array(span, span.branches)
     return array
 
 
-def _tree(span: Span, branches: Branches) -> ctypes.Array[c_int64]:
+def _tree_array(span: Span, branches: Branches) -> ctypes.Array[c_int64]:
     """Return the positions of a span's rows and what each attends to, as C reads it."""
     paths = [branches.path_to(span.start + i) for i in range(span.n)]
     numbers: list[int] = []

@@ -21,8 +21,8 @@ from .kernel_layers import KernelLayers
 from .linear import give_back_memory
 
 _BITS = {torch.float32: 32, torch.bfloat16: 16}
-MOST_ROWS = 32  # of a call that runs in the kernels
-MOST_BYTES = 256 << 20  # of weights that are copied
+MAX_ROWS = 32  # of a call that runs in the kernels
+MAX_BYTES = 256 << 20  # of weights that are copied
 
 
 class KernelWeights:
@@ -58,20 +58,20 @@ class DraftLeanBackend(LeanBackend):
         kernel_bytes: bytes of the weights in the kernels' layout.
     """
 
-    def __init__(self, backend: LeanBackend, own: KernelWeights) -> None:
+    def __init__(self, backend: LeanBackend, weights: KernelWeights) -> None:
         vars(self).update(vars(backend))
-        self._kernels = own
-        self.kernel_bytes = own.num_bytes
+        self._kernels = weights
+        self.kernel_bytes = weights.num_bytes
         self.fast_path += ", few rows in compiled kernels"
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        if not 0 < len(h) <= MOST_ROWS:
+        if not 0 < len(h) <= MAX_ROWS:
             return super().layers(h, lo, hi, spans)
         threads = self._num_threads((hi - lo) * self._layer_weights, len(h))
         return self._kernels.layers(h, lo, hi, self._rotations_for(spans), spans, threads)
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
-        if unembed is not None or not 0 < len(h) <= MOST_ROWS:
+        if unembed is not None or not 0 < len(h) <= MAX_ROWS:
             return super().head(h, unembed)
         # As in the parent's head: a second thread is awake if the layers have used it.
         threads = self._num_threads(self._layer_weights + self._lm_head.num_weights, len(h))
@@ -83,9 +83,9 @@ def draft_backend(backend: Backend) -> Backend:
     the model and it is small; else the backend itself."""
     if type(backend) is not LeanBackend or backend.device.type != "cpu":
         return backend
-    weights = backend.num_layers * backend._layer_weights + backend._lm_head.num_weights
-    if weights * backend.weight_dtype.itemsize > MOST_BYTES:
+    num_weights = backend.num_layers * backend._layer_weights + backend._lm_head.num_weights
+    if num_weights * backend.weight_dtype.itemsize > MAX_BYTES:
         return backend
-    own = KernelWeights.build(backend)
+    weights = KernelWeights.build(backend)
     give_back_memory()
-    return backend if own is None else DraftLeanBackend(backend, own)
+    return backend if weights is None else DraftLeanBackend(backend, weights)

@@ -38,7 +38,7 @@ _FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-
 # The first of these that the compiler accepts is used: compilers differ in the option that names
 # the processor, and some have no OpenMP (kernels then run on one thread).
 _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
-_SECONDS = 120  # for the compiler
+_TIMEOUT = 120  # seconds, for the compiler
 _lock = threading.Lock()
 
 
@@ -47,15 +47,16 @@ def load() -> ctypes.CDLL | None:
     """Load the compiled kernels; return None without a compiler, or where they compute wrongly."""
     if os.environ.get("HIERSPEC_KERNELS", "").strip() == "0" or os.name != "posix":
         return None
-    found = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
-    if found is None:
+    command = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
+    if command is None:
         return None
+    compiler = command.split()
     source = files("hierspec.lm.lean").joinpath("kernels.c").read_bytes()
     flags = repr((_FLAGS, _VARIANTS)).encode()
-    key = [source, found.encode(), _version(found.split()), _processor().encode(), flags]
+    key = [source, command.encode(), _version(compiler), _processor().encode(), flags]
     name = f"kernels-{hashlib.sha256(b'|'.join(key)).hexdigest()[:16]}.so"
     with _lock:
-        library = _load_or_compile(found.split(), source, name)
+        library = _load_or_compile(compiler, source, name)
     if library is None:
         return None
     model, matrix, spans = POINTER(ModelStruct), POINTER(MatrixStruct), POINTER(SpanStruct)
@@ -76,33 +77,33 @@ def _load_or_compile(compiler: Sequence[str], source: bytes, name: str) -> ctype
         path = cache_folder("kernels") / name
         if path.exists():
             return ctypes.CDLL(str(path))
-    # There may be no folder to compile in; one on a network may keep what is loaded from it.
+    # There may be no folder to compile in; one on a network may not delete a loaded library.
     with (
         contextlib.suppress(OSError),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
     ):
-        made = _compile(compiler, source, Path(scratch))
-        if made is None:
+        compiled = _compile(compiler, source, Path(scratch))
+        if compiled is None:
             return None
-        places = [made]
+        candidates = [compiled]
         if path is not None:
             with contextlib.suppress(HierspecError):
-                write_atomically(path, made.read_bytes(), "the kernels")
-                places.append(path)
-        for place in places:  # nothing may be run from some temporary folders
+                write_atomically(path, compiled.read_bytes(), "the kernels")
+                candidates.append(path)
+        for candidate in candidates:  # some temporary folders forbid running anything in them
             with contextlib.suppress(OSError):
-                return ctypes.CDLL(str(place))
+                return ctypes.CDLL(str(candidate))
     return None
 
 
 def _compile(compiler: Sequence[str], source: bytes, folder: Path) -> Path | None:
-    written, made = folder / "kernels.c", folder / "kernels.so"
-    written.write_bytes(source)
+    source_path, library_path = folder / "kernels.c", folder / "kernels.so"
+    source_path.write_bytes(source)
     for variant in _VARIANTS:
-        command = [*compiler, *_FLAGS, *variant, str(written), "-o", str(made), "-lm"]
+        command = [*compiler, *_FLAGS, *variant, str(source_path), "-o", str(library_path), "-lm"]
         try:
-            if not subprocess.run(command, capture_output=True, timeout=_SECONDS).returncode:
-                return made
+            if not subprocess.run(command, capture_output=True, timeout=_TIMEOUT).returncode:
+                return library_path
         except (OSError, subprocess.TimeoutExpired):
             return None
     return None
@@ -111,17 +112,17 @@ def _compile(compiler: Sequence[str], source: bytes, folder: Path) -> Path | Non
 def _version(compiler: Sequence[str]) -> bytes:
     """Return the compiler's ``--version``: after an upgrade kernels are compiled anew."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        asked = [*compiler, "--version"]
-        return subprocess.run(asked, capture_output=True, timeout=_SECONDS).stdout
+        command = [*compiler, "--version"]
+        return subprocess.run(command, capture_output=True, timeout=_TIMEOUT).stdout
     return b""
 
 
 def _processor() -> str:
-    """Return what distinguishes this processor from others that may not run its code."""
+    """Describe this processor, so that code compiled for another is not loaded."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        telling = ("model name", "flags", "Features", "CPU part")
-        return "|".join(sorted({line for line in lines if line.startswith(telling)}))
+        keys = ("model name", "flags", "Features", "CPU part")
+        return "|".join(sorted({line for line in lines if line.startswith(keys)}))
     return f"{platform.machine()} {platform.processor()}"
 
 
@@ -132,14 +133,14 @@ def _computes_correctly(library: ctypes.CDLL) -> bool:
     weight = torch.linspace(-1, 1, 21 * 40, **kind).view(21, 40).sin()
     x = torch.linspace(-3, 3, 9 * 40, **kind).view(9, 40).cos()
     norm = Norm(x.new_ones(40), 40, 1e-5, torch.float32)
-    near = {32: 1e-4, 16: 0.1, 8: 1e-4, 4: 1e-4}  # in 16 bits inputs are rounded
+    tolerances = {32: 1e-4, 16: 0.1, 8: 1e-4, 4: 1e-4}  # in 16 bits inputs are rounded
     return all(
         torch.allclose(head(library, matrix, norm, x, 1), norm(x) @ matrix.dense().T, atol=atol)
-        for matrix, atol in ((Panels(weight, bits=bits), atol) for bits, atol in near.items())
+        for matrix, atol in ((Panels(weight, bits=bits), atol) for bits, atol in tolerances.items())
     )
 
 
 def fast_in_4_bits() -> bool:
-    """Return whether kernels are there whose 4-bit products are faster than 8-bit (x86, AVX2)."""
+    """Return whether there are kernels with 4-bit products faster than 8-bit ones (x86, AVX2)."""
     library = load()
     return library is not None and bool(library.hierspec_fast_in_4_bits())

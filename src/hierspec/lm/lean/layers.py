@@ -157,15 +157,15 @@ class Layer(nn.Module):
     def attend(
         self, q: Tensor, kv: Tensor, cache: Tensor, start: int, first: int, mask: Tensor | None
     ) -> Tensor:
-        """Write one sequence's kv [1, 2 K, n, D] to its cache, and return what q [1, H, n, D]
-        attends to, [1, n, H, D].
+        """Write one sequence's kv [1, 2 K, n, D] to its cache, and return the attention of
+        q [1, H, n, D], [1, n, H, D].
 
         Without a mask a single row attends to all from ``first``, several rows are causal from 0.
         """
         n = kv.size(2)
         cache.narrow(2, start, n).copy_(kv)
-        seen = cache.narrow(2, first, start + n - first)
-        k, v = seen.narrow(1, 0, self.kv_heads), seen.narrow(1, self.kv_heads, self.kv_heads)
+        text = cache.narrow(2, first, start + n - first)
+        k, v = text.narrow(1, 0, self.kv_heads), text.narrow(1, self.kv_heads, self.kv_heads)
         grouped = self.heads != self.kv_heads
         if mask is None and n > 1:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)

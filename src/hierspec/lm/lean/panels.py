@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from .layers import Norm
 
-_WEIGHT_RANGE, _MOST_CODE = 127, 15
+_WEIGHT_RANGE, _MAX_CODE = 127, 15
 NEAR = 8.0  # nats below the best 4-bit score within which scores are computed in 8 bits
 _PANEL, _GROUP = 16, 32  # outputs side by side, inputs of one 4-bit grid: as in kernels.c
 
@@ -91,14 +91,14 @@ class Panels:
 def _quantize_to_4_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return codes 0 … 15 of weights [out, in], uint8 [out, groups · 32], and each group's step and
     lowest value, float16 [out, groups, 2]."""
-    missing = -weight.size(1) % _GROUP
-    # The last group's gaps are filled with its own last weight, which widens no range.
-    filled = torch.cat([weight, weight[:, -1:].expand(-1, missing)], 1)
-    groups = filled.view(len(weight), -1, _GROUP)
+    padding = -weight.size(1) % _GROUP
+    # The last group is padded with its own last weight, which widens no range.
+    padded = torch.cat([weight, weight[:, -1:].expand(-1, padding)], 1)
+    groups = padded.view(len(weight), -1, _GROUP)
     lowest, highest = groups.aminmax(dim=2)
-    grid = torch.stack([(highest - lowest) / _MOST_CODE, lowest], 2).half()
+    grid = torch.stack([(highest - lowest) / _MAX_CODE, lowest], 2).half()
     step, start = grid.float().unsqueeze(2).unbind(3)
-    codes = ((groups - start) / step.clamp_min(1e-20)).round_().clamp_(0, _MOST_CODE)
+    codes = ((groups - start) / step.clamp_min(1e-20)).round_().clamp_(0, _MAX_CODE)
     return codes.to(torch.uint8).flatten(1), grid
 
 
@@ -113,18 +113,18 @@ def head(
     """Return the output matrix's scores [N, V] float32 of the norm of h [N, d] float32.
 
     Args:
-        coarse: the matrix in 4 bits, whose scores are used for panels of which none comes within
-            ``NEAR`` of the row's best: then less is read.
+        coarse: the matrix in 4 bits, whose scores are used for panels without a score within
+            ``NEAR`` of the row's best, so that less is read.
     """
     h = h.contiguous()
     scores = h.new_empty(len(h), matrix.num_out)
     weight = norm.weight.detach().float().contiguous()
-    rest: Any = (weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h))
-    rest = (*rest, scores.data_ptr(), threads)
+    arguments: Any = (weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h))
+    arguments = (*arguments, scores.data_ptr(), threads)
     if coarse is None:
-        failed = library.hierspec_head(matrix.struct(), *rest)
+        failed = library.hierspec_head(matrix.struct(), *arguments)
     else:
-        failed = library.hierspec_two_heads(coarse.struct(), matrix.struct(), NEAR, *rest)
+        failed = library.hierspec_two_heads(coarse.struct(), matrix.struct(), NEAR, *arguments)
     if failed:
         raise MemoryError(f"no memory for {len(h)} rows")
     return scores

@@ -38,7 +38,7 @@ from .layers import Layer, Matrix, Norm, Stack, compile_stack
 from .shape import unsupported_reason
 
 _WEIGHT_RANGE = 127
-_engine = threading.Lock()  # torch packs for the quantized engine that is set globally
+_engine_lock = threading.Lock()  # torch packs for the quantized engine that is set globally
 
 
 class QuantizedMatrix(nn.Module):
@@ -76,15 +76,15 @@ def _pack(weight: Tensor) -> Any:
     weight = weight.detach().float()
     scales = (weight.abs().amax(1).double() / _WEIGHT_RANGE).clamp_min(1e-20)
     zeros = torch.zeros_like(scales, dtype=torch.int64)
-    with warnings.catch_warnings(), _engine:
+    with warnings.catch_warnings(), _engine_lock:
         warnings.simplefilter("ignore")
         rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        before = torch.backends.quantized.engine
+        previous_engine = torch.backends.quantized.engine
         try:
             torch.backends.quantized.engine = "fbgemm"
             return torch.ops.quantized.linear_prepack(rounded, None)
         finally:
-            torch.backends.quantized.engine = before
+            torch.backends.quantized.engine = previous_engine
 
 
 def quantization_works() -> bool:
@@ -104,8 +104,8 @@ def fbgemm_works() -> bool:
         x = torch.linspace(-3, 3, 5 * 64, **kind).view(5, 64).cos()
         matrix = QuantizedMatrix(weight)
         y = matrix(x)
-        alone = all(torch.equal(matrix(x[i : i + 1]), y[i : i + 1]) for i in range(len(x)))
-        return alone and bool(torch.allclose(y, F.linear(x, weight), atol=0.5))
+        rows_equal = all(torch.equal(matrix(x[i : i + 1]), y[i : i + 1]) for i in range(len(x)))
+        return rows_equal and bool(torch.allclose(y, F.linear(x, weight), atol=0.5))
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
 
@@ -160,7 +160,7 @@ def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
     return copied
 
 
-_LARGE = 8192  # tokens of a vocabulary from which on scores are computed in 4 bits, then in 8
+_LARGE_VOCAB = 8192  # tokens from which on scores are computed in 4 bits, then in 8
 
 
 class KernelBackend(LeanBackend):
@@ -176,14 +176,14 @@ class KernelBackend(LeanBackend):
         self._layers = KernelLayers(library, backend.stack, backend.shape, bits)
         weight = backend._lm_head.dense()
         self._output = panels.Panels(weight)
-        pays = kernels.fast_in_4_bits() and len(weight) >= _LARGE
-        self._coarse = panels.Panels(weight, bits=4) if pays else None
+        has_coarse = kernels.fast_in_4_bits() and len(weight) >= _LARGE_VOCAB
+        self._coarse = panels.Panels(weight, bits=4) if has_coarse else None
         self._norm = _with_float32_rows(backend._norm)
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
         self.fast_path = f"lean, int{bits} weights, compiled kernels"
-        both = (self._output, *([self._coarse] if self._coarse else []))
-        self.num_bytes = self._layers.num_bytes + sum(matrix.num_bytes for matrix in both)
+        outputs = (self._output, *([self._coarse] if self._coarse else []))
+        self.num_bytes = self._layers.num_bytes + sum(matrix.num_bytes for matrix in outputs)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         rotations = self._rotations_for(spans)
