@@ -37,7 +37,7 @@ class Ahead(TabularModel):
 
         def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
             for i, token in zip(going, last, strict=True):
-                contexts[i] = contexts[i].plus((token,))
+                contexts[i] = contexts[i].with_tokens((token,))
             return self.score(
                 [Query(queries[i].slot, contexts[i], len(contexts[i])) for i in going]
             )
@@ -67,7 +67,7 @@ class Device(TabularModel):
                 raise NoDistributionError
             steps_taken.append(picked)
             contexts = [
-                context.plus((token,))
+                context.with_tokens((token,))
                 for context, token in zip(contexts, picked.tokens.tolist(), strict=True)
             ]
         tokens = [
@@ -157,7 +157,7 @@ VERIFYING: dict[str, tuple] = {
     "recorded": (
         _GENERAL,
         (readings, "_nucleus", readings._nucleus_by_sorting),
-        (leading, "leaders", _leaders_by_sorting),
+        (leading, "leading_tokens", _leaders_by_sorting),
     ),
 }
 CHUNKS = ((drafting, "_CHUNK", 2),)

@@ -13,15 +13,15 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Acceptance, Stop, Verifier
 from hierspec.exact import TableDistributions
 from hierspec.verifiers.block import Block
-from hierspec.verifiers.formulas import at_ends, excess, log_products, prefix_weights
+from hierspec.verifiers.formulas import excess, log_products, prefix_weights, set_ends
 from hierspec.verifiers.leading import Leading
 from hierspec.verifiers.multi_draft import (
     RRS,
     BlockRRS,
-    probability,
-    residual,
+    normalised_residual,
     scan_from_end,
     target_row,
+    token_prob,
 )
 from hierspec.verifiers.naive import Naive
 from hierspec.verifiers.tokenwise import Tokenwise
@@ -75,7 +75,7 @@ class EndsAtThePadding(Block):
         p = batch.p[:, 1:]
         d = excess(p, torch.full_like(p, 1.0 / p.shape[-1]), w)
         wrong = torch.where(w < 1.0, d / (d + (1.0 - w)), 1.0)
-        return Acceptance(at_ends(accepted.h, wrong, batch.lengths), accepted.w)
+        return Acceptance(set_ends(accepted.h, wrong, batch.lengths), accepted.w)
 
 
 class EmitsFromFullP(Tokenwise):
@@ -171,7 +171,7 @@ class ReadsOneLate(Tokenwise):
         p_x = batch.p[:, 1:].gather(2, batch.tokens.unsqueeze(2)).squeeze(2)
         q_x = batch.q.gather(2, batch.tokens.unsqueeze(2)).squeeze(2)
         h = (p_x / q_x).clamp(max=1.0)
-        return Acceptance(at_ends(h, h, batch.lengths), h.new_ones(h.shape[0], h.shape[1] + 1))
+        return Acceptance(set_ends(h, h, batch.lengths), h.new_ones(h.shape[0], h.shape[1] + 1))
 
 
 def interleaved_as_printed(seed: int) -> Verify:
@@ -203,7 +203,7 @@ class Published(Block):
                 continue
             q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
-            p_x[0] = probability(f, draft.tokens[tau])
+            p_x[0] = token_prob(f, draft.tokens[tau])
             start = carried if self.carries else 1.0
             w = [start, *prefix_weights([start * p_x[0], *p_x[1:]], q_x)[1:]]
             end = start * float(np.prod(np.divide(p_x, q_x)))
@@ -220,7 +220,7 @@ class Published(Block):
             if tau == len(draft):
                 break
             carried = start * float(np.prod(np.divide(p_x[:k], q_x[:k])))
-            f = residual(f, draft.distributions, tau, w_k)
+            f = normalised_residual(f, draft.distributions, tau, w_k)
         return Stop(last, tau, f)
 
 
@@ -269,12 +269,12 @@ class CountsRepeats(Traversal):
         for token in dict.fromkeys(drafts[j].tokens[depth] for j in longer):
             same = [j for j in longer if drafts[j].tokens[depth] == token]
             q = drafts[same[0]].distributions
-            chance = min(1.0, w * probability(f, token) / q.prob(depth, token))
+            chance = min(1.0, w * token_prob(f, token) / q.prob(depth, token))
             if stop := (yield from self.node(drafts, p, same, depth + 1, chance)):
                 return stop
             for _ in same:
                 left = (w * f - q.dense(len(f))[depth]).clamp(min=0.0)
-                f, total = residual(f, q, depth, w), float(left.sum())
+                f, total = normalised_residual(f, q, depth, w), float(left.sum())
                 w = total / (total + 1.0 - w)
         kept = not depth or (yield w)
         return Stop(through[0], depth, f) if kept else None

@@ -138,7 +138,7 @@ def test_predictions_are_the_heads_on_the_states_after_the_tokens() -> None:
     ids, slots = list(range(40, 60)), [model.open() for _ in range(3)]
     contexts = [Context(ids[:n]) for n in (5, 12, 20)]
     model.score([Query(slot, one, len(one)) for slot, one in zip(slots, contexts, strict=True)])
-    longer = [one.plus([7, 9]) for one in contexts]
+    longer = [one.with_tokens([7, 9]) for one in contexts]
     queries = [Query(slot, one, len(one)) for slot, one in zip(slots, longer, strict=True)]
     found = model.acceptance(queries)
     rows = model.score(queries)  # what the prediction has computed is used again

@@ -449,7 +449,7 @@ def test_a_pool_stays_small(monkeypatch):
     assert set(slot.pool.grams) == {(5,), (6,), (7,), (8,), (9,)}
     pool.propose(Context([*text[:12], 0, 0]), 1, slot := pool.open())
     assert len(slot.pool.grams[0,]) == 3
-    assert slot.pool.best((0,)) == 2, "the most frequent stays"
+    assert slot.pool.best_follower((0,)) == 2, "the most frequent stays"
     with pytest.raises(ValueError, match="at least one n-gram"):
         NgramPool(1, 1, max_ngrams=0)
 
@@ -463,26 +463,26 @@ def test_n_grams_of_all_lengths_share_one_bound(shared):
         assert len(slot.pool.grams) == 50
         assert {len(key) for key in slot.pool.grams} == {1, 2, 3, 4}
         pool.close(slot)
-    assert len(pool.common.grams) == (50 if shared else 0)
+    assert len(pool.shared_pool.grams) == (50 if shared else 0)
 
 
 def test_what_is_asked_for_stays():
     pool = Pool(max_ngrams=3)
     for token in (1, 2, 3):
         pool.add((token,), token + 1)
-    assert pool.best((1,)) == 2
+    assert pool.best_follower((1,)) == 2
     pool.add((9,), 9)
     assert set(pool.grams) == {(1,), (3,), (9,)}, "2 was used longest ago"
     pool.add((3,), 4)
     pool.add((8,), 8)
     assert set(pool.grams) == {(3,), (9,), (8,)}
-    assert pool.best((1,)) is None
+    assert pool.best_follower((1,)) is None
     assert MAX_NGRAMS == NgramPool(1, 4).max_ngrams == NgramPool(1, 4).open().pool.max_ngrams
 
 
 def test_naive_is_refused_over_a_pool():
     root = chain([NgramPool(1, 2), None], [get("naive")], [3])
-    with pytest.raises(ValueError, match="no law at other contexts"):
+    with pytest.raises(ValueError, match="no distribution at contexts other"):
         check(root)
 
 

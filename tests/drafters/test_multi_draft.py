@@ -236,8 +236,8 @@ def test_a_repeat_counts_at_its_own_place():
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("induced", lambda real: lambda p, q, m: (real(p, q, m)[0], real(p, q, m + 1)[1])),
-        ("restricted", lambda real: lambda q, rank, token: q),
+        ("best_of_draws", lambda real: lambda p, q, m: (real(p, q, m)[0], real(p, q, m + 1)[1])),
+        ("restrict", lambda real: lambda q, rank, token: q),
     ],
 )
 def test_preference_changes_what_a_token_was_drawn_from(monkeypatch, name, wrong):
@@ -252,7 +252,7 @@ def test_the_best_of_several_draws():
     p = torch.tensor([0.1, 0.4, 0.3, 0.2, 0.0], dtype=torch.float64)
     q = torch.tensor([0.2, 0.4, 0.3, 0.0, 0.1], dtype=torch.float64)
     for m in (1, 2, 4):
-        rank, law = induced.induced(p, q, m)
+        rank, law = induced.best_of_draws(p, q, m)
         want = torch.zeros(5, dtype=torch.float64)
         for drawn in np.ndindex(*(5,) * m):
             want[max(drawn, key=lambda y: int(rank[y]))] += q[list(drawn)].prod()
@@ -260,7 +260,7 @@ def test_the_best_of_several_draws():
         assert rank[1] != rank[2]
         assert rank[3] == 0
     tiny = torch.tensor([1e-18, 1 - 1e-18], dtype=torch.float64)
-    assert induced.induced(tiny.flip(0), tiny, 3)[1][0] == pytest.approx(3e-18, rel=1e-9)
+    assert induced.best_of_draws(tiny.flip(0), tiny, 3)[1][0] == pytest.approx(3e-18, rel=1e-9)
 
 
 @pytest.mark.parametrize("m", [20, 64, 2000])
@@ -268,11 +268,11 @@ def test_the_best_of_very_many_draws(m):
     """Powers of a small mass vanish; what a token adds to one is still a number."""
     p = torch.tensor([0.5, 1e-9, 0.25, 0.25], dtype=torch.float64)
     q = torch.tensor([0.5, 1e-5, 0.25, 0.25 - 1e-5], dtype=torch.float64)
-    _, law = induced.induced(p, q, m)
+    _, law = induced.best_of_draws(p, q, m)
     assert law.sum() == pytest.approx(1.0, abs=1e-12)
     assert law[2] == pytest.approx(0.75**m - 0.5**m, rel=1e-3)
     small = torch.tensor([1e-17, 3e-16, 1.0], dtype=torch.float64)
-    _, law = induced.induced(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64), small, m)
+    _, law = induced.best_of_draws(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64), small, m)
     assert law.sum() == pytest.approx(1.0, abs=1e-9)
 
 
@@ -280,7 +280,7 @@ def test_ranks_lie_where_the_rows_do():
     """On an accelerator, that is; here torch is made to put what has no place elsewhere."""
     row = torch.tensor([0.25, 0.75], dtype=torch.float64)
     with torch.device("meta"):
-        rank, law = induced.induced(row, row, 2)
+        rank, law = induced.best_of_draws(row, row, 2)
     assert rank.tolist() == [0, 1]
     assert law.sum() == pytest.approx(1.0)
 

@@ -103,5 +103,5 @@ def test_naive_is_refused_over_a_look_up():
 
     below = Draft(0, "prompt_lookup", PromptLookup(2, 4), 3)
     root = Verify(1, "target", None, 1, registry.get("naive"), below)
-    with pytest.raises(ValueError, match="no law at other contexts"):
+    with pytest.raises(ValueError, match="no distribution at contexts other"):
         check(root)

@@ -143,8 +143,8 @@ def test_greedy_equals_plain_greedy_while_it_searches(target, shared):
     assert [r.token_ids for r in batch] == expected
     alone = hierarchy.generate(PROMPTS[1], **OPTIONS)
     assert alone.token_ids == expected[1]
-    common = searches_of(hierarchy).common
-    assert len(common.scores) > 15 if shared else not common.scores
+    shared = searches_of(hierarchy).shared_search
+    assert len(shared.scores) > 15 if shared else not shared.scores
 
 
 def test_a_text_samples_the_same_whoever_shares_its_batch(target):
@@ -153,11 +153,11 @@ def test_a_text_samples_the_same_whoever_shares_its_batch(target):
     hierarchy = built(target, level)
     options = {**OPTIONS, "temperature": 1.0, "seed": 5}
     together = [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **options)]
-    assert not searches_of(hierarchy).common.scores
+    assert not searches_of(hierarchy).shared_search.scores
     hierarchy.generate_batch(PROMPTS, **OPTIONS)
-    learnt = list(searches_of(hierarchy).common.scores)
+    learnt = list(searches_of(hierarchy).shared_search.scores)
     assert [r.token_ids for r in hierarchy.generate_batch(PROMPTS[:2], **options)] == together[:2]
-    assert searches_of(hierarchy).common.scores == learnt
+    assert searches_of(hierarchy).shared_search.scores == learnt
 
 
 def test_what_is_found_drafts_from_the_next_round_on(target, monkeypatch):
@@ -174,7 +174,7 @@ def test_what_is_found_drafts_from_the_next_round_on(target, monkeypatch):
     hierarchy.generate(PROMPTS[0], **OPTIONS)
     lengths = [length for _, length in chosen]
     assert lengths == sorted(set(lengths)), "once a round"
-    assert chosen[-1][0] == searches_of(hierarchy).common.best
+    assert chosen[-1][0] == searches_of(hierarchy).shared_search.best
     assert chosen[0][0] == evenly_spaced_parts(0.5, 6)
 
 

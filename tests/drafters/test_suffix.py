@@ -65,7 +65,7 @@ def test_counts_equal_a_search_of_everything(texts, tail, max_order):
     match = automaton.match(tail)
     known = [n for n in range(1, min(max_order, len(tail)) + 1) if occurrences(texts, tail[-n:])]
     assert match.length == max(known, default=0)
-    found = automaton.continued(match)
+    found = automaton.shorten(match)
     followed = [
         n
         for n in known
@@ -120,7 +120,7 @@ def test_pending_tokens_are_matched_and_never_added():
     assert look_up.propose(Context(text), 2, slot) == (2, 3)
     text += [2, 9]
     assert look_up.propose(Context(text, (1, 2)), 1, slot) == (9,)
-    assert slot.own.num_tokens == len(text)
+    assert slot.automaton.num_tokens == len(text)
 
 
 def test_a_draft_stops_where_support_is_thin(monkeypatch):
@@ -162,22 +162,22 @@ def test_the_store_keeps_outputs_of_greedy_texts_alone():
     new = look_up.open()
     assert look_up.draft(call([9, 1, 2], GREEDY), new)[0] == (3, 4)
     assert look_up.draft(call([9, 50], GREEDY), new)[0] == (), "no prompt is kept"
-    own = look_up.open_own()
+    own = look_up.open_private()
     assert look_up.draft(call([9, 1, 2]), own)[0] == ()
     look_up.close(own)
-    assert not look_up.earlier.waiting
+    assert not look_up.earlier_outputs.ended_texts
     assert Suffix().open().store is None, "off unless asked for"
 
 
 def test_the_store_is_bounded_and_forgets_the_oldest():
-    store = Suffix(max_order=4, store=40).earlier
+    store = Suffix(max_order=4, store=40).earlier_outputs
     for start in range(0, 400, 8):
-        store.waiting.append(list(range(start, start + 8)))
+        store.ended_texts.append(list(range(start, start + 8)))
         young, old = store.automata()
         assert young.num_tokens + old.num_tokens <= 40
     assert young.match([399]).length
     assert not any(one.match([7]).length for one in (young, old))
-    store.waiting.append(list(range(1000, 1100)))
+    store.ended_texts.append(list(range(1000, 1100)))
     assert sum(one.num_tokens for one in store.automata()) <= 40
 
 

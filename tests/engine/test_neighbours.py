@@ -232,7 +232,7 @@ def test_a_shared_pool_teaches_no_text_that_is_sampled(tiny_family):
     pool = {"method": "ngram_pool", "num_speculative_tokens": 3, "shared": True}
     hierarchy = built(tiny_family, {"levels": [pool]}, "cpu", "float64")
     first = rows(hierarchy, PROMPTS, ["as it is", "greedy", "hot"], 3)
-    pool_of_all = hierarchy.root.below.model.common
+    pool_of_all = hierarchy.root.below.model.shared_pool
     known = {key: dict(followers) for key, followers in pool_of_all.grams.items()}
     assert known
     assert rows(hierarchy, PROMPTS, ["as it is", "hot", "hot"], 3)[0] == first[0]

@@ -164,7 +164,7 @@ def test_mistakes_are_named(case, message):
             [{"num_speculative_tokens": 2, "window": {"kind": "entropy"}}, {"verify": "naive"}],
             "depends on the tokens drafted",
         ),
-        ([CONCATENATED, {"verify": "naive"}], "depend on the slot"),
+        ([CONCATENATED, {"verify": "naive"}], "depend on the position"),
     ],
 )
 def test_what_is_unsound_is_refused_as_the_runtime_does(levels, reason):
@@ -179,7 +179,7 @@ def test_naive_above_leading_is_refused():
         {"verify": "naive"},
     ]
     models = [CASE["models"][0], *CASE["models"]]
-    with pytest.raises(ValueError, match="reported laws"):
+    with pytest.raises(ValueError, match="reported distributions"):
         certify({**CASE, "models": models, "levels": levels})
 
 

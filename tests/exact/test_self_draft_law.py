@@ -235,6 +235,6 @@ def test_a_choice_by_what_was_drafted_is_lossy_and_seen(tiny, monkeypatch):
 
 
 def skip_search_growing(call):
-    from hierspec.drafters.model import Growing
+    from hierspec.drafters.model import GrowingDraft
 
-    return Growing(call)
+    return GrowingDraft(call)

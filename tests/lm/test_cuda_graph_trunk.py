@@ -25,7 +25,7 @@ from hierspec.lm.weights import from_directory
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoDistributionError, Sampler
-from hierspec.sampling.scores import signals
+from hierspec.sampling.scores import compute_signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.formulas import prefix_weights, ratio
@@ -292,7 +292,7 @@ def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
         found = trunk.draft([query], [3], 4, sampler, [[0.2, 0.7, 0.4]], 0)
         (tokens,), (values,) = found.tokens, found.signals
         rows = trunk.score([Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)], 0)
-        assert values == pytest.approx(signals(rows, tokens, kind), abs=1e-9)
+        assert values == pytest.approx(compute_signals(rows, tokens, kind), abs=1e-9)
 
 
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive", "leading"])

@@ -108,7 +108,7 @@ def test_ragged_batches_and_steps_equal_single_questions(target, drafter, plain)
             tokens[i].append(token)
         more = after(going, last)
         for i, row in zip(going, more, strict=True):
-            context = contexts[i].plus(tokens[i])
+            context = contexts[i].with_tokens(tokens[i])
             wanted = reference(plain, drafter, list(context.committed), context.pending).to(row)
             torch.testing.assert_close(row, wanted, rtol=1e-5, atol=1e-5)
     for context, row in zip(contexts, scores, strict=True):

@@ -210,7 +210,7 @@ def test_the_source_is_there_to_be_copied():
     context = Context([0, 50, 9], source=(5, 9, 7, 22, 2))
     assert PromptLookup(1, 2).propose(context, 3) == ()
     assert PromptLookup(1, 2).propose(context.with_source(), 3) == (7, 22, 2)
-    assert Context([0], (4,), (7,)).plus((8,)).source == (7,)
+    assert Context([0], (4,), (7,)).with_tokens((8,)).source == (7,)
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_a_copy_continues_its_own_draft_where_the_target_has_not_been(tiny_famil
     slot, context = trunk.open(), Context([3, 4, 5, 6], (7, 8))
     copy.score([Query(slot, context, 6)])
     assert copy.tokens == 6
-    copy.score([Query(slot, context.plus([9]), 7)])
+    copy.score([Query(slot, context.with_tokens([9]), 7)])
     assert copy.tokens == 7
     copy.score([Query(slot, Context([3, 4, 5, 6], (7, 1)), 6)])
     assert copy.tokens == 8, "the first five tokens stay"

@@ -73,7 +73,7 @@ def test_coins_are_for_nobody_else(lab):
     hierarchy = build_hierarchy(lab, lab.models.drafts)
     method = CoinMethod("coins", lab, hierarchy, (0.5, 0.5))
     method.configuration["allow_lossy"] = False
-    with pytest.raises(ValueError, match=r"'coins' at level .* changes the output's law"):
+    with pytest.raises(ValueError, match=r"'coins' at level .* changes the distribution"):
         method.run(PROMPTS[0], Request(8, 1.0))
     assert method.hierarchy.root.rule.name == "coins"
     assert HierarchyMethod("real", lab.models, **hierarchy).hierarchy.root.rule.name == "tokenwise"

@@ -24,12 +24,17 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.multi_draft import first_tokens
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
-from hierspec.sampling.sampler import NoDistributionError, _masked, _nucleus, _nucleus_by_sorting
+from hierspec.sampling.sampler import (
+    NoDistributionError,
+    _apply_mask,
+    _nucleus,
+    _nucleus_by_sorting,
+)
 from hierspec.sampling.scores import (
     ScoreRows,
+    compute_signals,
     distributions,
     logprobs,
-    signals,
 )
 
 V = 60
@@ -180,7 +185,7 @@ def test_a_kept_history_gives_the_same_laws_as_counting_afresh():
         assert torch.equal(
             distributions([kept], logits)[0].dense(V), distributions([fresh], logits)[0].dense(V)
         )
-    assert history.seen == len(committed)
+    assert history.num_counted == len(committed)
 
 
 def test_history_may_start_inside_the_committed_text():
@@ -315,7 +320,7 @@ def test_both_ways_to_a_nucleus_leave_no_law_a_nan(kind, width):
     kept = [nucleus(probs, 0.9) for nucleus in (_nucleus, _nucleus_by_sorting)]
     assert torch.equal(kept[0][::2], kept[1][::2])
     for mask in kept:
-        assert _masked(probs, mask).isnan().all(-1).tolist() == [False, True, False]
+        assert _apply_mask(probs, mask).isnan().all(-1).tolist() == [False, True, False]
 
 
 def test_drafts_without_replacement_refuse_what_is_no_law():
@@ -384,13 +389,13 @@ def test_parameters_spelled_off_are_off():
 def test_signals_and_logprobs():
     law = torch.tensor([[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     raw = law.log() + 3.0
-    assert signals(raw, [], "entropy") == pytest.approx([1.5 * math.log(2), 0.0], abs=1e-12)
-    assert signals(raw, [1, 1], "confidence") == pytest.approx([0.25, 0.0])
-    assert signals(raw, [0, 9], "confidence") == pytest.approx([0.5, 0.0])
+    assert compute_signals(raw, [], "entropy") == pytest.approx([1.5 * math.log(2), 0.0], abs=1e-12)
+    assert compute_signals(raw, [1, 1], "confidence") == pytest.approx([0.25, 0.0])
+    assert compute_signals(raw, [0, 9], "confidence") == pytest.approx([0.5, 0.0])
     assert logprobs(raw, [2, 0]) == pytest.approx([math.log(0.25), 0.0])
     assert logprobs(raw[:1], [3]) == [-math.inf]
     assert logprobs(raw[:1], [7]) == [-math.inf]
-    assert signals(raw[:0], [], "entropy") == [] == logprobs(raw[:0], [])
+    assert compute_signals(raw[:0], [], "entropy") == [] == logprobs(raw[:0], [])
     big = scores(5, width=500)
     exact = torch.distributions.Categorical(logits=big.double()).entropy().tolist()
-    assert signals(big, [], "entropy") == pytest.approx(exact, abs=1e-5)
+    assert compute_signals(big, [], "entropy") == pytest.approx(exact, abs=1e-5)

@@ -32,7 +32,7 @@ from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import capped, log_products, prefix_weights
-from hierspec.verifiers.leading import leaders
+from hierspec.verifiers.leading import leading_tokens
 from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.soundness import check
 from hierspec.verifiers.verify import verify, verify_batch
@@ -570,7 +570,7 @@ def test_greedy_leading_reads_scores_and_breaks_ties_by_id():
 
 @pytest.mark.parametrize("top_m", [2, 3, 4, 9])
 def test_greedy_leading_of_a_verifier_narrower_than_its_draft(top_m):
-    """A drafted id past its vocabulary is not among its leaders, however many count."""
+    """A drafted id past its vocabulary is not among its leading_tokens, however many count."""
     scores = torch.tensor([[5.0, 4.0, -math.inf], [0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])
     choices = OneHotDistributions((0, 2, 0))
     for tokens, tau in (((1, 5), 1), ((3, 1), 0), ((1, 1), 2), ((2, 0), 0)):
@@ -631,7 +631,7 @@ def test_leaders_depend_neither_on_the_road_nor_on_the_draft(top_m, widths, hot,
 def test_leaders_are_a_stable_sort(values, m):
     scores = torch.tensor([values], dtype=torch.float32)
     best = sorted(range(len(values)), key=lambda i: (-values[i], i))[:m]
-    assert sorted(leaders(scores, m)[0].tolist()) == sorted(best)
+    assert sorted(leading_tokens(scores, m)[0].tolist()) == sorted(best)
 
 
 def test_leading_reads_scores_rather_than_laws():
@@ -713,7 +713,7 @@ def test_soundness():
     refused(window, "depends on the tokens drafted")
     refused(window, "depends on the tokens drafted", allow_lossy=True)
     check(window, greedy=True)
-    refused(chain(tables, ["leading", "naive"], [2, 2]), "reported laws depend")
+    refused(chain(tables, ["leading", "naive"], [2, 2]), "reported distributions depend")
     check(chain(models("random", 4), ["leading", "block", "naive"], [2, 2, 2]))
     below = Concatenate(1, "both", (Draft(0, "part", tables[0], 2),))
     refused(chain(tables[:1], ["naive"], [], below=below), "concatenated")
@@ -727,7 +727,7 @@ def test_soundness():
     class CopiesARun:
         law_of_context = False
 
-    refused(chain([CopiesARun(), tables[0]], ["naive"], [2]), "no law at other contexts")
+    refused(chain([CopiesARun(), tables[0]], ["naive"], [2]), "no distribution at contexts other")
     refused(Draft(0, "alone", tables[0], 2), "target")
 
 

@@ -34,7 +34,7 @@ class Context:
             return list(self.pending[start - base :])
         return [*self.committed[start:], *self.pending]
 
-    def plus(self, tokens: Sequence[int]) -> Context:
+    def with_tokens(self, tokens: Sequence[int]) -> Context:
         """Return this context, continued by ``tokens``."""
         return Context(self.committed, (*self.pending, *tokens), self.source)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 _BLOCK = 1024
 _KEPT_POSITIONS = 32  # whose noise is cached: those of a round in progress
-_LEAST_NOISE = 1e-300  # noise is a divisor, so never 0
+_MIN_NOISE = 1e-300  # noise is a divisor, so never 0
 
 Noise = Callable[[int, int], np.ndarray]  # (position, V) → V exponential numbers, float64
 
@@ -70,7 +70,7 @@ class PhiloxRng:
             # Every position has its own block of 2**64 numbers, separate from those of `take`.
             counter = np.array([0, position, 1, 0], dtype=np.uint64)
             generator = np.random.Generator(np.random.Philox(counter=counter, key=self._key))
-            values = np.maximum(-np.log1p(-generator.random(n)), _LEAST_NOISE)
+            values = np.maximum(-np.log1p(-generator.random(n)), _MIN_NOISE)
             values.flags.writeable = False
             self._noises.pop(position, None)
             self._noises[position] = values

@@ -1,4 +1,4 @@
-"""What every drafter does: a batch of draft calls becomes proposals."""
+"""What every drafter does: it turns a batch of draft calls into proposals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DraftCall:
     Attributes:
         job: how the row after the sequence's text so far is read: the context, the sampling
             parameters.
-        limit: the most tokens of use, at least 1 and at most ``budget``.
+        limit: how many tokens can be used, at least 1 and at most ``budget``.
         budget: how many tokens its leaf usually drafts.
         state: of the leaf's window.
         rng: of the sequence.
@@ -69,14 +69,14 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Shareable(CacheOwner, Protocol):
-    """A cache owner whose sequences may learn from one another, except in slots of their own."""
+    """A cache owner whose sequences may learn from one another, except in private slots."""
 
-    def open_own(self) -> Any:
+    def open_private(self) -> Any:
         """Return a slot that no other sequence reads or writes."""
         ...
 
 
-Drafted = tuple[tuple[int, ...], Distributions]  # tokens, and what each was drawn from
+LookUpDraft = tuple[tuple[int, ...], Distributions]  # tokens, and what each was drawn from
 CheckedDraft = tuple[Proposal, Distributions]  # a draft, and the target's rows along it
 
 
@@ -102,7 +102,7 @@ class LookUp:
         """Return a slot for one sequence."""
         raise NotImplementedError
 
-    def open_own(self) -> Any:
+    def open_private(self) -> Any:
         """Return a slot that no other sequence reads or writes."""
         return self.open()
 
@@ -118,12 +118,12 @@ class LookUp:
         """
         raise NotImplementedError
 
-    def draft(self, call: DraftCall, slot: Any) -> Drafted:
+    def draft(self, call: DraftCall, slot: Any) -> LookUpDraft:
         """Return the tokens proposed for a call, and the distribution each was drawn from."""
         ids = tuple(self.propose(call.job.context.with_source(), call.limit, slot) or ())
         return ids, OneHotDistributions(ids)
 
-    def drafts(self, call: DraftCall, slot: Any) -> Sequence[Drafted]:
+    def drafts(self, call: DraftCall, slot: Any) -> Sequence[LookUpDraft]:
         """Return several drafts as :meth:`draft` makes one; none is longer than the first."""
         return [self.draft(call, slot)]
 
@@ -162,28 +162,32 @@ class LookUpDrafter:
         self._index, self._look_up = node.index, look_up
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
-        found: list[Proposal] = []
+        proposals: list[Proposal] = []
         for call in calls:
             drafts = self._look_up.drafts(call, call.slot(self._look_up, 0))
-            own = [
-                proposal_of(self._index, ids, rows, [math.nan] * len(ids)) for ids, rows in drafts
-            ]
-            first, *others = own or [Proposal()]
-            if others:
-                first = dataclasses.replace(first, alternatives=tuple(others))
-            found.append(first)
-        return Drafts(found, len(calls), 0.0)
+            proposals.append(
+                join_drafts([leaf_proposal(self._index, ids, rows) for ids, rows in drafts])
+            )
+        return Drafts(proposals, len(calls), 0.0)
 
 
-def proposal_of(
-    index: int, tokens: Sequence[int], distributions: Distributions, signals: Sequence[float]
+def leaf_proposal(
+    index: int, tokens: Sequence[int], distributions: Distributions, signals: Sequence[float] = ()
 ) -> Proposal:
     """Make a proposal of tokens that the leaf with node index ``index`` drafted."""
-    nodes = (index,) * len(tokens)
-    return Proposal(tuple(tokens), distributions, nodes, nodes, tuple(signals))
+    n = len(tokens)
+    nodes, signals = (index,) * n, tuple(signals) or (math.nan,) * n
+    return Proposal(tuple(tokens), distributions, nodes, nodes, signals)
 
 
-def likeliest(rows: Distributions) -> list[int]:
+def join_drafts(drafts: Sequence[Proposal]) -> Proposal:
+    """Return the first of a call's drafts, with the others as its alternatives."""
+    if len(drafts) < 2:
+        return drafts[0] if drafts else Proposal()
+    return dataclasses.replace(drafts[0], alternatives=tuple(drafts[1:]))
+
+
+def likeliest_tokens(rows: Distributions) -> list[int]:
     """Return the likeliest token of every row."""
     if isinstance(rows, OneHotDistributions):
         return list(rows.ids)

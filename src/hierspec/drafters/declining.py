@@ -16,7 +16,7 @@ from hierspec.core.nodes import Draft
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.sampling.scores import distributions
 
-from .model import Growing, ModelDrafter
+from .model import GrowingDraft, ModelDrafter
 
 
 class DecliningDrafter(ModelDrafter):
@@ -26,22 +26,22 @@ class DecliningDrafter(ModelDrafter):
 
     def __init__(self, node: Draft) -> None:
         super().__init__(node)
-        self._next: list[Distributions] = []
+        self._rows: list[Distributions] = []
         self._scores = torch.empty(0)
 
-    def willing(self, drafts: Sequence[Growing], going: Sequence[int]) -> list[int]:
-        """See :meth:`ModelDrafter.willing`. The rows are scored here, and read by :meth:`rows`."""
-        if not going:
+    def select_willing(self, drafts: Sequence[GrowingDraft], active: Sequence[int]) -> list[int]:
+        """See :meth:`ModelDrafter.select_willing`. :meth:`rows` returns what is scored here."""
+        if not active:
             return []
-        jobs, queries = self.next_queries([drafts[i] for i in going])
+        jobs, queries = self.next_queries([drafts[i] for i in active])
         began = time.perf_counter()
         scores, sure = self.model.score_with_confidence(queries)
         self._count_forward(began)
-        kept = [place for place, is_sure in enumerate(sure) if is_sure]
+        kept = [i for i, is_sure in enumerate(sure) if is_sure]
         self._scores = scores[kept]
-        self._next = distributions([jobs[place] for place in kept], self._scores) if kept else []
-        return [going[place] for place in kept]
+        self._rows = distributions([jobs[i] for i in kept], self._scores) if kept else []
+        return [active[i] for i in kept]
 
-    def rows(self, drafts: Sequence[Growing]) -> tuple[torch.Tensor, list[Distributions]]:
-        """See :meth:`ModelDrafter.rows`, of the drafts that were found willing."""
-        return self._scores, self._next
+    def rows(self, drafts: Sequence[GrowingDraft]) -> tuple[torch.Tensor, list[Distributions]]:
+        """See :meth:`ModelDrafter.rows`, of the drafts that were selected as willing."""
+        return self._scores, self._rows

@@ -8,10 +8,10 @@ one are an n-gram, which joins the pool. [Fu et al. 2024, Algorithm 2, Figure 3]
 
 A guess of the oldest row comes after the guesses left of it; every other one after its column's
 older ones. So the window is a token tree: its oldest row is a path, and the rest of each column
-hangs below its place there. Known n-grams that begin with the text's last token are further paths.
-One forward answers all of it, under the tree's mask.
+is a branch from its token there. Known n-grams that begin with the text's last token are further
+paths. One forward scores all of it, under the tree's mask.
 
-As in their code, the window moves on by one place a call, however many tokens were kept, guesses
+As in their code, the window advances by one position a call, however many tokens were kept, guesses
 begin as tokens of the text drawn at random, the pool keeps ``max_candidates`` n-grams for each
 first token, the latest ones, and n-grams of the text itself join it. Two things differ: a column of
 the window is checked like any other path, so that its guesses may be kept; and the rule is
@@ -28,7 +28,7 @@ from hierspec.core.distributions import Distributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.errors import HierspecError
 
-from .base import CheckedDraft, DraftCall, Drafted, LookUp, likeliest
+from .base import CheckedDraft, DraftCall, LookUp, LookUpDraft, likeliest_tokens
 
 Gram = tuple[int, ...]
 
@@ -96,7 +96,7 @@ class Lookahead(LookUp):
         slot.grams.clear()
         slot.rows, slot.paths, slot.indexed = [], [], 0
 
-    def drafts(self, call: DraftCall, slot: LookaheadSlot) -> list[Drafted]:
+    def drafts(self, call: DraftCall, slot: LookaheadSlot) -> list[LookUpDraft]:
         """Return the window's columns, longest path first, then the candidates, latest first.
 
         Where a call's limit is less than the window's depth, there is no window in it.
@@ -104,9 +104,9 @@ class Lookahead(LookUp):
         text = call.job.context.with_source().tokens()
         self._index(text, slot)
         slot.paths = self._paths(text, slot) if call.limit >= self.depth else []
-        known = [gram[: call.limit] for gram in reversed(slot.grams.get(text[-1], []))]
-        found = dict.fromkeys((*reversed(slot.paths), *known))  # equal ones once
-        longest_first = sorted(filter(None, found), key=len, reverse=True)
+        candidates = [gram[: call.limit] for gram in reversed(slot.grams.get(text[-1], []))]
+        unique = dict.fromkeys((*reversed(slot.paths), *candidates))
+        longest_first = sorted(filter(None, unique), key=len, reverse=True)
         return [(path, OneHotDistributions(path)) for path in longest_first]
 
     def learn_from(
@@ -118,16 +118,18 @@ class Lookahead(LookUp):
         checked: Sequence[CheckedDraft],
         slot: LookaheadSlot,
     ) -> None:
-        """Take the window one iteration on, and keep the n-grams that it has completed."""
+        """Advance the window by one iteration, and keep the n-grams that it has completed."""
         choices: dict[Gram, int] = {}
         for alternative, rows in checked:
-            choices |= {alternative.tokens[:i]: token for i, token in enumerate(likeliest(rows))}
+            choices |= {
+                alternative.tokens[:i]: token for i, token in enumerate(likeliest_tokens(rows))
+            }
         if not slot.paths or not all(path in choices for path in slot.paths):
             return
         rows, new = slot.rows, [choices[path] for path in slot.paths]
         slot.paths = []
         if len(rows) < self.ngram_size - 1:
-            # The text goes on by one place, and no row is old enough to be left behind.
+            # The text advances by one position, and no row is old enough to be dropped.
             slot.rows = [row[1:] for row in (*rows, new)]
             return
         for column in zip(*rows, new, strict=True):
@@ -147,16 +149,16 @@ class Lookahead(LookUp):
         ]
 
     def _index(self, text: Sequence[int], slot: LookaheadSlot) -> None:
-        """Add the n-grams that the text has gained."""
+        """Add the text's new n-grams."""
         n = self.ngram_size
         for end in range(max(slot.indexed + 1, n), len(text) + 1):
             self._keep(tuple(text[end - n : end]), slot)
         slot.indexed = len(text)
 
     def _keep(self, gram: Gram, slot: LookaheadSlot) -> None:
-        first, *rest = gram
-        known = slot.grams.setdefault(first, [])
-        if tuple(rest) in known:
-            known.remove(tuple(rest))
-        known.append(tuple(rest))
-        del known[: -self.max_candidates]
+        first, rest = gram[0], gram[1:]
+        grams = slot.grams.setdefault(first, [])
+        if rest in grams:
+            grams.remove(rest)
+        grams.append(rest)
+        del grams[: -self.max_candidates]

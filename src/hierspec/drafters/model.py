@@ -1,10 +1,10 @@
 """A leaf that drafts with a language model: token by token on the host, or all on its device.
 
-The device loop takes requests that share one sampler, whose scores nobody edits (penalties,
-grammars and processors read tokens on the host), and which draw uniforms, not races.
-A window that reads the tokens is then asked about a few at once, and a stop throws uniforms away;
-where a leaf could draft so, the host loop throws them away too, since which loop runs depends on
-other sequences.
+The device loop takes requests that share one sampler, whose scores are not edited (penalties,
+grammars and processors read tokens on the host), and whose tokens are not drawn by races. A window
+that reads the tokens is then asked about a few at once, and the uniforms of those beyond a stop are
+discarded. A leaf that could draft so discards them in the host loop as well, since which loop runs
+depends on other sequences.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ from hierspec.lm.base import (
     StepwiseModel,
 )
 from hierspec.sampling.sampler import NoDistributionError, Sampler
-from hierspec.sampling.scores import ScoreRows, distributions, scores_error
-from hierspec.sampling.scores import signals as compute_signals
+from hierspec.sampling.scores import ScoreRows, compute_signals, distributions, scores_error
 
-from .base import DraftCall, Drafts, proposal_of
+from .base import DraftCall, Drafts, leaf_proposal
 
 _CHUNK = 4  # tokens drafted on the device before a window is asked about them
 
 
 @dataclass(slots=True, eq=False)
-class Growing:
+class GrowingDraft:
     """A draft in the making; ``number`` tells the drafts of one call apart.
 
     Attributes:
@@ -63,27 +62,14 @@ class Growing:
         job = self.call.job
         if not self.tokens:
             return job
-        context = job.context.plus(self.tokens)
-        return ScoreRows(
-            params=job.params,
-            context=context,
-            start=len(context),
-            num_rows=1,
-            prompt_length=job.prompt_length,
-            vocab_size=job.vocab_size,
-            temperature=job.temperature,
-            history=job.history,
-            model=job.model,
-            noise=job.noise,
-            partial=job.partial,
-        )
+        context = job.context.with_tokens(self.tokens)
+        return replace(job, context=context, start=len(context), num_rows=1)
 
     def proposal(self, index: int) -> Proposal:
-        signals = self.signals or [math.nan] * len(self.tokens)
-        return proposal_of(index, self.tokens, concatenate(self.distributions), signals)
+        return leaf_proposal(index, self.tokens, concatenate(self.distributions), self.signals)
 
 
-# (which drafts) → scores [n, V] of their next tokens, a token drawn from each, and from what
+# (indices of n drafts) → scores [n, V] of their next tokens, a token drawn for each, and from what
 Step = Callable[[Sequence[int]], tuple[torch.Tensor, Sequence[int], Sequence[Distributions]]]
 
 
@@ -93,105 +79,104 @@ class ModelDrafter:
     def __init__(self, node: Draft) -> None:
         model: LanguageModel = node.model
         self.node, self.model = node, model
-        self.device = self.following = None
+        self.device_model = self.following_model = None
         if node.window.signal == "acceptance":
-            pass  # a prediction takes the token through the model before the next step asks for it
+            pass  # a prediction runs the token through the model before the next step needs it
         elif model.graphs is not None:
-            self.device = model if isinstance(model, DeviceModel) else None
+            self.device_model = model if isinstance(model, DeviceModel) else None
         else:
-            self.following = model if isinstance(model, StepwiseModel) else None
+            self.following_model = model if isinstance(model, StepwiseModel) else None
         self.forwards, self.seconds = 0, 0.0
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         self.forwards, self.seconds = 0, 0.0
-        drafts = [Growing(call) for call in calls]
+        drafts = [GrowingDraft(call) for call in calls]
         sampler = None
-        if self.device is not None or self.following is not None:
+        if self.device_model is not None or self.following_model is not None:
             sampler = shared_sampler([call.job for call in calls])
         if sampler is None:
             self.grow(drafts, self.scoring_step(drafts))
-        elif self.device is not None:
-            self.grow_on_device(self.device, drafts, sampler)
+        elif self.device_model is not None:
+            self.grow_on_device(self.device_model, drafts, sampler)
         else:
-            assert self.following is not None
+            assert self.following_model is not None
             # Rows that nobody edits need no version counters.
             with torch.inference_mode():
-                self.grow(drafts, self.follow(self.following, drafts, sampler))
+                self.grow(drafts, self.following_step(self.following_model, drafts, sampler))
         proposals = [draft.proposal(self.node.index) for draft in drafts]
         return Drafts(proposals, self.forwards, self.seconds)
 
-    def grow(self, drafts: Sequence[Growing], step: Step) -> None:
+    def grow(self, drafts: Sequence[GrowingDraft], step: Step) -> None:
         """Extend drafts on the host, token by token, each up to its own limit or window's stop."""
         window = self.node.window
-        going = [i for i, draft in enumerate(drafts) if len(draft.tokens) < draft.call.limit]
-        while going := self.willing(drafts, going):
-            scores, tokens, rows = step(going)
-            for at, i in enumerate(going):
-                drafts[i].tokens.append(tokens[at])
-                drafts[i].distributions.append(rows[at])
-            values = self._signals([drafts[i] for i in going], scores, tokens)
-            still: list[int] = []
-            for at, i in enumerate(going):
+        active = [i for i, draft in enumerate(drafts) if len(draft.tokens) < draft.call.limit]
+        while active := self.select_willing(drafts, active):
+            scores, tokens, rows = step(active)
+            for i, token, row in zip(active, tokens, rows, strict=True):
+                drafts[i].tokens.append(token)
+                drafts[i].distributions.append(row)
+            values = self._signals([drafts[i] for i in active], scores, tokens)
+            unfinished: list[int] = []
+            for n, i in enumerate(active):
                 draft = drafts[i]
-                left = draft.call.limit - len(draft.tokens)
+                remaining = draft.call.limit - len(draft.tokens)
                 if values is None:
                     stops = False
                 else:
-                    draft.signals.append(values[at])
+                    draft.signals.append(values[n])
                     stops = window.stops(draft.signals, draft.call.state)
-                if left and not stops:
-                    still.append(i)
-                elif left and not isinstance(rows[at], OneHotDistributions):
-                    spent = min(-len(draft.tokens) % self._chunk(draft.call), left)
+                if remaining and not stops:
+                    unfinished.append(i)
+                elif remaining and not isinstance(rows[n], OneHotDistributions):
+                    spent = min(-len(draft.tokens) % self._chunk(draft.call), remaining)
                     draft.call.rng.take(spent)
-            going = still
+            active = unfinished
 
-    def willing(self, drafts: Sequence[Growing], going: Sequence[int]) -> list[int]:
-        """Return those of ``going`` to which the model will add a token: here, all of them."""
-        return list(going)
+    def select_willing(self, drafts: Sequence[GrowingDraft], active: Sequence[int]) -> list[int]:
+        """Return those of ``active`` to which the model will add a token: here, all of them."""
+        return list(active)
 
     def grow_on_device(
-        self, model: DeviceModel, drafts: Sequence[Growing], sampler: Sampler
+        self, model: DeviceModel, drafts: Sequence[GrowingDraft], sampler: Sampler
     ) -> None:
         """Extend drafts on the device, each up to its own limit or to where its window stops it.
 
-        A window that reads the tokens is asked about a chunk at a time: what lies beyond the stop
-        is thrown away with the uniforms it was drawn from, so that nothing kept depends on it.
+        A window that reads the tokens is asked about a chunk at a time: tokens beyond the stop are
+        discarded with the uniforms that drew them, so that nothing kept depends on them.
         """
         sampler = replace(sampler, signal=self.node.window.signal)
         steps = max(self._chunk(draft.call) for draft in drafts)
-        going = drafts
-        while going:
+        active = drafts
+        while active:
             counts = [
                 min(self._chunk(draft.call), draft.call.limit - len(draft.tokens))
-                for draft in going
+                for draft in active
             ]
-            found = self._draft_on_device(model, going, counts, steps, sampler)
-            still: list[Growing] = []
-            for row, (draft, n) in enumerate(zip(going, counts, strict=True)):
-                values = None if found.signals is None else found.signals[row]
+            drafted = self._draft_on_device(model, active, counts, steps, sampler)
+            unfinished: list[GrowingDraft] = []
+            for row, (draft, n) in enumerate(zip(active, counts, strict=True)):
+                values = None if drafted.signals is None else drafted.signals[row]
                 kept, stopped = n, False
                 if values is not None:
                     kept, stopped = _keep_until_stop(self.node.window, draft, values)
                     draft.signals += values[:kept]
-                rows = found.distributions[row]
-                draft.tokens += found.tokens[row][:kept]
+                rows = drafted.distributions[row]
+                draft.tokens += drafted.tokens[row][:kept]
                 draft.distributions.append(rows.rows(0, kept) if stopped else rows)
                 if not stopped and len(draft.tokens) < draft.call.limit:
-                    still.append(draft)
-            going = still
+                    unfinished.append(draft)
+            active = unfinished
 
-    def scoring_step(self, drafts: Sequence[Growing]) -> Step:
+    def scoring_step(self, drafts: Sequence[GrowingDraft]) -> Step:
         """Return a step that scores the drafts, each with sampling parameters of its own."""
 
-        def step(going: Sequence[int]):
-            now = [drafts[i] for i in going]
-            scores, rows = self.rows(now)
-            return scores, draw_each(rows, [draft.call.rng for draft in now]), rows
+        def step(active: Sequence[int]):
+            scores, rows = self.rows([drafts[i] for i in active])
+            return scores, draw_each(rows, [drafts[i].call.rng for i in active]), rows
 
         return step
 
-    def rows(self, drafts: Sequence[Growing]) -> tuple[torch.Tensor, list[Distributions]]:
+    def rows(self, drafts: Sequence[GrowingDraft]) -> tuple[torch.Tensor, list[Distributions]]:
         """Return scores [n, V] of the drafts' next tokens, and the distributions made of them."""
         jobs, queries = self.next_queries(drafts)
         began = time.perf_counter()
@@ -199,45 +184,46 @@ class ModelDrafter:
         self._count_forward(began)
         return scores, distributions(jobs, scores)
 
-    def next_queries(self, drafts: Sequence[Growing]) -> tuple[list[ScoreRows], list[Query]]:
-        """Return each draft's :meth:`Growing.job`, and the query for its scores."""
+    def next_queries(self, drafts: Sequence[GrowingDraft]) -> tuple[list[ScoreRows], list[Query]]:
+        """Return each draft's :meth:`GrowingDraft.job`, and the query for its scores."""
         jobs = [draft.job() for draft in drafts]
         slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
         return jobs, [Query.for_rows(job, slot) for job, slot in zip(jobs, slots, strict=True)]
 
-    def follow(self, model: StepwiseModel, drafts: Sequence[Growing], sampler: Sampler) -> Step:
-        """Return a step of a model that goes on from its last call, with one sampler for all."""
-        after = None
+    def following_step(
+        self, model: StepwiseModel, drafts: Sequence[GrowingDraft], sampler: Sampler
+    ) -> Step:
+        """Return a step of a model that continues from its last call, with one sampler for all."""
+        next_scores = None
 
-        def step(going: Sequence[int]):
-            nonlocal after
+        def step(active: Sequence[int]):
+            nonlocal next_scores
             began = time.perf_counter()
-            if after is None:
+            if next_scores is None:
                 queries = [self._query(draft) for draft in drafts]
-                scores, after = model.score_stepwise(
-                    queries, [draft.call.limit for draft in drafts]
-                )
+                limits = [draft.call.limit for draft in drafts]
+                scores, next_scores = model.score_stepwise(queries, limits)
             else:
-                scores = after(going, [drafts[i].tokens[-1] for i in going])
+                scores = next_scores(active, [drafts[i].tokens[-1] for i in active])
             self._count_forward(began)
             if sampler.greedy:
                 uniforms: Uniforms = ()
-            elif len(going) == 1:
-                uniforms = drafts[going[0]].call.rng.take(1)
+            elif len(active) == 1:
+                uniforms = drafts[active[0]].call.rng.take(1)
             else:
-                uniforms = [drafts[i].call.rng.take(1).item() for i in going]
+                uniforms = [drafts[i].call.rng.take(1).item() for i in active]
             try:
-                tokens, found = sampler.pick(scores, uniforms)
+                tokens, rows = sampler.pick(scores, uniforms)
             except NoDistributionError:
-                raise scores_error([drafts[i].job() for i in going], scores, scores) from None
-            if len(going) == 1:
-                return scores, tokens, [found]
-            return scores, tokens, [found.rows(row, row + 1) for row in range(len(going))]
+                raise scores_error([drafts[i].job() for i in active], scores, scores) from None
+            if len(active) == 1:
+                return scores, tokens, [rows]
+            return scores, tokens, [rows.rows(i, i + 1) for i in range(len(active))]
 
         return step
 
     def _signals(
-        self, drafts: Sequence[Growing], scores: torch.Tensor, tokens: Sequence[int]
+        self, drafts: Sequence[GrowingDraft], scores: torch.Tensor, tokens: Sequence[int]
     ) -> list[float] | None:
         """Return what the window reads of the latest ``tokens``, drawn from ``scores`` [n, V].
 
@@ -257,17 +243,17 @@ class ModelDrafter:
     def _chunk(self, call: DraftCall) -> int:
         """Return for how many tokens uniforms are taken at once, wherever a window may stop.
 
-        It depends on the leaf alone. So a sequence spends the same uniforms whatever shares its
-        batch, and whichever loop runs.
+        It depends on the leaf alone, so that a sequence spends the same uniforms whatever shares
+        its batch, and whichever loop runs.
         """
-        if self.device is None:
+        if self.device_model is None:
             return 1
         return call.budget if self.node.window.signal is None else min(call.budget, _CHUNK)
 
-    def _query(self, draft: Growing) -> Query:
+    def _query(self, draft: GrowingDraft) -> Query:
         context = draft.call.job.context
         if draft.tokens:
-            context = context.plus(draft.tokens)
+            context = context.with_tokens(draft.tokens)
         return Query(draft.call.slot(self.model, draft.number), context, len(context))
 
     def _count_forward(self, began: float) -> None:
@@ -277,7 +263,7 @@ class ModelDrafter:
     def _draft_on_device(
         self,
         model: DeviceModel,
-        drafts: Sequence[Growing],
+        drafts: Sequence[GrowingDraft],
         counts: Sequence[int],
         steps: int,
         sampler: Sampler,
@@ -290,19 +276,18 @@ class ModelDrafter:
         queries = [self._query(draft) for draft in drafts]
         began = time.perf_counter()
         try:
-            found = model.draft(queries, counts, steps, sampler, uniforms)
+            drafted = model.draft(queries, counts, steps, sampler, uniforms)
         except NoDistributionError as error:
             if error.scores is None:
-                text = (
+                raise HierspecError(
                     f"{self.node.name} produced scores that are not a distribution; "
                     "try --dtype float32"
-                )
-                raise HierspecError(text) from None
+                ) from None
             jobs = [draft.call.job for draft in drafts]
             raise scores_error(jobs[: len(error.scores)], error.scores, error.scores) from None
         self.seconds += time.perf_counter() - began
-        self.forwards += found.calls
-        return found
+        self.forwards += drafted.calls
+        return drafted
 
 
 def shared_sampler(jobs: Sequence[ScoreRows]) -> Sampler | None:
@@ -313,7 +298,9 @@ def shared_sampler(jobs: Sequence[ScoreRows]) -> Sampler | None:
     return first if all(job.sampler() == first for job in jobs[1:]) else None
 
 
-def _keep_until_stop(window: Window, draft: Growing, signals: Sequence[float]) -> tuple[int, bool]:
+def _keep_until_stop(
+    window: Window, draft: GrowingDraft, signals: Sequence[float]
+) -> tuple[int, bool]:
     """Return how many tokens of a new chunk are kept, and whether the window stopped there."""
     for n in range(1, len(signals) + 1):
         if window.stops((*draft.signals, *signals[:n]), draft.call.state):

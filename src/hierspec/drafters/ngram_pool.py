@@ -18,8 +18,8 @@ decide, a continuation may cross from one passage into another, rejected drafts 
 
 Nothing is scored: the distribution of every proposed token is one-hot.
 
-A pool holds at most ``max_ngrams`` n-grams, of all lengths together, and 16 followers of each; of
-n-grams, the one that was neither counted nor asked for the longest makes room.
+A pool holds at most ``max_ngrams`` n-grams, of all lengths together, and 16 followers of each. A
+full pool drops the n-gram that has been neither counted nor looked up for the longest time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal
 from hierspec.errors import HierspecError
 
-from .base import CheckedDraft, LookUp, likeliest
+from .base import CheckedDraft, LookUp, likeliest_tokens
 
 MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 tokens of text at 1 to 4
 _MAX_ORDER = 32
@@ -47,7 +47,7 @@ class Pool:
     """What followed which n-gram: ``grams`` maps n tokens to their followers, any n.
 
     Attributes:
-        grams: the one used longest ago comes first.
+        grams: the least recently used one comes first.
         max_ngrams: how many it keeps.
     """
 
@@ -64,7 +64,7 @@ class Pool:
         if len(self.grams) > self.max_ngrams:
             self.grams.popitem(last=False)
 
-    def best(self, key: tuple[int, ...]) -> int | None:
+    def best_follower(self, key: tuple[int, ...]) -> int | None:
         """Return what followed ``key`` most often, of equals the latest; ``None`` for nothing."""
         followers = self.grams.get(key)
         if followers is None:
@@ -86,12 +86,12 @@ class NgramPool(LookUp):
     """A drafter without a model.
 
     Attributes:
-        ngram_min: fewest last tokens that must be known for a proposal.
-        ngram_max: most last tokens looked for; longer ones are tried first.
+        ngram_min: length of the shortest n-gram that is looked up.
+        ngram_max: length of the longest; longer ones are tried first.
         shared: one pool for all greedy sequences, earlier ones included. What they draft then
             depends on the others, and what they write does not. Sequences that sample keep pools
-            of their own (:meth:`open_own`): a seed used again would find drafts that the very
-            same rng has written, and sampling from such drafts is not exact.
+            of their own (:meth:`open_private`): a seed used again would find drafts that the same
+            rng has written, and sampling from such drafts is not exact.
         max_ngrams: how many a pool keeps.
     """
 
@@ -100,10 +100,10 @@ class NgramPool(LookUp):
     shared: bool = False
     name: str = "ngram_pool"
     max_ngrams: int = MAX_NGRAMS
-    common: Pool = field(init=False)
+    shared_pool: Pool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "common", Pool(self.max_ngrams))
+        object.__setattr__(self, "shared_pool", Pool(self.max_ngrams))
         if not 1 <= self.ngram_min <= self.ngram_max <= _MAX_ORDER:
             raise HierspecError(
                 f"an n-gram pool needs 1 ≤ ngram_min ≤ ngram_max ≤ {_MAX_ORDER}, "
@@ -114,15 +114,15 @@ class NgramPool(LookUp):
 
     def open(self) -> PoolSlot:
         """Return a slot for one sequence, with the shared pool where there is one."""
-        return PoolSlot(self.common) if self.shared else self.open_own()
+        return PoolSlot(self.shared_pool) if self.shared else self.open_private()
 
-    def open_own(self) -> PoolSlot:
+    def open_private(self) -> PoolSlot:
         """Return a slot with a pool that no other sequence reads or writes."""
         return PoolSlot(Pool(self.max_ngrams))
 
     def close(self, slot: PoolSlot) -> None:
         """Free a sequence's own n-grams; shared ones are kept."""
-        if slot.pool is not self.common:
+        if slot.pool is not self.shared_pool:
             slot.pool.grams.clear()
         slot.indexed = 0
 
@@ -137,7 +137,7 @@ class NgramPool(LookUp):
         recent = context.tokens(max(0, len(context) - self.ngram_max))
         out: list[int] = []
         while len(out) < limit:
-            token = self._next(slot.pool, recent)
+            token = self._next_token(slot.pool, recent)
             if token is None:
                 break
             out.append(token)
@@ -160,7 +160,7 @@ class NgramPool(LookUp):
         """Add what the target would have chosen past the first rejected token."""
         rejected = p.rows(num_accepted + 1, len(draft) + 1)
         if len(rejected):
-            self.learn(Context(text, draft.tokens), likeliest(rejected), slot)
+            self.learn(Context(text, draft.tokens), likeliest_tokens(rejected), slot)
 
     def learn(self, context: Context, choices: Sequence[int], slot: PoolSlot) -> None:
         """Add the target's own choices after the longest prefixes of ``context``.
@@ -175,19 +175,19 @@ class NgramPool(LookUp):
         for end, choice in zip(ends, choices, strict=True):
             self._add(slot.pool, tokens[: end - first], choice)
 
-    def _next(self, pool: Pool, recent: list[int]) -> int | None:
+    def _next_token(self, pool: Pool, recent: list[int]) -> int | None:
         for n in range(min(self.ngram_max, len(recent)), self.ngram_min - 1, -1):
-            token = pool.best(tuple(recent[-n:]))
+            token = pool.best_follower(tuple(recent[-n:]))
             if token is not None:
                 return token
         return None
 
     def _extend(self, slot: PoolSlot, committed: Sequence[int]) -> None:
         for end in range(max(slot.indexed, 1), len(committed)):
-            before = committed[max(0, end - self.ngram_max) : end]
-            self._add(slot.pool, list(before), committed[end])
+            recent = committed[max(0, end - self.ngram_max) : end]
+            self._add(slot.pool, recent, committed[end])
         slot.indexed = len(committed)
 
-    def _add(self, pool: Pool, before: list[int], token: int) -> None:
-        for n in range(self.ngram_min, min(self.ngram_max, len(before)) + 1):
-            pool.add(tuple(before[-n:]), token)
+    def _add(self, pool: Pool, recent: Sequence[int], token: int) -> None:
+        for n in range(self.ngram_min, min(self.ngram_max, len(recent)) + 1):
+            pool.add(tuple(recent[-n:]), token)

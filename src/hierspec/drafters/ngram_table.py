@@ -35,30 +35,30 @@ class _Order:
         keys: [C] contexts as numbers in base V, oldest token first, increasing.
         starts: [C + 1] where each context's words begin.
         words: [E] tokens.  shares: [E] d(w | h), float32.
-        left: [C] γ(h), float64 arithmetic, so that distributions sum to 1.
-        position: context → index.
+        backoff: [C] γ(h), float64 arithmetic, so that distributions sum to 1.
+        index: context → its index in ``keys``.
     """
 
     keys: np.ndarray
     starts: np.ndarray
     words: np.ndarray
     shares: np.ndarray
-    left: np.ndarray = field(init=False)
-    position: dict[int, int] = field(init=False)
+    backoff: np.ndarray = field(init=False)
+    index: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         sums = np.add.reduceat(self.shares.astype(np.float64), self.starts[:-1])
-        object.__setattr__(self, "left", 1.0 - sums)
-        position = dict(zip(self.keys.tolist(), range(len(self.keys)), strict=True))
-        object.__setattr__(self, "position", position)
+        object.__setattr__(self, "backoff", 1.0 - sums)
+        index = {key: i for i, key in enumerate(self.keys.tolist())}
+        object.__setattr__(self, "index", index)
 
     def apply(self, key: int, probs: np.ndarray) -> None:
         """Turn p(· | h′), in place, into p(· | h)."""
-        at = self.position.get(key)
-        if at is None:
+        i = self.index.get(key)
+        if i is None:
             return
-        probs *= self.left[at]
-        pairs = slice(self.starts[at], self.starts[at + 1])
+        probs *= self.backoff[i]
+        pairs = slice(self.starts[i], self.starts[i + 1])
         probs[self.words[pairs]] += self.shares[pairs]
 
 
@@ -81,7 +81,9 @@ class NgramModel:
         self.max_order = 1 + len(orders)
         self._orders = tuple(orders)
         self._unigram = (unigram / unigram.sum(dtype=np.float64)).astype(np.float32)
-        self._bigrams: dict[int, np.ndarray] = {}  # dense distributions after one token, when met
+        self._bigrams: dict[
+            int, np.ndarray
+        ] = {}  # token → the distribution after it, made when needed
 
     @property
     def num_entries(self) -> int:
@@ -114,12 +116,12 @@ class NgramModel:
         """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`."""
         contexts = [q.context.tokens(max(0, q.start - (self.max_order - 1))) for q in queries]
 
-        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
-            for i, token in zip(going, last, strict=True):
+        def next_scores(active: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+            for i, token in zip(active, tokens, strict=True):
                 contexts[i].append(token)
-            return self._scores([contexts[i] for i in going])
+            return self._scores([contexts[i] for i in active])
 
-        return self._scores(contexts), after
+        return self._scores(contexts), next_scores
 
     def _scores(self, contexts: Sequence[list[int]]) -> torch.Tensor:
         """Return log-probabilities, [n, V] float32; only the last tokens of a context matter."""
@@ -139,14 +141,14 @@ class NgramModel:
         if not recent or not self._orders:
             out[:] = self._unigram
             return
-        out[:] = self._after_one(recent[-1])
+        out[:] = self._bigram_probs(recent[-1])
         key, scale = recent[-1], 1
         for order, token in zip(self._orders[1:], reversed(recent[:-1]), strict=False):
             scale *= self.vocab_size
             key += token * scale
             order.apply(key, out)
 
-    def _after_one(self, token: int) -> np.ndarray:
+    def _bigram_probs(self, token: int) -> np.ndarray:
         probs = self._bigrams.get(token)
         if probs is None:
             probs = self._unigram.copy()
@@ -172,13 +174,13 @@ class NgramModel:
         limits = MAX_ENTRIES if max_entries is None else max_entries
         for order in range(2, max_order + 1):
             limit = limits.get(order, MAX_ENTRIES_HIGHER)
-            found = _count_order(tokens, model, order, limit)
-            if found is None:
+            counted = _count_order(tokens, model, order, limit)
+            if counted is None:
                 break
-            model = cls(counts.astype(np.float32), (*model._orders, found))
+            model = cls(counts.astype(np.float32), (*model._orders, counted))
         return model
 
-    def _share_of(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
+    def _backoff_probs(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Return p(w | h′) of many pairs, context by context; ``contexts`` is sorted."""
         out = np.empty(len(words), np.float32)
         if not self._orders:
@@ -203,8 +205,8 @@ class NgramModel:
                 f"{number}.words": order.words.astype(small),
                 f"{number}.shares": order.shares.astype(np.float16),
             }
-        about = {"format": "hierspec-ngram-1", "vocabulary": self.vocabulary}
-        save_file(tensors, str(path), metadata={k: v for k, v in about.items() if v})
+        metadata = {"format": "hierspec-ngram-1", "vocabulary": self.vocabulary}
+        save_file(tensors, str(path), metadata={k: v for k, v in metadata.items() if v})
 
     @classmethod
     def load(cls, path: str | Path, max_order: int | None = None) -> NgramModel:
@@ -252,7 +254,7 @@ def _read_order(tensors: dict[str, np.ndarray], number: int) -> _Order:
 
 
 def _count_order(tokens: np.ndarray, model: NgramModel, order: int, limit: int) -> _Order | None:
-    """Return the ``limit`` pairs of this order that gain most over ``model``, the lower orders."""
+    """Return the ``limit`` pairs of this order that gain most over ``model``'s lower orders."""
     size = model.vocab_size
     if len(tokens) < order:
         return None
@@ -265,7 +267,7 @@ def _count_order(tokens: np.ndarray, model: NgramModel, order: int, limit: int) 
     totals = np.repeat(np.add.reduceat(counts, first), np.diff(first, append=len(grams)))
     kept = counts >= (MIN_COUNT if order > 2 else 1)
     contexts, words, counts, totals = contexts[kept], words[kept], counts[kept], totals[kept]
-    gain = counts * np.log(counts / totals / model._share_of(contexts, words))
+    gain = counts * np.log(counts / totals / model._backoff_probs(contexts, words))
     best = np.sort(np.argsort(-gain, kind="stable")[:limit])
     best = best[gain[best] > 0]
     if not len(best):

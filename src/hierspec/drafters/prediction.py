@@ -1,8 +1,8 @@
 """Predicted output: a text that the answer is expected to repeat for the most part is the draft.
 
 A caller who has a file edited knows most of what comes back. While the output follows the
-prediction, what comes next there is proposed; where it has left it, the prediction is joined again
-at the occurrence of the last tokens that is nearest to where the output should be. [OpenAI's
+prediction, what comes next there is proposed; where it has left the prediction, it is matched again
+at the occurrence of its last tokens that is nearest to where the output should be. [OpenAI's
 ``prediction``; the look-up is that of :mod:`hierspec.drafters.prompt_lookup`]
 """
 
@@ -19,21 +19,21 @@ _GRAM_LENGTHS = (8, 4, 2)  # last tokens looked for in the prediction, the longe
 
 
 @dataclass(slots=True)
-class Predicted:
+class PredictionSlot:
     """One sequence's prediction.
 
     Attributes:
-        tokens: of the prediction; none: nothing is proposed.
+        tokens: of the prediction; without any, nothing is proposed.
         start: length of the prompt.
-        at: the position in ``tokens`` after the output's first ``seen`` tokens, or an estimate.
+        position: in ``tokens``, after the output's first ``num_read`` tokens; or an estimate.
         following: whether the output agrees with the prediction up to there.
         ends: every n-gram of the prediction → where it ends; ``None`` until it is needed.
     """
 
     tokens: list[int] = field(default_factory=list[int])
     start: int = 0
-    at: int = 0
-    seen: int = 0
+    position: int = 0
+    num_read: int = 0
     following: bool = True
     ends: dict[tuple[int, ...], list[int]] | None = None
 
@@ -43,18 +43,19 @@ class Predicted:
 
     def next_position(self, output: Sequence[int]) -> int | None:
         """Return where in the prediction the output goes on; ``None`` where it has left it."""
-        for token in output[self.seen :]:
-            same = self.following and self.at < len(self.tokens) and self.tokens[self.at] == token
-            self.at, self.following = self.at + 1, same
-        self.seen = len(output)
+        for token in output[self.num_read :]:
+            expected = self.tokens[self.position : self.position + 1]
+            self.following = self.following and expected == [token]
+            self.position += 1
+        self.num_read = len(output)
         if self.following:
-            return self.at
+            return self.position
         for n in _GRAM_LENGTHS:
-            found = self._index().get(tuple(output[-n:]), ()) if len(output) >= n else ()
-            if found:
-                self.at = min(found, key=lambda end: abs(end - self.at))
+            ends = self._index().get(tuple(output[-n:]), ()) if len(output) >= n else ()
+            if ends:
+                self.position = min(ends, key=lambda end: abs(end - self.position))
                 self.following = True
-                return self.at
+                return self.position
         return None
 
     def _index(self) -> dict[tuple[int, ...], list[int]]:
@@ -68,21 +69,21 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Prediction(LookUp):
-    """A drafter without a model. Each slot gets its prediction by :meth:`Predicted.expect`."""
+    """A drafter without a model. Each slot gets its prediction by :meth:`PredictionSlot.expect`."""
 
     name: str = "prediction"
 
-    def open(self) -> Predicted:
+    def open(self) -> PredictionSlot:
         """Return a slot for one sequence, without a prediction yet."""
-        return Predicted()
+        return PredictionSlot()
 
-    def close(self, slot: Predicted) -> None:
+    def close(self, slot: PredictionSlot) -> None:
         """Free a sequence's memory."""
         slot.tokens, slot.ends = [], None
 
-    def propose(self, context: Context, limit: int, slot: Predicted) -> tuple[int, ...]:
+    def propose(self, context: Context, limit: int, slot: PredictionSlot) -> tuple[int, ...]:
         """Return up to ``limit`` tokens of the prediction; ``()`` where the output has left it."""
         if limit <= 0 or not slot.tokens or context.pending:
             return ()
-        at = slot.next_position(context.tokens(slot.start))
-        return () if at is None else tuple(slot.tokens[at : at + limit])
+        start = slot.next_position(context.tokens(slot.start))
+        return () if start is None else tuple(slot.tokens[start : start + limit])

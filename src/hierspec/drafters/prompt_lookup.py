@@ -2,8 +2,8 @@
 
 Takes the last n tokens, n from ``prompt_lookup_max`` down to ``prompt_lookup_min``, looks for
 their most recent earlier occurrence and proposes what followed it. Where that runs into the end
-of the text it goes on copying from the proposal itself, as LZ77 does, so a loop is continued for
-as long as wanted. Nothing is scored: the distribution of every proposed token is one-hot.
+of the text it goes on copying from the proposal itself, as LZ77 does, so that a loop can be
+continued without end. Nothing is scored: the distribution of every proposed token is one-hot.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class PromptLookup(LookUp):
             gram = recent[len(recent) - n :]
             for end in range(len(recent) - 1, max(slot.indexed - origin, n - 1), -1):
                 if recent[end - n : end] == gram:
-                    return _copied(context, origin + end, limit)
-            found = slot.ends[n].get(tuple(gram))
-            if found is not None:
-                return _copied(context, found, limit)
+                    return _copy(context, origin + end, limit)
+            latest = slot.ends[n].get(tuple(gram))
+            if latest is not None:
+                return _copy(context, latest, limit)
         return ()
 
     def _extend(self, slot: LookupIndex, context: Context) -> None:
@@ -99,7 +99,7 @@ class PromptLookup(LookUp):
         slot.indexed = max(slot.indexed, upto)
 
 
-def _copied(context: Context, position: int, limit: int) -> tuple[int, ...]:
+def _copy(context: Context, position: int, limit: int) -> tuple[int, ...]:
     """Copy ``limit`` tokens from ``position`` on; past the text's end, from the copy itself."""
     base = len(context.committed)
     if position + limit <= base:

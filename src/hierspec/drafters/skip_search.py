@@ -30,12 +30,12 @@ class SkipSearches:
 
     Attributes:
         shared: whether there is one for all.
-        common: that one.
+        shared_search: that one.
     """
 
     def __init__(self, settings: SearchSettings, depth: int, shared: bool = False) -> None:
         self.settings, self.depth, self.shared = settings, depth, shared
-        self.common = self.open_own()
+        self.shared_search = self.open_private()
 
     @property
     def cache_owner(self) -> SkipSearches:
@@ -43,9 +43,9 @@ class SkipSearches:
 
     def open(self) -> SkipSearch:
         """Return a new search for one text, or the one shared by all."""
-        return self.common if self.shared else self.open_own()
+        return self.shared_search if self.shared else self.open_private()
 
-    def open_own(self) -> SkipSearch:
+    def open_private(self) -> SkipSearch:
         """Return a search that no other text adds to."""
         return SkipSearch(self.settings, self.depth)
 
@@ -57,7 +57,7 @@ class SearchedSkip(VaryingSkip):
     """A :class:`~hierspec.lm.varying_skip.VaryingSkip` whose choices are searched for."""
 
     def __init__(self, trunk: Trunk, searches: SkipSearches, name: str) -> None:
-        super().__init__(trunk, searches.common.best, name)
+        super().__init__(trunk, searches.shared_search.best, name)
         self.searches = searches
 
 
@@ -70,8 +70,8 @@ class SearchingDrafter(ModelDrafter):
         began = time.perf_counter()
         scored = self._choose([call for call in calls if self._is_new(call)])
         seconds = time.perf_counter() - began if scored else 0.0
-        found = super().draft(calls)
-        return Drafts(found.proposals, found.forwards + scored, found.seconds + seconds)
+        drafts = super().draft(calls)
+        return Drafts(drafts.proposals, drafts.forwards + scored, drafts.seconds + seconds)
 
     def _choose(self, calls: Sequence[DraftCall]) -> int:
         """Choose what the coming round leaves out; return how many candidates were scored."""
@@ -80,28 +80,28 @@ class SearchingDrafter(ModelDrafter):
             search: SkipSearch = call.slot(self.model.searches, 0)
             by_search.setdefault(id(search), (search, []))[1].append(call)
         scored = 0
-        for search, own in by_search.values():
-            texts = [text for call in own if (text := self._written(call, search)) is not None]
+        for search, group in by_search.values():
+            texts = [text for call in group if (text := self._trial_tokens(call, search))]
             if texts and search.count_round():
                 candidate = search.next_candidate()
                 shares = self.model.measure_matches(texts, candidate)
                 search.record(candidate, sum(shares) / len(shares))
                 scored += 1
-            for call in own:
+            for call in group:
                 length = len(call.job.context.committed)
                 self.model.choose(self._slot(call), search.best, length)
         return scored
 
-    def _written(self, call: DraftCall, search: SkipSearch) -> TrialTokens | None:
+    def _trial_tokens(self, call: DraftCall, search: SkipSearch) -> TrialTokens | None:
         """Return the last tokens that the model itself wrote; ``None`` while they are too few."""
         committed, count = call.job.context.committed, search.settings.context_window
         first = len(committed) - count
-        # The first token written is as much the prompt's doing; SWIFT leaves it out, too.
+        # The first token written depends on the prompt alone; SWIFT leaves it out, too.
         if first <= call.job.prompt_length:
             return None
         slot = self._slot(call)
-        known = self.model.count_cached(slot, committed) + 1 >= first
-        return TrialTokens(slot, committed, first) if known else None
+        is_cached = self.model.count_cached(slot, committed) + 1 >= first
+        return TrialTokens(slot, committed, first) if is_cached else None
 
     def _is_new(self, call: DraftCall) -> bool:
         return self.model.needs_choice(self._slot(call), len(call.job.context.committed))

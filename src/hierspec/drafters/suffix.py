@@ -1,4 +1,4 @@
-"""Drafts what followed the longest known end of the text. [SuffixDecoding, Oliaro et al. 2024]
+"""Draft what followed the longest known end of the text. [SuffixDecoding, Oliaro et al. 2024]
 
 After the longest end of the text that has occurred before (at most ``max_order`` tokens), every
 token that followed it is as likely as it was frequent: that is the drafter's distribution, sampled
@@ -7,9 +7,9 @@ context that nothing followed is shortened until something did. Tokens of a draf
 text and never added to it, so nothing is undone when they are rejected.
 
 A draft stops where its support is thin: before a token, when the shares of the likeliest tokens so
-far multiply to less than ``MIN_SUPPORT``, or when ``PER_MATCHED`` tokens were drafted for each one
-that matched at its beginning. Either is known before the token is drawn, so drafts remain what a
-level above may verify [MATH §2].
+far multiply to less than ``MIN_SUPPORT``, or when ``DRAFTED_PER_MATCHED`` tokens were drafted for
+each one that matched at its beginning. Either is known before the token is drawn, so that a level
+above can verify the draft [MATH §2].
 
 SuffixDecoding scores several continuations and verifies a tree of them; here one is drafted. It
 keeps a second tree of earlier outputs; that is ``store``, off unless asked for, one a hierarchy,
@@ -37,12 +37,12 @@ from hierspec.core.distributions import (
 )
 from hierspec.errors import HierspecError
 
-from .base import DraftCall, Drafted, LookUp
+from .base import DraftCall, LookUp, LookUpDraft
 from .suffix_automaton import SuffixAutomaton, SuffixMatch
 
 MAX_ORDER = 32
 MIN_SUPPORT = 0.25
-PER_MATCHED = 2
+DRAFTED_PER_MATCHED = 2
 _LARGEST_ORDER = 256
 _LARGEST_STORE = 1 << 24
 
@@ -54,13 +54,13 @@ class Store:
     Nothing can be taken out of an automaton: one of half the size is kept until the next is full.
 
     Attributes:
-        waiting: texts that have ended, to be added when the store is read: a text may be ended by
-            another thread than the one that drafts.
+        ended_texts: to be added when the store is read, since a text may be ended by another thread
+            than the one that drafts.
     """
 
     max_order: int
     size: int
-    waiting: deque[list[int]] = field(default_factory=deque[list[int]])
+    ended_texts: deque[list[int]] = field(default_factory=deque[list[int]])
     young: SuffixAutomaton = field(init=False)
     old: SuffixAutomaton = field(init=False)
 
@@ -70,8 +70,8 @@ class Store:
 
     def automata(self) -> tuple[SuffixAutomaton, ...]:
         """Return the automata to be searched, after adding all texts that have ended."""
-        while self.waiting:
-            text = self.waiting.popleft()[-max(self.size // 2, 1) :]
+        while self.ended_texts:
+            text = self.ended_texts.popleft()[-max(self.size // 2, 1) :]
             if self.young.num_tokens + len(text) > self.size // 2:
                 self.old, self.young = self.young, SuffixAutomaton(self.max_order)
             self.young.new_text()
@@ -85,15 +85,15 @@ class SuffixSlot:
     """What is kept of one sequence.
 
     Attributes:
-        own: of its text.
+        automaton: of its text.
         store: earlier outputs, where it reads and writes them.
-        text: the sequence's own list of tokens, of which the first ``num_prompt`` are no output.
+        text: the sequence's own list of tokens, of which the first ``prompt_length`` are no output.
     """
 
-    own: SuffixAutomaton
+    automaton: SuffixAutomaton
     store: Store | None = None
     text: Sequence[int] = ()
-    num_prompt: int = 0
+    prompt_length: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,13 +103,13 @@ class Suffix(LookUp):
     Attributes:
         max_order: the longest context, in tokens.
         store: how many tokens of earlier outputs are kept; 0: none.
-        earlier: those outputs.
+        earlier_outputs: the store of them.
     """
 
     max_order: int = MAX_ORDER
     store: int = 0
     name: str = "suffix"
-    earlier: Store = field(init=False)
+    earlier_outputs: Store = field(init=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_order <= _LARGEST_ORDER:
@@ -120,50 +120,51 @@ class Suffix(LookUp):
             raise HierspecError(
                 f"suffix: store must be 0 to {_LARGEST_STORE} tokens, got {self.store}"
             )
-        object.__setattr__(self, "earlier", Store(self.max_order, self.store))
+        object.__setattr__(self, "earlier_outputs", Store(self.max_order, self.store))
 
     def open(self) -> SuffixSlot:
         """Return a slot for one sequence, with earlier outputs where they are kept."""
-        return SuffixSlot(SuffixAutomaton(self.max_order), self.earlier if self.store else None)
+        store = self.earlier_outputs if self.store else None
+        return SuffixSlot(SuffixAutomaton(self.max_order), store)
 
-    def open_own(self) -> SuffixSlot:
+    def open_private(self) -> SuffixSlot:
         """Return a slot without earlier outputs."""
         return SuffixSlot(SuffixAutomaton(self.max_order))
 
     def close(self, slot: SuffixSlot) -> None:
         """Forget a sequence's text; hand its output to the store, if it has one."""
-        if slot.store is not None and len(slot.text) > slot.num_prompt:
-            slot.store.waiting.append(list(slot.text[slot.num_prompt :]))
-        slot.own, slot.text = SuffixAutomaton(self.max_order), ()
+        if slot.store is not None and len(slot.text) > slot.prompt_length:
+            slot.store.ended_texts.append(list(slot.text[slot.prompt_length :]))
+        slot.automaton, slot.text = SuffixAutomaton(self.max_order), ()
 
     def propose(self, context: Context, limit: int, slot: SuffixSlot) -> tuple[int, ...]:
         """Return the most frequent continuation; ``()`` where nothing is known."""
         return self._draft(context, limit, slot)[0]
 
-    def draft(self, call: DraftCall, slot: SuffixSlot) -> Drafted:
+    def draft(self, call: DraftCall, slot: SuffixSlot) -> LookUpDraft:
         """Return a continuation and the distributions of its tokens."""
         context = call.job.context
-        slot.text, slot.num_prompt = context.committed, call.job.prompt_length
+        slot.text, slot.prompt_length = context.committed, call.job.prompt_length
         return self._draft(context.with_source(), call.limit, slot, call)
 
     def _draft(
         self, context: Context, limit: int, slot: SuffixSlot, call: DraftCall | None = None
-    ) -> Drafted:
+    ) -> LookUpDraft:
         """Draft up to ``limit`` tokens, drawn as ``call`` asks; without one, the likeliest."""
         _extend(slot, context.committed)
-        automata = [slot.own, *(() if slot.store is None else slot.store.automata())]
+        automata = [slot.automaton, *(() if slot.store is None else slot.store.automata())]
         recent = context.tokens(max(0, len(context) - self.max_order))
         matches = [automaton.match(recent) for automaton in automata]
         tokens: list[int] = []
         rows: list[Distributions] = []
         support = 1.0
         while len(tokens) < limit:
-            found = _longest(automata, matches)
-            if found is None:
+            context_match = _longest_match(automata, matches)
+            if context_match is None:
                 break
-            length, followers = found
+            length, followers = context_match
             if not tokens:
-                limit = min(limit, PER_MATCHED * length)
+                limit = min(limit, DRAFTED_PER_MATCHED * length)
             total = sum(count for count, _ in followers.values())
             best = max(followers, key=followers.__getitem__)
             support *= followers[best][0] / total
@@ -187,22 +188,21 @@ class Suffix(LookUp):
 
 
 def _extend(slot: SuffixSlot, committed: Sequence[int]) -> None:
-    """Add what has been committed since; a shorter text starts a new automaton."""
-    if slot.own.num_tokens > len(committed):
-        slot.own = SuffixAutomaton(slot.own.max_order)
-    for at in range(slot.own.num_tokens, len(committed)):
-        slot.own.append(committed[at])
+    """Add tokens that have been committed since; a shorter text starts a new automaton."""
+    if slot.automaton.num_tokens > len(committed):
+        slot.automaton = SuffixAutomaton(slot.automaton.max_order)
+    for token in committed[slot.automaton.num_tokens :]:
+        slot.automaton.append(token)
 
 
-def _longest(
+def _longest_match(
     automata: Sequence[SuffixAutomaton], matches: Sequence[SuffixMatch]
 ) -> tuple[int, dict[int, tuple[int, int]]] | None:
     """Return the length of the longest context with followers (of equals the first), and these."""
-    found = [automaton.continued(match) for automaton, match in zip(automata, matches, strict=True)]
-    best = max(range(len(found)), key=lambda i: found[i].length)
-    if not found[best].length:
-        return None
-    return found[best].length, automata[best].followers(found[best])
+    pairs = zip(automata, matches, strict=True)
+    continued = [(automaton, automaton.shorten(match)) for automaton, match in pairs]
+    automaton, longest = max(continued, key=lambda pair: pair[1].length)
+    return (longest.length, automaton.followers(longest)) if longest.length else None
 
 
 def _shares(followers: dict[int, tuple[int, int]], total: int) -> torch.Tensor:

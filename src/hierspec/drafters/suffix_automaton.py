@@ -28,7 +28,7 @@ class SuffixMatch(NamedTuple):
 
 @dataclass(slots=True)
 class SuffixAutomaton:
-    """Of one text, or of several one after another (:meth:`new_text`).
+    """The automaton of one text, or of several one after another (:meth:`new_text`).
 
     Attributes:
         max_order: the longest context that is matched, in tokens.
@@ -42,7 +42,7 @@ class SuffixAutomaton:
     _length: list[int] = field(default_factory=lambda: [0])  # of a state's longest run
     _count: list[int] = field(default_factory=lambda: [0])
     _latest: list[int] = field(default_factory=lambda: [0])
-    _over: list[int] = field(default_factory=lambda: [0])  # see _first_counted
+    _jump: list[int] = field(default_factory=lambda: [0])  # see _first_counted
     _last: int = 0
 
     def new_text(self) -> None:
@@ -61,10 +61,10 @@ class SuffixAutomaton:
 
     def match(self, tokens: Sequence[int]) -> SuffixMatch:
         """Match the longest end of ``tokens`` that occurs, of at most ``max_order``."""
-        found = SuffixMatch()
+        match = SuffixMatch()
         for token in tokens[max(0, len(tokens) - self.max_order) :]:
-            found = self.step(found, token)
-        return found
+            match = self.step(match, token)
+        return match
 
     def step(self, match: SuffixMatch, token: int) -> SuffixMatch:
         """Return the match after one more token."""
@@ -79,7 +79,7 @@ class SuffixAutomaton:
             state = self._link[state]
         return SuffixMatch(state, length)
 
-    def continued(self, match: SuffixMatch) -> SuffixMatch:
+    def shorten(self, match: SuffixMatch) -> SuffixMatch:
         """Shorten a match until something followed it; to the root where nothing did."""
         state, length = match
         while state and not self._next[state]:
@@ -99,54 +99,54 @@ class SuffixAutomaton:
         last = self._last
         if token in self._next[last]:  # only where a text before this one began like it
             return self._split(last, token)
-        new = self._new(self._length[last] + 1)
-        at = last
-        while token not in self._next[at]:
-            self._next[at][token] = new
-            if not at:
+        new = self._new_state(self._length[last] + 1)
+        state = last
+        while token not in self._next[state]:
+            self._next[state][token] = new
+            if not state:
                 return new
-            at = self._link[at]
-        self._link[new] = self._split(at, token)
+            state = self._link[state]
+        self._link[new] = self._split(state, token)
         return new
 
-    def _split(self, at: int, token: int) -> int:
-        """Return the state whose longest run is ``at``'s and ``token``, split off if need be."""
-        old = self._next[at][token]
-        length = self._length[at] + 1
+    def _split(self, state: int, token: int) -> int:
+        """Return the state whose longest run is ``state``'s and ``token``, split off if need be."""
+        old = self._next[state][token]
+        length = self._length[state] + 1
         if self._length[old] == length:
             return old
-        new = self._new(length)
+        new = self._new_state(length)
         self._next[new] = dict(self._next[old])
         self._link[new], self._link[old] = self._link[old], new
         self._count[new], self._latest[new] = self._count[old], self._latest[old]
-        while self._next[at].get(token) == old:
-            self._next[at][token] = new
-            if not at:
+        while self._next[state].get(token) == old:
+            self._next[state][token] = new
+            if not state:
                 break
-            at = self._link[at]
+            state = self._link[state]
         return new
 
-    def _new(self, length: int) -> int:
+    def _new_state(self, length: int) -> int:
         state = len(self._next)
         self._next.append({})
         self._link.append(0)
         self._length.append(length)
         self._count.append(0)
         self._latest.append(0)
-        self._over.append(state)
+        self._jump.append(state)
         return state
 
     def _first_counted(self, state: int) -> int:
         """Find the first of a state and its links with a run short enough to be counted.
 
-        Ways past states whose runs are all too long are kept in ``_over``, and shortened each time:
-        such a state remains one, and so does what is split off between it and the next such.
+        Jumps past states whose runs are all too long are kept in ``_jump``, and lengthened each
+        time: such a state stays too long, and so does what is split off between two of them.
         """
-        passed: list[int] = []
+        skipped: list[int] = []
         while self._length[self._link[state]] > self.max_order:
-            passed.append(state)
-            over = self._over[state]
-            state = self._link[state] if over == state else over
-        for skipped in passed:
-            self._over[skipped] = state
+            skipped.append(state)
+            jump = self._jump[state]
+            state = self._link[state] if jump == state else jump
+        for long_state in skipped:
+            self._jump[long_state] = state
         return state

@@ -19,7 +19,13 @@ from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Row
 from hierspec.drafters.base import DraftCall
 from hierspec.lm.base import LanguageModel, Query, takes_trees
-from hierspec.sampling.scores import ScoreRows, distributions, logprobs, signals, top_logprobs
+from hierspec.sampling.scores import (
+    ScoreRows,
+    compute_signals,
+    distributions,
+    logprobs,
+    top_logprobs,
+)
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
 
@@ -189,7 +195,7 @@ class Responder:
         for task, verdict, scores in zip(checks.tasks, checks.verdicts, parts, strict=True):
             emitted = verdict.emitted
             if signal is not None:
-                values = signals(scores[: len(emitted)], emitted.tokens, signal)
+                values = compute_signals(scores[: len(emitted)], emitted.tokens, signal)
                 emitted = dataclasses.replace(emitted, signals=tuple(values))
                 verdict = dataclasses.replace(verdict, emitted=emitted)
             task.sequence.target_calls += is_root

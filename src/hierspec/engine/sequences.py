@@ -120,7 +120,7 @@ class LiveSequence:
         shares = not self.private and fixed and self.root.rule.exact_for(True)
         # The class is asked: Python keeps its answer, where an object is looked through every time.
         if issubclass(type(owner), Shareable) and not shares:
-            return cast(Shareable, owner).open_own()
+            return cast(Shareable, owner).open_private()
         return owner.open()
 
     def adopt(self, kept: KeptCache) -> None:

@@ -30,7 +30,7 @@ from hierspec.lm.hf.support import check_supported, is_encoder_decoder
 from hierspec.presets import defaults
 from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.processors import check_processors, for_row
+from hierspec.sampling.processors import check_processors, row_processors
 
 # A hierarchy is built once per model and configuration, and freed with the model.
 _BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig, Hierarchy]] = (
@@ -106,7 +106,7 @@ def custom_generate(
     params = [
         SamplingParams(
             temperature=0.0 if greedy else 1.0,
-            logits_processors=for_row(logits_processor, i, len(rows), input_ids[i, :pad]),
+            logits_processors=row_processors(logits_processor, i, len(rows), input_ids[i, :pad]),
         )
         for i, pad in enumerate(padding)
     ]

@@ -34,7 +34,7 @@ class SamplingParams:
     """How a request's scores become distributions; equal parameters are batched together.
 
     Attributes:
-        temperature: 0 is greedy decoding (truncation is then irrelevant).
+        temperature: 0 is greedy decoding, for which truncation is irrelevant.
         top_k: keep the k best tokens and their ties; ``None`` (also 0 or -1) keeps all.
         top_p: keep the smallest set of best tokens with at least this mass, in (0, 1].
         min_p: keep tokens at least this fraction as likely as the best, in [0, 1].
@@ -59,11 +59,11 @@ class SamplingParams:
     logits_processors: tuple[Processor, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, (holds, meaning) in _RANGES.items():
+        for name, (is_valid, meaning) in _RANGES.items():
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            if not holds(_number(name, value)):
+            if not is_valid(_number(name, value)):
                 raise HierspecError(f"{name} must be {meaning}, got {value}")
         if self.top_k is not None:
             if not _is_integer(self.top_k, -1):
@@ -126,8 +126,8 @@ class SamplingParams:
         return bool(self.logits_processors) or self.has_penalties
 
 
-def _is_integer(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_integer(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def _number(name: str, value: object) -> float:

@@ -1,4 +1,4 @@
-"""transformers' logits processors, asked for one row of a padded batch at a time.
+"""transformers' logits processors, called for one row of a padded batch at a time.
 
 ``generate`` calls them with padded ids [B, L] and scores [B, V]; some count the padding as length,
 some keep a value for every row. A draft asks for one row, after tokens that may be rejected.
@@ -83,7 +83,7 @@ class RowProcessor:
 
 
 def check_processors(processors: Sequence[Any]) -> None:
-    """Refuse, by name, those of transformers that are no functions of a row's ids and scores."""
+    """Refuse, by name, those of transformers that depend on more than a row's ids and scores."""
     for processor in processors:
         kind = type(processor)
         if kind.__module__ == _MODULE and kind.__name__ not in _ROW_BY_ROW | _BY_ROW_INDEX:
@@ -94,27 +94,27 @@ def check_processors(processors: Sequence[Any]) -> None:
             )
 
 
-def for_row(
+def row_processors(
     processors: Sequence[Any], row: int, num_rows: int, pads: torch.Tensor
 ) -> tuple[Processor, ...]:
     """Return processors for row ``row`` of ``num_rows``, whose text comes after ``pads`` [P]."""
-    return tuple(_for_row(processor, row, num_rows, pads[None]) for processor in processors)
+    return tuple(_row_processor(processor, row, num_rows, pads[None]) for processor in processors)
 
 
-def _for_row(processor: Any, row: int, num_rows: int, pads: torch.Tensor) -> Processor:
+def _row_processor(processor: Any, row: int, num_rows: int, pads: torch.Tensor) -> Processor:
     kind = type(processor)
     name = kind.__name__ if kind.__module__ == _MODULE else ""
     if num_rows == 1 or name in _ROW_BY_ROW:
         return RowProcessor(processor, pads) if pads.shape[1] else processor
     if name == "RepetitionPenaltyLogitsProcessor":
         # Its padding is ignored anyway, so the one value of this row may be cut out.
-        skipped = processor.prompt_ignore_length
-        if isinstance(skipped, torch.Tensor):
+        ignored = processor.prompt_ignore_length
+        if isinstance(ignored, torch.Tensor):
             processor = copy.copy(processor)
-            processor.prompt_ignore_length = skipped[row : row + 1]
+            processor.prompt_ignore_length = ignored[row : row + 1]
         return RowProcessor(processor, pads)
     if name == "PrefixConstrainedLogitsProcessor":
-        # A grammar must not be asked about this row's text in another row's place.
+        # A grammar must be asked about this row's text under this row's index.
         allowed = processor._prefix_allowed_tokens_fn
         processor = copy.copy(processor)
         processor._prefix_allowed_tokens_fn = lambda _, ids: allowed(row, ids)

@@ -26,7 +26,7 @@ from hierspec.core.distributions import (
 from hierspec.core.windows import Signal
 from hierspec.utils.threads import OneThread
 
-_ONE_THREAD_NUMEL = 1 << 17  # up to so many scores, one thread is faster than several
+_ONE_THREAD_NUMEL = 1 << 17  # for up to so many scores one thread is faster than several
 
 
 class NoDistributionError(Exception):
@@ -41,8 +41,8 @@ class NoDistributionError(Exception):
         self.scores = scores
 
 
-class Picked(NamedTuple):
-    """Tokens drawn on the device; nothing has been waited for.
+class PickedTokens(NamedTuple):
+    """Tokens drawn on a device that has not been waited for.
 
     Attributes:
         tokens: [R] int64.
@@ -89,15 +89,15 @@ class Sampler:
         """
         scores = self._without_padding(scores)
         if self.greedy:
-            values, chosen = _best(scores)
+            values, ids = _row_maxima(scores)
             if not all(value > -math.inf for value in values):
                 raise NoDistributionError(scores)
-            return OneHotDistributions(tuple(map(int, chosen)))
+            return OneHotDistributions(tuple(map(int, ids)))
         # Threads that sleep take longer to wake than a few rows take; see `hierspec.utils.threads`.
         with OneThread(scores.device.type == "cpu" and scores.numel() <= _ONE_THREAD_NUMEL):
             probs = self.probabilities(scores)
         # A row with NaN or without a finite score is NaN in every column.
-        # A list, since a forward has driven the code of a sum from the core's caches.
+        # A list, since a forward has displaced the code of a sum from the core's caches.
         if probs.device.type == "cpu" and not all(p >= 0.0 for p in probs.numpy()[:, 0].tolist()):
             raise NoDistributionError(scores)
         return DenseDistributions(probs)
@@ -109,16 +109,16 @@ class Sampler:
             NoDistributionError: as :meth:`distributions`.
         """
         if self.greedy:
-            found = self.distributions(scores)
-            assert isinstance(found, OneHotDistributions)
-            return list(found.ids), found
+            choices = self.distributions(scores)
+            assert isinstance(choices, OneHotDistributions)
+            return list(choices.ids), choices
         probs = self.probabilities(self._without_padding(scores))
         try:
             return draw(probs, uniforms), DenseDistributions(probs)
-        except ValueError:  # drawing finds out what `distributions` would have looked for
+        except ValueError:  # the draw found what `distributions` would have checked for
             raise NoDistributionError(scores) from None
 
-    def pick_on_device(self, scores: torch.Tensor, uniforms: torch.Tensor) -> Picked:
+    def pick_on_device(self, scores: torch.Tensor, uniforms: torch.Tensor) -> PickedTokens:
         """Draw as :meth:`pick`, but on the device, without a wait; ``uniforms`` [R] float64."""
         rows, probs = self._without_padding(scores), None
         if self.greedy:
@@ -128,10 +128,10 @@ class Sampler:
             probs = self.probabilities(rows)
             ids, total = locate(probs, uniforms.unsqueeze(-1))
             ok = ((total > 0.0) & (total < math.inf)).squeeze(-1)
-            # Past the end where the row was no distribution; its readers must find a row for it.
+            # Past the end where the row was no distribution: what reads the token needs a valid id.
             tokens = ids.squeeze(-1).long().clamp(max=probs.shape[1] - 1)
         values = None if self.signal is None else signal_of(scores, tokens, self.signal)
-        return Picked(tokens, probs, ok, values)
+        return PickedTokens(tokens, probs, ok, values)
 
     def _without_padding(self, scores: torch.Tensor) -> torch.Tensor:
         fits = scores.shape[1] <= self.vocab_size
@@ -142,11 +142,11 @@ class Sampler:
         scaled = scores if self.temperature == 1.0 else scores / self.temperature
         probs = scaled.softmax(-1)
         if self.top_k is not None and self.top_k < scores.shape[1]:
-            probs = _masked(probs, _mask(scaled, scaled.topk(self.top_k)[0][:, -1:]))
+            probs = _apply_mask(probs, _mask(scaled, scaled.topk(self.top_k)[0][:, -1:]))
         if self.top_p is not None and self.top_p < 1.0:
-            probs = _masked(probs, _nucleus(probs, self.top_p))
+            probs = _apply_mask(probs, _nucleus(probs, self.top_p))
         if self.min_p is not None and self.min_p > 0.0:
-            probs = _masked(probs, _mask(probs, probs.amax(-1, keepdim=True) * self.min_p))
+            probs = _apply_mask(probs, _mask(probs, probs.amax(-1, keepdim=True) * self.min_p))
         return probs
 
 
@@ -164,31 +164,31 @@ def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch
     return (scores.softmax(-1) * surprise).sum(-1).neg_().double()
 
 
-def _best(scores: torch.Tensor) -> tuple[list[float], list[float]]:
+def _row_maxima(scores: torch.Tensor) -> tuple[list[float], list[float]]:
     """Return each row's largest score and its id: the first of equals; a NaN is the largest."""
     if scores.device.type == "cpu":
         rows = scores.numpy()  # its argmax is vectorised: a tenth of what torch's takes
         if len(rows) == 1:
-            at = int(rows.argmax())
-            return [float(rows[0, at])], [at]
+            best = int(rows.argmax())
+            return [float(rows[0, best])], [best]
         ids = rows.argmax(-1)
         return rows[np.arange(len(ids)), ids].tolist(), ids.tolist()
     best, ids = scores.max(-1)
     # one transfer instead of two; float64 holds both exactly
-    values, chosen = torch.stack((best.double(), ids.double())).tolist()
-    return values, chosen
+    values, tokens = torch.stack((best.double(), ids.double())).tolist()
+    return values, tokens
 
 
-def _mask(values: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-    """Return 1.0 where ``values`` [R, V] reach ``least`` [R, 1], else 0.0.
+def _mask(values: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+    """Return 1.0 where ``values`` [R, V] reach ``threshold`` [R, 1], else 0.0.
 
     Numbers rather than booleans: on CPU the comparison and the product are both several times
     faster.
     """
-    return values.clone().ge_(least)
+    return values.clone().ge_(threshold)
 
 
-def _masked(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _apply_mask(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Keep ``probs`` where ``mask`` (overwritten) is 1, and normalise them again."""
     kept = mask.mul_(probs)
     return kept.div_(kept.sum(-1, keepdim=True))
@@ -201,12 +201,12 @@ def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     """
     if probs.device.type != "cpu":
         return _nucleus_by_sorting(probs, top_p)
-    least, size = _nucleus_edge(probs, top_p, 32)
-    mask = _mask(probs, least)
+    edge, size = _nucleus_edge(probs, top_p, 32)
+    mask = _mask(probs, edge)
     excess = mask.sum(-1, keepdim=True).sub_(size).squeeze(1).tolist()
     for row, extra in enumerate(excess):
         if extra:
-            tied = (probs[row] == least[row]).nonzero().flatten()
+            tied = (probs[row] == edge[row]).nonzero().flatten()
             mask[row, tied[: int(extra)]] = 0.0
     return mask
 
@@ -216,26 +216,26 @@ def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     # Ascending and stable: of equals the highest id comes last, so it is the first to be kept.
     values, ids = probs.sort(dim=-1, stable=True)
     best = values.flip(-1)
-    before = best.cumsum(-1, dtype=torch.float64).sub_(best)
-    kept = (before < top_p).to(probs.dtype)
+    mass_before = best.cumsum(-1, dtype=torch.float64).sub_(best)
+    kept = (mass_before < top_p).to(probs.dtype)
     return torch.zeros_like(probs).scatter_(-1, ids.flip(-1), kept)
 
 
 def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the probability of the least likely token kept, and how many are kept, both [R, 1].
 
-    Looks at the best ``k`` tokens, which nearly always hold the mass, and at more only in the
-    rows where they do not: no sort of the whole vocabulary.
+    It looks at the best ``k`` tokens, which nearly always have enough mass, and at more only in
+    rows where they do not, so that it never sorts the whole vocabulary.
     """
     k = min(k, probs.shape[1])
     best = probs.topk(k)[0]
-    before = best.cumsum(-1, dtype=torch.float64).sub_(best)
-    stays = before < top_p
-    # No token stays in a row that is no distribution: its best one is taken, and it remains NaN.
-    size = stays.sum(-1, keepdim=True).clamp_(min=1)
-    least = best.gather(1, size - 1)
+    mass_before = best.cumsum(-1, dtype=torch.float64).sub_(best)
+    kept = mass_before < top_p
+    # A row that is no distribution keeps no token: its best one is taken, and it remains NaN.
+    size = kept.sum(-1, keepdim=True).clamp_(min=1)
+    edge = best.gather(1, size - 1)
     if k < probs.shape[1]:
-        short = stays[:, -1].nonzero().flatten()
+        short = kept[:, -1].nonzero().flatten()
         if len(short):
-            least[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
-    return least, size
+            edge[short], size[short] = _nucleus_edge(probs[short], top_p, 8 * k)
+    return edge, size

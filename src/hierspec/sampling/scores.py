@@ -17,6 +17,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 
@@ -77,11 +78,11 @@ class ScoreRows:
             return _sampler(width, 0.0, None, None, None)
         return _sampler(width, temperature, params.top_k, params.top_p, params.min_p)
 
-    def raced(self, found: Distributions) -> Distributions:
-        """Return one-hot rows of the tokens drawn by a race; ``found`` where there is no noise."""
-        if self.noise is None or not isinstance(found, DenseDistributions):
-            return found
-        return OneHotDistributions(tuple(race(found.probs, self.noise, self.start)))
+    def apply_race(self, rows: Distributions) -> Distributions:
+        """Return one-hot rows of the tokens drawn by a race; ``rows`` where there is no noise."""
+        if self.noise is None or not isinstance(rows, DenseDistributions):
+            return rows
+        return OneHotDistributions(tuple(race(rows.probs, self.noise, self.start)))
 
     def edited_width(self, width: int) -> int:
         """Return how many columns the rows have once edited, of ``width`` that their model scores.
@@ -110,9 +111,9 @@ class ScoreRows:
     def edit_incomplete(self, scores: torch.Tensor) -> None:
         """Apply :meth:`edit` to scores of a model that knows some ids only (−∞ for the others).
 
-        Where no id that the model knows is left, all others that are left become equally likely: so
-        a draft goes on where only the target has a token, and any distribution of a draft is as
-        good to the rules above.
+        Where no id that the model knows is allowed, the other allowed ids become equally likely, so
+        that a draft goes on where only the target has a token. To the rules above any distribution
+        of a draft is as good as another.
         """
         unknown = scores == -math.inf
         equal = scores.masked_fill(unknown, 0.0)
@@ -164,39 +165,36 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
     raw = logits
     widths = [rows.edited_width(raw.shape[1]) for rows in batch]
     if any(rows.params.edits_scores for rows in batch):
-        logits = _edited(batch, logits, widths)
+        logits = _apply_edits(batch, logits, widths)
     samplers = [rows.sampler(width) for rows, width in zip(batch, widths, strict=True)]
     out: list[Distributions] = []
-    first = row = 0
-    while first < len(batch):
-        sampler, last, stop = samplers[first], first + 1, row + batch[first].num_rows
-        while last < len(batch) and samplers[last] == sampler:
-            stop += batch[last].num_rows
-            last += 1
-        scores = logits if stop - row == logits.shape[0] else logits[row:stop]
+    start = 0
+    for sampler, pairs in groupby(zip(samplers, batch, strict=True), key=lambda pair: pair[0]):
+        group = [rows for _, rows in pairs]
+        stop = start + sum(rows.num_rows for rows in group)
+        scores = logits if stop - start == logits.shape[0] else logits[start:stop]
         if scores.shape[1] > sampler.vocab_size:
             scores = scores[:, : sampler.vocab_size]
         try:
-            found = sampler.distributions(scores)
+            group_rows = sampler.distributions(scores)
         except NoDistributionError:
-            raise scores_error(batch[first:last], scores, raw[row:stop]) from None
-        if last - first == 1:
-            out.append(batch[first].raced(found))
-        else:
-            offset = 0
-            for rows in batch[first:last]:
-                out.append(rows.raced(found.rows(offset, offset + rows.num_rows)))
-                offset += rows.num_rows
-        first, row = last, stop
+            raise scores_error(group, scores, raw[start:stop]) from None
+        first = 0
+        for rows in group:
+            last = first + rows.num_rows
+            member_rows = group_rows if len(group) == 1 else group_rows.rows(first, last)
+            out.append(rows.apply_race(member_rows))
+            first = last
+        start = stop
     return out
 
 
-def _edited(
+def _apply_edits(
     batch: Sequence[ScoreRows], logits: torch.Tensor, widths: Sequence[int]
 ) -> torch.Tensor:
     """Copy ``logits`` [Σ num_rows, V] with every member's edits, each in its own width."""
-    known = logits.shape[1]
-    missing = max(widths) - known
+    num_scored = logits.shape[1]
+    missing = max(widths) - num_scored
     if missing > 0:
         logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
     else:
@@ -205,7 +203,7 @@ def _edited(
     for rows, width in zip(batch, widths, strict=True):
         scores = logits[row : row + rows.num_rows, :width]
         row += rows.num_rows
-        if width > known or rows.partial:
+        if width > num_scored or rows.partial:
             rows.edit_incomplete(scores)
         else:
             rows.edit(scores)
@@ -215,7 +213,7 @@ def _edited(
 def scores_error(
     batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor
 ) -> HierspecError:
-    """Return the error that says why some row is no distribution, and whose it is.
+    """Return the error that says why some row is no distribution, and of which model.
 
     Args:
         scores: rows packed as :func:`distributions` takes them.
@@ -223,8 +221,7 @@ def scores_error(
     """
     offset = 0
     for rows in batch:
-        own = slice(offset, offset + rows.num_rows)
-        edited, unedited = scores[own], raw[own]
+        edited, unedited = (s[offset : offset + rows.num_rows] for s in (scores, raw))
         offset += rows.num_rows
         if not bool((edited < math.inf).all()):
             kind = "NaN" if bool(edited.isnan().any()) else "infinite"
@@ -232,7 +229,7 @@ def scores_error(
                 processors = ", ".join(map(repr, rows.params.logits_processors))
                 return HierspecError(
                     f"{rows.model}'s scores became {kind} through "
-                    f"{processors or 'logit_bias, penalties'}: fix that"
+                    f"{processors or 'logit_bias, penalties'}: change those"
                 )
             return HierspecError(f"{rows.model} produced {kind} scores; try --dtype float32")
         if bool((edited == -math.inf).all(-1).any()):
@@ -243,8 +240,8 @@ def scores_error(
     return HierspecError("scores too large for this temperature; raise it, or use 0 for greedy")
 
 
-def signals(logits: torch.Tensor, tokens: Sequence[int], kind: Signal) -> list[float]:
-    """Compute what windows read, from untempered scores [R, V]; one of -inf has probability 0.
+def compute_signals(logits: torch.Tensor, tokens: Sequence[int], kind: Signal) -> list[float]:
+    """Compute what windows read, from untempered scores [R, V]; a score of −inf has probability 0.
 
     ``"entropy"``: of each row, in nats. ``"confidence"``: the probability of ``tokens[r]``.
     """

@@ -52,7 +52,7 @@ class Recorded(_TokenByToken):
     """Outcomes of single tests, replayed in order and over again, per (owner, model)."""
 
     def __init__(self, outcomes: Mapping[tuple[int, int], Sequence[bool]]) -> None:
-        self._outcomes = {pair: cycle(seen) for pair, seen in outcomes.items() if seen}
+        self._outcomes = {pair: cycle(tests) for pair, tests in outcomes.items() if tests}
 
     def passes(self, owner: int, model: int) -> bool:
         if (owner, model) not in self._outcomes:

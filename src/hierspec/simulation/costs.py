@@ -13,13 +13,13 @@ class CallPrices(Protocol):
     """Prices calls where that depends on more than the model; in ms."""
 
     def draft(self, model: int, n: int) -> float:
-        """Price ``n`` tokens drafted one by one, all together."""
+        """Price all of ``n`` tokens that are drafted one by one."""
         ...
 
     def check(self, drafter: int | None, model: int, n: int) -> float:
         """Price one call on ``n`` tokens of ``drafter`` (``None``: plain decoding).
 
-        If several models drafted them, it is the largest, as the planner prices them.
+        ``drafter`` is the largest model that drafted some of them, as in the planner's prices.
         """
         ...
 

@@ -88,8 +88,8 @@ def simulate(
             draft step, n + 1 for a check of n tokens; or :class:`CallPrices`.
         tokens: how many to emit; the last rounds are limited to those still missing.
         controller: chooses each round's plan; made from ``root``.
-        catch_up: each model's ms per token of rounds that it had no call in, which it reads at
-            its next call; default: free.
+        catch_up: each model's ms per token of the rounds in which it had no call; it reads those
+            tokens at its next call. Default: free.
         lengths: lengths of drafts where drafters stop by themselves; default: their budgets.
 
     Raises:
@@ -107,9 +107,9 @@ def simulate(
     while len(per_round) < rounds if rounds is not None else run.committed < (tokens or 0):
         plan = steering.plan() if steering else root
         limit = _UNLIMITED if tokens is None else tokens - run.committed
-        before = run.total
+        start_ms = run.total
         verdict, states = run.drive(verified(plan, (), limit, run.states))
-        per_round.append((run.total - before, len(verdict.emitted)))
+        per_round.append((run.total - start_ms, len(verdict.emitted)))
         run.end_round(len(verdict.emitted))
         run.states = steering.ended(len(verdict.emitted), states) if steering else states
     spent, emitted = np.array(per_round).T
@@ -159,7 +159,7 @@ class _Run:
         self.acceptances, self.prices, self.tracer = acceptances, prices, tracer
         self.catch_up, self.lengths = catch_up, lengths or (lambda _, budget: budget)
         self.unread = dict.fromkeys(self.models, 0)  # tokens that a model has not read
-        self.called: set[int] = set()
+        self.called_models: set[int] = set()
         self.total = 0.0
         self.committed = 0
 
@@ -171,7 +171,7 @@ class _Run:
                 request = coroutine.send(answer)
             except StopIteration as stop:
                 return stop.value
-            before = self.total
+            start_ms = self.total
             if isinstance(request, Check):
                 assert isinstance(request.node, Verify)
                 answer = self.check(request.node, request.draft)
@@ -179,7 +179,7 @@ class _Run:
                 assert isinstance(request, Propose)
                 answer = self.propose(request)
             if self.tracer is not None:
-                times = (before / 1e3, (self.total - before) / 1e3)  # its cost is its time
+                times = (start_ms / 1e3, (self.total - start_ms) / 1e3)  # its cost is its time
                 event = event_of(request, answer, 0, self.committed, times)
                 if event is not None:
                     self.tracer.record(event)
@@ -207,15 +207,15 @@ class _Run:
         """Count the round's tokens as unread by every model that had no call in it."""
         self.committed += num_emitted
         for model in self.unread:
-            if model not in self.called:
+            if model not in self.called_models:
                 self.unread[model] += num_emitted
-        self.called.clear()
+        self.called_models.clear()
 
     def pay(self, node: Draft | Verify, price: float, calls: int = 1) -> None:
         if self.catch_up is not None:
             price += self.unread[node.model] * self.catch_up[node.model]
         self.unread[node.model] = 0
-        self.called.add(node.model)
+        self.called_models.add(node.model)
         self.total += price
         level = self.levels[node.index]
         level.calls += calls

@@ -1,7 +1,7 @@
 """Block verification: the whole draft is judged at once; the longest passing prefix is kept.
 
 Sun et al. (2024). The *capped branch resampling* of P4 (§5.2, Algorithm 2 with the capping of its
-Definition 5 applied at the draft's end too) is the same law under another derivation, hence the
+Definition 5 applied at the draft's end too) is the same rule under another derivation, hence the
 alias ``branch``: P4's min(1, r*_k) is w_k, and its D*(p, q)/D*(q, p) is h_k. See
 ``docs/branch-is-block.md``. No lossless one-draft rule accepts more in expectation. [MATH §1]
 
@@ -20,7 +20,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
 from . import formulas
-from .formulas import Excess, at_ends, block_test, capped, log_products, prefix_weights
+from .formulas import Excess, block_test, capped, log_products, prefix_weights, set_ends
 
 
 class Block(Verifier):
@@ -42,7 +42,7 @@ class Block(Verifier):
         h = torch.where(w_k < 1.0, d / (d + (1.0 - w_k)), 1.0)
         # D ≤ w_k, so h ≤ w_k; enforced, because `decide` skips the sum where u ≥ w_k.
         h = torch.minimum(h, w_k)
-        return Acceptance(at_ends(h, w_k, batch.lengths), w)
+        return Acceptance(set_ends(h, w_k, batch.lengths), w)
 
     def decide(
         self,
@@ -70,4 +70,4 @@ class Uncapped(Block):
     def acceptance(self, batch: Batch) -> Acceptance:
         accepted = super().acceptance(batch)
         ends = log_products(batch)[:, 1:].clamp(max=0.0).exp()
-        return Acceptance(at_ends(accepted.h, ends, batch.lengths), accepted.w)
+        return Acceptance(set_ends(accepted.h, ends, batch.lengths), accepted.w)

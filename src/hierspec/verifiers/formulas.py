@@ -25,7 +25,7 @@ _IMPOSSIBLE_DRAFT = 1e4
 # --- batches of drafts
 
 
-def in_draft(batch: Batch) -> torch.Tensor:
+def draft_mask(batch: Batch) -> torch.Tensor:
     """Return whether a column holds a drafted token, not padding: [B, n] bool."""
     columns = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     return columns < batch.lengths.unsqueeze(-1)
@@ -34,9 +34,9 @@ def in_draft(batch: Batch) -> torch.Tensor:
 def draft_token_probs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return p_i(x_i) and q_i(x_i) of every drafted token, each [B, n] float64."""
     n = batch.tokens.shape[1]
-    at = batch.tokens.unsqueeze(-1)
-    p_x = batch.p[:, :n].gather(-1, at).squeeze(-1).double()
-    q_x = batch.q.gather(-1, at).squeeze(-1).double()
+    ids = batch.tokens.unsqueeze(-1)
+    p_x = batch.p[:, :n].gather(-1, ids).squeeze(-1).double()
+    q_x = batch.q.gather(-1, ids).squeeze(-1).double()
     return p_x, q_x
 
 
@@ -60,7 +60,7 @@ def excess(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.T
     return residual(p, q, w).sum(-1, dtype=torch.float64)
 
 
-def at_ends(h: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def set_ends(h: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return ``h`` [B, n] with each draft's last column taken from ``ends``, and 0 in padding."""
     k = torch.arange(1, h.shape[1] + 1, device=h.device)
     n = lengths.unsqueeze(-1)

@@ -33,7 +33,7 @@ from .multi_draft import target_row
 from .rows import row_at
 
 # Often both choices keep as much, and then the last digits of scores must not decide.
-_LEAST_GAIN = 1e-4
+_MIN_GAIN = 1e-4
 
 
 class InducedBlock(Block):
@@ -60,14 +60,15 @@ class InducedBlock(Block):
             f = path.p[stop]
             if stop == len(path.tokens):
                 return Stop(path.draft, kept, f)
-            left = residual(f, path.induced[stop], weight)
-            f = left / left.sum() if float(left.sum()) > 0.0 else f
+            rest = residual(f, path.induced[stop], weight)
+            f = rest / rest.sum() if float(rest.sum()) > 0.0 else f
             token, q = path.tokens[stop], path.q[stop]
             first, *alive = path.alive[stop]
-            # At a last position nothing has depended on which drafts share the first one's token.
+            # Where the first draft's token was taken and no draft is longer, no choice has depended
+            # on which drafts share that token, so that all can still be used.
             if path.rank[stop] is not None or any(len(drafts[j]) > kept + 1 for j in alive):
                 alive = [j for j in (first, *alive) if drafts[j].tokens[kept] != token]
-                q = restricted(q, path.rank[stop], token) if alive else q
+                q = restrict(q, path.rank[stop], token) if alive else q
             if not alive:
                 return Stop(path.draft, kept, f)
 
@@ -80,7 +81,8 @@ class _Path:
         draft: the index of a draft that begins with all its tokens.
         p: what the tokens are verified against, and one row more.
         q, induced: the distribution of a single draft's token, and of the chosen token.
-        rank: of every token, the higher one is preferred; None where the first draft's was taken.
+        rank: of all tokens, where the highest was preferred; None where the first draft's was
+            taken.
         alive: the drafts among which each token was chosen.
     """
 
@@ -135,27 +137,27 @@ class _Path:
 def preference(
     p: torch.Tensor, q: torch.Tensor, m: int
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return what to choose by among m draws from q [V], and the chosen token's distribution.
+    """Return ranks to choose by among m draws from q [V], and the chosen token's distribution.
 
-    The former are ranks of tokens; None to take the first draw.
+    The ranks are None where the first draw is to be taken.
     """
     if m == 1:
         return None, q
-    rank, law = induced(p, q, m)
-    missed, f = 1.0, p
+    rank, best_q = best_of_draws(p, q, m)
+    rejection, f = 1.0, p
     for _ in range(m):  # the chance that trying one draw after the other keeps none
-        left = residual(f, q, 1.0)
-        total = float(left.sum())
-        missed *= total / float(f.sum())
+        rest = residual(f, q, 1.0)
+        total = float(rest.sum())
+        rejection *= total / float(f.sum())
         if total <= 0.0:
             break
-        f = left / total
-    best = float(torch.minimum(p, law).sum())
-    gain = best - float(p.sum()) * (1.0 - missed)
-    return (rank, law) if gain > _LEAST_GAIN else (None, q)
+        f = rest / total
+    acceptance = float(torch.minimum(p, best_q).sum())
+    gain = acceptance - float(p.sum()) * (1.0 - rejection)
+    return (rank, best_q) if gain > _MIN_GAIN else (None, q)
 
 
-def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, torch.Tensor]:
+def best_of_draws(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return how p, q [V] rank tokens, and the distribution of the best of m draws, each [V]."""
     order = (p / q).where(q > 0.0, -1.0).argsort(stable=True)
     rank = torch.empty_like(order)
@@ -166,17 +168,17 @@ def induced(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tensor, tor
     # may be 0 · ∞, and there the difference loses nothing.
     growth = m * torch.log1p(sorted_q / below)
     lower = below**m
-    law = torch.empty_like(q)
-    law[order] = torch.where(
+    best_q = torch.empty_like(q)
+    best_q[order] = torch.where(
         growth < 1.0, lower * torch.expm1(growth), (below + sorted_q) ** m - lower
     )
-    return rank, law
+    return rank, best_q
 
 
-def restricted(q: torch.Tensor, rank: torch.Tensor | None, token: int) -> torch.Tensor:
+def restrict(q: torch.Tensor, rank: torch.Tensor | None, token: int) -> torch.Tensor:
     """Return q [V] given that the draw ranks below ``token``; without ranks, that it differs."""
     if rank is None:
-        left = q.index_fill(0, torch.tensor(token, device=q.device), 0.0)
+        rest = q.index_fill(0, torch.tensor(token, device=q.device), 0.0)
     else:
-        left = q.where(rank < rank[token], 0.0)
-    return left / left.sum()
+        rest = q.where(rank < rank[token], 0.0)
+    return rest / rest.sum()

@@ -17,7 +17,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier
 from hierspec.errors import HierspecError
 
-from .formulas import in_draft
+from .formulas import draft_mask
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Leading(Verifier):
         return greedy and self.top_m == 1
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        ids, real = self._leaders(batch)
-        kept = ((ids == batch.tokens.unsqueeze(-1)) & real).any(-1)
-        h = (kept & in_draft(batch)).double()
+        ids, possible = self._leading(batch)
+        kept = ((ids == batch.tokens.unsqueeze(-1)) & possible).any(-1)
+        h = (kept & draft_mask(batch)).double()
         return Acceptance(h, h.new_ones(h.shape[0], h.shape[1] + 1))
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
@@ -59,40 +59,39 @@ class Leading(Verifier):
 
     def reported(self, batch: Batch) -> torch.Tensor:
         n = batch.tokens.shape[1]
-        ids, real = self._leaders(batch)
-        own = batch.p[:, :n]
-        kept = batch.q.gather(-1, ids).to(own.dtype) * real
-        mixture = own * (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0)
+        ids, possible = self._leading(batch)
+        p = batch.p[:, :n]
+        kept = batch.q.gather(-1, ids).to(p.dtype) * possible
+        mixture = p * (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0)
         mixture.scatter_add_(-1, ids, kept)
-        mixture = torch.where(in_draft(batch).unsqueeze(-1), mixture, own)
+        mixture = torch.where(draft_mask(batch).unsqueeze(-1), mixture, p)
         return torch.cat([mixture, batch.p[:, n:]], dim=1)
 
-    def _leaders(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _leading(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return A of each position: ids [B, n, m], and which of them the verifier can emit."""
         n = batch.tokens.shape[1]
-        if batch.scores is None:
-            return self._best(batch.p[:, :n], least=0.0)
-        return self._best(batch.scores[:, :n], least=-torch.inf)
-
-    def _best(self, scores: torch.Tensor, least: float) -> tuple[torch.Tensor, torch.Tensor]:
-        ids = leaders(scores, self.top_m)
-        return ids, scores.gather(-1, ids) > least
+        scores, impossible = (batch.p, 0.0) if batch.scores is None else (batch.scores, -torch.inf)
+        ids = leading_tokens(scores[:, :n], self.top_m)
+        return ids, scores[:, :n].gather(-1, ids) > impossible
 
     def greedy(
         self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
     ) -> int:
         if self.top_m == 1 or not draft:
             return super().greedy(draft, choices, scores)
-        assert scores is not None, "more than one leading token: the scores must be there"
-        ids, real = self._best(scores[: len(draft)], least=-torch.inf)
+        assert scores is not None, "the rule compares a token's score with the best"
+        ids = leading_tokens(scores[: len(draft)], self.top_m)
         tokens = torch.tensor(draft, device=scores.device).unsqueeze(-1)
-        kept = ((ids == tokens) & real).any(-1)
+        possible = scores[: len(draft)].gather(-1, ids) > -torch.inf
+        kept = ((ids == tokens) & possible).any(-1)
         return int(kept.long().cumprod(0).sum())
 
 
-def leaders(scores: torch.Tensor, m: int) -> torch.Tensor:
-    """Return the ``m`` best tokens of each row [..., V] → ids [..., min(m, V)]; ties: lower id
-    first."""
+def leading_tokens(scores: torch.Tensor, m: int) -> torch.Tensor:
+    """Return the ``m`` best tokens of each row [..., V] → ids [..., min(m, V)].
+
+    Of tied tokens the lower id comes first.
+    """
     m = min(m, scores.shape[-1])
     if scores.device.type == "cpu":
         best = scores.topk(m, dim=-1)

@@ -19,7 +19,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 from hierspec.errors import HierspecError
 
-from .formulas import at_ends, draft_token_probs, in_draft
+from .formulas import draft_mask, draft_token_probs, set_ends
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,19 @@ class Lenient(Verifier):
         # A token that has probability 0 in q is kept if it has more in p.
         h = torch.where(q_x > 0, (self.lenience * p_x / q_x).clamp(max=1.0), (p_x > 0).double())
         w = h.new_full((h.shape[0], h.shape[1] + 1), self.lenience)
-        return Acceptance(at_ends(h, h, batch.lengths), w)
+        return Acceptance(set_ends(h, h, batch.lengths), w)
 
     def reported(self, batch: Batch) -> torch.Tensor:
         n = batch.tokens.shape[1]
-        own = batch.p[:, :n]
-        q = batch.q.to(own.dtype)
-        kept = torch.minimum(q, own * self.lenience)
-        rest = residual(own, q, self.lenience)
+        p = batch.p[:, :n]
+        q = batch.q.to(p.dtype)
+        kept = torch.minimum(q, p * self.lenience)
+        rest = residual(p, q, self.lenience)
         total = rest.sum(-1, keepdim=True)
         # Nothing is left where ℓ p lies below q everywhere, so ℓ = 1 and p = q: all is kept.
-        rest = torch.where(total > 0, rest / total, own)
+        rest = torch.where(total > 0, rest / total, p)
         mixture = kept + (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0) * rest
-        mixture = torch.where(in_draft(batch).unsqueeze(-1), mixture, own)
+        mixture = torch.where(draft_mask(batch).unsqueeze(-1), mixture, p)
         return torch.cat([mixture, batch.p[:, n:]], dim=1)
 
     def greedy(
@@ -78,9 +78,9 @@ class Lenient(Verifier):
             return super().greedy(draft, choices, scores)
         assert scores is not None, "the rule compares a token's score with the best"
         rows = scores[: len(draft)]
-        least = rows.amax(-1) - math.log(self.lenience)
+        thresholds = rows.amax(-1) - math.log(self.lenience)
         for i, token in enumerate(draft):
             in_vocab = token < rows.shape[1]
-            if token != choices[i] and not (in_vocab and bool(rows[i, token] >= least[i])):
+            if token != choices[i] and not (in_vocab and bool(rows[i, token] >= thresholds[i])):
                 return i
         return len(draft)

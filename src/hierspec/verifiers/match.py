@@ -1,4 +1,4 @@
-"""Match: the verifier draws its own tokens; a drafted one is kept while it is the one drawn.
+"""Match: the verifier draws its own tokens; drafted ones are kept up to the first that differs.
 
 A draft changes the speed, never the text. So the text at a seed can be plain decoding's at that
 seed, token for token, whatever drafts: as the target's rule, ``match`` has the runtime key all
@@ -21,7 +21,7 @@ import torch
 
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
-from .formulas import at_ends, draft_token_probs
+from .formulas import draft_token_probs, set_ends
 
 
 class Match(Verifier):
@@ -32,14 +32,14 @@ class Match(Verifier):
 
     def acceptance(self, batch: Batch) -> Acceptance:
         h, _ = draft_token_probs(batch)
-        return Acceptance(at_ends(h, h, batch.lengths), h.new_ones(h.shape[0], h.shape[1] + 1))
+        return Acceptance(set_ends(h, h, batch.lengths), h.new_ones(h.shape[0], h.shape[1] + 1))
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
         rows = torch.arange(len(tau), device=batch.p.device)
         p, n = batch.p[rows, tau], batch.tokens.shape[1]
         if n == 0:
             return p
-        missed = batch.tokens[rows, tau.clamp(max=n - 1)].unsqueeze(-1)
-        rest = p.scatter(-1, missed, 0.0)
+        rejected = batch.tokens[rows, tau.clamp(max=n - 1)].unsqueeze(-1)
+        rest = p.scatter(-1, rejected, 0.0)
         keep_p = (tau == batch.lengths) | (rest.sum(-1) <= 0.0)
         return torch.where(keep_p.unsqueeze(-1), p, rest)

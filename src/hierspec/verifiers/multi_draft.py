@@ -53,10 +53,10 @@ class RRS(Tokenwise):
             kept: int | None = None
             for j in candidates:
                 token = drafts[j].tokens[depth]
-                if (yield ratio(probability(f, token), drafts[j].distributions.prob(depth, token))):
+                if (yield ratio(token_prob(f, token), drafts[j].distributions.prob(depth, token))):
                     kept = j
                     break
-                f = residual(f, drafts[j].distributions, depth)
+                f = normalised_residual(f, drafts[j].distributions, depth)
             if kept is None:
                 return Stop(last, depth, f)
             # An earlier draft's equal token was tried and rejected; only later ones are fresh.
@@ -86,7 +86,7 @@ class BlockRRS(Block):
                 continue
             q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
-            p_x[0] = probability(f, draft.tokens[tau])
+            p_x[0] = token_prob(f, draft.tokens[tau])
             k, w = yield from scan_from_end(
                 draft.distributions, p[j], tau, prefix_weights(p_x, q_x)
             )
@@ -95,14 +95,14 @@ class BlockRRS(Block):
                 f = target_row(p[j], tau)
             if tau == len(draft):
                 break
-            f = residual(f, draft.distributions, tau, w)
+            f = normalised_residual(f, draft.distributions, tau, w)
         return Stop(last, tau, f)
 
 
 def scan_from_end(
     q: Distributions, p: Distributions, start: int, w: Sequence[float]
 ) -> Generator[float, bool, tuple[int, float]]:
-    """Test one draft's places from its end down to ``start`` → (tokens kept, w there)."""
+    """Test one draft's lengths from its end down to ``start`` → (tokens kept, w there)."""
 
     def excess(k: int, w_k: float) -> float:
         return float(residual_row(target_row(p, start + k), q, start + k, w_k).sum())
@@ -114,26 +114,27 @@ def scan_from_end(
 
 
 def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, num_drafts: int) -> float:
-    """Return how likely the best lossless rule keeps one of several draft tokens of one place.
+    """Return how likely the best lossless rule keeps one of several draft tokens of one position.
 
-    The tokens are drawn independently from q. By max-flow and min-cut it is the least over all sets
-    H of tokens of p(H) + 1 − q(H)^K: draws wholly within H are kept with p(H) at most. For a given
-    q(H), p(H) is least where H takes the tokens in the order of p/q, and between two such sets the
-    expression is concave in q(H), so only prefixes of that order are tried, whatever K.
+    The tokens are drawn independently from q. By max-flow and min-cut it is the minimum over all
+    sets H of tokens of p(H) + 1 − q(H)^K: draws that all lie in H are kept with p(H) at most. For
+    a given q(H), p(H) is smallest where H takes the tokens in the order of p/q, and between two
+    such sets the expression is concave in q(H), so only prefixes of that order are tried,
+    whatever K.
 
     Args:
         p, q: [V], two distributions over the same tokens.
         num_drafts: K, at least 1. With one it is Σ min(p, q).
     """
     p, q = p.double(), q.double()
-    drawn = q > 0.0
-    ratio_order = (p[drawn] / q[drawn]).argsort()
-    p_below = torch.cat([p.new_zeros(1), p[drawn][ratio_order].cumsum(0)])
-    q_below = torch.cat([q.new_zeros(1), q[drawn][ratio_order].cumsum(0)]).clamp(max=1.0)
+    possible = q > 0.0
+    ratio_order = (p[possible] / q[possible]).argsort()
+    p_below = torch.cat([p.new_zeros(1), p[possible][ratio_order].cumsum(0)])
+    q_below = torch.cat([q.new_zeros(1), q[possible][ratio_order].cumsum(0)]).clamp(max=1.0)
     return float((p_below + 1.0 - q_below**num_drafts).min().clamp(0.0, 1.0))
 
 
-# --- rows, in float64: they are rescaled once a rejection
+# --- rows, in float64: they are rescaled at every rejection
 
 
 def target_row(p: Distributions, i: int) -> torch.Tensor:
@@ -141,14 +142,14 @@ def target_row(p: Distributions, i: int) -> torch.Tensor:
     return row_at(p, i).double()
 
 
-def residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
+def normalised_residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
     """Return norm(max(w·f − q, 0)) with row i of q; f itself if that rounds to nothing (f = q)."""
-    left = residual_row(f, q, i, w)
-    total = left.sum()
-    return left / total if total > 0.0 else f
+    rest = residual_row(f, q, i, w)
+    total = rest.sum()
+    return rest / total if total > 0.0 else f
 
 
-def probability(f: torch.Tensor, token: int) -> float:
+def token_prob(f: torch.Tensor, token: int) -> float:
     """Return a token's probability in a row [V]; 0 for ids past its vocabulary."""
     return float(f[token]) if token < f.shape[0] else 0.0
 
@@ -157,7 +158,7 @@ def probability(f: torch.Tensor, token: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
+class ChosenDraft:
     """A verdict, and the index of the draft whose tokens it kept."""
 
     verdict: Verdict
@@ -166,34 +167,34 @@ class Chosen:
 
 def verify_drafts(
     node: Verify, drafts: Sequence[Proposal], p: Sequence[Distributions], rng: Rng
-) -> Chosen:
-    """Verify k drafts of one place by the node's rule.
+) -> ChosenDraft:
+    """Verify k drafts of one position by the node's rule.
 
     Args:
         node: the verifying node, with a rule for several drafts; its index and ``bonus`` are read.
         drafts: k proposals of n_j tokens, in the order they were drawn.
         p: k times n_j + 1 rows; row i of draft j is the verifier's after j's first i tokens.
-        rng: gives one uniform a test and one for the token that follows. A single draft goes
-            through :func:`verify_batch`, and uses as many uniforms as there.
+        rng: gives one uniform for each test and one for the token that follows. A single draft
+            goes through :func:`verify_batch`, and uses as many uniforms as there.
     """
     if len(drafts) == 1:
-        return Chosen(verify_batch(node, drafts, p, [rng])[0], 0)
+        return ChosenDraft(verify_batch(node, drafts, p, [rng])[0], 0)
     cases = [DraftCase(node, draft, rows, rng) for draft, rows in zip(drafts, p, strict=True)]
     if all(greedy.applies(case) for case in cases):
         verdicts = [greedy.verdict(case) for case in cases]
         kept = [verdict.num_accepted for verdict in verdicts]
         best = kept.index(max(kept))  # with one-hot rows every rule decides like this
-        return Chosen(verdicts[best], best)
-    stop = decide(node.rule.choose(drafts, p), rng)
+        return ChosenDraft(verdicts[best], best)
+    stop = run_tests(node.rule.choose(drafts, p), rng)
     case = cases[stop.draft]
     token: int | None = None
     if not case.drops_bonus(stop.num_accepted):
         token = draw(stop.distribution.unsqueeze(0), rng.take(1))[0]
-    return Chosen(case.verdict(stop.num_accepted, token, case.p), stop.draft)
+    return ChosenDraft(case.verdict(stop.num_accepted, token, case.p), stop.draft)
 
 
-def decide(choice: Choice, rng: Rng) -> Stop:
-    """Draw a uniform for each test of a rule. The test is strict: h = 0 never passes."""
+def run_tests(choice: Choice, rng: Rng) -> Stop:
+    """Draw a uniform for each test of a rule. A test is strict: h = 0 never passes."""
     try:
         h = next(choice)
         while True:
@@ -206,7 +207,7 @@ def outcomes(
     rule: Verifier, drafts: Sequence[Proposal], p: Sequence[Distributions]
 ) -> list[tuple[float, Stop]]:
     """Enumerate every way the rule's tests may go, with its probability."""
-    found: list[tuple[float, Stop]] = []
+    results: list[tuple[float, Stop]] = []
     paths: list[tuple[float, tuple[bool, ...]]] = [(1.0, ())]
     while paths:
         chance, answers = paths.pop()
@@ -223,5 +224,5 @@ def outcomes(
                 answers = (*answers, passed)
                 h = choice.send(passed)
         except StopIteration as stop:
-            found.append((chance, stop.value))
-    return found
+            results.append((chance, stop.value))
+    return results

@@ -25,7 +25,7 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Draw, Request, Row
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 
-from .formulas import at_ends, log_products, log_ratio
+from .formulas import log_products, log_ratio, set_ends
 
 _MAX_LOG = 600.0  # exp(600) is finite, and no distribution tells such a product from infinity
 
@@ -35,7 +35,7 @@ class Naive(Verifier):
 
     name = "naive"
     order = "backward"
-    exact_when = "the draft's length is fixed beforehand and its law depends on the context alone"
+    exact_when = "a draft's length is fixed beforehand, its distributions by the context alone"
     fixed_length = True
 
     def acceptance(self, batch: Batch) -> Acceptance:
@@ -46,10 +46,10 @@ class Naive(Verifier):
         if n > 1:
             p, q = batch.p[:, 1:n].double(), batch.q[:, 1:n].double()
             difference = products[:, 1:n, None] * p - q
-            more = difference.clamp(min=0.0).sum(-1)
-            less = difference.clamp(max=0.0).sum(-1).neg()
-            h[:, :-1] = torch.where(less > 0, (more / less).clamp(max=1.0), 1.0)
-        return Acceptance(at_ends(h, ends, batch.lengths), products)
+            excess = difference.clamp(min=0.0).sum(-1)
+            deficit = difference.clamp(max=0.0).sum(-1).neg()
+            h[:, :-1] = torch.where(deficit > 0, (excess / deficit).clamp(max=1.0), 1.0)
+        return Acceptance(set_ends(h, ends, batch.lengths), products)
 
     def complete(
         self, node: Verify, pending: tuple[int, ...], draft: Proposal, verdict: Verdict
@@ -62,10 +62,10 @@ class Naive(Verifier):
         log_r = 0.0
         for i, token in enumerate(out.tokens):
             log_r += log_ratio(out.distributions.prob(i, token), draft.distributions.prob(i, token))
-        while len(out) < len(draft) and log_r < _MAX_LOG:  # beyond: q is out of play, p remains
-            at = pending + out.tokens
-            p: Distributions = yield Row(node, at)
-            q: Distributions = yield Row(node.below, at)
+        while len(out) < len(draft) and log_r < _MAX_LOG:  # beyond that the residual is p itself
+            tokens = pending + out.tokens
+            p: Distributions = yield Row(node, tokens)
+            q: Distributions = yield Row(node.below, tokens)
             token: int = yield Draw(node, joint_residual(p, q, log_r))
             log_r += log_ratio(p.prob(0, token), q.prob(0, token))
             out += Proposal((token,), p, (node.index,), (node.index,), (math.nan,))

@@ -41,15 +41,15 @@ def register(rule: Verifier, *aliases: str) -> Verifier:
     Raises:
         HierspecError: it has no name, or another rule has that name.
     """
-    own = getattr(rule, "name", None)
-    if not isinstance(own, str) or not own:
+    rule_name = getattr(rule, "name", None)
+    if not isinstance(rule_name, str) or not rule_name:
         raise HierspecError(
             f'{type(rule).__name__} has no name to be found by: add name = "…" to it'
         )
-    for name in (own, *aliases):
-        if _home(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):
+    for name in (rule_name, *aliases):
+        if _class_of(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):
             raise HierspecError(f"there is a verifier called {name!r} already: choose another name")
-    _RULES.update(dict.fromkeys((own, *aliases), rule))
+    _RULES.update(dict.fromkeys((rule_name, *aliases), rule))
     return rule
 
 
@@ -59,17 +59,17 @@ def names() -> list[str]:
 
 
 def canonical_name(name: str) -> str:
-    """Return the name that a rule has itself, also from an alias, without importing it.
+    """Return a rule's own name from that name or an alias, without importing the rule.
 
     Raises:
         HierspecError: no such rule (the message lists those there are).
     """
     if name in _RULES:
         return _RULES[name].name
-    own = _ALIASES.get(name, name)
-    if own not in _BUILT_IN:
+    canonical = _ALIASES.get(name, name)
+    if canonical not in _BUILT_IN:
         raise HierspecError(f"no verifier called {name!r}; there are: {', '.join(names())}")
-    return own
+    return canonical
 
 
 def get(name: str, **options: Any) -> Verifier:
@@ -80,14 +80,14 @@ def get(name: str, **options: Any) -> Verifier:
     Raises:
         HierspecError: no such rule (the message lists those there are), or no such option.
     """
-    own = canonical_name(name)
-    if own not in _RULES:
-        module, kind = _BUILT_IN[own]
-        _RULES[own] = getattr(import_module(f".{module}", __package__), kind)()
-    return _RULES[own].with_options(**options)
+    name = canonical_name(name)
+    if name not in _RULES:
+        module, kind = _BUILT_IN[name]
+        _RULES[name] = getattr(import_module(f".{module}", __package__), kind)()
+    return _RULES[name].with_options(**options)
 
 
-def _home(name: str) -> tuple[str, str] | None:
+def _class_of(name: str) -> tuple[str, str] | None:
     """Return module and class of the rule that has a name; ``None`` if no rule has it."""
     if name in _RULES:
         return type(_RULES[name]).__module__, type(_RULES[name]).__qualname__

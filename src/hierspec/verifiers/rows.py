@@ -15,27 +15,25 @@ from hierspec.core.distributions import (
 from hierspec.core.rules import residual
 
 
-def pieces(
-    distributions: Distributions,
-) -> tuple[DenseDistributions | OneHotDistributions, ...]:
+def parts(distributions: Distributions) -> tuple[DenseDistributions | OneHotDistributions, ...]:
     """Return the dense and one-hot parts, in order."""
     if isinstance(distributions, MixedDistributions):
         return distributions.parts
     return (distributions,)
 
 
-def probabilities(tokens: Sequence[int], distributions: Distributions) -> list[float]:
+def token_probs(tokens: Sequence[int], distributions: Distributions) -> list[float]:
     """Read p_i(x_i) of every token, from rows that lie in the host's memory."""
-    out: list[float] = []
-    for part in pieces(distributions):
-        in_part = tokens[len(out) : len(out) + len(part)]
+    probs: list[float] = []
+    for part in parts(distributions):
+        in_part = tokens[len(probs) : len(probs) + len(part)]
         if isinstance(part, DenseDistributions):
             # A few numbers: NumPy reads them in a tenth of what a gather costs.
             rows, width = part.probs.numpy(), part.width
-            out += [rows.item(i, t) if t < width else 0.0 for i, t in enumerate(in_part)]
+            probs += [rows.item(i, t) if t < width else 0.0 for i, t in enumerate(in_part)]
         else:
-            out += [part.prob(i, token) for i, token in enumerate(in_part)]
-    return out
+            probs += [part.prob(i, token) for i, token in enumerate(in_part)]
+    return probs
 
 
 def row_at(distributions: Distributions, i: int) -> torch.Tensor:
@@ -44,8 +42,8 @@ def row_at(distributions: Distributions, i: int) -> torch.Tensor:
         distributions, i = distributions.part_at(i)
     if isinstance(distributions, DenseDistributions):
         return distributions.probs[i]
-    one = distributions.rows(i, i + 1)
-    return one.dense(one.width)[0]
+    row = distributions.rows(i, i + 1)
+    return row.dense(row.width)[0]
 
 
 def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
@@ -57,18 +55,18 @@ def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> t
         if token < out.shape[0]:
             out[token] = (out[token] - 1.0).clamp(min=0.0)
         return out
-    return residual(p, fitted(row_at(q, i), p.shape[0]).to(p), w)
+    return residual(p, resize_row(row_at(q, i), p.shape[0]).to(p), w)
 
 
-def fitted(row: torch.Tensor, width: int) -> torch.Tensor:
+def resize_row(row: torch.Tensor, width: int) -> torch.Tensor:
     """Return a row padded with zeros, or cut, to ``width``."""
     missing = width - row.shape[0]
     return torch.nn.functional.pad(row, (0, missing)) if missing else row
 
 
-def stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+def stack_rows(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     """Stack rows that may differ in width to [n, V]."""
     if len(rows) == 1:
         return rows[0].unsqueeze(0)
     width = max(row.shape[0] for row in rows)
-    return torch.stack([fitted(row, width).to(rows[0]) for row in rows])
+    return torch.stack([resize_row(row, width).to(rows[0]) for row in rows])

@@ -45,7 +45,7 @@ def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> N
         return
     place = "as the target's rule" if final else f"at level {node.name!r}"
     raise HierspecError(
-        f"verifier {rule.name!r} {place} changes the output's law "
+        f"verifier {rule.name!r} {place} changes the distribution of the output "
         f"(exact: {rule.exact_when}); use 'tokenwise' or 'block', or set allow_lossy"
     )
 
@@ -55,26 +55,27 @@ def _check_multi_draft(node: Verify) -> None:
     for leaf in _leaves(node.below):
         if leaf.num_drafts == 1:
             continue
-        why = f"level {leaf.name!r} makes {leaf.num_drafts} drafts at once; "
+        reads_own_checks = getattr(leaf.model, "reads_own_checks", False)
         if leaf is not node.below:
-            raise HierspecError(why + "a part of a concatenation makes one: set num_drafts to 1")
-        if not node.rule.multi_draft:
-            if getattr(leaf.model, "reads_own_checks", False):
-                raise HierspecError(
-                    f"level {leaf.name!r} needs a rule for several drafts above it, and "
-                    f'{node.rule.name!r} takes one: add "verify": "rrs" at the top'
-                )
+            reason = "a part of a concatenation makes one: set num_drafts to 1"
+        elif not node.rule.multi_draft and reads_own_checks:
             raise HierspecError(
-                why + f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "
+                f"level {leaf.name!r} needs a rule for several drafts above it, and "
+                f'{node.rule.name!r} takes one: add "verify": "rrs" at the top'
+            )
+        elif not node.rule.multi_draft:
+            reason = (
+                f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "
                 "'induced-block', 'traversal', 'block-rrs', 'rrs' or 'rrs-without-replacement' "
                 "there, or set num_drafts to 1"
             )
-        if not leaf.window.fixed_length:
-            raise HierspecError(why + "its window must be fixed: remove it, or set num_drafts to 1")
-        if getattr(leaf.model, "declines", False):
-            raise HierspecError(
-                why + "and each ends where no exit is sure: remove unsure, or set num_drafts to 1"
-            )
+        elif not leaf.window.fixed_length:
+            reason = "its window must be fixed: remove it, or set num_drafts to 1"
+        elif getattr(leaf.model, "declines", False):
+            reason = "and each ends where no exit is sure: remove unsure, or set num_drafts to 1"
+        else:
+            continue
+        raise HierspecError(f"level {leaf.name!r} makes {leaf.num_drafts} drafts at once; {reason}")
 
 
 def _leaves(node: Node | None) -> Iterator[Draft]:
@@ -91,33 +92,31 @@ def _check_fixed(node: Verify) -> None:
 
     It needs drafts of fixed length, from distributions that depend on the context alone.
     """
-    rule, below = node.rule.name, node.below
-    why = f"verifier {rule!r} at level {node.name!r} is exact only when {node.rule.exact_when}; "
-    fix = f"; use 'block' at level {node.name!r}, or change the level below"
+    rule, below, reason = node.rule.name, node.below, None
     assert below is not None
     if isinstance(below, Concatenate):
-        raise HierspecError(why + "a concatenated draft's laws depend on the slot" + fix)
-    if not below.window.fixed_length:
-        raise HierspecError(
-            why + f"the window of {below.name!r} depends on the tokens drafted" + fix
+        reason = "the distributions of a concatenated draft depend on the position in it"
+    elif not below.window.fixed_length:
+        reason = f"the window of {below.name!r} depends on the tokens drafted"
+    elif getattr(below.model, "declines", False):
+        reason = f"how long a draft of {below.name!r} is depends on its tokens"
+    elif not getattr(below.model, "law_of_context", True):  # a look-up's
+        reason = f"{below.name!r} has no distribution at contexts other than its own"
+    elif isinstance(below, Verify) and below.below and not below.rule.laws_of_context:
+        reason = (
+            f"{below.name!r} verifies by {below.rule.name!r}, whose reported distributions depend "
+            "on the round before"
         )
-    if getattr(below.model, "declines", False):
-        raise HierspecError(
-            why + f"how long a draft of {below.name!r} is depends on its tokens" + fix
+    elif isinstance(below, Verify) and not below.exact_length:
+        reason = (
+            f"{below.name!r} hands up whatever its rounds yield: cut it to its budget "
+            "(exact_length)"
         )
-    if not getattr(below.model, "law_of_context", True):  # a prompt look-up copies a whole run
-        raise HierspecError(why + f"{below.name!r} has no law at other contexts than its own" + fix)
-    if isinstance(below, Verify):
-        if below.below is not None and not below.rule.laws_of_context:
-            raise HierspecError(
-                why + f"{below.name!r} verifies by {below.rule.name!r}, whose reported laws "
-                "depend on the round before" + fix
-            )
-        if not below.exact_length:
-            raise HierspecError(
-                why + f"{below.name!r} hands up whatever its rounds yield: cut it to its budget "
-                "(exact_length)" + fix
-            )
+    if reason is not None:
+        raise HierspecError(
+            f"verifier {rule!r} at level {node.name!r} is exact only when {node.rule.exact_when}; "
+            f"{reason}; use 'block' at level {node.name!r}, or change the level below"
+        )
     if not node.window.fixed_length:
         raise HierspecError(
             f"level {node.name!r} cannot have a {type(node.window).__name__}: the tokens that "

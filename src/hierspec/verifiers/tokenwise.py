@@ -11,7 +11,7 @@ import torch
 
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
-from .formulas import Excess, at_ends, draft_token_probs, ratio
+from .formulas import Excess, draft_token_probs, ratio, set_ends
 
 
 class Tokenwise(Verifier):
@@ -24,7 +24,7 @@ class Tokenwise(Verifier):
         # A token that has probability 0 in q is kept if it has more in p.
         h = torch.where(q_x > 0, (p_x / q_x).clamp(max=1.0), (p_x > 0).double())
         w = h.new_ones(h.shape[0], h.shape[1] + 1)
-        return Acceptance(at_ends(h, h, batch.lengths), w)
+        return Acceptance(set_ends(h, h, batch.lengths), w)
 
     def decide(
         self,

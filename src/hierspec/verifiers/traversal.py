@@ -3,9 +3,9 @@
 After Weng et al. 2025 (arXiv 2505.12398). A node of the trie is a prefix shared by some drafts, and
 is accepted with a weight w that its parent gives it; before that is decided, its children are
 tested, in the order in which their drafts were drawn. A child that fails is subtracted from the
-residual that the node may emit, and so is every later draft that repeats it: *at its own place in
-the order*. (A trie that counts repeats and subtracts them together is lossy.) With one draft this
-is block verification. [MATH §3]
+residual that the node may emit, and so is every later draft that repeats it: *at its own position
+in the order*. (A trie that counts repeats and subtracts them together is lossy.) With one draft
+this is block verification. [MATH §3]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hierspec.core.rules import Choice, Stop
 
 from .block import Block
 from .formulas import ratio
-from .multi_draft import probability, target_row
+from .multi_draft import target_row, token_prob
 from .rows import residual_row
 
 
@@ -41,22 +41,23 @@ def _test_node(
     depth: int,
     w: float,
 ) -> Generator[float, bool, Stop | None]:
-    """Test the node that drafts ``sharing`` share after ``depth`` tokens; None if rejected."""
+    """Test the node that the drafts ``sharing`` share after ``depth`` tokens; None if rejected."""
     longer = [j for j in sharing if len(drafts[j]) > depth]
     f, tried = target_row(p[sharing[0]], depth), set[int]()
     for j in longer:
         token, q = drafts[j].tokens[depth], drafts[j].distributions
         if token not in tried:
             tried.add(token)
-            same = [i for i in longer if drafts[i].tokens[depth] == token]
-            chance = ratio(w * probability(f, token), q.prob(depth, token))
-            if (stop := (yield from _test_node(drafts, p, same, depth + 1, chance))) is not None:
+            agreeing = [i for i in longer if drafts[i].tokens[depth] == token]
+            chance = ratio(w * token_prob(f, token), q.prob(depth, token))
+            stop = yield from _test_node(drafts, p, agreeing, depth + 1, chance)
+            if stop is not None:
                 return stop
-        left = residual_row(f, q, depth, w)
-        total = float(left.sum())
+        rest = residual_row(f, q, depth, w)
+        total = float(rest.sum())
         if total > 0.0:
-            f = left / total
-        if total + 1.0 - w > 0.0:  # else w = 1 and f = q, whose token was kept for sure
+            f = rest / total
+        if total + 1.0 - w > 0.0:  # else w = 1 and f = q, whose token is always kept
             w = total / (total + 1.0 - w)
     if depth and not (yield w):
         return None

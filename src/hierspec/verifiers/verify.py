@@ -44,7 +44,7 @@ def verify(
         p: n + 1 rows of the verifier.
         rng: n + 1 uniforms are taken.
         scores: [n+1, V], for rules that read them.
-        bonus: whether a fully kept draft (n ≥ 1) earns one more token.
+        bonus: whether one more token follows a draft (n ≥ 1) that was kept whole.
         index: of the verifying node, recorded as owner of what is emitted.
     """
     node = Verify(index, rule.name, None, 1, rule, None, bonus=bonus)
@@ -72,15 +72,11 @@ def verify_batch(
     Returns:
         B verdicts. Signals are left NaN: they come from scores that a rule need not see.
     """
-    each = [None] * len(drafts) if scores is None else scores
-    cases = [DraftCase(node, *args) for args in zip(drafts, p, rng, each, strict=True)]
-    by_integers = [greedy.applies(case) for case in cases]
-    rest = [case for case, easy in zip(cases, by_integers, strict=True) if not easy]
-    if rest and host.applies(node.rule, rest):
-        drawn = iter(host.verdicts(rest))
+    score_rows = [None] * len(drafts) if scores is None else scores
+    cases = [DraftCase(node, *args) for args in zip(drafts, p, rng, score_rows, strict=True)]
+    sampled = [case for case in cases if not greedy.applies(case)]
+    if sampled and host.applies(node.rule, sampled):
+        verdicts = iter(host.verdicts(sampled))
     else:
-        drawn = iter(device.verdicts(rest, graphs) if rest else [])
-    return [
-        greedy.verdict(case) if easy else next(drawn)
-        for case, easy in zip(cases, by_integers, strict=True)
-    ]
+        verdicts = iter(device.verdicts(sampled, graphs) if sampled else [])
+    return [greedy.verdict(case) if greedy.applies(case) else next(verdicts) for case in cases]

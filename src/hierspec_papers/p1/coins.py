@@ -19,7 +19,7 @@ from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.nodes import Node, Verify
 from hierspec.core.rng import PhiloxRng, Rng
 from hierspec.core.rules import Acceptance, Batch
-from hierspec.verifiers.formulas import Excess, in_draft
+from hierspec.verifiers.formulas import Excess, draft_mask
 from hierspec.verifiers.tokenwise import Tokenwise
 from hierspec_papers.lab import Lab
 
@@ -46,7 +46,7 @@ class Coins(Tokenwise):
     laws_of_context: ClassVar[bool] = False
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        h = in_draft(batch).double() * self.rate
+        h = draft_mask(batch).double() * self.rate
         return Acceptance(h, h.new_ones(h.shape[0], h.shape[1] + 1))
 
     def decide(

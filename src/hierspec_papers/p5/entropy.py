@@ -20,7 +20,7 @@ import numpy as np
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
-from hierspec.sampling.scores import signals
+from hierspec.sampling.scores import compute_signals
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import model_notes, own_table
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table
@@ -71,7 +71,7 @@ def entropies(model: Any, text: Sequence[int], start: int) -> list[float]:
     slot = model.open()
     try:
         scores = model.score([Query(slot, Context(text[:-1]), start)])
-        return signals(scores, text[start:], "entropy")
+        return compute_signals(scores, text[start:], "entropy")
     finally:
         model.close(slot)
 

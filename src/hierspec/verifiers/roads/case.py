@@ -38,7 +38,7 @@ class DraftCase(NamedTuple):
         return not self.node.bonus and tau == len(self.draft) > 0
 
     def verdict(self, tau: int, token: int | None, distributions: Distributions) -> Verdict:
-        """Return τ kept tokens, then ``token``; ``distributions`` has at least as many rows."""
+        """Build the verdict of τ kept tokens, then ``token``; ``distributions`` has enough rows."""
         index = self.node.index
         tokens, origins = self.draft.tokens[:tau], self.draft.origins[:tau]
         if token is not None:

@@ -20,23 +20,23 @@ from hierspec.core.distributions import (
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Batch, Verifier, scan
 from hierspec.utils.graphs import Graphs, upload
-from hierspec.verifiers.rows import pieces
+from hierspec.verifiers.rows import parts
 
 from .case import DraftCase
 
-_LARGEST = 1 << 27  # bytes of a shape's tensors; larger ones are not kept between calls
+_MAX_KEPT_BYTES = 1 << 27  # of a shape's tensors; larger ones are not kept between calls
 
 
-class _Decided(NamedTuple):
+class _Decision(NamedTuple):
     """Tensors of a decision.
 
     Attributes:
-        found: [B, 3] float64: τ, the token that follows, the mass of the row it was drawn from;
+        stops: [B, 3] float64: τ, the token that follows, the mass of the row it was drawn from;
             one tensor, so that an accelerator is waited for once.
         reported: [B, n + 1, V] where the rule reports distributions other than the verifier's.
     """
 
-    found: torch.Tensor
+    stops: torch.Tensor
     reported: torch.Tensor | None
 
 
@@ -46,36 +46,37 @@ def verdicts(cases: Sequence[DraftCase], graphs: Graphs | None = None) -> list[V
     Args:
         graphs: of the rows' device, if given; decisions are recorded as one CUDA graph a shape.
     """
-    rule, shape = cases[0].node.rule, BatchShape.of(cases)
+    rule, shape = cases[0].node.rule, BatchShape.of_cases(cases)
     uniforms = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
     if graphs is not None and graphs.device.type == shape.device.type and shape.bucket().small:
-        decided = _decide_recorded(graphs, rule, shape.bucket(), cases, uniforms)
+        decision = _decide_recorded(graphs, rule, shape.bucket(), cases, uniforms)
     else:
         padded = torch.tensor(_pad_rows(uniforms, shape), dtype=torch.float64, device=shape.device)
-        decided = _decide(rule, pad_cases(cases, shape), padded)
+        decision = _decide(rule, pad_cases(cases, shape), padded)
     out: list[Verdict] = []
-    found = decided.found.cpu().numpy()[: len(cases)]  # a recorded batch has spare rows
-    for b, (case, (tau, token, mass)) in enumerate(zip(cases, found, strict=True)):
-        following = checked_token(token, mass)
-        rows = decided.reported
+    stops = decision.stops.cpu().numpy()[: len(cases)]  # a recorded batch has spare rows
+    for b, (case, (tau, token, mass)) in enumerate(zip(cases, stops, strict=True)):
+        next_token = checked_token(token, mass)
+        rows = decision.reported
         distributions = case.p if rows is None else DenseDistributions(rows[b])
         kept = int(tau)
-        out.append(case.verdict(kept, None if case.drops_bonus(kept) else following, distributions))
+        token = None if case.drops_bonus(kept) else next_token
+        out.append(case.verdict(kept, token, distributions))
     return out
 
 
-def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decided:
+def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decision:
     """Decide a batch; uniforms [B, n + 1]: n for the scan, the last for the token that follows."""
     accepted = rule.acceptance(batch)
     tau = scan(rule.order, accepted.h, uniforms[:, :-1])
     ids, mass = locate(rule.correction(batch, accepted, tau), uniforms[:, -1:])
     # On accelerators nothing has checked the scores before: a NaN must not pass for a number.
-    read = torch.arange(batch.p.shape[1], device=tau.device) <= tau.unsqueeze(1)
-    sound = ((batch.p[..., 0] >= 0.0) | ~read).all(1, keepdim=True)
+    is_read = torch.arange(batch.p.shape[1], device=tau.device) <= tau.unsqueeze(1)
+    sound = ((batch.p[..., 0] >= 0.0) | ~is_read).all(1, keepdim=True)
     mass = torch.where(sound, mass, torch.nan)
-    found = torch.cat((tau.double().unsqueeze(1), ids, mass), 1)
+    stops = torch.cat((tau.double().unsqueeze(1), ids, mass), 1)
     reports_p = type(rule).reported is Verifier.reported
-    return _Decided(found, None if reports_p else rule.reported(batch))
+    return _Decision(stops, None if reports_p else rule.reported(batch))
 
 
 def _decide_recorded(
@@ -84,10 +85,10 @@ def _decide_recorded(
     shape: BatchShape,
     cases: Sequence[DraftCase],
     uniforms: Sequence[list[float]],
-) -> _Decided:
-    """Decide on static tensors of that shape, by a recorded CUDA graph where there are such."""
+) -> _Decision:
+    """Decide on static tensors of that shape, by a recorded CUDA graph where possible."""
 
-    def new() -> tuple[tuple[Batch, torch.Tensor, _Decided], Callable[[], None]]:
+    def make() -> tuple[tuple[Batch, torch.Tensor, _Decision], Callable[[], None]]:
         batch = shape.empty()
         size = (shape.rows, shape.tokens + 1)
         padded = torch.zeros(size, dtype=torch.float64, device=shape.device)
@@ -95,20 +96,20 @@ def _decide_recorded(
 
         def body() -> None:
             fresh = _decide(rule, batch, padded)
-            out.found.copy_(fresh.found)
+            out.stops.copy_(fresh.stops)
             if out.reported is not None and fresh.reported is not None:
                 out.reported.copy_(fresh.reported)
 
         return (batch, padded, out), body
 
     with torch.inference_mode():  # always, as static tensors outlive the first call
-        call = graphs.get((rule, shape), new)
+        call = graphs.get((rule, shape), make)
         batch, padded, out = call.tensors
-        fill(batch, cases)
+        fill_batch(batch, cases)
         upload(padded, _pad_rows(uniforms, shape))
         call.run()
     # A copy, because the next decision of this shape writes there.
-    return _Decided(out.found, None if out.reported is None else out.reported.clone())
+    return _Decision(out.stops, None if out.reported is None else out.reported.clone())
 
 
 def _pad_rows(uniforms: Sequence[list[float]], shape: BatchShape) -> list[list[float]]:
@@ -131,7 +132,7 @@ class BatchShape(NamedTuple):
     device: torch.device
 
     @classmethod
-    def of(cls, cases: Sequence[DraftCase]) -> BatchShape:
+    def of_cases(cls, cases: Sequence[DraftCase]) -> BatchShape:
         width = max(max(case.p.width, case.draft.distributions.width) for case in cases)
         scores = cases[0].node.rule.reads_scores and cases[0].scores is not None
         if scores:  # one-hot rows are as wide as their ids, which the draft's tokens may decide
@@ -142,8 +143,7 @@ class BatchShape(NamedTuple):
         return cls(len(cases), tokens, width, scores, *_dense_type(cases[0].p))
 
     def bucket(self) -> BatchShape:
-        """Return the shape of static tensors that hold this one: counts rounded up to powers of
-        two."""
+        """Return the shape of static tensors for it: counts rounded up to powers of two."""
         rows, tokens = (1 << (n - 1).bit_length() for n in (self.rows, max(1, self.tokens)))
         return self._replace(rows=rows, tokens=tokens)
 
@@ -151,7 +151,7 @@ class BatchShape(NamedTuple):
     def small(self) -> bool:
         """Whether tensors of this shape may be kept."""
         rows = self.rows * ((3 if self.scores else 2) * self.tokens + 2)
-        return rows * self.width * self.dtype.itemsize <= _LARGEST
+        return rows * self.width * self.dtype.itemsize <= _MAX_KEPT_BYTES
 
     def empty(self) -> Batch:
         """Make rows with all mass on token 0; every row is a draft of no tokens."""
@@ -167,7 +167,7 @@ def pad_cases(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
     """Pad the cases to one batch."""
     if len(cases) > 1:
         batch = shape.empty()
-        fill(batch, cases)
+        fill_batch(batch, cases)
         return batch
     (case,) = cases  # nothing to pad, so nothing to copy
     p = case.p.dense(shape.width)
@@ -177,13 +177,13 @@ def pad_cases(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
         torch.tensor([case.draft.tokens], dtype=torch.long, device=shape.device),
         torch.tensor([shape.tokens], device=shape.device),
         # One-hot rows become dense on the CPU, wherever their scores are.
-        widened(case.scores, shape.width).to(p.device).unsqueeze(0)
+        widen_scores(case.scores, shape.width).to(p.device).unsqueeze(0)
         if shape.scores and case.scores is not None
         else None,
     )
 
 
-def fill(batch: Batch, cases: Sequence[DraftCase]) -> None:
+def fill_batch(batch: Batch, cases: Sequence[DraftCase]) -> None:
     """Write the cases into the first rows of a batch that is large enough."""
     (rows, n), width = batch.tokens.shape, batch.p.shape[-1]
     drafts = [case.draft for case in cases]
@@ -195,13 +195,13 @@ def fill(batch: Batch, cases: Sequence[DraftCase]) -> None:
         _write(batch.q[b, : len(draft)], draft.distributions)
         if batch.scores is not None:
             assert case.scores is not None, "scores for all drafts of a batch, or for none"
-            batch.scores[b, : len(draft) + 1] = widened(case.scores, width)
+            batch.scores[b, : len(draft) + 1] = widen_scores(case.scores, width)
 
 
 def _write(out: torch.Tensor, distributions: Distributions) -> None:
     """Copy into as many rows ``out`` [n, V], without waiting for the device they are on."""
     row = 0
-    for part in pieces(distributions):
+    for part in parts(distributions):
         rows = out[row : row + len(part)]
         row += len(part)
         if not len(part):
@@ -214,15 +214,15 @@ def _write(out: torch.Tensor, distributions: Distributions) -> None:
             rows.copy_(part.dense(out.shape[1]), non_blocking=True)
 
 
-def widened(scores: torch.Tensor, width: int) -> torch.Tensor:
-    """Return scores widened to a larger vocabulary; ids that the model lacks score −inf."""
+def widen_scores(scores: torch.Tensor, width: int) -> torch.Tensor:
+    """Widen scores to a larger vocabulary; ids that the model lacks score −inf."""
     missing = width - scores.shape[-1]
     return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
 
 
 def _dense_type(distributions: Distributions) -> tuple[torch.dtype, torch.device]:
     """Return dtype and device that rows have once they are dense."""
-    for part in pieces(distributions):
+    for part in parts(distributions):
         if isinstance(part, DenseDistributions):
             return part.probs.dtype, part.probs.device
     return torch.float64, torch.device("cpu")

@@ -1,4 +1,4 @@
-"""The shortcut on the host: decide from the drafted tokens' probabilities, read few rows.
+"""The shortcut on the host: decide by the drafted tokens' probabilities, and read few rows.
 
 For rules with :meth:`Verifier.decide`, and distributions in the host's memory.
 """
@@ -13,7 +13,7 @@ import torch
 from hierspec.core.distributions import DenseDistributions, Distributions, draw
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Verifier
-from hierspec.verifiers.rows import pieces, probabilities, residual_row, row_at, stacked
+from hierspec.verifiers.rows import parts, residual_row, row_at, stack_rows, token_probs
 
 from .case import DraftCase
 
@@ -27,7 +27,7 @@ def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
         isinstance(part, DenseDistributions) and part.probs.device.type != "cpu"
         for case in cases
         for distributions in (case.p, case.draft.distributions)
-        for part in pieces(distributions)
+        for part in parts(distributions)
     )
 
 
@@ -45,17 +45,17 @@ def has_shortcut(rule: type[Verifier]) -> bool:
 def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
     """Decide each draft by itself, then draw all tokens that follow together."""
     decided = [_decide(case) for case in cases]
-    drawn = [i for i, (_, row, _) in enumerate(decided) if row is not None]
-    following: dict[int, int] = {}
-    if drawn:
-        found = draw(
-            stacked([row for _, row, _ in decided if row is not None]),
-            [decided[i][2] for i in drawn],
-            lambda j: row_at(cases[drawn[j]].p, decided[drawn[j]][0]),
+    continued = [i for i, (_, row, _) in enumerate(decided) if row is not None]
+    next_tokens: dict[int, int] = {}
+    if continued:
+        tokens = draw(
+            stack_rows([row for _, row, _ in decided if row is not None]),
+            [decided[i][2] for i in continued],
+            lambda j: row_at(cases[continued[j]].p, decided[continued[j]][0]),
         )
-        following = dict(zip(drawn, found, strict=True))
+        next_tokens = dict(zip(continued, tokens, strict=True))
     return [
-        case.verdict(tau, following.get(i), case.p)
+        case.verdict(tau, next_tokens.get(i), case.p)
         for i, (case, (tau, _, _)) in enumerate(zip(cases, decided, strict=True))
     ]
 
@@ -68,7 +68,7 @@ def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
     if not n:
         return 0, row_at(p, 0), uniforms[0]
     residuals = _Residuals(p, q)
-    p_x, q_x = probabilities(tokens, p), probabilities(tokens, q)
+    p_x, q_x = token_probs(tokens, p), token_probs(tokens, q)
     decision = case.node.rule.decide(p_x, q_x, uniforms, residuals.excess)
     assert decision is not None, "a rule with `decide` decides"
     tau, w = decision
