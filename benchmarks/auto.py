@@ -23,13 +23,13 @@ def run(cache: str, temperature: float, tokens: int) -> dict[str, Any]:
     command += ["def quicksort(items):", "--hierarchy", "auto", "--seed", "0", "--json"]
     command += ["--temperature", str(temperature), "--max-new-tokens", str(tokens)]
     began = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.run(
         command, env={**os.environ, "HIERSPEC_CACHE": cache}, capture_output=True, text=True
     )
     seconds = time.perf_counter() - began
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    result = json.loads(done.stdout)
+    if process.returncode:
+        raise SystemExit(process.stderr)
+    result = json.loads(process.stdout)
     return {"seconds": seconds, "tokens_per_second": result["tokens_per_second"]}
 
 
@@ -40,9 +40,9 @@ def main() -> None:
     report: dict[str, Any] = {"environment": common.environment(), "temperatures": {}}
     with tempfile.TemporaryDirectory() as cache:
         for temperature in (0.0, 1.0):
-            cell = {when: run(cache, temperature, args.tokens) for when in ("first", "later")}
+            cell = {use: run(cache, temperature, args.tokens) for use in ("first", "later")}
             report["temperatures"][str(temperature)] = cell
-            print(temperature, {when: round(c["seconds"], 1) for when, c in cell.items()})
+            print(temperature, {use: round(c["seconds"], 1) for use, c in cell.items()})
     common.write("auto", report)
 
 

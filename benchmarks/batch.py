@@ -21,8 +21,8 @@ from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
 
 
-def draft(model: str, budget: int, **more: Any) -> dict[str, Any]:
-    return {"method": "draft_model", "model": model, "num_speculative_tokens": budget, **more}
+def draft(model: str, budget: int, **extra: Any) -> dict[str, Any]:
+    return {"method": "draft_model", "model": model, "num_speculative_tokens": budget, **extra}
 
 
 GRIDS: dict[str, list[list[dict[str, Any]]]] = {
@@ -48,7 +48,7 @@ def seconds_per_token(
 ) -> float:
     """Wall time, reading the prompts included, over all tokens written."""
     hierarchy = models.hierarchy(levels, verify="block")
-    began, written = time.perf_counter(), 0
+    began, num_tokens = time.perf_counter(), 0
     for first in range(0, len(prompts), size):
         results = hierarchy.generate_batch(
             prompts[first : first + size],
@@ -57,8 +57,8 @@ def seconds_per_token(
             seed=first,
             ignore_eos=True,
         )
-        written += sum(result.num_tokens for result in results)
-    return (time.perf_counter() - began) / written
+        num_tokens += sum(result.num_tokens for result in results)
+    return (time.perf_counter() - began) / num_tokens
 
 
 def main() -> None:
@@ -89,12 +89,14 @@ def main() -> None:
         for name, grid in GRIDS.items():
             best = {}
             for batch in (1, size):
-                few = tuning[: max(2, batch)]
+                subset = tuning[: max(2, batch)]
                 times = []
                 for levels in grid:
-                    seconds_per_token(models, levels, few[:1], 1, 4, temperature)  # warm
+                    seconds_per_token(models, levels, subset[:1], 1, 4, temperature)  # warm
                     times.append(
-                        seconds_per_token(models, levels, few, batch, args.tokens // 2, temperature)
+                        seconds_per_token(
+                            models, levels, subset, batch, args.tokens // 2, temperature
+                        )
                     )
                 best[batch] = grid[times.index(min(times))]
             spent: dict[int, list[float]] = {1: [], size: []}

@@ -50,16 +50,16 @@ def main() -> None:
     write("certificates", out)
 
 
-def certified(case: Case) -> Certificate:
+def certify_case(case: Case) -> Certificate:
     return certify_tree(case.root, case.vocab_size, controller=case.controller)
 
 
-def lossy(wanted: int) -> dict[str, Any]:
+def lossy(cases: int) -> dict[str, Any]:
     """Lossy cases tried, those that passed, and those that the old horizon would have passed."""
     passed, hidden, tried = [], 0, 0
-    with tqdm(total=wanted, desc="lossy") as bar:
+    with tqdm(total=cases, desc="lossy") as bar:
         for seed in count():
-            if tried == wanted:
+            if tried == cases:
                 break
             case = with_a_mistake(seed)
             if not is_lossy(case):
@@ -67,34 +67,34 @@ def lossy(wanted: int) -> dict[str, Any]:
             tried += 1
             bar.update()
             hidden += case.tv(case.longest + OLD_HORIZON) <= TOLERANCE
-            if certified(case).passed():
+            if certify_case(case).passed():
                 passed.append(seed)
     return {"cases": tried, "seeds": seed, "certified": passed, "passed_by_old_horizon": hidden}
 
 
-def sound(wanted: int) -> dict[str, Any]:
+def sound(cases: int) -> dict[str, Any]:
     """Lossless cases tried, those that did not pass, and the largest distances."""
     failed, tv, worst = [], 0.0, 0.0
-    for seed in tqdm(range(wanted), desc="lossless"):
-        found = certified(lossless(seed))
-        tv = max(tv, found.tv)
-        worst = max(worst, found.worst_round_tv or 0.0)
-        if not found.passed():
+    for seed in tqdm(range(cases), desc="lossless"):
+        certificate = certify_case(lossless(seed))
+        tv = max(tv, certificate.tv)
+        worst = max(worst, certificate.worst_round_tv or 0.0)
+        if not certificate.passed():
             failed.append(seed)
-    return {"cases": wanted, "not_certified": failed, "largest_tv": tv, "largest_round_tv": worst}
+    return {"cases": cases, "not_certified": failed, "largest_tv": tv, "largest_round_tv": worst}
 
 
-def times(before: str, runs: int) -> dict[str, Any]:
+def times(other_source: str, runs: int) -> dict[str, Any]:
     """Seconds of every example here and in the other checkout, in turns."""
     out = {}
     for path in tqdm(sorted((ROOT / "examples" / "certify").glob("*.json")), desc="examples"):
         seconds: dict[str, list[float]] = {"before": [], "here": []}
         for _ in range(runs):
-            for name, source in (("before", before), ("here", str(ROOT / "src"))):
+            for name, source in (("before", other_source), ("here", str(ROOT / "src"))):
                 command = [sys.executable, "-m", "hierspec", "certify", str(path), "--json"]
                 env = {**os.environ, "PYTHONPATH": source}
-                done = subprocess.run(command, capture_output=True, text=True, env=env)
-                seconds[name].append(json.loads(done.stdout)["seconds"])
+                process = subprocess.run(command, capture_output=True, text=True, env=env)
+                seconds[name].append(json.loads(process.stdout)["seconds"])
         ratio = median(seconds["here"]) / median(seconds["before"])
         out[path.name] = {**seconds, "ratio": ratio}
     return out

@@ -38,8 +38,8 @@ def pieces() -> dict[str, Callable[[], Any]]:
     )
     rng = PhiloxRng(0)
     tokens = tuple(draw(q.probs, rng.take(DRAFT)))
-    whose = (0,) * DRAFT
-    draft = Proposal(tokens, q, whose, whose, (float("nan"),) * DRAFT)
+    owners = (0,) * DRAFT
+    draft = Proposal(tokens, q, owners, owners, (float("nan"),) * DRAFT)
     p = sampled.distributions(scores)
     return {
         "an empty function": lambda: None,
@@ -53,7 +53,7 @@ def pieces() -> dict[str, Callable[[], Any]]:
 
 
 def verify_short(rule: Any, draft: Any, p: Any, rng: Any) -> Any:
-    """By the road that the runtime takes on a CPU."""
+    """Verify as the runtime does on a CPU."""
     from hierspec.core.nodes import Verify
     from hierspec.verifiers.verify import verify_batch
 
@@ -84,20 +84,20 @@ def main() -> None:
         work()
         return 1e6 * (time.perf_counter() - began)
 
-    found: dict[str, dict[str, list[float]]] = {}
+    times_by_name: dict[str, dict[str, list[float]]] = {}
     with torch.inference_mode():
         work = pieces()
         for i in range(args.repeats):
             for name, piece in work.items():
                 forward(i)
-                times = found.setdefault(name, {"cold": [], "warm": []})
+                times = times_by_name.setdefault(name, {"cold": [], "warm": []})
                 times["cold"].append(timed(piece))
                 for _ in range(5):
                     piece()
                 times["warm"].append(timed(piece))
     microseconds = {
         name: {kind: common.spread(times)["median"] for kind, times in kinds.items()}
-        for name, kinds in found.items()
+        for name, kinds in times_by_name.items()
     }
     for name, times in microseconds.items():
         print(f"{name:32} cold {times['cold']:6.0f} µs, warm {times['warm']:6.1f} µs")

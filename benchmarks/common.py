@@ -47,7 +47,7 @@ def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
 
 
 def chat_prompts(
-    path: Path, count: int, others: int, hierarchy: Any, tokens: int = 200
+    path: Path, count: int, num_others: int, hierarchy: Any, tokens: int = 200
 ) -> tuple[list[list[int]], list[list[int]], dict[str, Any]]:
     """Chats of a file or a folder as token ids: to measure on, to profile on, and what it was.
 
@@ -56,14 +56,16 @@ def chat_prompts(
     """
     from hierspec.bench import chats
 
-    found, identity = chats.read(path)
-    turns, more = chats.choose(found, count, others)
+    conversations, identity = chats.read(path)
+    turns, other_turns = chats.choose(conversations, count, num_others)
 
     def answer(ids: list[int]) -> str:
         return hierarchy.generate(ids, max_new_tokens=tokens).text
 
-    measured, kept = (chats.token_ids(hierarchy.tokenizer, part, answer) for part in (turns, more))
-    return measured, kept, identity
+    measured, others = (
+        chats.token_ids(hierarchy.tokenizer, part, answer) for part in (turns, other_turns)
+    )
+    return measured, others, identity
 
 
 def chain_of(profile: Any, budgets: dict[str, int]) -> Any:

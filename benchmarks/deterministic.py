@@ -53,7 +53,7 @@ KINDS = {"deterministic": True, "usual": False}
 ROWS = (1, 2, 4, 8, 9, 16, 17)
 
 
-def built(target: str, dtype: str, levels: list[dict[str, Any]], deterministic: bool) -> Hierarchy:
+def build(target: str, dtype: str, levels: list[dict[str, Any]], deterministic: bool) -> Hierarchy:
     return Hierarchy.from_config(
         {
             "target": {"model": target, "dtype": dtype},
@@ -82,9 +82,9 @@ def ms_of_calls(hierarchy: Hierarchy, length: int, repeats: int) -> dict[int, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--prompts", type=Path)
-    given.add_argument("--chats", type=Path)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompts", type=Path)
+    source.add_argument("--chats", type=Path)
     parser.add_argument("--num-prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--target", help="default: the family's, or the released one")
@@ -93,10 +93,10 @@ def main() -> None:
     parser.add_argument("--name", default="deterministic", help="of the result file")
     args = parser.parse_args()
     args.target = args.target or ("zoo:smollm2" if args.chats else "zoo:large?eps=0.2")
-    plain = {kind: built(args.target, args.dtype, [], on) for kind, on in KINDS.items()}
+    plain = {kind: build(args.target, args.dtype, [], exact) for kind, exact in KINDS.items()}
     if args.chats:
-        found = common.chat_prompts(args.chats, args.num_prompts, 0, plain["usual"], args.tokens)
-        prompts, _, identity = found
+        chats = common.chat_prompts(args.chats, args.num_prompts, 0, plain["usual"], args.tokens)
+        prompts, _, identity = chats
     else:
         texts, identity = common.read_prompts(args.prompts)
         tokenizer = plain["usual"].tokenizer
@@ -126,25 +126,27 @@ def main() -> None:
     total = dict.fromkeys(KINDS, 0)
     runs = 0
     for name, levels in (OF_CHATS if args.chats else HIERARCHIES).items():
-        both = {kind: built(args.target, args.dtype, levels, on) for kind, on in KINDS.items()}
+        hierarchies = {
+            kind: build(args.target, args.dtype, levels, exact) for kind, exact in KINDS.items()
+        }
         row: dict[str, Any] = {"levels": levels, "runs": 2 * len(prompts)}
-        took = {kind: [] for kind in KINDS}
+        times = {kind: [] for kind in KINDS}
         equal = dict.fromkeys(KINDS, 0)
         for i, prompt in enumerate(prompts):
-            for kind, hierarchy in both.items():
+            for kind, hierarchy in hierarchies.items():
                 result = hierarchy.generate(prompt, **options)
                 equal[kind] += result.token_ids == expected[kind][i]
-                took[kind].append(1e3 * result.decode_seconds / (result.num_tokens - 1))
-        for kind, hierarchy in both.items():
-            for at in range(0, len(prompts), 4):
-                batch = hierarchy.generate_batch(prompts[at : at + 4], **options)
-                pairs = zip(batch, expected[kind][at : at + 4], strict=True)
+                times[kind].append(1e3 * result.decode_seconds / (result.num_tokens - 1))
+        for kind, hierarchy in hierarchies.items():
+            for start in range(0, len(prompts), 4):
+                batch = hierarchy.generate_batch(prompts[start : start + 4], **options)
+                pairs = zip(batch, expected[kind][start : start + 4], strict=True)
                 equal[kind] += sum(result.token_ids == text for result, text in pairs)
         row["equal"] = equal
-        row["ms_per_token"] = {kind: common.spread(values) for kind, values in took.items()}
-        row["price"] = common.ratio(took["deterministic"], took["usual"])
-        row["speedup_over_plain"] = {kind: common.ratio(ms[kind], took[kind]) for kind in KINDS}
-        row["over_usual_plain"] = common.ratio(ms["usual"], took["deterministic"])
+        row["ms_per_token"] = {kind: common.spread(values) for kind, values in times.items()}
+        row["price"] = common.ratio(times["deterministic"], times["usual"])
+        row["speedup_over_plain"] = {kind: common.ratio(ms[kind], times[kind]) for kind in KINDS}
+        row["over_usual_plain"] = common.ratio(ms["usual"], times["deterministic"])
         report["hierarchies"][name] = row
         runs += row["runs"]
         total = {kind: total[kind] + equal[kind] for kind in KINDS}

@@ -25,10 +25,10 @@ LENGTHS = (2, 4, 8)
 ENTROPIES = (1.0, 2.0)
 THRESHOLDS = (0.5, 0.7, 0.85)
 PRICES = (0.02, 0.05, 0.1, 0.2)
-MOST = 20  # tokens of a draft that a window ends
+MAX_LENGTH = 20  # tokens of a draft that a window ends
 
 
-def read(paths: list[Path], count: int) -> tuple[list[str], list[dict[str, str]]]:
+def read_prompts(paths: list[Path], count: int) -> tuple[list[str], list[dict[str, str]]]:
     """``count`` prompts of each file, at even distances, and what identifies the files."""
     prompts, sources = [], []
     for path in paths:
@@ -40,24 +40,24 @@ def read(paths: list[Path], count: int) -> tuple[list[str], list[dict[str, str]]
     return prompts, sources
 
 
-def counted(
-    window: Window, most: int, args: argparse.Namespace, prompts: list[str], temperature: float
+def count_tokens(
+    window: Window, limit: int, args: argparse.Namespace, prompts: list[str], temperature: float
 ) -> dict[str, Any]:
     """One method on all prompts."""
-    levels = (DraftModelConfig(model=args.draft, num_speculative_tokens=most, window=window),)
+    levels = (DraftModelConfig(model=args.draft, num_speculative_tokens=limit, window=window),)
     target = hierspec.TargetConfig(model=args.target, dtype="float32")
     hierarchy = hierspec.Hierarchy.from_config(
         hierspec.HierarchyConfig(target=target, levels=levels, verify="tokenwise")
     )
     ids = [hierarchy.tokenizer(text)["input_ids"][-args.context :] for text in prompts]
-    found = hierarchy.generate_batch(
+    results = hierarchy.generate_batch(
         ids, max_new_tokens=args.tokens, temperature=temperature, seed=0, ignore_eos=True
     )
     below: Any = hierarchy.root.below
     computed = sum(below.model.trunk.counters.tokens) - sum(map(len, ids))
-    calls = sum(one.target_calls for one in found)
-    level = found[0].levels[0]
-    emitted = sum(one.num_tokens - 1 for one in found)  # the first comes with the prompt
+    calls = sum(result.target_calls for result in results)
+    level = results[0].levels[0]
+    emitted = sum(result.num_tokens - 1 for result in results)  # the first comes with the prompt
     tokens, drafted = emitted / calls, computed / calls
     return {
         "temperature": temperature,
@@ -82,21 +82,21 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--name", default="draft-lengths")
     args = parser.parse_args()
-    prompts, sources = read(args.prompts, args.count)
+    prompts, sources = read_prompts(args.prompts, args.count)
     methods: list[tuple[str, Window, int]] = [
         *((f"fixed {n}", FixedWindow(), n) for n in LENGTHS),
-        ("entropy, running", EntropyWindow(), MOST),
-        *((f"entropy {t:g}", EntropyWindow(t), MOST) for t in ENTROPIES),
-        *((f"specdec++ {t:g}", AcceptanceWindow(t, args.head), MOST) for t in THRESHOLDS),
+        ("entropy, running", EntropyWindow(), MAX_LENGTH),
+        *((f"entropy {t:g}", EntropyWindow(t), MAX_LENGTH) for t in ENTROPIES),
+        *((f"specdec++ {t:g}", AcceptanceWindow(t, args.head), MAX_LENGTH) for t in THRESHOLDS),
     ]
     runs = []
     for temperature in args.temperatures:
-        for name, window, most in methods:
-            runs.append({"method": name, **counted(window, most, args, prompts, temperature)})
+        for name, window, limit in methods:
+            runs.append({"method": name, **count_tokens(window, limit, args, prompts, temperature)})
             print(json.dumps(runs[-1]), flush=True)
-    settings = {k: v for k, v in vars(args).items() if k != "prompts"} | {"most": MOST}
-    whole = {"settings": settings, "prompts": sources, "runs": runs}
-    common.write(args.name, {**whole, "environment": common.environment()})
+    settings = {k: v for k, v in vars(args).items() if k != "prompts"} | {"most": MAX_LENGTH}
+    report = {"settings": settings, "prompts": sources, "runs": runs}
+    common.write(args.name, {**report, "environment": common.environment()})
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def measure(target: str, rows: list[int], context: int, repeats: int) -> dict[st
                 if turn:
                     times[name][n].append(1e3 * spent)
     return {
-        name: {str(n): common.spread(found) for n, found in of.items()}
-        for name, of in times.items()
+        name: {str(n): common.spread(values) for n, values in by_rows.items()}
+        for name, by_rows in times.items()
     }
 
 
@@ -66,11 +66,13 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print("expected: about two minutes, half of it loading", flush=True)
-    found = measure(args.target, sorted(args.rows), args.context, args.repeats)
-    least = str(min(args.rows))
-    for name, of in found.items():
-        one = of[least]["median"]
-        parts = [f"{n} rows {t['median']:.1f} ms ({t['median'] / one:.1f}×)" for n, t in of.items()]
+    milliseconds = measure(args.target, sorted(args.rows), args.context, args.repeats)
+    fewest = str(min(args.rows))
+    for name, by_rows in milliseconds.items():
+        base = by_rows[fewest]["median"]
+        parts = [
+            f"{n} rows {t['median']:.1f} ms ({t['median'] / base:.1f}×)" for n, t in by_rows.items()
+        ]
         print(f"{name}: {', '.join(parts)}")
     chosen = dtypes.default_dtype(torch.bfloat16, torch.device("cpu"))
     common.write(
@@ -79,7 +81,7 @@ def main() -> None:
             "environment": common.environment(),
             "settings": vars(args),
             "auto": str(chosen).removeprefix("torch."),
-            "milliseconds": found,
+            "milliseconds": milliseconds,
         },
     )
 

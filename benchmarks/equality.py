@@ -63,18 +63,18 @@ def compare(
 ) -> dict[str, Any]:
     """How many outputs equal the reference: one at a time, and in ragged batches of eight."""
     options = {"max_new_tokens": tokens, "ignore_eos": True, "seed": 0}
-    alone = [list(hierarchy.generate(prompt, **options).token_ids) for prompt in prompts]
+    single = [list(hierarchy.generate(prompt, **options).token_ids) for prompt in prompts]
     batched: list[list[int]] = []
-    for at in range(0, len(prompts), 8):
-        results = hierarchy.generate_batch(prompts[at : at + 8], **options)
+    for start in range(0, len(prompts), 8):
+        results = hierarchy.generate_batch(prompts[start : start + 8], **options)
         batched += [list(result.token_ids) for result in results]
     return {
         "prompts": len(prompts),
-        "equal_alone": sum(a == b for a, b in zip(alone, expected, strict=True)),
+        "equal_alone": sum(a == b for a, b in zip(single, expected, strict=True)),
         "equal_batch8": sum(a == b for a, b in zip(batched, expected, strict=True)),
         "first_difference": [
             next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), None)
-            for a, b in zip(alone, expected, strict=True)
+            for a, b in zip(single, expected, strict=True)
             if a != b
         ],
     }
@@ -147,12 +147,12 @@ def chi_square_test(
     Fails where one p-value is below ``FALSE_FAILURES`` over the number of all tests (Bonferroni).
     """
     params = SamplingParams(temperature=1.0, top_k=TOP_K)
-    limit, found = math.log10(FALSE_FAILURES / max(1, tests)), []
+    limit, results = math.log10(FALSE_FAILURES / max(1, tests)), []
     for number, prompt in enumerate(prompts):
-        law = joint_law(hierarchy, prompt, params, FIRST)
+        joint = joint_law(hierarchy, prompt, params, FIRST)
         counts = sample(hierarchy, prompt, params, FIRST, samples, seed=number)
-        found.append(chi_square(counts, law))
-    values = [one.log10_p for one in found]
+        results.append(chi_square(counts, joint))
+    values = [result.log10_p for result in results]
     return {"log10_p": values, "limit": limit, "passes": min(values) >= limit, "samples": samples}
 
 
@@ -161,11 +161,11 @@ def released(args: argparse.Namespace) -> None:
     target = TargetConfig(model=args.targets[0], dtype="float32")
     loaded, path = Loaded(), common.RESULTS / f"{args.name}.json"
     plain = Hierarchy(build(HierarchyConfig(target=target), loaded))
-    ids, others, identity = common.chat_prompts(
+    ids, chi_ids, identity = common.chat_prompts(
         args.chats, args.num_prompts, args.chi_prompts, plain, args.tokens
     )
     if args.longest:
-        ids, others = ([text[-args.longest :] for text in some] for some in (ids, others))
+        ids, chi_ids = ([text[-args.longest :] for text in texts] for texts in (ids, chi_ids))
         identity["longest"] = args.longest
     settings = {
         "target": target.model,
@@ -176,15 +176,15 @@ def released(args: argparse.Namespace) -> None:
         **identity,
     }
     report: dict[str, Any] = {"environment": common.environment(), "settings": settings, "rows": {}}
-    if path.exists() and (before := json.loads(path.read_text()))["settings"] == settings:
-        report["rows"] = before["rows"]
-    wanted = [(n, c) for n, c in hierarchies(target) if not args.presets or n in args.presets]
-    tests = sum(not isinstance(config, str) for _, config in wanted) * args.chi_prompts
+    if path.exists() and (previous := json.loads(path.read_text()))["settings"] == settings:
+        report["rows"] = previous["rows"]
+    configs = [(n, c) for n, c in hierarchies(target) if not args.presets or n in args.presets]
+    tests = sum(not isinstance(config, str) for _, config in configs) * args.chi_prompts
     report["false_failure_rate"] = FALSE_FAILURES
     options: dict[str, Any] = {"max_new_tokens": args.tokens, "ignore_eos": True, "seed": 0}
     expected: list[list[int]] = []
     began = time.monotonic()
-    for name, config in wanted:
+    for name, config in configs:
         if name in report["rows"]:
             continue
         if args.time_limit is not None and time.monotonic() - began > 60 * args.time_limit:
@@ -198,7 +198,7 @@ def released(args: argparse.Namespace) -> None:
         row: dict[str, Any] = {"hierarchy": config.to_dict()}
         try:
             row |= compare(hierarchy, ids, expected, args.tokens)
-            row["joint"] = chi_square_test(hierarchy, others, args.samples, tests)
+            row["joint"] = chi_square_test(hierarchy, chi_ids, args.samples, tests)
         except HierspecError as error:  # a rule that is unsound where text is sampled
             row["refused"] = str(error)
         report["rows"][name] = row

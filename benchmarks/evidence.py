@@ -28,25 +28,25 @@ PAGE = common.ROOT / "docs" / "papers" / "evidence.md"
 LOCK = Path(tempfile.gettempdir()) / "hierspec-evidence"  # of all on this machine
 
 
-def measure(given: argparse.Namespace) -> int:
+def measure(args: argparse.Namespace) -> int:
     """Run the experiments of a kind, as far as time allows; 1 where some are not done."""
     from hierspec_papers.evidence.paper_claims import decided
 
-    given.results.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + 60 * given.minutes
-    chosen = experiments.COUNTING if given.what == "count" else experiments.CLOCK
-    left = []
+    args.results.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + 60 * args.minutes
+    chosen = experiments.COUNTING if args.what == "count" else experiments.CLOCK
+    unfinished = []
     for name, experiment in chosen.items():
-        if given.only and name not in given.only:
+        if args.only and name not in args.only:
             continue
-        read = prompts.second_turns if experiment.chats else prompts.read
-        texts, files = read(given.data, experiment.most + 1)
-        path = given.results / f"{name}.json"
-        more = {"most": given.prompts}
-        if not measuring.measure(experiment, texts, files, path, decided, until, **more):
-            left.append(name)
-    print(f"not done: {', '.join(left)}" if left else "all done", flush=True)
-    return int(bool(left))
+        read_prompts = prompts.second_turns if experiment.chats else prompts.read
+        texts, files = read_prompts(args.data, experiment.most + 1)
+        path = args.results / f"{name}.json"
+        options = {"most": args.prompts}
+        if not measuring.measure(experiment, texts, files, path, decided, deadline, **options):
+            unfinished.append(name)
+    print(f"not done: {', '.join(unfinished)}" if unfinished else "all done", flush=True)
+    return int(bool(unfinished))
 
 
 def main() -> int:
@@ -57,18 +57,18 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="an experiment, by name")
     parser.add_argument("--prompts", type=int, help="at most so many prompts this time")
     parser.add_argument("--results", type=Path, default=FOLDER, help="folder of the files")
-    given = parser.parse_args()
-    if given.what == "page":
+    args = parser.parse_args()
+    if args.what == "page":
         from hierspec_papers.evidence.page import page
 
         PAGE.write_text(page(FOLDER))
         print(f"wrote {PAGE.relative_to(common.ROOT)}")
         return 0
-    if given.data is None:
+    if args.data is None:
         parser.error("--data FOLDER is needed to measure")
     try:
-        with FileLock(f"{LOCK}-{given.what}.lock", timeout=0):
-            return measure(given)
+        with FileLock(f"{LOCK}-{args.what}.lock", timeout=0):
+            return measure(args)
     except Timeout:
         print("another measurement of this kind is running", file=sys.stderr)
     except HierspecError as error:

@@ -102,11 +102,11 @@ def t5(shape: Shape, seed: int) -> Any:
 
 def logits(model: Any, windows: torch.Tensor) -> torch.Tensor:
     """Return scores of the written tokens, [rows, WRITTEN, V], of windows read and written."""
-    source, written = windows[:, :READ], windows[:, READ:]
+    source, targets = windows[:, :READ], windows[:, READ:]
     if not model.config.is_encoder_decoder:
         return model(input_ids=windows[:, :-1], use_cache=False).logits[:, READ - 1 :]
-    begun = torch.cat([torch.zeros_like(written[:, :1]), written[:, :-1]], dim=1)
-    return model(input_ids=source, decoder_input_ids=begun, use_cache=False).logits
+    decoder_ids = torch.cat([torch.zeros_like(targets[:, :1]), targets[:, :-1]], dim=1)
+    return model(input_ids=source, decoder_input_ids=decoder_ids, use_cache=False).logits
 
 
 def text_loss(model: Any, windows: torch.Tensor) -> torch.Tensor:
@@ -116,29 +116,29 @@ def text_loss(model: Any, windows: torch.Tensor) -> torch.Tensor:
 
 
 def agreement(model: Any, teacher: Any, windows: torch.Tensor) -> float:
-    """Return Σ min(p, q), the chance that the teacher keeps a sampled token, over all places."""
-    p, q = (logits(one, windows).softmax(-1) for one in (teacher, model))
+    """Return Σ min(p, q), the chance that the teacher keeps a sampled token, over all positions."""
+    p, q = (logits(network, windows).softmax(-1) for network in (teacher, model))
     return float(torch.minimum(p, q).sum(-1).mean())
 
 
 def objective(model: Any, stream: Stream, teacher: Any = None) -> Objective:
-    """Return what is minimised: the text's cross-entropy, or that with the teacher's law."""
+    """Return what is minimised: the cross-entropy with the text, or with the teacher's rows."""
 
-    def of(now: TrainingStep) -> Losses:
+    def step_losses(now: TrainingStep) -> Losses:
         inputs, last = stream.batch(now.number, ROWS, READ + WRITTEN - 1)
         windows = torch.cat([inputs, last[:, -1:]], dim=1)
         if teacher is None:
             loss = text_loss(model, windows)
         else:
             with torch.no_grad():
-                wanted = logits(teacher, windows).softmax(-1)
-            loss = -(wanted * logits(model, windows).log_softmax(-1)).sum(-1).mean()
+                teacher_probs = logits(teacher, windows).softmax(-1)
+            loss = -(teacher_probs * logits(model, windows).log_softmax(-1)).sum(-1).mean()
         return loss, {"loss": loss.detach()}
 
-    return of
+    return step_losses
 
 
-def loaded(name: str, folder: Path) -> Any:
+def load_model(name: str, folder: Path) -> Any:
     """Return a shipped model or one that was trained here, in float32."""
     if registry.can_resolve(name):
         return build_hf_model(registry.resolve(name), torch.float32)
@@ -148,7 +148,7 @@ def loaded(name: str, folder: Path) -> Any:
 
 
 def train(
-    one: Model,
+    spec: Model,
     number: int,
     folder: Path,
     minutes: float,
@@ -156,9 +156,11 @@ def train(
     held_out: Callable[[], torch.Tensor],
 ) -> dict[str, Any]:
     """Train a model into the folder and return its card."""
-    shipped = isinstance(one.begin, str)
-    model = loaded(one.begin, folder) if isinstance(one.begin, str) else t5(one.begin, number)
-    teacher = loaded(one.teacher, folder) if one.teacher else None
+    shipped = isinstance(spec.begin, str)
+    model = (
+        load_model(spec.begin, folder) if isinstance(spec.begin, str) else t5(spec.begin, number)
+    )
+    teacher = load_model(spec.teacher, folder) if spec.teacher else None
     windows, card = held_out(), dict[str, Any]()
     if teacher is not None and shipped:
         with torch.no_grad():
@@ -166,22 +168,22 @@ def train(
     schedule = TimedSchedule(
         0,
         (Phase(1.0, ROWS, READ + WRITTEN),),
-        matrix_rate=one.rate,
-        other_rate=0.75 * one.rate,
+        matrix_rate=spec.rate,
+        other_rate=0.75 * spec.rate,
         seconds=60 * minutes,
     )
     work = folder / "work"
-    found = fit(model.train(), objective(model, stream, teacher), schedule, work, 0, one.name)
+    outcome = fit(model.train(), objective(model, stream, teacher), schedule, work, 0, spec.name)
     with torch.no_grad():
         card["held_out_nats"] = round(float(text_loss(model.eval(), windows)), 4)
         if teacher is not None:
             card["acceptance"] = round(agreement(model, teacher, windows), 4)
-    card |= {"steps": found["steps"], "minutes": minutes, "teacher": one.teacher}
-    card["tokens"] = found["steps"] * ROWS * WRITTEN
+    card |= {"steps": outcome["steps"], "minutes": minutes, "teacher": spec.teacher}
+    card["tokens"] = outcome["steps"] * ROWS * WRITTEN
     card["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    model.save_pretrained(folder / one.name)
+    model.save_pretrained(folder / spec.name)
     for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(registry.DATA / file, folder / one.name / file)
+        shutil.copy(registry.DATA / file, folder / spec.name / file)
     return card
 
 
@@ -189,7 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0, help="of all times of training")
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--only", nargs="+", choices=[one.name for one in MODELS])
+    parser.add_argument("--only", nargs="+", choices=[spec.name for spec in MODELS])
     parser.add_argument("--name", default="evidence-models", help="of the file of results")
     args = parser.parse_args()
     text = corpus.load_corpus()
@@ -202,13 +204,13 @@ def main() -> None:
 
     path = common.RESULTS / f"{args.name}.json"
     cards = json.loads(path.read_text())["models"] if path.exists() else {}
-    for number, one in enumerate(MODELS):
-        done = one.name in cards and (args.folder / one.name / "config.json").exists()
-        if done or (args.only and one.name not in args.only):
+    for number, spec in enumerate(MODELS):
+        is_trained = spec.name in cards and (args.folder / spec.name / "config.json").exists()
+        if is_trained or (args.only and spec.name not in args.only):
             continue
-        minutes = one.minutes * args.scale
-        cards[one.name] = train(one, number, args.folder, minutes, stream, held_out)
-        print(one.name, cards[one.name], flush=True)
+        minutes = spec.minutes * args.scale
+        cards[spec.name] = train(spec, number, args.folder, minutes, stream, held_out)
+        print(spec.name, cards[spec.name], flush=True)
         common.write(args.name, {"environment": common.environment(), "models": cards})
 
 

@@ -49,10 +49,10 @@ def hierarchy_of(name: str, target: dict[str, Any]) -> Any:
     if method is None:
         return with_own_cache(target)
     if isinstance(method, list):
-        found = {"target": target, "levels": method, "verify": "tokenwise"}
-        return Hierarchy.from_config(found)
-    called = method if isinstance(method, str) else "adadecode"
-    config = preset(called, TargetConfig(**target))
+        document = {"target": target, "levels": method, "verify": "tokenwise"}
+        return Hierarchy.from_config(document)
+    preset_name = method if isinstance(method, str) else "adadecode"
+    config = preset(preset_name, TargetConfig(**target))
     if isinstance(method, dict):
         changes = dict(method)
         shares = changes.pop("exit_shares", None)
@@ -88,15 +88,15 @@ def rows_of(path: Path) -> list[str]:
     return [row.get("prompt") or row.get("question") or row["turns"][0] for row in rows]
 
 
-def chosen(files: list[Path], count: int, tokenizer: Any, longest: int) -> list[list[int]]:
+def choose_prompts(files: list[Path], count: int, tokenizer: Any, longest: int) -> list[list[int]]:
     """As many prompts of each file, evenly spread over it, in turns; of at most ``longest`` ids."""
     parts: list[list[list[int]]] = []
     for path in files:
         texts = rows_of(path)
         short = [ids for text in texts if len(ids := _ids(tokenizer, text)) <= longest]
         share = count // len(files)
-        own = [short[i * len(short) // share] for i in range(share)]
-        parts.append(own)
+        part = [short[i * len(short) // share] for i in range(share)]
+        parts.append(part)
     return [ids for group in zip(*parts, strict=True) for ids in group]
 
 
@@ -105,33 +105,33 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
     if not getattr(tokenizer, "chat_template", None):
         return tokenizer(text).input_ids
     chat = [{"role": "user", "content": text}]
-    found = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
-    return found["input_ids"]
+    encoded = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
+    return encoded["input_ids"]
 
 
-def measured(hierarchy: Any, prompts: list[list[int]], args: Any, temperature: float) -> Any:
+def measure(hierarchy: Any, prompts: list[list[int]], args: Any, temperature: float) -> Any:
     """Tokens per target call of every prompt, and what became of the drafts."""
     results: list[Any] = []
     levels = {"num_draft_tokens": 0, "num_accepted_tokens": 0}
-    for at in range(0, len(prompts), args.batch_size):
-        batch = prompts[at : at + args.batch_size]
-        found = hierarchy.generate_batch(
-            batch, max_new_tokens=args.tokens, temperature=temperature, seed=at, ignore_eos=True
+    for start in range(0, len(prompts), args.batch_size):
+        batch = prompts[start : start + args.batch_size]
+        batch_results = hierarchy.generate_batch(
+            batch, max_new_tokens=args.tokens, temperature=temperature, seed=start, ignore_eos=True
         )
-        results += found
+        results += batch_results
         for key in levels:
-            levels[key] += found[0].levels[0][key]
+            levels[key] += batch_results[0].levels[0][key]
     calls = sum(result.target_calls for result in results)
     searches = getattr(hierarchy.root.below.model, "searches", None)
-    each = [result.mean_acceptance_length for result in results]
+    lengths = [result.mean_acceptance_length for result in results]
     return {
-        "mean_acceptance_length": statistics.fmean(each),
-        "each": [round(value, 4) for value in each],
-        **common.spread(each),
+        "mean_acceptance_length": statistics.fmean(lengths),
+        "each": [round(value, 4) for value in lengths],
+        **common.spread(lengths),
         "drafted_per_call": levels["num_draft_tokens"] / calls,
         "acceptance_rate": levels["num_accepted_tokens"] / max(levels["num_draft_tokens"], 1),
-        "candidates": None if searches is None else len(searches.common.scores),
-        "matchness": None if searches is None else searches.common.score,
+        "candidates": None if searches is None else len(searches.shared_search.scores),
+        "matchness": None if searches is None else searches.shared_search.score,
         "token_ids": [list(result.token_ids) for result in results],
     }
 
@@ -158,11 +158,11 @@ def main() -> None:
         "batch_size": args.batch_size,
         "new_tokens": args.tokens,
     }
-    done = json.loads(args.work.read_text()) if args.work.exists() else {}
-    if done.get("settings", settings) != settings:
+    state = json.loads(args.work.read_text()) if args.work.exists() else {}
+    if state.get("settings", settings) != settings:
         parser.error(f"{args.work} holds a run of other settings: give another --work")
-    done.setdefault("settings", settings)
-    runs: dict[str, Any] = done.setdefault("runs", {})
+    state.setdefault("settings", settings)
+    runs: dict[str, Any] = state.setdefault("runs", {})
     for temperature in args.temperature or [0.0, 1.0]:
         for name in args.method or METHODS:
             key = f"{name}; temperature {temperature:g}"
@@ -170,13 +170,13 @@ def main() -> None:
                 continue
             hierarchy = hierarchy_of(name, target)
             tokenizer = hierarchy.tokenizer
-            prompts = chosen(args.prompts, args.num_prompts, tokenizer, args.longest)
-            runs[key] = measured(hierarchy, prompts, args, temperature)
-            args.work.write_text(json.dumps(done))
-            shown = {k: v for k, v in runs[key].items() if k not in ("each", "token_ids")}
-            print(key, shown, flush=True)
+            prompts = choose_prompts(args.prompts, args.num_prompts, tokenizer, args.longest)
+            runs[key] = measure(hierarchy, prompts, args, temperature)
+            args.work.write_text(json.dumps(state))
+            summary = {k: v for k, v in runs[key].items() if k not in ("each", "token_ids")}
+            print(key, summary, flush=True)
             del hierarchy
-    greedy = [one["token_ids"] for key, one in runs.items() if key.endswith("temperature 0")]
+    greedy = [run["token_ids"] for key, run in runs.items() if key.endswith("temperature 0")]
     equal = sum(all(texts[i] == greedy[0][i] for texts in greedy) for i in range(len(greedy[0])))
     common.write(
         args.name,
@@ -187,7 +187,7 @@ def main() -> None:
             "greedy_texts_equal_over_methods": f"{equal} of {len(greedy[0])}",
             "methods": {name: describe(name, target) for name in METHODS},
             "runs": {
-                key: {k: v for k, v in one.items() if k != "token_ids"} for key, one in runs.items()
+                key: {k: v for k, v in run.items() if k != "token_ids"} for key, run in runs.items()
             },
         },
     )

@@ -57,32 +57,32 @@ def play(family: str, folder: Path, cli: str | None = None, tokens: int = TOKENS
     target, draft, words = folder / "target", folder / "draft", tokenizer()
     model = tiny_model(family, seed=1, dtype=torch.float32)
     smaller = tiny_model(family, seed=2, layers=SMALLER, dtype=torch.float32)
-    for one, path in ((model, target), (smaller, draft)):
-        one.generation_config.eos_token_id = None
-        one.save_pretrained(path)
+    for saved, path in ((model, target), (smaller, draft)):
+        saved.generation_config.eos_token_id = None
+        saved.save_pretrained(path)
         words.save_pretrained(path)
     rows = [words(prompt)["input_ids"] for prompt in PROMPTS]
     options: dict[str, Any] = {"max_new_tokens": tokens, "do_sample": False}
-    reads = model.config.is_encoder_decoder  # its text then begins with a start token of its own
+    has_encoder = model.config.is_encoder_decoder  # its text begins with a start token of its own
     expected = [
-        model.generate(torch.tensor([row]), **options)[0, 1 if reads else len(row) :].tolist()
+        model.generate(torch.tensor([row]), **options)[0, 1 if has_encoder else len(row) :].tolist()
         for row in rows
     ]
 
     # Of some families AutoTokenizer takes the class, whatever was saved: qwen2's reads no words.
     as_ids = AutoTokenizer.from_pretrained(target)(PROMPTS[0])["input_ids"] != rows[0]
-    asked = [" ".join(map(str, row)) for row in rows] if as_ids else PROMPTS
+    inputs = [" ".join(map(str, row)) for row in rows] if as_ids else PROMPTS
 
     def through_cli() -> list[list[int]]:
         argv = ["--target", str(target), "--draft", str(draft), "--hierarchy", "hierarchy"]
         argv += ["--dtype", "float32", "--max-new-tokens", str(tokens), "--ignore-eos", "--json"]
         argv += ["--ids"] * as_ids
         out = []
-        for text in asked:
-            status, said, error = command(["generate", text, *argv], cli)
+        for text in inputs:
+            status, output, error = command(["generate", text, *argv], cli)
             if status:
                 raise HierspecError(error.strip())
-            out.append(json.loads(said)["token_ids"])
+            out.append(json.loads(output)["token_ids"])
         return out
 
     fast = hierspec.Hierarchy(model, words, drafts=[smaller, "ngram"])
@@ -103,7 +103,7 @@ def play(family: str, folder: Path, cli: str | None = None, tokens: int = TOKENS
     ways = {
         "cli": through_cli,
         "python": lambda: [list(fast.generate(text, **ours).token_ids) for text in PROMPTS],
-        "batch": lambda: [list(one.token_ids) for one in fast.generate_batch(PROMPTS, **ours)],
+        "batch": lambda: [list(r.token_ids) for r in fast.generate_batch(PROMPTS, **ours)],
     }
     custom = {
         "custom_generate": lambda: [
@@ -118,21 +118,21 @@ def play(family: str, folder: Path, cli: str | None = None, tokens: int = TOKENS
         "custom_generate, padded": padded,
     }
     row: dict[str, Any] = {"family": family, "prompts_as_ids": as_ids}
-    if reads:
+    if has_encoder:
         try:
             custom["custom_generate"]()
         except HierspecError as error:
             row["refused"] = {"custom_generate": str(error)}
     else:
         ways |= custom
-    equal, wrongly = dict.fromkeys(ways, False), {}
+    equal, refusals = dict.fromkeys(ways, False), {}
     for way, run in ways.items():
         try:
             equal[way] = run() == expected
         except HierspecError as error:  # of a family that is supported: wrong, and to be read
-            wrongly[way] = str(error)
+            refusals[way] = str(error)
     row["equal"] = equal
-    return {**row, "refusals": wrongly} if wrongly else row
+    return {**row, "refusals": refusals} if refusals else row
 
 
 def refuse(family: str, folder: Path, cli: str | None = None) -> dict[str, Any]:
@@ -144,8 +144,8 @@ def refuse(family: str, folder: Path, cli: str | None = None) -> dict[str, Any]:
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     argv = ["--target", str(folder), "--hierarchy", "prompt-lookup"]
-    status, _, said = command(["generate", PROMPTS[0], *argv], cli)
-    lines = {"cli": said.strip().removeprefix("hierspec: error: ") if status == 2 else said}
+    status, _, stderr = command(["generate", PROMPTS[0], *argv], cli)
+    lines = {"cli": stderr.strip().removeprefix("hierspec: error: ") if status == 2 else stderr}
     ways = {
         "python": lambda: hierspec.Hierarchy(model),
         "custom_generate": lambda: model.generate(
@@ -169,8 +169,8 @@ def refuse(family: str, folder: Path, cli: str | None = None) -> dict[str, Any]:
 def command(argv: list[str], cli: str | None) -> tuple[int, str, str]:
     """(exit status, standard output, standard error) of ``hierspec``."""
     if cli is not None:
-        done = subprocess.run([cli, *argv], capture_output=True, text=True, timeout=600)
-        return done.returncode, done.stdout, done.stderr
+        process = subprocess.run([cli, *argv], capture_output=True, text=True, timeout=600)
+        return process.returncode, process.stdout, process.stderr
     from hierspec.cli import run
 
     out, err = io.StringIO(), io.StringIO()

@@ -44,10 +44,10 @@ def try_many(
         suppress_health_check=list(HealthCheck),
     )
     @given(strategy)
-    def many(argv: list[str]) -> None:
+    def run_example(argv: list[str]) -> None:
         call(argv)
 
-    many()
+    run_example()
 
 
 def main() -> None:
@@ -55,47 +55,47 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--name", default="fuzz", help="Of the result file.")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     began, statuses = time.monotonic(), collections.Counter[str]()
     failures: dict[str, str] = {}
 
     def call(play: Playground, argv: list[str]) -> None:
         tried = sum(statuses.values())
         if tried and tried % 250 == 0:
-            print(f"{tried} of {asked.inputs}", flush=True)
+            print(f"{tried} of {args.inputs}", flush=True)
         try:
-            status, said = play.call(argv)
+            status, text = play.call(argv)
         except AssertionError as error:
             statuses["failed"] += 1
-            if (said := str(error)[-160:]) not in failures:
-                failures[said] = repr(argv)[:400]
-                print(f"FAILED {failures[said]}\n  {said}", flush=True)
+            if (text := str(error)[-160:]) not in failures:
+                failures[text] = repr(argv)[:400]
+                print(f"FAILED {failures[text]}\n  {text}", flush=True)
             return
-        statuses["stopped before work" if STOPPED in said else f"status {status}"] += 1
+        statuses["stopped before work" if STOPPED in text else f"status {status}"] += 1
 
     with tempfile.TemporaryDirectory() as folder:
         play = Playground(Path(folder))
         inputs = [
             command_lines(play),
-            hierarchies(play).map(lambda written: [*INLINE, written]),
+            hierarchies(play).map(lambda hierarchy: [*INLINE, hierarchy]),
         ]
         with play.open():
             for number, strategy in enumerate(inputs):
                 try_many(
                     strategy,
                     lambda argv: call(play, argv),
-                    (asked.inputs + 1) // 2,
-                    asked.seed + number,
+                    (args.inputs + 1) // 2,
+                    args.seed + number,
                 )
-    found = {
+    report = {
         "environment": environment(),
-        "seed": asked.seed,
+        "seed": args.seed,
         "inputs": sum(statuses.values()),
         "statuses": dict(statuses),
         "failures": failures,
         "seconds": round(time.monotonic() - began, 1),
     }
-    common.write(asked.name, found)
+    common.write(args.name, report)
     print(f"{dict(statuses)}; {len(failures)} different failures")
     sys.exit(bool(failures))
 

@@ -63,13 +63,13 @@ def shape(size: str) -> tuple[int, int]:
     Raises:
         ValueError: no such size.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([MB])", size.strip(), re.IGNORECASE)
-    if found is None or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([MB])", size.strip(), re.IGNORECASE)
+    if match is None or not float(match[1]):
         raise ValueError(f"--size {size!r} is none: say {TINY}, 350M, 0.5B, 1B, 3B, …")
-    wanted = float(found[1]) * _UNITS[found[2].upper()]
+    num_parameters = float(match[1]) * _UNITS[match[2].upper()]
     return min(
         itertools.product(WIDTHS, DEPTHS),
-        key=lambda one: abs(math.log(parameters(*one) / wanted)),
+        key=lambda factors: abs(math.log(parameters(*factors) / num_parameters)),
     )
 
 
@@ -98,12 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(" ".join(str(error).split()))
     if not options.json:
         print(f"target {name}", file=sys.stderr)
-    return run(["bench", "--target", name, *_passed_on(options)])
+    return run(["bench", "--target", name, *_bench_arguments(options)])
 
 
-def _passed_on(options: argparse.Namespace) -> list[str]:
+def _bench_arguments(options: argparse.Namespace) -> list[str]:
     """Return these options as ``hierspec bench`` takes them."""
-    given = {
+    arguments = {
         "draft": DRAFTS[:2] if options.size == TINY else DRAFTS,
         "methods": options.methods,
         "prompts": [options.prompts] if options.prompts else [],
@@ -117,9 +117,9 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
         "device": [options.device],
         "output": [options.output],
     }
-    argv = [f"--{name}={value}" for name, values in given.items() for value in values]
+    argv = [f"--{name}={value}" for name, values in arguments.items() for value in values]
     flags = {"--overwrite": options.overwrite, "--json": options.json}
-    return [*argv, *(flag for flag, wanted in flags.items() if wanted)]
+    return [*argv, *(flag for flag, is_set in flags.items() if is_set)]
 
 
 def _refuse(text: str) -> int:

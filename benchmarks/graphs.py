@@ -34,12 +34,12 @@ CONTEXT, DRAFT, CHECK = 300, 8, (1, 4, 8)
 READINGS = {"greedy": Sampler(4096, 0.0), "sampling": Sampler(4096, 1.0)}
 
 
-def ways(backend: LeanBackend) -> dict[str, Trunk]:
-    found = {"ordinary": Trunk(backend), "fixed": CudaGraphTrunk(backend)}
-    found["fixed"].graphs.device = torch.device("cpu")  # type: ignore[union-attr]  # never records
+def build_trunks(backend: LeanBackend) -> dict[str, Trunk]:
+    trunks = {"ordinary": Trunk(backend), "fixed": CudaGraphTrunk(backend)}
+    trunks["fixed"].graphs.device = torch.device("cpu")  # type: ignore[union-attr]  # never records
     if backend.device.type == "cuda":
-        found["recorded"] = CudaGraphTrunk(backend)
-    return found
+        trunks["recorded"] = CudaGraphTrunk(backend)
+    return trunks
 
 
 class Way:
@@ -65,9 +65,9 @@ class Way:
         if isinstance(self.trunk, CudaGraphTrunk):
             self.trunk.draft([query], [DRAFT], DRAFT, sampler, [[0.5] * DRAFT], 0)
             return
-        scores, after = self.trunk.score_stepwise([query], [DRAFT], 0)
+        scores, next_scores = self.trunk.score_stepwise([query], [DRAFT], 0)
         for _ in range(DRAFT - 1):
-            scores = after([0], sampler.pick(scores, [0.5])[0])
+            scores = next_scores([0], sampler.pick(scores, [0.5])[0])
         sampler.pick(scores, [0.5])
 
 
@@ -80,23 +80,23 @@ def milliseconds(work: Callable[[], None], device: torch.device) -> float:
     return 1e3 * (time.perf_counter() - began)
 
 
-def measured(backend: LeanBackend, repeats: int) -> dict[str, Any]:
+def measure(backend: LeanBackend, repeats: int) -> dict[str, Any]:
     """Spread of the milliseconds of every work, by way."""
-    workers = {name: Way(trunk) for name, trunk in ways(backend).items()}
+    workers = {name: Way(trunk) for name, trunk in build_trunks(backend).items()}
     works: dict[str, Callable[[Way], None]] = {
         f"check of {n}": lambda way, n=n: way.check(n) for n in CHECK
     }
     for name, sampler in READINGS.items():
         works[f"draft of {DRAFT}, {name}"] = lambda way, sampler=sampler: way.draft(sampler)
     out: dict[str, Any] = {}
-    for what, work in works.items():
+    for label, work in works.items():
         times: dict[str, list[float]] = {name: [] for name in workers}
         for turn in range(repeats + 4):  # recordings are made in the first ones
             for name, way in workers.items():
-                taken = milliseconds(lambda work=work, way=way: work(way), backend.device)
+                ms = milliseconds(lambda work=work, way=way: work(way), backend.device)
                 if turn >= 4:
-                    times[name].append(taken)
-        out[what] = {name: common.spread(values) for name, values in times.items()}
+                    times[name].append(ms)
+        out[label] = {name: common.spread(values) for name, values in times.items()}
     return out
 
 
@@ -110,15 +110,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         print("graphs.py: error: torch sees no CUDA device here; try --device cpu", file=sys.stderr)
         return 2
-    found = {}
+    results = {}
     for name in args.models:
         backend: Backend = load(resolve(name), getattr(torch, args.dtype), args.device)
         assert isinstance(backend, LeanBackend)
-        found[name] = measured(backend, args.repeats)
-        for what, by_way in found[name].items():
-            medians = "  ".join(f"{way} {one['median']:.3f}" for way, one in by_way.items())
-            print(f"{name:<28} {what:<22} {medians} ms")
-    data = {"environment": common.environment(), "device": args.device, "models": found}
+        results[name] = measure(backend, args.repeats)
+        for label, by_way in results[name].items():
+            medians = "  ".join(f"{way} {spread['median']:.3f}" for way, spread in by_way.items())
+            print(f"{name:<28} {label:<22} {medians} ms")
+    data = {"environment": common.environment(), "device": args.device, "models": results}
     if args.device.startswith("cuda"):
         data["gpu"] = torch.cuda.get_device_name()
         common.write("graphs", data)

@@ -115,7 +115,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     code, identity = common.read_prompts(args.prompts)
-    prose, other = common.read_prompts(args.other_prompts)
+    prose, other_identity = common.read_prompts(args.other_prompts)
     n = args.num_prompts
     loaded = Loaded()
     data = measure(
@@ -132,21 +132,21 @@ def main() -> None:
     best = plan(estimates, shapes=Shapes(dropped_bonus=True)).best.chain
     three = common.chain_of(profile, {"zoo:small": 3, "zoo:trunk": 12})
     report: dict[str, Any] = {
-        "environment": common.environment(prompts=identity, other_prompts=other),
+        "environment": common.environment(prompts=identity, other_prompts=other_identity),
         "note": "decoding only, after the first token; reading the prompt by drafters included",
         "target": TARGET,
         "planned": {"levels": best.levels, "num_speculative_tokens": best.budgets},
         "useless": {},
     }
 
-    def made(chain: Chain, online: bool, names: dict[str, str] | None = None) -> Hierarchy:
+    def make(chain: Chain, online: bool, names: dict[str, str] | None = None) -> Hierarchy:
         config = with_models(profile.hierarchy(chain), names or {})
         built = build(HierarchyConfig.from_dict(config), loaded)
         if not online:
             return Hierarchy(built)
         return Hierarchy(built, controller=OnlineController(built.root, estimates, chain))
 
-    plain = made(Chain((estimates.target,)), False)
+    plain = make(Chain((estimates.target,)), False)
     with tempfile.TemporaryDirectory() as folder:
         twins = {
             name: random_twin(name, Path(folder), seed)
@@ -158,21 +158,21 @@ def main() -> None:
         ):
             methods = {
                 "plain": plain,
-                "static": made(three, False, names),
-                "online": made(three, True, names),
+                "static": make(three, False, names),
+                "online": make(three, True, names),
             }
             for tokens in (64, args.long):
-                few = code[: 2 * n : 2] if tokens == 64 else code[: 2 * max(4, n // 2) : 2]
-                runs = compare(methods, few, tokens, temperature, f"{label}, {tokens} tokens")
+                subset = code[: 2 * n : 2] if tokens == 64 else code[: 2 * max(4, n // 2) : 2]
+                runs = compare(methods, subset, tokens, temperature, f"{label}, {tokens} tokens")
                 report["useless"][f"{label}, {tokens} tokens"] = {
                     name: loss(runs, name) for name in ("static", "online")
                 }
     mixed = [text for pair in zip(code[: 2 * n : 2], prose[:n], strict=True) for text in pair]
-    methods = {"plain": plain, "online": made(best if len(best.levels) > 1 else three, True)}
+    methods = {"plain": plain, "online": make(best if len(best.levels) > 1 else three, True)}
     if not best.plain:
-        methods["planned"] = made(best, False)
+        methods["planned"] = make(best, False)
     for budgets in STATIC:
-        methods[" > ".join(f"{k} {v}" for k, v in budgets.items())] = made(
+        methods[" > ".join(f"{k} {v}" for k, v in budgets.items())] = make(
             common.chain_of(profile, budgets), False
         )
     runs = compare(methods, mixed, 128, 1.0, "mixed prompts")

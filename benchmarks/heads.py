@@ -75,13 +75,13 @@ def main() -> None:
                     decoded[f"exit {layer}, temperature {temperature:g}"] = row
                     print(name, layer, temperature, row, flush=True)
             kept = ("kind", "settings", "parameters", "steps", "seconds", "dtype", "texts")
-            one = {
+            result = {
                 "model": name,
                 **{key: info[key] for key in kept},
                 "held_out": {"before": info["before"], "after": info["after"]},
                 "tokens_per_target_call": decoded,
             }
-            results.append(one)
+            results.append(result)
     prompts_used = {**source, "used": len(prompts), "new_tokens": NEW_TOKENS, "draft": DRAFT}
     common.write(
         "heads", {"environment": common.environment(), "prompts": prompts_used, "results": results}

@@ -47,7 +47,7 @@ def texts(path: Path, tokenizer: Any, length: int, count: int) -> list[list[int]
     """Token ids of chats of about that length, each of other documents first."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     documents = [row["turns"][0] for row in rows if row["category"] in ("summarization", "rag")]
-    found: list[list[int]] = []
+    chats: list[list[int]] = []
     for number in range(count):
         ids: list[int] = []
         for i in range(len(documents)):
@@ -56,8 +56,8 @@ def texts(path: Path, tokenizer: Any, length: int, count: int) -> list[list[int]
                 break
         text = tokenizer.decode(ids[: length - 60])
         chat = [{"role": "user", "content": f"{text}\n\nSum up what was said above."}]
-        found.append(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"])
-    return found
+        chats.append(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"])
+    return chats
 
 
 def main() -> None:
@@ -93,11 +93,11 @@ def main() -> None:
                 "over_plain": common.ratio([run["ms"] for run in runs["plain"]], ms),
                 "runs": own,
             }
-            over = rows[name]["over_plain"]
+            ratio = rows[name]["over_plain"]
             print(
                 f"{length} tokens, {name}: {rows[name]['ms_per_token']['median']:.1f} ms, "
-                f"{rows[name]['tokens_per_call']['median']:.2f} a call, {over['median']:.3f}× "
-                f"[{over['low95']:.3f}, {over['high95']:.3f}]",
+                f"{rows[name]['tokens_per_call']['median']:.2f} a call, {ratio['median']:.3f}× "
+                f"[{ratio['low95']:.3f}, {ratio['high95']:.3f}]",
                 flush=True,
             )
         report["lengths"][str(length)] = rows

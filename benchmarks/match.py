@@ -74,14 +74,14 @@ def write(
     return [(list(r.token_ids), r.mean_acceptance_length) for r in generation.results()]
 
 
-def built(target: str, levels: list[dict[str, Any]], verify: str) -> Hierarchy:
+def build_hierarchy(target: str, levels: list[dict[str, Any]], verify: str) -> Hierarchy:
     """One of the hierarchies; all share the weights that are loaded."""
     model = {"model": target, "dtype": "float32"}
-    whole = {"target": model, "levels": levels, "verify": verify}
-    return Hierarchy(build(HierarchyConfig.from_dict(whole), LOADED))
+    config = {"target": model, "levels": levels, "verify": verify}
+    return Hierarchy(build(HierarchyConfig.from_dict(config), LOADED))
 
 
-def laws(model: Any, text: list[int], start: int, temperature: float) -> np.ndarray:
+def distributions(model: Any, text: list[int], start: int, temperature: float) -> np.ndarray:
     """The model's distributions after ``text[:start]`` and each longer beginning, float64."""
     slot = model.open()
     scores = model.score([Query(slot, Context(text), start)])
@@ -90,15 +90,15 @@ def laws(model: Any, text: list[int], start: int, temperature: float) -> np.ndar
 
 
 def acceptance(target: str, texts: list[list[int]], start: int, temperature: float) -> Any:
-    """Per drafter, means over places of these texts: what rules keep of one drafted token."""
+    """Per drafter, means over positions of these texts: what rules keep of one drafted token."""
     out: dict[str, Any] = {}
     for name, level in PAIRS.items():
-        root = built(target, [level], "match").root
+        root = build_hierarchy(target, [level], "match").root
         assert root.below is not None
         rows: list[tuple[float, float, float]] = []
         for text in texts:
-            p = laws(root.model, text, start, temperature)
-            q = laws(root.below.model, text, start, temperature)  # type: ignore[union-attr]
+            p = distributions(root.model, text, start, temperature)
+            q = distributions(root.below.model, text, start, temperature)  # type: ignore[union-attr]
             for a, b in zip(p, q, strict=True):
                 overlap = float(np.minimum(a, b).sum())
                 rows.append((overlap, float(agreement(a, b).sum()), least_agreement(a, b)))
@@ -135,9 +135,12 @@ def main() -> None:
         "settings": {key: str(value) for key, value in vars(args).items() if key != "prompts"},
         "hierarchies": {},
     }
-    if path.exists() and (before := json.loads(path.read_text()))["settings"] == report["settings"]:
-        report["hierarchies"] = before["hierarchies"]
-    plain = built(args.target, [], "match")
+    if (
+        path.exists()
+        and (previous := json.loads(path.read_text()))["settings"] == report["settings"]
+    ):
+        report["hierarchies"] = previous["hierarchies"]
+    plain = build_hierarchy(args.target, [], "match")
     prompts = [plain.tokenizer(t)["input_ids"][-200:] for t in texts[: args.num_prompts]]
     seeds, numbers = range(args.seeds), range(len(prompts))
     # Plain decoding, always alone: with the noise of a lone prompt, and of its place in the batch.
@@ -150,7 +153,7 @@ def main() -> None:
     for name, levels in HIERARCHIES.items():
         if name in report["hierarchies"]:
             continue
-        hierarchy = built(args.target, levels, "match")
+        hierarchy = build_hierarchy(args.target, levels, "match")
         calls, different = [], []
         for seed in seeds:
             for i in numbers:
@@ -159,27 +162,27 @@ def main() -> None:
                 different += [] if text == expected[seed, i, 0] else [[seed, i, 1]]
             for i, (text, _) in enumerate(write(hierarchy, prompts, 0, seed, options)):
                 different += [] if text == expected[seed, i, i] else [[seed, i, len(prompts)]]
-        others = {}
+        other_lengths = {}
         for rule in ("tokenwise", "block"):
-            other = built(args.target, levels, rule)
-            lengths = [write(other, [prompt], 0, 0, options)[0][1] for prompt in prompts]
-            others[rule] = float(np.mean(lengths))
+            other_hierarchy = build_hierarchy(args.target, levels, rule)
+            lengths = [write(other_hierarchy, [prompt], 0, 0, options)[0][1] for prompt in prompts]
+            other_lengths[rule] = float(np.mean(lengths))
         count = 2 * len(seeds) * len(prompts)
         report["hierarchies"][name] = {
             "levels": levels,
             "runs": count,
             "equal": count - len(different),
             "different": different,
-            "tokens_per_call": {"match": float(np.mean(calls)), **others},
+            "tokens_per_call": {"match": float(np.mean(calls)), **other_lengths},
         }
         rows = report["hierarchies"].values()
         report["runs"], report["equal"] = (sum(row[k] for row in rows) for k in ("runs", "equal"))
         common.write("match", report)
-        shown = {k: v for k, v in report["hierarchies"][name].items() if k != "levels"}
-        print(name, shown, flush=True)
-    written = [[*prompts[i], *expected[0, i, 0]][: len(prompts[i]) + args.places] for i in numbers]
+        summary = {k: v for k, v in report["hierarchies"][name].items() if k != "levels"}
+        print(name, summary, flush=True)
+    extended = [[*prompts[i], *expected[0, i, 0]][: len(prompts[i]) + args.places] for i in numbers]
     with torch.inference_mode():
-        report["acceptance"] = acceptance(args.target, written, 20, args.temperature)
+        report["acceptance"] = acceptance(args.target, extended, 20, args.temperature)
     common.write("match", report)
     print(f"{report['equal']} of {report['runs']} texts equal plain sampling at their seed")
 

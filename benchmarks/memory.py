@@ -25,7 +25,7 @@ def rss(field: str) -> int:
     raise RuntimeError(f"no {field} in /proc/self/status")
 
 
-def held(state: Any) -> int:
+def state_bytes(state: Any) -> int:
     """Bytes of a sequence's keys, values and hidden states at the exits, as allocated."""
     return sum(t.numel() * t.element_size() for t in (state.cache, *state.outputs))
 
@@ -38,7 +38,7 @@ def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:
     from hierspec.zoo import registry
 
     torch.set_num_threads(2)
-    before = rss("VmRSS")
+    after_imports = rss("VmRSS")
     names = ["zoo:small", "zoo:trunk"]
     levels = [
         {"method": "draft_model", "model": names[0], "num_speculative_tokens": 3},
@@ -61,7 +61,7 @@ def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:
     for event in generation:
         if event.index == tokens - 2:  # the caches are freed with the last token
             slots = generation.streams[0].sequence.slots.values()
-            caches = sum(held(slot.state) for _, slot in slots)
+            caches = sum(state_bytes(slot.state) for _, slot in slots)
     peak = rss("VmHWM")
     size = torch.tensor([], dtype=getattr(torch, dtype)).element_size()
     weights = 0
@@ -70,12 +70,12 @@ def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:
         weights += sum(source.tensor(key).numel() for key in source.names()) * size
     allowed = weights + caches
     return {
-        "rss_after_imports": before,
+        "rss_after_imports": after_imports,
         "peak_after_load": loaded,
         "peak": peak,
         "weights": weights,
         "caches": caches,
-        "ratio": (peak - before) / allowed,
+        "ratio": (peak - after_imports) / allowed,
     }
 
 
@@ -92,12 +92,12 @@ def main() -> None:
         return
     runs = []
     for _ in range(args.runs):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, __file__, "--measure", "--target", args.target,
              "--dtype", args.dtype, "--tokens", str(args.tokens)],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        runs.append(json.loads(done.stdout.splitlines()[-1]))
+        runs.append(json.loads(process.stdout.splitlines()[-1]))
         print(f"ratio {runs[-1]['ratio']:.3f}")
     common.write(
         "memory",

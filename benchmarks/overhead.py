@@ -44,26 +44,26 @@ HIERARCHIES: dict[str, dict[str, Any]] = {
 
 
 def worker() -> None:
-    """Answers lines of JSON on standard input, one generation each, with one of JSON.
+    """Answer lines of JSON on standard input, one generation each, with a line of JSON.
 
-    Imports nothing but ``hierspec``'s public names, which both checkouts have.
+    It imports nothing but ``hierspec``'s public names, which both checkouts have.
     """
     import torch
 
     from hierspec import Hierarchy
 
     torch.set_num_threads(2)
-    made: dict[str, Hierarchy] = {}
+    hierarchies: dict[str, Hierarchy] = {}
     for line in sys.stdin:
-        asked = json.loads(line)
-        name = asked["hierarchy"]
-        if name not in made:
-            made[name] = Hierarchy.from_config({"target": TARGET, **HIERARCHIES[name]})
-        generation = made[name].start(
-            asked["prompts"],
-            max_new_tokens=asked["tokens"],
-            temperature=asked["temperature"],
-            seed=asked["seed"],
+        request = json.loads(line)
+        name = request["hierarchy"]
+        if name not in hierarchies:
+            hierarchies[name] = Hierarchy.from_config({"target": TARGET, **HIERARCHIES[name]})
+        generation = hierarchies[name].start(
+            request["prompts"],
+            max_new_tokens=request["tokens"],
+            temperature=request["temperature"],
+            seed=request["seed"],
             ignore_eos=True,
         )
         for _ in generation:
@@ -122,7 +122,7 @@ class Checkout:
 
 
 def measure(
-    before: Checkout, after: Checkout, prompts: list[str], size: int, args: argparse.Namespace
+    older: Checkout, newer: Checkout, prompts: list[str], size: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Every hierarchy at every temperature, ``size`` sequences at once."""
     import common
@@ -140,9 +140,9 @@ def measure(
                     "temperature": temperature,
                     "seed": number + 1,
                 }
-                pair = (before, after) if number % 2 else (after, before)
-                found = {checkout: checkout.generate(request) for checkout in pair}
-                old, new = found[before], found[after]
+                pair = (older, newer) if number % 2 else (newer, older)
+                answers = {checkout: checkout.generate(request) for checkout in pair}
+                old, new = answers[older], answers[newer]
                 runs.append(
                     {
                         "before_ms_outside": old["ms_outside"],
@@ -153,7 +153,7 @@ def measure(
                     }
                 )
             runs = runs[1:]
-            outside, whole = (
+            outside, decoding = (
                 common.ratio([r[f"after_{key}"] for r in runs], [r[f"before_{key}"] for r in runs])
                 for key in ("ms_outside", "ms")
             )
@@ -164,7 +164,7 @@ def measure(
                 "before_ms_outside": common.spread([r["before_ms_outside"] for r in runs]),
                 "after_ms_outside": common.spread([r["after_ms_outside"] for r in runs]),
                 "outside_after_over_before": outside,
-                "whole_after_over_before": whole,
+                "whole_after_over_before": decoding,
                 "same_tokens": sum(r["same_tokens"] for r in runs),
                 "runs": runs,
             }
@@ -175,7 +175,7 @@ def measure(
                 f"{cell['before_ms_outside']['median']:.3f} → "
                 f"{cell['after_ms_outside']['median']:.3f} ms a token, "
                 f"{outside['median']:.3f}× [{low:.3f}, {high:.3f}]; in all "
-                f"{whole['median']:.3f}×; same tokens {cell['same_tokens']} of {len(runs)}",
+                f"{decoding['median']:.3f}×; same tokens {cell['same_tokens']} of {len(runs)}",
                 flush=True,
             )
     return cells
@@ -201,11 +201,11 @@ def main() -> None:
     import common
 
     prompts, identity = common.read_prompts(args.prompts)
-    before, after = Checkout(args.before), Checkout(common.ROOT)
+    older, newer = Checkout(args.before), Checkout(common.ROOT)
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity),
-        "before": before.commit,
-        "after": after.commit,
+        "before": older.commit,
+        "after": newer.commit,
         "note": "milliseconds a token of all sequences, after the first of each",
         "tokens": args.tokens,
         "target": TARGET,
@@ -213,9 +213,9 @@ def main() -> None:
         "cells": [],
     }
     for size in args.batch_sizes:
-        report["cells"] += measure(before, after, prompts, size, args)
-    before.close()
-    after.close()
+        report["cells"] += measure(older, newer, prompts, size, args)
+    older.close()
+    newer.close()
     common.write(args.name, report)
 
 

@@ -117,9 +117,9 @@ def several_drafts(seeds: int) -> dict[str, int]:
         "rrs-without-replacement": "rrs",
         "traversal": "block-rrs",
     }
-    found = {"pairs": 0} | {
-        f"{name} keeps {word} than {other}": 0
-        for name, other in compared.items()
+    counts = {"pairs": 0} | {
+        f"{name} keeps {word} than {baseline}": 0
+        for name, baseline in compared.items()
         for word in ("more", "less")
     }
     for vocab, length, drafts in track(shapes, "several drafts"):
@@ -131,12 +131,12 @@ def several_drafts(seeds: int) -> dict[str, int]:
                 ).expected_accepted
                 for rule in {*compared, *compared.values()}
             }
-            found["pairs"] += 1
-            for name, other in compared.items():
-                gap = kept[name] - kept[other]
-                found[f"{name} keeps more than {other}"] += gap > _EQUAL
-                found[f"{name} keeps less than {other}"] += gap < -_EQUAL
-    return found
+            counts["pairs"] += 1
+            for name, baseline in compared.items():
+                gap = kept[name] - kept[baseline]
+                counts[f"{name} keeps more than {baseline}"] += gap > _EQUAL
+                counts[f"{name} keeps less than {baseline}"] += gap < -_EQUAL
+    return counts
 
 
 def formula_over_exact(problems: int, candidates: int) -> list[float]:

@@ -89,21 +89,21 @@ class Retimer:
         self.times = {pair: costs.PairTimes() for pair in self.pairs}
 
     def sample(self, seed: int) -> None:
-        more = costs.time_pairs(
+        timed = costs.time_pairs(
             self.pool, self.pairs, self.text, budgets=ProfileSettings().budgets(), repeats=1,
             temperature=self.temperature, seed=seed,
         )  # fmt: skip
-        for pair, seen in more.items():
+        for pair, times in timed.items():
             for mine, theirs in (
-                (self.times[pair].draft, seen.draft),
-                (self.times[pair].check, seen.check),
+                (self.times[pair].draft, times.draft),
+                (self.times[pair].check, times.check),
             ):
                 for n, values in theirs.items():
                     mine[n] += values
 
     def profile(self, profile: Profile) -> Profile:
         """The same rates with the costs timed here."""
-        rows = [seen.entry(i, k) for (i, k), seen in self.times.items()]
+        rows = [pair_times.entry(i, k) for (i, k), pair_times in self.times.items()]
         label = repr(self.temperature)
         temperatures = {**profile.data["temperatures"], label: {**self.measured, "costs": rows}}
         return from_dict({**profile.data, "temperatures": temperatures})
@@ -112,12 +112,12 @@ class Retimer:
 def released(profile: Profile, temperature: float, lengths: Sequence[int]) -> list[dict[str, int]]:
     """Plain decoding, every drafter alone with these lengths, and pairs that were measured."""
     *names, _ = (model["name"] for model in profile.models)
-    wanted: list[dict[str, int]] = [{}, *({name: n} for name in names for n in lengths)]
+    chosen: list[dict[str, int]] = [{}, *({name: n} for name in names for n in lengths)]
     for row in profile.measured(temperature)["costs"]:
         low, high = row["drafter"], row["verifier"]
         if low is not None and high < len(names):
-            wanted.append({names[low]: 3, names[high]: 8})
-    return wanted
+            chosen.append({names[low]: 3, names[high]: 8})
+    return chosen
 
 
 def _ids(pool: CandidatePool, prompt: str | list[int]) -> list[int]:
@@ -125,11 +125,11 @@ def _ids(pool: CandidatePool, prompt: str | list[int]) -> list[int]:
 
 
 def examine(
-    profile: Profile, loaded: Loaded, wanted: list[dict[str, int]], temperature: float,
+    profile: Profile, loaded: Loaded, budget_sets: list[dict[str, int]], temperature: float,
     prompts: list[Any], tokens: int, pool: CandidatePool,
 ) -> dict[str, Any]:  # fmt: skip
     chains: dict[str, Chain] = {}
-    for budgets in wanted:
+    for budgets in budget_sets:
         name = " > ".join(f"{model} {n}" for model, n in budgets.items()) or "plain"
         chains[name] = common.chain_of(profile, budgets)
     general = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
@@ -171,11 +171,14 @@ def examine(
             "planned_over_this": common.ratio([r["ms"] for r in runs["planned"]], ms),
         }
     errors = [abs(cell["error"]) for cell in out["hierarchies"].values()]
-    before = [
+    earlier_errors = [
         abs(cell["predicted_ms_with_earlier_costs"] / cell["measured_ms"] - 1.0)
         for cell in out["hierarchies"].values()
     ]
-    out["errors_with_earlier_costs"] = {"median": statistics.median(before), "worst": max(before)}
+    out["errors_with_earlier_costs"] = {
+        "median": statistics.median(earlier_errors),
+        "worst": max(earlier_errors),
+    }
     out["median_error"], out["worst_error"] = statistics.median(errors), max(errors)
     slower = [
         name
@@ -236,7 +239,7 @@ def main() -> None:
         prompts=args.profile_prompts, places=args.places, tokens=args.tokens, repeats=3
     )
     for target in args.targets:
-        candidates, wanted = HIERARCHIES[target]
+        candidates, budget_sets = HIERARCHIES[target]
         loaded, began = Loaded(), time.perf_counter()
         data = measure(
             TargetConfig(model=target),
@@ -254,7 +257,7 @@ def main() -> None:
         ordered = [by_name[model["name"]] for model in profile.models[:-1]]
         pool = load(TargetConfig(model=target), ordered, loaded)
         for temperature in args.temperatures:
-            chains = wanted or released(profile, temperature, args.lengths)
+            chains = budget_sets or released(profile, temperature, args.lengths)
             cell = examine(profile, loaded, chains, temperature, measured, args.tokens, pool)
             cells[str(temperature)] = cell
             for name, row in cell["hierarchies"].items():

@@ -35,8 +35,8 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 def answer(text: str) -> float | None:
     """The last number of a text."""
-    found = _NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    numbers = _NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def interval(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -60,15 +60,17 @@ def difference(a: tuple[int, int], b: tuple[int, int]) -> tuple[float, float, fl
 
 def summed(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     """Right answers of a kind of rows: plain decoding's and the hierarchy's."""
-    of = [row for row in rows if row["kind"] == kind]
-    right = {who: sum(row[who]["right"] for row in of) for who in ("plain", "drafted")}
-    n = len(of)
+    matching = [row for row in rows if row["kind"] == kind]
+    right = {
+        method: sum(row[method]["right"] for row in matching) for method in ("plain", "drafted")
+    }
+    n = len(matching)
     out: dict[str, Any] = {"questions": n}
-    for who, count in right.items():
-        out[who] = {"right": count, "share": count / max(1, n), "interval95": interval(count, n)}
+    for method, count in right.items():
+        out[method] = {"right": count, "share": count / max(1, n), "interval95": interval(count, n)}
     out["difference"] = difference((right["drafted"], n), (right["plain"], n))
     if kind == "greedy":
-        out["equal"] = sum(row["equal"] for row in of)
+        out["equal"] = sum(row["equal"] for row in matching)
     return out
 
 
@@ -85,17 +87,17 @@ class Quality:
 
     def todo(self, kind: str) -> list[int]:
         """Numbers of the questions that lack an answer of a kind."""
-        done = {row["question"] for row in self.rows if row["kind"] == kind}
-        return [i for i in range(len(self.questions)) if i not in done]
+        answered = {row["question"] for row in self.rows if row["kind"] == kind}
+        return [i for i in range(len(self.questions)) if i not in answered]
 
     def add(self, kind: str, number: int, plain: Any, drafted: Any) -> None:
         truth = answer(self.questions[number]["answer"])
         row: dict[str, Any] = {"kind": kind, "question": number}
-        for who, result in (("plain", plain), ("drafted", drafted)):
-            said = answer(result.text)
-            row[who] = {
-                "answer": said,
-                "right": said is not None and said == truth,
+        for method, result in (("plain", plain), ("drafted", drafted)):
+            predicted = answer(result.text)
+            row[method] = {
+                "answer": predicted,
+                "right": predicted is not None and predicted == truth,
                 "tokens": result.num_tokens,
                 "seconds": result.decode_seconds,
             }
@@ -103,8 +105,8 @@ class Quality:
         self.rows.append(row)
 
     def save(self) -> None:
-        found = {kind: summed(self.rows, kind) for kind in ("greedy", "temperature 1")}
-        common.write(self.path.stem, {**self.head, "summary": found, "rows": self.rows})
+        summary = {kind: summed(self.rows, kind) for kind in ("greedy", "temperature 1")}
+        common.write(self.path.stem, {**self.head, "summary": summary, "rows": self.rows})
 
 
 def main() -> None:
@@ -136,7 +138,7 @@ def main() -> None:
         "settings": {"hierarchy": config.to_dict(), "tokens": args.tokens, **identity},
     }
     quality = Quality(common.RESULTS / f"{args.name}.json", head, questions)
-    ids = [apply_chat(plain.tokenizer, one["question"] + ASK) for one in questions]
+    ids = [apply_chat(plain.tokenizer, row["question"] + ASK) for row in questions]
 
     def late() -> bool:
         spent = (time.monotonic() - began) / 60
@@ -151,19 +153,19 @@ def main() -> None:
         quality.add("greedy", number, *pair)
         quality.save()
     todo = quality.todo("temperature 1")
-    for at in range(0, len(todo), BATCH):
+    for start in range(0, len(todo), BATCH):
         if late():
             break
-        some = todo[at : at + BATCH]
+        chunk = todo[start : start + BATCH]
         options = {"max_new_tokens": args.tokens, "temperature": 1.0}
-        texts = [ids[number] for number in some]
+        texts = [ids[number] for number in chunk]
         pairs = zip(
-            plain.generate_batch(texts, seed=1 + some[0], **options),
-            drafted.generate_batch(texts, seed=1_000_001 + some[0], **options),
+            plain.generate_batch(texts, seed=1 + chunk[0], **options),
+            drafted.generate_batch(texts, seed=1_000_001 + chunk[0], **options),
             strict=True,
         )
-        for number, (one, other) in zip(some, pairs, strict=True):
-            quality.add("temperature 1", number, one, other)
+        for number, results in zip(chunk, pairs, strict=True):
+            quality.add("temperature 1", number, *results)
         quality.save()
     for kind in ("greedy", "temperature 1"):
         print(kind, json.dumps(summed(quality.rows, kind)))

@@ -25,7 +25,7 @@ from hierspec.zoo import registry
 _FIRST = 100  # a token
 
 
-def written(backend: Any, length: int) -> torch.Tensor:
+def write_text(backend: Any, length: int) -> torch.Tensor:
     """A text of the target's own: scores of guesswork are flatter than those of a text."""
     generator, ids = torch.Generator().manual_seed(0), [_FIRST]
     cache = backend.new_cache(length)
@@ -34,8 +34,8 @@ def written(backend: Any, length: int) -> torch.Tensor:
         h = backend.layers(
             backend.embed(torch.tensor(ids[-1:]), spans), 0, backend.num_layers, spans
         )
-        law = torch.softmax(backend.head(h)[0], 0)
-        ids.append(int(torch.multinomial(law, 1, generator=generator)))
+        probs = torch.softmax(backend.head(h)[0], 0)
+        ids.append(int(torch.multinomial(probs, 1, generator=generator)))
     return torch.tensor(ids)
 
 
@@ -48,30 +48,30 @@ def step(backend: Any, cache: Any, text: torch.Tensor, start: int, rows: int) ->
     return (time.perf_counter() - began) * 1e3
 
 
-def roads(target: str, dtype: str) -> dict[str, Any]:
+def load_backends(target: str, dtype: str) -> dict[str, Any]:
     """The target and the copies that can be had here."""
     path = registry.resolve(target) if registry.can_resolve(target) else target
     backend: Any = load(path, dtype=getattr(torch, dtype))
-    found = {"target": backend}
+    backends = {"target": backend}
     if quantized.fbgemm_works():
-        found["fbgemm"] = quantized.fbgemm_copy(backend)
+        backends["fbgemm"] = quantized.fbgemm_copy(backend)
     if kernels.load() is not None:
-        found["kernels, own weights"] = load(
+        backends["kernels, own weights"] = load(
             path, dtype=getattr(torch, dtype), backend="deterministic"
         )
         for bits in (8, 4):
-            found[f"kernels, {bits} bits"] = quantized.quantize(backend, bits)
-            found[f"kernels, {bits} bits, all scores in 8"] = whole = quantized.quantize(
+            backends[f"kernels, {bits} bits"] = quantized.quantize(backend, bits)
+            backends[f"kernels, {bits} bits, all scores in 8"] = copy = quantized.quantize(
                 backend, bits
             )
-            whole._coarse = None
-    return found
+            copy._coarse = None
+    return backends
 
 
 @torch.inference_mode()
 def measure(backends: dict[str, Any], rows: list[int], context: int, repeats: int) -> Any:
     """Milliseconds a call by rows and road."""
-    text = written(backends["target"], context + max(rows))
+    text = write_text(backends["target"], context + max(rows))
     cache = backends["target"].new_cache(len(text))
     step(backends["target"], cache, text, 0, context)
     times = {n: {name: [] for name in backends} for n in rows}
@@ -82,8 +82,8 @@ def measure(backends: dict[str, Any], rows: list[int], context: int, repeats: in
                 if turn:
                     times[n][name].append(spent)
     return {
-        str(n): {name: common.spread(found) for name, found in of.items()}
-        for n, of in times.items()
+        str(n): {name: common.spread(values) for name, values in by_road.items()}
+        for n, by_road in times.items()
     }
 
 
@@ -99,17 +99,19 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print("expected: about a minute", flush=True)
-    backends = roads(args.target, args.dtype)
-    found = measure(backends, sorted(args.rows), args.context, args.repeats)
-    for n, of in found.items():
-        print(f"{n} rows: " + ", ".join(f"{name} {t['median']:.2f} ms" for name, t in of.items()))
+    backends = load_backends(args.target, args.dtype)
+    milliseconds = measure(backends, sorted(args.rows), args.context, args.repeats)
+    for n, by_road in milliseconds.items():
+        print(
+            f"{n} rows: " + ", ".join(f"{name} {t['median']:.2f} ms" for name, t in by_road.items())
+        )
     common.write(
         args.name,
         {
             "environment": common.environment(),
             "settings": vars(args),
             "roads": {name: backend.fast_path for name, backend in backends.items()},
-            "milliseconds": found,
+            "milliseconds": milliseconds,
         },
     )
 

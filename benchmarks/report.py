@@ -18,7 +18,7 @@ import common
 import report_bench
 import report_papers
 import report_planning
-from report_bench import Table, Where
+from report_bench import Provenance, Table
 
 from hierspec.bench import results
 from hierspec.bench.records import BenchResults
@@ -45,7 +45,7 @@ def load(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def where(data: dict[str, Any]) -> str:
+def provenance(data: dict[str, Any]) -> str:
     e = data["environment"]
     versions = ", ".join(f"{k} {v}" for k, v in e["versions"].items() if k != "hierspec")
     return (
@@ -64,21 +64,21 @@ def level(config: dict[str, Any]) -> str:
     return f"{name} × {config['num_speculative_tokens']}"
 
 
-def speed(data: dict[str, Any], table: Table, where: Where) -> str:
+def speed(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     parts = [
         "## Speed",
         f"`python benchmarks/speed.py --prompts humaneval.jsonl`: {data['target']}, "
         f"{data['dtype']}, {data['tokens']} tokens a prompt, all methods interleaved in one "
         "process. The single draft and the three levels are the best of twelve candidates each, "
         "tuned on other prompts than those measured.",
-        where(data),
+        provenance(data),
     ]
     for temperature, cell in data["temperatures"].items():
         rows = []
         for name in ("transformers", "plain", "single_draft", "three_levels"):
             m = cell[name]
             best = cell["best"].get(name)
-            what = (
+            configuration = (
                 " → ".join(level(c) for c in best["levels"]) + f", {best['verify']}" if best else ""
             )
             ms = m["ms_per_token"]
@@ -86,7 +86,7 @@ def speed(data: dict[str, Any], table: Table, where: Where) -> str:
             rows.append(
                 [
                     name.replace("_", " "),
-                    what,
+                    configuration,
                     f"{ms['median']:.2f} ({ms['q1']:.2f}–{ms['q3']:.2f})",
                     f"{m['tokens_per_second']:.0f}",
                     f"{m['mean_acceptance_length']['median']:.2f}" if best else "",
@@ -120,18 +120,18 @@ def speed(data: dict[str, Any], table: Table, where: Where) -> str:
     return "\n\n".join(parts)
 
 
-def speed_again(data: dict[str, Any], table: Table, where: Where) -> str:
-    body = speed(data, table, where).split("\n\n")
+def speed_again(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+    body = speed(data, table, provenance).split("\n\n")
     title = "## Speed at temperature 1, measured again"
-    why = (
+    reason = (
         "After draws and checks became cheaper; the same command with `--temperatures 1.0 "
         "--tune-prompts 8 --name speed_temperature_1`. The median time a token of three levels is "
         "the same as in the first run, so the two ratios differ by noise: take both."
     )
-    return "\n\n".join([title, why, *body[2:-1]])
+    return "\n\n".join([title, reason, *body[2:-1]])
 
 
-def equality(data: dict[str, Any], table: Table, where: Where) -> str:
+def equality(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     rows = []
     for section, cells in data.items():
         if section.startswith("float32"):
@@ -141,11 +141,16 @@ def equality(data: dict[str, Any], table: Table, where: Where) -> str:
                     [section, name, f"{c['equal_alone']}/{total}", f"{c['equal_batch8']}/{total}"]
                 )
     tiny = data["float64 tiny"]
-    alone = sum(c["equal_alone"] for c in tiny.values())
+    single = sum(c["equal_alone"] for c in tiny.values())
     batch = sum(c["equal_batch8"] for c in tiny.values())
     total = sum(c["prompts"] for c in tiny.values())
     rows.append(
-        ["float64, seven tiny architectures", "all presets", f"{alone}/{total}", f"{batch}/{total}"]
+        [
+            "float64, seven tiny architectures",
+            "all presets",
+            f"{single}/{total}",
+            f"{batch}/{total}",
+        ]
     )
     return "\n\n".join(
         [
@@ -153,13 +158,13 @@ def equality(data: dict[str, Any], table: Table, where: Where) -> str:
             f"`python benchmarks/equality.py --prompts humaneval.jsonl`: {data['equal']} of "
             f"{data['outputs']} outputs equal transformers' plain greedy decoding token for token "
             f"({data['tokens']} tokens on the shipped family).",
-            where(data),
+            provenance(data),
             table(["models", "preset", "alone", "ragged batch of 8"], rows),
         ]
     )
 
 
-def memory(data: dict[str, Any], table: Table, where: Where) -> str:
+def memory(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     run = data["runs"][0]
     mb = {k: v / 2**20 for k, v in run.items() if k != "ratio"}
     return "\n\n".join(
@@ -170,7 +175,7 @@ def memory(data: dict[str, Any], table: Table, where: Where) -> str:
             f"{mb['weights']:.0f} MiB of weights plus {mb['caches']:.0f} MiB of caches "
             f"({mb['rss_after_imports']:.0f} MiB after the imports, {mb['peak']:.0f} MiB at the "
             "peak; loading and prepacking included).",
-            where(data),
+            provenance(data),
         ]
     )
 
@@ -185,20 +190,20 @@ def benches() -> dict[str, BenchResults]:
     return {path.name: results.read(path) for path in paths}
 
 
-def pictures(found: dict[str, BenchResults]) -> None:
+def pictures(files: dict[str, BenchResults]) -> None:
     """Draw the first bench of the shipped family, and write one page on all of these."""
     from hierspec.bench.report import page
     from hierspec.bench.report.pictures import draw
 
-    draw(found["bench-eps-0.2.json"], PAGE.parent / report_bench.PICTURES)
-    shipped = (one for name, one in found.items() if name.startswith("bench-eps-"))
-    titled = {report_bench.title(one): one for one in shipped}
+    draw(files["bench-eps-0.2.json"], PAGE.parent / report_bench.PICTURES)
+    shipped = (data for name, data in files.items() if name.startswith("bench-eps-"))
+    titled = {report_bench.title(data): data for data in shipped}
     page.write_many(titled, PAGE.parent / "report.html")
 
 
-def text(found: dict[str, BenchResults]) -> str:
+def text(files: dict[str, BenchResults]) -> str:
     parts = [INTRO.strip()]
-    parts += [report_bench.bench(name, data, table, where) for name, data in found.items()]
+    parts += [report_bench.bench(name, data, table, provenance) for name, data in files.items()]
     for name, section in (
         ("batch", report_bench.batch),
         ("verification", report_bench.verification),
@@ -216,7 +221,7 @@ def text(found: dict[str, BenchResults]) -> str:
     ):
         data = load(name)
         if data is not None:
-            parts.append(section(data, table, where))
+            parts.append(section(data, table, provenance))
     parts.append((common.RESULTS / "NOTES.md").read_text().strip())
     return "\n\n".join(parts) + "\n"
 
@@ -225,19 +230,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
     args = parser.parse_args()
-    found = benches()
+    files = benches()
     pages: dict[Path, str] = {
-        PAGE: text(found),
-        report_papers.PAGE: report_papers.text(table, where),
+        PAGE: text(files),
+        report_papers.PAGE: report_papers.text(table, provenance),
     }
-    other = [path for path, written in pages.items() if path.read_text() != written]
-    names = ", ".join(str(path.relative_to(common.ROOT)) for path in other)
+    changed = [path for path, content in pages.items() if path.read_text() != content]
+    names = ", ".join(str(path.relative_to(common.ROOT)) for path in changed)
     if args.check:
-        sys.exit(f"not what the files say: {names}" if other else 0)
-    for path in other:
+        sys.exit(f"not what the files say: {names}" if changed else 0)
+    for path in changed:
         path.write_text(pages[path])
-    print(f"wrote {names}" if other else "the pages are what the files say")
-    pictures(found)
+    print(f"wrote {names}" if changed else "the pages are what the files say")
+    pictures(files)
     report_papers.draw_figures()
 
 

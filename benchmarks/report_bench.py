@@ -12,7 +12,7 @@ from hierspec.bench.report.table import equality, short
 from hierspec.bench.summary import ratio
 
 Table = Callable[[list[str], list[list[str]]], str]
-Where = Callable[[dict[str, Any]], str]
+Provenance = Callable[[dict[str, Any]], str]
 PICTURES = "pictures/bench-eps-0.2"  # of the results that have them, below docs/
 # As hierspec.bench chooses: ``tune`` among configurations, ``judge`` among transformers' methods.
 BEST = (
@@ -32,16 +32,16 @@ def title(data: BenchResults) -> str:
     )
 
 
-def bench(file: str, data: BenchResults, table: Table, where: Where) -> str:
+def bench(file: str, data: BenchResults, table: Table, provenance: Provenance) -> str:
     """One ``hierspec bench`` file: a table per temperature, and the comparisons asked for."""
-    again = command(data).replace("results.json", f"benchmarks/results/{file}")
+    rerun = command(data).replace("results.json", f"benchmarks/results/{file}")
     assert data.roofline is not None
     roofline = f" Roofline of plain decoding: {data.roofline.ms_per_token:.1f} ms a token."
     parts = [
         f"## Methods side by side: {title(data)}",
         *data.notes,
-        f"`{again}`",
-        where(data.to_dict()) + roofline,
+        f"`{rerun}`",
+        provenance(data.to_dict()) + roofline,
         BEST,
     ]
     if not data.finished:
@@ -53,11 +53,11 @@ def bench(file: str, data: BenchResults, table: Table, where: Where) -> str:
         records = sorted(cell.measured, key=lambda record: -(record.median_speedup or 0.0))
         rows = [_row(cell, record) for record in records]
         parts.append(table(list(_HEAD), rows))
-        left = [f"{r.name} ({r.skipped})" for r in cell.methods if r.skipped]
-        if left:
-            parts.append("Not run: " + "; ".join(left) + ".")
-        if found := _comparisons(records):
-            parts.append("; ".join(found) + ".")
+        skipped = [f"{r.name} ({r.skipped})" for r in cell.methods if r.skipped]
+        if skipped:
+            parts.append("Not run: " + "; ".join(skipped) + ".")
+        if comparisons := _comparisons(records):
+            parts.append("; ".join(comparisons) + ".")
     if file == "bench-eps-0.2.json":
         parts += [
             f"![{name}]({PICTURES}/{stem}.svg)"
@@ -86,21 +86,21 @@ _HEAD = (
 
 
 def _row(cell: TemperatureRecord, record: MethodRecord) -> list[str]:
-    found = record.final_summary
-    ms, over = found.ms_per_token, found.speedup
-    best, overhead = found.speedup_over_best_transformers, found.overhead_ms_per_token
+    summary = record.final_summary
+    ms, speedup = summary.ms_per_token, summary.speedup
+    best, overhead = summary.speedup_over_best_transformers, summary.overhead_ms_per_token
     text = equality(cell, record).plain
-    if found.logprob is not None:
-        ok = "same law" if found.logprob.within_noise else "OTHER LAW"
-        text = f"{ok} ({found.logprob.difference_from_plain:+.2f} nats)"
+    if summary.logprob is not None:
+        ok = "same law" if summary.logprob.within_noise else "OTHER LAW"
+        text = f"{ok} ({summary.logprob.difference_from_plain:+.2f} nats)"
     return [
         record.name,
         short(record.configuration),
         f"{ms.median:.2f} ± {ms.standard_error:.2f}",
-        f"{found.tokens_per_second:.0f}",
-        over.format() if over else "",
+        f"{summary.tokens_per_second:.0f}",
+        speedup.format() if speedup else "",
         f"{best.median:.2f}×" if best else "",
-        _number(found.mean_acceptance_length),
+        _number(summary.mean_acceptance_length),
         _number(overhead and overhead.median),
         _number(record.predicted_ms_per_token),
         text,
@@ -113,15 +113,17 @@ def _number(value: float | None) -> str:
 
 def _comparisons(records: Sequence[MethodRecord]) -> list[str]:
     """Paired per prompt: chains of all drafts, and the plan, against the best single draft."""
-    named = {record.name: record for record in records}
+    by_name = {record.name: record for record in records}
     out = []
-    singles = [named[name] for name in ("branch", "speculative") if name in named]
+    singles = [by_name[name] for name in ("branch", "speculative") if name in by_name]
     if singles:
         single = min(singles, key=lambda record: record.final_summary.ms_per_token.median)
         for name in ("hierarchy", "planned"):
-            if name in named:
-                found = ratio(_times(single), _times(named[name]))
-                out.append(f"{name} over the best single draft ({single.name}) {found.format()}")
+            if name in by_name:
+                comparison = ratio(_times(single), _times(by_name[name]))
+                out.append(
+                    f"{name} over the best single draft ({single.name}) {comparison.format()}"
+                )
     return out
 
 
@@ -129,13 +131,13 @@ def _times(record: MethodRecord) -> list[float]:
     return [run.ms_per_token for run in sorted(record.runs, key=lambda run: run.prompt)]
 
 
-def batch(data: dict[str, Any], table: Table, where: Where) -> str:
+def batch(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     size = str(data["batch_size"])
     rows = []
     for temperature, cell in data["temperatures"].items():
-        for name, found in cell.items():
-            gain, speed = found["throughput_gain"], found["tokens_per_second"]
-            one, many = (short({"levels": found["levels"][b]}) for b in ("1", size))
+        for name, measured in cell.items():
+            gain, speed = measured["throughput_gain"], measured["tokens_per_second"]
+            single, batched = (short({"levels": measured["levels"][b]}) for b in ("1", size))
             rows.append(
                 [
                     temperature,
@@ -143,7 +145,7 @@ def batch(data: dict[str, Any], table: Table, where: Where) -> str:
                     f"{speed['1']:.0f}",
                     f"{speed[size]:.0f}",
                     f"{gain['median']:.2f}×",
-                    f"{one} / {many}" if one else "",
+                    f"{single} / {batched}" if single else "",
                 ]
             )
     head = ["temperature", "method", "tokens/s alone", f"tokens/s, {size} together", "gain", "best"]
@@ -153,43 +155,43 @@ def batch(data: dict[str, Any], table: Table, where: Where) -> str:
             f"`python benchmarks/batch.py --prompts humaneval.jsonl`: {data['target']}, prompts of "
             "different lengths, wall time with the reading of the prompts; each batch size with "
             "the best budgets of the same grid: the least time a token, on other prompts.",
-            where(data),
+            provenance(data),
             table(head, rows),
         ]
     )
 
 
-def heads(data: dict[str, Any], table: Table, where: Where) -> str:
+def heads(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     rows = [
         [
             model["model"],
             model["kind"],
             layer,
-            f"{before['acceptance']:.3f}",
+            f"{untrained['acceptance']:.3f}",
             f"{model['held_out']['after'][layer]['acceptance']:.3f}",
         ]
         for model in data["results"]
-        for layer, before in model["held_out"]["before"].items()
+        for layer, untrained in model["held_out"]["before"].items()
     ]
     return "\n\n".join(
         [
             "## Exit heads",
             "`python benchmarks/heads.py --prompts humaneval.jsonl`: acceptance of an early exit's "
             "tokens on held-out text at temperature 1, before and after its head was trained.",
-            where(data),
+            provenance(data),
             table(["model", "kind", "exit", "before", "after"], rows),
         ]
     )
 
 
-def verification(data: dict[str, Any], table: Table, where: Where) -> str:
-    found: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
+def verification(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+    shares_by_case: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
     for row in data["rows"]:
         for rule, shares in row["shares"].items():
             pair = (100 * shares["verification"], 100 * shares["sampling"])
-            found.setdefault((row["batch"], rule, row["dtype"]), []).append(pair)
+            shares_by_case.setdefault((row["batch"], rule, row["dtype"]), []).append(pair)
     rows = []
-    for (size, rule, dtype), shares in found.items():
+    for (size, rule, dtype), shares in shares_by_case.items():
         verifying, sampling = zip(*shares, strict=True)
         rows.append(
             [
@@ -206,17 +208,17 @@ def verification(data: dict[str, Any], table: Table, where: Where) -> str:
             "`python benchmarks/verification.py`: share of a round's time, where forwards cost "
             "what reading their weights once costs (a draft of 0.5 B and a target of 7 B "
             "parameters), for drafts of 4 to 15 tokens.",
-            where(data),
+            provenance(data),
             table(["sequences", "rule", "scores", "verification", "laws and draws"], rows),
         ]
     )
 
 
-def waiting(data: dict[str, Any], table: Table, where: Where) -> str:
+def waiting(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     rows = [
-        [name, kind, *(f"{ms:.1f}" for ms in found.values())]
+        [name, kind, *(f"{ms:.1f}" for ms in by_rows.values())]
         for name, kinds in data["ms"].items()
-        for kind, found in kinds.items()
+        for kind, by_rows in kinds.items()
     ]
     return "\n\n".join(
         [
@@ -228,7 +230,7 @@ def waiting(data: dict[str, Any], table: Table, where: Where) -> str:
     )
 
 
-def cold(data: dict[str, Any], table: Table, where: Where) -> str:
+def cold(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     rows = [
         [name, f"{times['cold']:.0f}", f"{times['warm']:.1f}"]
         for name, times in data["microseconds"].items()
@@ -238,7 +240,7 @@ def cold(data: dict[str, Any], table: Table, where: Where) -> str:
             "## Work between forwards, with cold and with warm caches",
             f"`python benchmarks/cold.py`: median microseconds right after a forward of "
             f"{data['target']} and repeated at once, at a vocabulary of {data['vocab_size']}.",
-            where(data),
+            provenance(data),
             table(["work", "after a forward", "repeated"], rows),
         ]
     )

@@ -26,27 +26,27 @@ text, a domain after the other, cut to their last 64 tokens; every run is in the
 `record`. [What holds, here](evidence.md) has verdicts, also on a released model."""
 
 
-def text(table: Callable[..., str], where: Callable[[dict[str, Any]], str]) -> str:
+def text(table: Callable[..., str], provenance: Callable[[dict[str, Any]], str]) -> str:
     """The page on what was measured."""
     parts = [INTRO]
-    for name, found in _found().items():
-        parts.append(_section(name, MEASURED[name][1], found, table, where))
-    left = [f"`{name}`" for name in MEASURED if name not in _found()]
-    if left:
-        parts[0] += f" Not here, but there: {', '.join(left)}."
+    for name, data in _reproductions().items():
+        parts.append(_section(name, MEASURED[name][1], data, table, provenance))
+    missing = [f"`{name}`" for name in MEASURED if name not in _reproductions()]
+    if missing:
+        parts[0] += f" Not here, but there: {', '.join(missing)}."
     return "\n\n".join(parts) + "\n"
 
 
 def draw_figures() -> None:
     """Draw the figures beside the page."""
     (FOLDER / "pictures").mkdir(exist_ok=True)
-    for name, found in _found().items():
-        for number, one in enumerate(found["figures"], 1):
-            draw(_figure(one), FOLDER / _picture(name, number))
+    for name, data in _reproductions().items():
+        for number, figure in enumerate(data["figures"], 1):
+            draw(_figure(figure), FOLDER / _picture(name, number))
 
 
 @cache
-def _found() -> dict[str, dict[str, Any]]:
+def _reproductions() -> dict[str, dict[str, Any]]:
     """What there is, by the reproduction's name."""
     return {n: json.loads(_path(n).read_text()) for n in MEASURED if _path(n).exists()}
 
@@ -59,7 +59,7 @@ def _path(name: str) -> Path:
     return common.RESULTS / f"reproduce-{name}.json"
 
 
-def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any) -> str:
+def _section(name: str, shows: str, data: dict[str, Any], table: Any, provenance: Any) -> str:
     measured = data["measured_on"]
     prompts = measured["prompts"]
     count = prompts["count"] * (1 + (name in _HALVING))
@@ -72,25 +72,25 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, where: Any
     if name in _HALVING:
         parts.append("Profiled on every other of these prompts, measured on those between.")
     if "environment" in measured:
-        parts.append(where(measured))
-    for one in data["tables"]:
-        parts += [f"**{one['name']}**: {one['caption']}", _rows(one, table)]
-        parts += [f"- {note}" for note in one["notes"]]
-    for number, one in enumerate(data["figures"], 1):
-        parts += [f"![{one['name']}: {one['caption']}]({_picture(name, number)})"]
-        parts += [f"- {note}" for note in one["notes"]]
+        parts.append(provenance(measured))
+    for entry in data["tables"]:
+        parts += [f"**{entry['name']}**: {entry['caption']}", _rows(entry, table)]
+        parts += [f"- {note}" for note in entry["notes"]]
+    for number, entry in enumerate(data["figures"], 1):
+        parts += [f"![{entry['name']}: {entry['caption']}]({_picture(name, number)})"]
+        parts += [f"- {note}" for note in entry["notes"]]
     return "\n\n".join(parts)
 
 
-def _rows(one: dict[str, Any], table: Any) -> str:
+def _rows(entry: dict[str, Any], table: Any) -> str:
     """Printed and measured side by side, then what is only measured."""
-    if not (rows := one["rows"]):
+    if not (rows := entry["rows"]):
         return ""
     head: list[str] = []
     for key, value in rows[0].items():
         is_cell = isinstance(value, dict) and "printed" in value
         head += [f"{key}, printed", f"{key}, here"] if is_cell else [key.replace("_", " ")]
-    shown = []
+    body = []
     for row in rows:
         cells: list[str] = []
         for value in row.values():
@@ -98,8 +98,8 @@ def _rows(one: dict[str, Any], table: Any) -> str:
                 cells += [f"{value['printed']:g}", _plainly(value["computed"])]
             else:
                 cells.append(_plainly(value))
-        shown.append(cells)
-    return table(head, shown)
+        body.append(cells)
+    return table(head, body)
 
 
 def _plainly(value: Any) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 Table = Callable[[list[str], list[list[str]]], str]
-Where = Callable[[dict[str, Any]], str]
+Provenance = Callable[[dict[str, Any]], str]
 
 
-def search(data: dict[str, Any], table: Table, where: Where) -> str:
+def search(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     aims = {(32, "exact"): 500, (80, "exact"): 2000, (80, "corollary"): 50}
     rows = [
         [
@@ -28,7 +28,7 @@ def search(data: dict[str, Any], table: Table, where: Where) -> str:
             "## Search",
             "`python benchmarks/search.py`: random problems with budgets up to 15, one thread; "
             "milliseconds of processor time for the plan, runners-up and the lower bound together.",
-            where(data),
+            provenance(data),
             table(
                 [
                     "candidates",
@@ -44,13 +44,13 @@ def search(data: dict[str, Any], table: Table, where: Where) -> str:
     )
 
 
-def predict(data: dict[str, Any], table: Table, where: Where) -> str:
+def predict(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     parts = [
         "## Predicted against measured",
         "`python benchmarks/predict.py --prompts humaneval.jsonl`: the models are profiled on "
         "every other prompt, and the hierarchies run interleaved on those between, "
         f"{data['tokens']} tokens each. Milliseconds a token, decoding.",
-        where(data),
+        provenance(data),
     ]
     errors = [
         abs(row["error"])
@@ -106,7 +106,7 @@ def predict(data: dict[str, Any], table: Table, where: Where) -> str:
     return "\n\n".join(parts)
 
 
-def harmless(data: dict[str, Any], table: Table, where: Where) -> str:
+def harmless(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     rows = []
     for label, cell in data["useless"].items():
         for method in ("static", "online"):
@@ -138,7 +138,7 @@ def harmless(data: dict[str, Any], table: Table, where: Where) -> str:
             "gsm8k.jsonl --num-prompts 8`: "
             "drafts that the estimates praise and the text does not bear out (temperature 2; "
             "drafters with random weights), then code and prose prompts mixed at temperature 1.",
-            where(data),
+            provenance(data),
             table(["useless drafts", "method", *head], rows),
             "Mixed prompts; the best static plan is the fastest of those listed, found on the very "
             "same prompts:",
@@ -150,7 +150,7 @@ def harmless(data: dict[str, Any], table: Table, where: Where) -> str:
     )
 
 
-def auto(data: dict[str, Any], table: Table, where: Where) -> str:
+def auto(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     rows = [
         [temperature, f"{cell['first']['seconds']:.0f}", f"{cell['later']['seconds']:.1f}"]
         for temperature, cell in data["temperatures"].items()
@@ -161,7 +161,7 @@ def auto(data: dict[str, Any], table: Table, where: Where) -> str:
             "`python benchmarks/auto.py`: `hierspec generate --hierarchy auto` on the "
             "shipped family with an empty cache, and again: whole commands in seconds, loading "
             "and 64 tokens included (aim: 180 for the first).",
-            where(data),
+            provenance(data),
             table(["temperature", "first", "later"], rows),
         ]
     )

@@ -55,7 +55,7 @@ def is_option(value: object) -> bool:
 IDS: list[int] = []  # of PROMPT, once tokenized
 
 
-def held(value: object) -> Iterator[object]:
+def walk_contents(value: object) -> Iterator[object]:
     """Yield ``value`` and what it holds directly."""
     yield value
     if isinstance(value, dict):
@@ -87,14 +87,14 @@ class Follower:
         file = self._inside.get(code)
         if file is None:
             name = code.co_filename
-            named = name.startswith(self.source) and code.co_name != "<module>"
-            file = self._inside[code] = name[len(self.source) :] if named else ""
+            is_ours = name.startswith(self.source) and code.co_name != "<module>"
+            file = self._inside[code] = name[len(self.source) :] if is_ours else ""
         if not file or file in self.files:
             return
         count = code.co_argcount + code.co_kwonlyargcount
         flags = bool(code.co_flags & 4) + bool(code.co_flags & 8)  # *args, **kwargs
         for name in code.co_varnames[: count + flags]:
-            if any(self.is_it(each) for each in held(frame.f_locals.get(name))):
+            if any(self.is_it(item) for item in walk_contents(frame.f_locals.get(name))):
                 self.files.append(file)
                 return
 
@@ -193,12 +193,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         passed = journeys(source, Path(folder))
     version = ".".join(map(str, sys.version_info[:3]))
-    found = {"commit": commit, "python": version, "layout": layout(source), "journeys": passed}
+    report = {"commit": commit, "python": version, "layout": layout(source), "journeys": passed}
     for name, journey in passed.items():
         print(f"{name}: {journey['files']} files in {journey['rooms']} rooms", file=sys.stderr)
     if args.before:
-        found = {"before": json.loads(args.before.read_text()), "after": found}
-    text = json.dumps(found, indent=1)
+        report = {"before": json.loads(args.before.read_text()), "after": report}
+    text = json.dumps(report, indent=1)
     if args.output:
         args.output.write_text(text + "\n")
     else:

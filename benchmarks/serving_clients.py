@@ -74,7 +74,7 @@ def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
         (place / "own_choices.yaml").write_text(TASK.format(data=data.resolve()))
         (place / "own_chats.yaml").write_text(CHAT_TASK.format(data=data.resolve()))
         tokenizer = _tokenizer(arguments.model, place)
-        given = {
+        model_args = {
             "model": arguments.model,
             "base_url": f"{URL}/v1/completions",
             "tokenizer": str(tokenizer),
@@ -84,33 +84,33 @@ def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
         }
         shared = ["--include_path", folder, "--log_samples"]
         command = [arguments.command, "--model", "local-completions", "--tasks", "own_choices"]
-        command += ["--model_args", ",".join(f"{k}={v}" for k, v in given.items())]
+        command += ["--model_args", ",".join(f"{k}={v}" for k, v in model_args.items())]
         command += [*shared, "--output_path", f"{folder}/scored"]
-        given["base_url"] = f"{URL}/v1/chat/completions"
+        model_args["base_url"] = f"{URL}/v1/chat/completions"
         chatting = [arguments.command, "--model", "local-chat-completions", "--tasks", "own_chats"]
-        chatting += ["--model_args", ",".join(f"{k}={v}" for k, v in given.items())]
+        chatting += ["--model_args", ",".join(f"{k}={v}" for k, v in model_args.items())]
         chatting += [*shared, "--output_path", f"{folder}/answered", "--apply_chat_template"]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         environment.pop("PYTHONPATH", None)
         with server(*options):
             for line in (command, chatting):
-                done = subprocess.run(line, env=environment, capture_output=True, text=True)
-                if done.returncode:
-                    return {"status": done.returncode, "tail": done.stderr[-3000:]}
+                process = subprocess.run(line, env=environment, capture_output=True, text=True)
+                if process.returncode:
+                    return {"status": process.returncode, "tail": process.stderr[-3000:]}
         samples, answers = _samples(place / "scored"), _samples(place / "answered")
     from hierspec import Hierarchy
 
     models = Hierarchy.from_config({"target": {"model": arguments.model, "dtype": arguments.dtype}})
     worst, scored = 0.0, 0
     for sample in samples:
-        asked = sample["arguments"]
-        parts = asked.values() if isinstance(asked, dict) else asked
+        requests = sample["arguments"]
+        parts = requests.values() if isinstance(requests, dict) else requests
         for pair, answer in zip(parts, sample["filtered_resps"], strict=True):
-            context, more = pair.values() if isinstance(pair, dict) else pair
+            context, continuation = pair.values() if isinstance(pair, dict) else pair
             theirs = float(answer[0])
-            worst = max(worst, abs(theirs - _likelihood(models, context, more)))
+            worst = max(worst, abs(theirs - _likelihood(models, context, continuation)))
             scored += 1
-    same = sum(
+    num_equal = sum(
         sample["filtered_resps"][0]
         == models.generate(sample["doc"]["question"], chat=True, max_new_tokens=16).text
         for sample in answers
@@ -120,7 +120,7 @@ def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
         "scored": scored,
         "largest_difference": worst,
         "chats": len(answers),
-        "chats_equal": same,
+        "chats_equal": num_equal,
     }
 
 
@@ -130,14 +130,14 @@ def _samples(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def _likelihood(models: Any, context: str, more: str) -> float:
+def _likelihood(models: Any, context: str, continuation: str) -> float:
     """Log-probability of ``more`` after ``context`` under the target, in this process."""
     import torch
 
     from hierspec.core.context import Context
     from hierspec.lm.base import Query
 
-    ids = models.tokenizer(context + more)["input_ids"]
+    ids = models.tokenizer(context + continuation)["input_ids"]
     start = len(models.tokenizer(context)["input_ids"])
     model = models.root.model
     rows = model.score([Query(model.open(), Context(ids[:-1]), start)]).double().log_softmax(-1)
@@ -164,29 +164,34 @@ def schemathesis(arguments: argparse.Namespace) -> dict[str, Any]:
     environment.pop("PYTHONPATH", None)
     # It leaves a folder where it runs.
     with server(*options) as process, tempfile.TemporaryDirectory() as place:
-        done = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True)
+        completed = subprocess.run(
+            command, env=environment, cwd=place, capture_output=True, text=True
+        )
         alive = process.poll() is None
-    text = done.stdout
+    text = completed.stdout
     counts = re.findall(r"(\d+) (?:test cases?|generated|passed|failed|failures?)", text)
-    return {"status": done.returncode, "alive": alive, "counts": counts, "tail": text[-3000:]}
+    return {"status": completed.returncode, "alive": alive, "counts": counts, "tail": text[-3000:]}
 
 
 def llm_comply(arguments: argparse.Namespace) -> dict[str, Any]:
     """Its tests of chats and of Responses: which pass, which do not and why."""
-    found: dict[str, Any] = {"status": 0}
+    report: dict[str, Any] = {"status": 0}
     with server("--model", arguments.model):
         for kind in ("openai-chat", "open-responses"):
             options = ["--format", kind, "-u", f"{URL}/v1", "-k", "none", "-m", arguments.model]
             command = [arguments.command, *options, "--json"]
-            done = subprocess.run(command, capture_output=True, text=True)
+            process = subprocess.run(command, capture_output=True, text=True)
             try:
-                told = json.loads(done.stdout)
+                results = json.loads(process.stdout)
             except ValueError:
-                return {"status": done.returncode, "tail": (done.stdout + done.stderr)[-3000:]}
-            for test in told["results"]:
+                return {
+                    "status": process.returncode,
+                    "tail": (process.stdout + process.stderr)[-3000:],
+                }
+            for test in results["results"]:
                 test.pop("duration_ms", None)
-            found[kind] = told
-    return found
+            report[kind] = results
+    return report
 
 
 def guidellm(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -208,11 +213,11 @@ def guidellm(arguments: argparse.Namespace) -> dict[str, Any]:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         environment.pop("PYTHONPATH", None)
         with server("--model", arguments.model):
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode or not (place / "guide.json").exists():
-            return {"status": done.returncode, "tail": (done.stdout + done.stderr)[-3000:]}
-        told = json.loads((place / "guide.json").read_text())
-    metrics = told["benchmarks"][0]["metrics"]
+            process = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if process.returncode or not (place / "guide.json").exists():
+            return {"status": process.returncode, "tail": (process.stdout + process.stderr)[-3000:]}
+        report = json.loads((place / "guide.json").read_text())
+    metrics = report["benchmarks"][0]["metrics"]
     return {
         "status": 0,
         "requests": metrics["request_totals"],
@@ -239,10 +244,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--examples", type=int, default=100)
     arguments = parser.parse_args()
-    found = CLIENTS[arguments.client](arguments)
+    result = CLIENTS[arguments.client](arguments)
     settings = {k: str(v) for k, v in vars(arguments).items() if k not in ("command", "data")}
-    print({key: value for key, value in found.items() if key != "tail"})
-    record = {"settings": settings, **found, "environment": common.environment()}
+    print({key: value for key, value in result.items() if key != "tail"})
+    record = {"settings": settings, **result, "environment": common.environment()}
     common.write(f"serving-{arguments.client}", record)
 
 

@@ -105,11 +105,11 @@ def words(seed: int, count: int) -> str:
     return " ".join(source.choice(_WORDS) for _ in range(count))
 
 
-def completion(seed: int, tokens: int, **more: Any) -> dict[str, Any]:
+def completion(seed: int, tokens: int, **options: Any) -> dict[str, Any]:
     return {
         "prompt": f"{words(seed, 24)}.",
         "max_tokens": tokens,
         "temperature": 0,
         "ignore_eos": True,
-        **more,
+        **options,
     }

@@ -15,13 +15,13 @@ import common
 from serving_common import URL, completion, resident, server
 
 
-async def some(client: Any, first: int, count: int, streams: int) -> int:
+async def send_requests(client: Any, first: int, count: int, streams: int) -> int:
     """Send requests, so many at once; every tenth leaves after its first chunk → the failed."""
     import httpx
 
     places, failed = asyncio.Semaphore(streams), 0
 
-    async def one(i: int) -> None:
+    async def send_request(i: int) -> None:
         nonlocal failed
         async with places:
             if i % 10 == 0:
@@ -33,32 +33,32 @@ async def some(client: Any, first: int, count: int, streams: int) -> int:
             answer = await client.post("/v1/completions", json=completion(i, 4 + i % 5))
             failed += answer.status_code != 200
 
-    await asyncio.gather(*(one(first + i) for i in range(count)))
+    await asyncio.gather(*(send_request(first + i) for i in range(count)))
     return failed
 
 
 async def run(arguments: argparse.Namespace, pid: int) -> dict[str, Any]:
     import httpx
 
-    seen, failed = [], 0
+    samples, failed = [], 0
     limits = httpx.Limits(max_connections=arguments.streams)
     async with httpx.AsyncClient(base_url=URL, timeout=300, limits=limits) as client:
         for step in range(arguments.steps + 1):
             count = arguments.requests // arguments.steps
-            failed += await some(client, step * count, count, arguments.streams)
+            failed += await send_requests(client, step * count, count, arguments.streams)
             await asyncio.sleep(1.0)
-            seen.append(resident(pid))
-            print(step, seen[-1], flush=True)
-    warm, last = seen[0], seen[-1]
-    # How much is kept of texts for those that begin alike varies with who was there last, so a
-    # single look says little: the later looks are held against the earlier ones.
-    half = len(seen[1:]) // 2
+            samples.append(resident(pid))
+            print(step, samples[-1], flush=True)
+    warm, last = samples[0], samples[-1]
+    # How much is cached for texts that share a beginning varies with the latest requests, so that a
+    # single sample says little: the later samples are compared with the earlier ones.
+    half = len(samples[1:]) // 2
     early, late = (
-        statistics.median(one["bytes"] for one in some)
-        for some in (seen[1 : 1 + half], seen[1 + half :])
+        statistics.median(sample["bytes"] for sample in part)
+        for part in (samples[1 : 1 + half], samples[1 + half :])
     )
     return {
-        "seen": seen,
+        "seen": samples,
         "failed": failed,
         "growth": last["bytes"] / warm["bytes"] - 1.0,
         "growth_of_the_later_half": late / early - 1.0,
@@ -80,8 +80,8 @@ def main() -> None:
     # Kept texts fill their share during warm-up, and no more than that later.
     options += ["--hierarchy", "speculative", "--set", "max_cache_tokens=8192"]
     with server(*options) as process:
-        found = asyncio.run(run(arguments, process.pid))
-    record = {"settings": vars(arguments), **found, "environment": common.environment()}
+        result = asyncio.run(run(arguments, process.pid))
+    record = {"settings": vars(arguments), **result, "environment": common.environment()}
     common.write(arguments.name, record)
 
 

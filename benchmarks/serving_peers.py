@@ -33,14 +33,14 @@ OURS = "hierspec"
 
 
 @contextlib.contextmanager
-def started(name: str, line: str, given: dict[str, str], log: Path) -> Iterator[str]:
+def started(name: str, line: str, variables: dict[str, str], log: Path) -> Iterator[str]:
     """A server, once it answers → its URL.
 
     Raises:
         RuntimeError: it ended, or did not answer in five minutes.
     """
-    command = [word.format(**given) for word in shlex.split(line)]
-    url = f"http://127.0.0.1:{given['port']}"
+    command = [word.format(**variables) for word in shlex.split(line)]
+    url = f"http://127.0.0.1:{variables['port']}"
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
         try:
@@ -64,8 +64,8 @@ def bfloat16_copy(source: Path, copy: Path) -> None:
     for field in reader.fields.values():
         if field.name in skipped or field.name.startswith("GGUF."):
             continue
-        listed = field.types[0] == gguf.GGUFValueType.ARRAY
-        kind = field.types[-1] if listed else None
+        is_list = field.types[0] == gguf.GGUFValueType.ARRAY
+        kind = field.types[-1] if is_list else None
         writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=kind)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     for tensor in reader.tensors:
@@ -104,12 +104,12 @@ async def wave(
         if answer.status_code != 200:
             raise RuntimeError(f"status {answer.status_code}: {answer.text[:300]}")
     texts = [answer.json()["choices"][0]["text"] for answer in answers]
-    written = sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
-    return {"tokens": written, "seconds": seconds, "tokens_per_second": written / seconds}
+    num_tokens = sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+    return {"tokens": num_tokens, "seconds": seconds, "tokens_per_second": num_tokens / seconds}
 
 
 def measure(
-    args: argparse.Namespace, servers: dict[str, str], given: dict[str, str], tokenizer: Any
+    args: argparse.Namespace, servers: dict[str, str], variables: dict[str, str], tokenizer: Any
 ) -> tuple[dict[str, dict[str, list[dict[str, Any]]]], dict[str, str]]:
     """Waves by server and number of streams, and what did not start, with the reason."""
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in servers}
@@ -118,16 +118,16 @@ def measure(
         for name, line in servers.items():
             if name in failed:
                 continue
-            model = args.model if name == OURS else given["model"]
+            model = args.model if name == OURS else variables["model"]
             try:
-                with started(name, line, given, args.log) as url:
+                with started(name, line, variables, args.log) as url:
                     for streams in args.streams:
                         for seed in (2 * turn, 2 * turn + 1):  # the first warms up
-                            found = asyncio.run(
+                            result = asyncio.run(
                                 wave(url, model, streams, args.tokens, seed, tokenizer)
                             )
-                        runs[name].setdefault(str(streams), []).append(found)
-                        print(f"{name}, {streams}: {found['tokens_per_second']:.1f}", flush=True)
+                        runs[name].setdefault(str(streams), []).append(result)
+                        print(f"{name}, {streams}: {result['tokens_per_second']:.1f}", flush=True)
             except (RuntimeError, OSError) as error:
                 failed[name] = str(error)
                 print(f"{name}: {error}", flush=True)
@@ -150,24 +150,24 @@ def main() -> None:
 
     source = registry.resolve(args.model)
     tokenizer = load_tokenizer(source)
-    given = {"port": str(PORT), "model": str(source.tokenizer_path)}
+    variables = {"port": str(PORT), "model": str(source.tokenizer_path)}
     ours = f"{sys.executable} -m hierspec serve --model {args.model} --dtype bfloat16 "
     servers = {OURS: f"{ours} --port {{port}} --set log_level=warning"}
     servers |= dict(peer.split("=", 1) for peer in args.peer)
     with tempfile.TemporaryDirectory() as folder:
         if any("{file}" in line or "{bfloat16}" in line for line in args.peer):
             file = Path(args.model) if is_gguf(args.model) else smollm2_file()
-            given |= {"file": str(file), "bfloat16": f"{folder}/bfloat16.gguf"}
-            bfloat16_copy(file, Path(given["bfloat16"]))
-        runs, failed = measure(args, servers, given, tokenizer)
+            variables |= {"file": str(file), "bfloat16": f"{folder}/bfloat16.gguf"}
+            bfloat16_copy(file, Path(variables["bfloat16"]))
+        runs, failed = measure(args, servers, variables, tokenizer)
     rows = []
     for streams in map(str, args.streams):
-        mine = [run["tokens_per_second"] for run in runs[OURS][streams]]
+        our_rates = [run["tokens_per_second"] for run in runs[OURS][streams]]
         for name, by_streams in runs.items():
-            own = [run["tokens_per_second"] for run in by_streams.get(streams, [])]
-            if len(own) == len(mine):
-                row = {"streams": int(streams), "server": name, "rate": common.spread(own)}
-                row |= {"ours_over_it": common.ratio(mine, own), "runs": by_streams[streams]}
+            rates = [run["tokens_per_second"] for run in by_streams.get(streams, [])]
+            if len(rates) == len(our_rates):
+                row = {"streams": int(streams), "server": name, "rate": common.spread(rates)}
+                row |= {"ours_over_it": common.ratio(our_rates, rates), "runs": by_streams[streams]}
                 rows.append(row)
                 print(streams, name, row["rate"]["median"], row["ours_over_it"]["median"])
     settings = {key: value for key, value in vars(args).items() if key != "log"}

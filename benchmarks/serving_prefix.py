@@ -71,10 +71,10 @@ def main() -> None:
     warm, cold = talks(arguments, True), talks(arguments, False)
     record = {
         "settings": vars(arguments),
-        "warm_seconds": common.spread([one[0] for one in warm]),
-        "cold_seconds": common.spread([one[0] for one in cold]),
-        "sooner": common.ratio([one[0] for one in cold], [one[0] for one in warm]),
-        "cached_tokens": statistics.median(one[2] for one in warm),
+        "warm_seconds": common.spread([turn[0] for turn in warm]),
+        "cold_seconds": common.spread([turn[0] for turn in cold]),
+        "sooner": common.ratio([turn[0] for turn in cold], [turn[0] for turn in warm]),
+        "cached_tokens": statistics.median(turn[2] for turn in warm),
         "same_text": [a[1] == b[1] for a, b in zip(warm, cold, strict=True)],
         "environment": common.environment(),
     }

@@ -35,12 +35,12 @@ def processes(root: int, title: str = "") -> list[Any]:
     """Processes below one of ours that call themselves so."""
     import psutil
 
-    found = []
-    for one in psutil.Process(root).children(recursive=True):
+    matching = []
+    for process in psutil.Process(root).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if one.cmdline() and one.cmdline()[0].startswith(title):
-                found.append(one)
-    return found
+            if process.cmdline() and process.cmdline()[0].startswith(title):
+                matching.append(process)
+    return matching
 
 
 async def ask(client: Any, number: int, tokens: int) -> str:
@@ -53,8 +53,8 @@ async def ask(client: Any, number: int, tokens: int) -> str:
         if answer.status_code != 200:
             return f"error {answer.status_code}: {answer.json()['error']['message']}"
         if number % 2 == 0:
-            done = answer.json()["usage"]["completion_tokens"] == tokens
-            return "whole answer" if done else "unclean: short"
+            is_complete = answer.json()["usage"]["completion_tokens"] == tokens
+            return "whole answer" if is_complete else "unclean: short"
         if answer.text.endswith("data: [DONE]\n\n"):
             return "whole answer"
         last = answer.text.rstrip().rpartition("data: ")[2]
@@ -72,14 +72,14 @@ async def under_load(arguments: argparse.Namespace, pid: int, title: str) -> dic
 
     async with httpx.AsyncClient(base_url=URL, timeout=120) as client:
 
-        async def one(number: int) -> None:
+        async def send(number: int) -> None:
             async with places:
                 answers.append(await ask(client, number, arguments.tokens))
                 if len(answers) == arguments.requests // 3:
                     victim.kill()
 
         began = time.monotonic()
-        await asyncio.gather(*(one(number) for number in range(arguments.requests)))
+        await asyncio.gather(*(send(number) for number in range(arguments.requests)))
         seconds = time.monotonic() - began
         await asyncio.sleep(arguments.pause)  # until the next one may be killed
         later = [await ask(client, number, arguments.tokens) for number in range(10)]
@@ -114,17 +114,17 @@ async def growth(arguments: argparse.Namespace, pid: int) -> dict[str, Any]:
                 if len(processes(pid, replica)) > 1:
                     grown = time.monotonic() - began
 
-        begun = len(processes(pid, replica))
+        first_replicas = len(processes(pid, replica))
         await asyncio.gather(watch(), *(stream(number) for number in range(arguments.streams)))
         await asyncio.sleep(arguments.pause)  # it loads the model
         later = [ask(client, number, arguments.tokens) for number in range(arguments.streams)]
-        after = await asyncio.gather(*later)
+        final_answers = await asyncio.gather(*later)
     return {
-        "replicas_at_first": begun,
+        "replicas_at_first": first_replicas,
         "seconds_until_there_are_two": grown,
         "streams": arguments.streams,
         "answers": dict(Counter(answers)),
-        "later": dict(Counter(after)),
+        "later": dict(Counter(final_answers)),
     }
 
 
@@ -147,8 +147,8 @@ def batch(arguments: argparse.Namespace, options: list[str], moments: random.Ran
         for third in range(3):
             process = subprocess.Popen(command, **pipes)
             # A moment is a number of answers: most of the time models load and nothing is at stake.
-            wanted = (third + moments.random()) * arguments.lines / 3.5
-            while _lines(target) < max(wanted, 1) and process.poll() is None:
+            num_answers = (third + moments.random()) * arguments.lines / 3.5
+            while _lines(target) < max(num_answers, 1) and process.poll() is None:
                 time.sleep(moments.random() / 20)
             family = processes(process.pid)
             process.kill()
@@ -166,7 +166,7 @@ def batch(arguments: argparse.Namespace, options: list[str], moments: random.Ran
         "answers": len(names),
         "missing": arguments.lines - len(set(names)),
         "twice": len(names) - len(set(names)),
-        "failed": sum(one is None or one["status_code"] != 200 for one in good),
+        "failed": sum(response is None or response["status_code"] != 200 for response in good),
         "seconds": time.monotonic() - began,
     }
 

@@ -21,7 +21,7 @@ async def under_load(process: Any, streams: int) -> dict[str, int]:
     ended: collections.Counter[str] = collections.Counter()
     running = asyncio.Event()
 
-    async def one(client: httpx.AsyncClient, i: int) -> None:
+    async def send_request(client: httpx.AsyncClient, i: int) -> None:
         body = completion(i, 400, stream=True)
         try:
             async with client.stream("POST", "/v1/completions", json=body) as answer:
@@ -35,7 +35,7 @@ async def under_load(process: Any, streams: int) -> dict[str, int]:
             ended[type(error).__name__] += 1
 
     async with httpx.AsyncClient(base_url=URL, timeout=60) as client:
-        asking = [asyncio.create_task(one(client, i)) for i in range(streams)]
+        asking = [asyncio.create_task(send_request(client, i)) for i in range(streams)]
         await running.wait()
         process.kill()
         await asyncio.gather(*asking)

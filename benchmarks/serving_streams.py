@@ -22,44 +22,46 @@ from serving_common import URL, completion, server
 def request(number: int, tokens: int) -> dict[str, Any]:
     """One of the requests, by its number: greedy or seeded, of a length of its own."""
     sampled = {"temperature": 0.8, "top_p": 0.95, "seed": 1000 + number} if number % 2 else {}
-    more = {"stream": True, "stream_options": {"include_usage": True}, **sampled}
-    return {**completion(number, tokens // 2 + 5 * number % tokens), **more}
+    options = {"stream": True, "stream_options": {"include_usage": True}, **sampled}
+    return {**completion(number, tokens // 2 + 5 * number % tokens), **options}
 
 
-async def read(client: Any, body: dict[str, Any]) -> dict[str, Any]:
+async def read_stream(client: Any, body: dict[str, Any]) -> dict[str, Any]:
     """All of one stream; what is not as a stream must be is said under ``wrong``."""
-    seen: dict[str, Any] = {"text": "", "finish": None, "tokens": None, "chunks": 0, "wrong": []}
-    done = False
+    stream: dict[str, Any] = {"text": "", "finish": None, "tokens": None, "chunks": 0, "wrong": []}
+    is_finished = False
     async with client.stream("POST", "/v1/completions", json=body) as answer:
         if answer.status_code != 200:
-            return {**seen, "wrong": [f"status {answer.status_code}"]}
+            return {**stream, "wrong": [f"status {answer.status_code}"]}
         async for line in answer.aiter_lines():
             if not line:
                 continue
-            if done or not line.startswith("data: "):
-                seen["wrong"].append(line[:80])
+            if is_finished or not line.startswith("data: "):
+                stream["wrong"].append(line[:80])
             elif line == "data: [DONE]":
-                done = True
+                is_finished = True
             else:
-                _add(seen, json.loads(line.removeprefix("data: ")))
-    if not done:
-        seen["wrong"].append("no [DONE]")
-    if seen["tokens"] != body["max_tokens"] or seen["finish"] != "length":
-        seen["wrong"].append(f"{seen['tokens']} of {body['max_tokens']} tokens, {seen['finish']}")
-    return seen
+                _add(stream, json.loads(line.removeprefix("data: ")))
+    if not is_finished:
+        stream["wrong"].append("no [DONE]")
+    if stream["tokens"] != body["max_tokens"] or stream["finish"] != "length":
+        stream["wrong"].append(
+            f"{stream['tokens']} of {body['max_tokens']} tokens, {stream['finish']}"
+        )
+    return stream
 
 
-def _add(seen: dict[str, Any], chunk: dict[str, Any]) -> None:
-    if seen.setdefault("id", chunk["id"]) != chunk["id"]:
-        seen["wrong"].append(f"a chunk of {chunk['id']} in the stream of {seen['id']}")
+def _add(stream: dict[str, Any], chunk: dict[str, Any]) -> None:
+    if stream.setdefault("id", chunk["id"]) != chunk["id"]:
+        stream["wrong"].append(f"a chunk of {chunk['id']} in the stream of {stream['id']}")
     for choice in chunk["choices"]:
-        if seen["finish"] is not None:
-            seen["wrong"].append("text after the end")
-        seen["text"] += choice["text"]
-        seen["finish"] = choice["finish_reason"]
-        seen["chunks"] += 1
+        if stream["finish"] is not None:
+            stream["wrong"].append("text after the end")
+        stream["text"] += choice["text"]
+        stream["finish"] = choice["finish_reason"]
+        stream["chunks"] += 1
     if chunk.get("usage"):
-        seen["tokens"] = chunk["usage"]["completion_tokens"]
+        stream["tokens"] = chunk["usage"]["completion_tokens"]
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -70,28 +72,28 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     async with httpx.AsyncClient(base_url=URL, timeout=900, limits=limits) as client:
         rounds, began = [], time.perf_counter()
         for _ in range(arguments.repeats):
-            rounds.append(await asyncio.gather(*(read(client, body) for body in bodies)))
-        together = time.perf_counter() - began
-        alone = [await read(client, body) for body in bodies]
-    same = ("text", "finish", "tokens")
+            rounds.append(await asyncio.gather(*(read_stream(client, body) for body in bodies)))
+        seconds = time.perf_counter() - began
+        single = [await read_stream(client, body) for body in bodies]
+    keys = ("text", "finish", "tokens")
     different = [
         number
-        for found in rounds
-        for number, (a, b) in enumerate(zip(found, alone, strict=True))
-        if any(a[key] != b[key] for key in same)
+        for streams in rounds
+        for number, (a, b) in enumerate(zip(streams, single, strict=True))
+        if any(a[key] != b[key] for key in keys)
     ]
-    everything = [one for found in (*rounds, alone) for one in found]
-    ids = [one.get("id") for one in everything]
+    everything = [stream for streams in (*rounds, single) for stream in streams]
+    ids = [stream.get("id") for stream in everything]
     return {
         "requests": len(bodies) * arguments.repeats,
         "equal_to_alone": len(bodies) * arguments.repeats - len(different),
         "different": different,
-        "wrong": [one["wrong"] for one in everything if one["wrong"]],
+        "wrong": [stream["wrong"] for stream in everything if stream["wrong"]],
         "distinct_ids": len(set(ids)) == len(ids),
-        "distinct_texts": len({one["text"] for one in alone}),
-        "tokens": sum(one["tokens"] or 0 for found in rounds for one in found),
-        "chunks": sum(one["chunks"] for found in rounds for one in found),
-        "seconds_together": together,
+        "distinct_texts": len({stream["text"] for stream in single}),
+        "tokens": sum(stream["tokens"] or 0 for streams in rounds for stream in streams),
+        "chunks": sum(stream["chunks"] for streams in rounds for stream in streams),
+        "seconds_together": seconds,
     }
 
 
@@ -109,12 +111,12 @@ def main() -> int:
     options += ["--draft", arguments.draft] if arguments.draft else []
     options += ["--dtype", "float32", "--set", f"max_num_seqs={arguments.streams}"]
     with server(*options):
-        found = asyncio.run(run(arguments))
-    record = {"settings": vars(arguments), **found, "environment": common.environment()}
+        result = asyncio.run(run(arguments))
+    record = {"settings": vars(arguments), **result, "environment": common.environment()}
     common.write(arguments.name, record)
-    print({key: value for key, value in found.items() if key != "different"})
-    whole = found["equal_to_alone"] == found["requests"] and found["distinct_ids"]
-    return 0 if whole and not found["wrong"] else 1
+    print({key: value for key, value in result.items() if key != "different"})
+    is_clean = result["equal_to_alone"] == result["requests"] and result["distinct_ids"]
+    return 0 if is_clean and not result["wrong"] else 1
 
 
 if __name__ == "__main__":

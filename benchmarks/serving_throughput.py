@@ -19,21 +19,21 @@ import common
 from serving_common import URL, completion, quantiles, server, words
 
 
-async def wave(client: Any, streams: int, tokens: int, seed: int, **more: Any) -> dict[str, Any]:
+async def wave(client: Any, streams: int, tokens: int, seed: int, **options: Any) -> dict[str, Any]:
     """So many requests at once, until the last has ended."""
     began = time.perf_counter()
-    made = [
-        client.post("/v1/completions", json=completion(1000 * seed + i, tokens, **more))
+    requests = [
+        client.post("/v1/completions", json=completion(1000 * seed + i, tokens, **options))
         for i in range(streams)
     ]
-    answers = [answer.json() for answer in await asyncio.gather(*made)]
+    answers = [answer.json() for answer in await asyncio.gather(*requests)]
     seconds = time.perf_counter() - began
-    written = sum(answer["usage"]["completion_tokens"] for answer in answers)
+    num_tokens = sum(answer["usage"]["completion_tokens"] for answer in answers)
     plans: dict[str, int] = {}
     for answer in answers:
         for name, rounds in answer["speculative"]["plans"].items():
             plans[name] = plans.get(name, 0) + rounds
-    return {"tokens_per_second": written / seconds, "plans": plans, "tokens": written}
+    return {"tokens_per_second": num_tokens / seconds, "plans": plans, "tokens": num_tokens}
 
 
 async def throughput(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -43,20 +43,20 @@ async def throughput(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     limits, seeds = httpx.Limits(max_connections=256), itertools.count()
     async with httpx.AsyncClient(base_url=URL, timeout=900, limits=limits) as client:
         for streams in arguments.streams:
-            found: dict[str, list[dict[str, Any]]] = {"service": [], "plain": []}
+            waves: dict[str, list[dict[str, Any]]] = {"service": [], "plain": []}
             for turn in range(arguments.repeats + 1):
                 kinds = [("service", {}), ("plain", {"speculative": False})]
-                for kind, more in kinds[:: 1 if turn % 2 else -1]:
+                for kind, options in kinds[:: 1 if turn % 2 else -1]:
                     seed = next(seeds)
-                    got = await wave(client, streams, arguments.tokens, seed, **more)
+                    result = await wave(client, streams, arguments.tokens, seed, **options)
                     if turn:  # the first wave warms up, and lets the load control look around
-                        found[kind].append(got)
-            speeds = {k: [one["tokens_per_second"] for one in v] for k, v in found.items()}
+                        waves[kind].append(result)
+            speeds = {k: [result["tokens_per_second"] for result in v] for k, v in waves.items()}
             row = {
                 "streams": streams,
                 **{kind: common.spread(values) for kind, values in speeds.items()},
                 "over_plain": common.ratio(speeds["service"], speeds["plain"]),
-                "plans": found["service"][-1]["plans"],
+                "plans": waves["service"][-1]["plans"],
             }
             print(row, flush=True)
             rows.append(row)
@@ -68,7 +68,7 @@ async def short_among_long(arguments: argparse.Namespace) -> dict[str, Any]:
     import httpx
 
     first: list[float] = []
-    over = asyncio.Event()
+    finished = asyncio.Event()
     limits = httpx.Limits(max_connections=64)
 
     async with httpx.AsyncClient(base_url=URL, timeout=900, limits=limits) as client:
@@ -79,7 +79,7 @@ async def short_among_long(arguments: argparse.Namespace) -> dict[str, Any]:
 
         async def short() -> None:
             i = 0
-            while not over.is_set():
+            while not finished.is_set():
                 i += 1
                 began = time.perf_counter()
                 body = completion(-i, 4, stream=True)
@@ -92,7 +92,7 @@ async def short_among_long(arguments: argparse.Namespace) -> dict[str, Any]:
 
         asking = asyncio.create_task(short())
         await asyncio.gather(*(long(i) for i in range(arguments.long_requests)))
-        over.set()
+        finished.set()
         await asking
     return {"long_words": arguments.long, "seconds": quantiles(first), "requests": len(first)}
 

@@ -58,9 +58,9 @@ class Round:
         self._rows = {text: _rows(p, text, length + 1) for text in self.texts}
 
     def _draft(self, text: Text) -> Proposal:
-        whose = (0,) * self.length
+        owners = (0,) * self.length
         signals = (math.nan,) * self.length
-        return Proposal(text, _rows(self.q, text, self.length), whose, whose, signals)
+        return Proposal(text, _rows(self.q, text, self.length), owners, owners, signals)
 
     def tokens(self, rule: str, num_drafts: int) -> float:
         """Mean tokens a round: those kept, and the one that follows."""
@@ -86,26 +86,26 @@ class Round:
         numbers = {z: i for i, z in enumerate(target)}
         entries = [
             entry
-            for column, one in enumerate(variables)
-            for entry in self._column(column, one, numbers)
+            for column, variable in enumerate(variables)
+            for entry in self._column(column, variable, numbers)
         ]
         rows, columns, values = zip(*entries, strict=True)
-        law = coo_matrix((values, (rows, columns)), shape=(len(numbers), len(variables)))
-        whole = coo_matrix(
+        text_probs = coo_matrix((values, (rows, columns)), shape=(len(numbers), len(variables)))
+        set_sums = coo_matrix(
             (np.ones(len(variables)), ([v[0] for v in variables], range(len(variables))))
         )
-        found = linprog(
+        solution = linprog(
             [-float(len(node)) for _, node, _ in variables],
             # No text more often than the target writes it; all sum to one, so none less often.
-            A_ub=law,
+            A_ub=text_probs,
             b_ub=[chance + _ROUNDING for chance in target.values()],
-            A_eq=whole,
+            A_eq=set_sums,
             b_eq=sets,
             method="highs",
         )
-        if not found.success:
-            raise RuntimeError(f"the linear programme was not solved: {found.message}")
-        return 1.0 - float(found.fun)
+        if not solution.success:
+            raise RuntimeError(f"the linear programme was not solved: {solution.message}")
+        return 1.0 - float(solution.fun)
 
     def _sets(self, num_drafts: int) -> Iterator[tuple[tuple[Text, ...], float]]:
         """Each set of texts that so many drafts can be, and how likely they are just that set."""
@@ -125,26 +125,26 @@ class Round:
     ) -> dict[str, float]:
         """As :meth:`tokens`, of each rule over the same lists of drafts, drawn."""
         chances = torch.tensor([self.chance[text] for text in self.texts])
-        found = dict.fromkeys(rules, 1.0)
+        mean_tokens = dict.fromkeys(rules, 1.0)
         for _ in range(lists):
-            drawn = torch.multinomial(chances, num_drafts, replacement=True, generator=generator)
-            texts = [self.texts[i] for i in drawn.tolist()]
+            indices = torch.multinomial(chances, num_drafts, replacement=True, generator=generator)
+            texts = [self.texts[i] for i in indices.tolist()]
             drafts, rows = [self._drafts[t] for t in texts], [self._rows[t] for t in texts]
             for rule in rules:
                 ends = outcomes(get(rule), drafts, rows)
-                found[rule] += sum(share * stop.num_accepted for share, stop in ends) / lists
-        return found
+                mean_tokens[rule] += sum(share * stop.num_accepted for share, stop in ends) / lists
+        return mean_tokens
 
     def _column(
         self, column: int, variable: tuple[int, Text, int], numbers: dict[Text, int]
     ) -> Iterator[tuple[int, int, float]]:
         """What one unit of a variable adds to the distribution of L + 1 tokens."""
         _, node, y = variable
-        begun = (*node, y)
-        for rest in product(range(self.vocab), repeat=self.length + 1 - len(begun)):
-            after = _chance(self.p, (*begun, *rest), start=len(begun))
-            if after > 0.0:
-                yield numbers[(*begun, *rest)], column, after
+        prefix = (*node, y)
+        for rest in product(range(self.vocab), repeat=self.length + 1 - len(prefix)):
+            chance = _chance(self.p, (*prefix, *rest), start=len(prefix))
+            if chance > 0.0:
+                yield numbers[(*prefix, *rest)], column, chance
 
 
 def _rows(model: TabularModel, text: Text, count: int) -> DenseDistributions:
@@ -160,10 +160,10 @@ def compared(shape: Sequence[int], seed: int) -> dict[str, float]:
     vocab, length, num_drafts = shape
     generator = torch.Generator().manual_seed(seed)
     q, p = (TabularModel.random(vocab, length, generator) for _ in range(2))
-    one = Round(q, p, length)
-    found = {ONE: one.tokens("block-rrs", 1)}
-    found |= {rule: one.tokens(rule, num_drafts) for rule in RULES}
-    return found | {OPTIMUM: one.optimum(num_drafts)}
+    round_ = Round(q, p, length)
+    tokens = {ONE: round_.tokens("block-rrs", 1)}
+    tokens |= {rule: round_.tokens(rule, num_drafts) for rule in RULES}
+    return tokens | {OPTIMUM: round_.optimum(num_drafts)}
 
 
 LONGER = ((3, 2), (2, 3))  # V and n of several drafts of several tokens
@@ -175,21 +175,21 @@ def longer(tables: int, lists: int) -> list[dict[str, Any]]:
     cells = []
     for (vocab, length), num_drafts in product(LONGER, MORE):
         runs = []
-        what = f"V {vocab}, n {length}, {num_drafts} drafts"
-        for seed in track(range(tables), what):
+        title = f"V {vocab}, n {length}, {num_drafts} drafts"
+        for seed in track(range(tables), title):
             generator = torch.Generator().manual_seed(seed)
             q, p = (TabularModel.random(vocab, length, generator) for _ in range(2))
-            one = Round(q, p, length)
-            found = one.sampled(RULES[1:], num_drafts, lists, generator)
-            runs.append(found | {OPTIMUM: one.optimum(num_drafts)})
+            round_ = Round(q, p, length)
+            tokens = round_.sampled(RULES[1:], num_drafts, lists, generator)
+            runs.append(tokens | {OPTIMUM: round_.optimum(num_drafts)})
         mean = {name: statistics.fmean(run[name] for run in runs) for name in runs[0]}
         sizes = {"vocab": vocab, "length": length, "num_drafts": num_drafts}
         cells.append({**sizes, "mean_tokens": mean, "runs": runs})
-        print(what + ": " + ", ".join(f"{name} {value:.3f}" for name, value in mean.items()))
+        print(title + ": " + ", ".join(f"{name} {value:.3f}" for name, value in mean.items()))
     return cells
 
 
-MANY = (1, 2, 4, 8, 11)  # drafts of a place; P4 takes 11
+MANY = (1, 2, 4, 8, 11)  # drafts of a position; P4 takes 11
 MANY_RULES = ("rrs", "rrs-without-replacement", "induced-block")
 MODELS = ("zoo:small", "zoo:trunk")
 
@@ -197,33 +197,33 @@ MODELS = ("zoo:small", "zoo:trunk")
 def kept_of_many(
     q: torch.Tensor, p: torch.Tensor, num_drafts: int, lists: int, generator: torch.Generator
 ) -> dict[str, float]:
-    """Return how likely each rule keeps one of so many tokens of one place, and the optimum.
+    """Return how likely each rule keeps one of so many tokens of one position, and the optimum.
 
     The optimum is of tokens drawn independently: distinct ones may be kept more often.
     """
     rows = DenseDistributions(torch.stack([p, p]))
-    found = dict.fromkeys(MANY_RULES, 0.0)
+    kept = dict.fromkeys(MANY_RULES, 0.0)
     for _ in range(lists):
         for rule in MANY_RULES:
-            drafts = _one_place(q, num_drafts, generator, distinct=get(rule).distinct)
+            drafts = _one_position(q, num_drafts, generator, distinct=get(rule).distinct)
             ends = outcomes(get(rule), drafts, [rows] * len(drafts))
-            found[rule] += sum(share * end.num_accepted for share, end in ends) / lists
-    return found | {OPTIMUM: optimal_acceptance(p, q, num_drafts)}
+            kept[rule] += sum(share * end.num_accepted for share, end in ends) / lists
+    return kept | {OPTIMUM: optimal_acceptance(p, q, num_drafts)}
 
 
-def _one_place(
+def _one_position(
     q: torch.Tensor, num_drafts: int, generator: torch.Generator, *, distinct: bool
 ) -> list[Proposal]:
     """Draw drafts of one token, each from q or from what those before it leave of q."""
-    drafts, left = [], q.clone()
+    drafts, rest = [], q.clone()
     for _ in range(num_drafts):
-        if float(left.sum()) <= 0.0:
+        if float(rest.sum()) <= 0.0:
             break
-        law = left / left.sum()
-        token = int(torch.multinomial(law, 1, generator=generator))
-        drafts.append(Proposal((token,), DenseDistributions(law[None]), (0,), (0,), (math.nan,)))
+        probs = rest / rest.sum()
+        token = int(torch.multinomial(probs, 1, generator=generator))
+        drafts.append(Proposal((token,), DenseDistributions(probs[None]), (0,), (0,), (math.nan,)))
         if distinct:
-            left[token] = 0.0
+            rest[token] = 0.0
     return drafts
 
 
@@ -238,26 +238,28 @@ def random_rows(count: int, vocab: int = 50) -> list[tuple[torch.Tensor, torch.T
 
 def model_rows(folder: Path, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return pairs (q, p) of the shipped small model and trunk after real prompts."""
-    read, _ = prompts.read(folder, count)
+    texts, _ = prompts.read(folder, count)
     models = [
         Hierarchy.from_config(HierarchyConfig(target=TargetConfig(model=name, dtype="float32")))
         for name in MODELS
     ]
-    ids = [models[0].tokenizer(one.text)["input_ids"][-prompts.LONGEST :] for one in read]
-    laws = [[_next_token(model, text) for text in ids] for model in models]
-    return list(zip(*laws, strict=True))
+    ids = [models[0].tokenizer(prompt.text)["input_ids"][-prompts.LONGEST :] for prompt in texts]
+    rows = [[_next_token(model, text) for text in ids] for model in models]
+    return list(zip(*rows, strict=True))
 
 
 def _next_token(model: Hierarchy, text: Sequence[int]) -> torch.Tensor:
     """Return a model's distribution after a text, [V] float64."""
-    law = joint_law(model, text, SamplingParams(temperature=1.0), 1)
+    joint = joint_law(model, text, SamplingParams(temperature=1.0), 1)
     out = torch.zeros(model.root.model.vocab_size, dtype=torch.float64)
-    for (token,), chance in law.items():
+    for (token,), chance in joint.items():
         out[token] = chance
     return out / out.sum()
 
 
-def many(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], lists: int) -> list[dict[str, Any]]:
+def measure_many(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], lists: int
+) -> list[dict[str, Any]]:
     """Return a cell for each number of drafts."""
     cells = []
     for num_drafts in MANY:
@@ -278,15 +280,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of prompt files, for the models' rows")
     parser.add_argument("--lists", type=int, default=100, help="of many drafts, sampled a pair")
     args = parser.parse_args()
-    one_token = {"random": many(random_rows(args.tables), args.lists)}
+    one_token = {"random": measure_many(random_rows(args.tables), args.lists)}
     if args.data is not None:
-        one_token["models"] = many(model_rows(args.data, args.tables), args.lists)
+        one_token["models"] = measure_many(model_rows(args.data, args.tables), args.lists)
     names = (ONE, *RULES, OPTIMUM)
     cells: list[dict[str, Any]] = []
     for shape in SHAPES:
         vocab, length, num_drafts = shape
-        what = f"V {vocab}, L {length}, K {num_drafts}"
-        runs = [compared(shape, seed) for seed in track(range(args.tables), what)]
+        title = f"V {vocab}, L {length}, K {num_drafts}"
+        runs = [compared(shape, seed) for seed in track(range(args.tables), title)]
         mean = {name: statistics.fmean(run[name] for run in runs) for name in names}
         ahead = {
             f"{a} over {b}": sum(run[a] > run[b] + _EQUAL for run in runs)
@@ -300,7 +302,7 @@ def main() -> None:
             {"vocab": vocab, "length": length, "num_drafts": num_drafts, "mean_tokens": mean,
              "wins": ahead | behind, "runs": runs}
         )  # fmt: skip
-        print(what + ": " + ", ".join(f"{name} {value:.3f}" for name, value in mean.items()))
+        print(title + ": " + ", ".join(f"{name} {value:.3f}" for name, value in mean.items()))
         print("  " + ", ".join(f"{name}: {count}" for name, count in cells[-1]["wins"].items()))
     common.write(
         "several-drafts",

@@ -94,9 +94,9 @@ def run(words: list[str], minutes: float | None) -> int:
 def aims(data: BenchResults) -> list[dict[str, Any]]:
     """What was aimed for, by temperature: a ratio of paired times, above 1 is faster."""
     return [
-        {"temperature": cell.temperature, "aim": aim, "ratio": found, "wanted": wanted}
+        {"temperature": cell.temperature, "aim": aim, "ratio": ratio, "wanted": goal}
         for cell in data.cells
-        for aim, found, wanted in _aims(cell)
+        for aim, ratio, goal in _aims(cell)
     ]
 
 
@@ -119,7 +119,7 @@ def _aims(cell: TemperatureRecord) -> list[tuple[str, dict[str, Any] | None, flo
         ("three levels over the best drafter alone", best["single"], get("hierarchy"), 1.1),
         ("planned over the best drafter alone", best["single"], get("planned"), 1.1),
     ]
-    return [(aim, _ratio(slow, fast), wanted) for aim, slow, fast, wanted in rows]
+    return [(aim, _ratio(slow, fast), goal) for aim, slow, fast, goal in rows]
 
 
 def _ms(method: MethodRecord) -> float:
@@ -129,8 +129,8 @@ def _ms(method: MethodRecord) -> float:
 def _ratio(slow: MethodRecord | None, fast: MethodRecord | None) -> dict[str, Any] | None:
     if slow is None or fast is None:
         return None
-    found = summary.paired_speedup(slow.runs, fast.runs)
-    return None if found is None else found.to_dict()
+    ratio = summary.paired_speedup(slow.runs, fast.runs)
+    return None if ratio is None else ratio.to_dict()
 
 
 def lengths(data: BenchResults) -> dict[str, dict[str, float | None]]:
@@ -147,20 +147,20 @@ def report(path: Path, name: str) -> None:
     """Print the tables and the aims, and write the latter beside the results."""
     data = read(path)
     subprocess.run([sys.executable, "-m", "hierspec", "bench", "--from", str(path)], check=False)
-    found = aims(data)
-    for row in found:
+    rows = aims(data)
+    for row in rows:
         ratio = row["ratio"]
-        shown = "not measured"
+        text = "not measured"
         if ratio is not None:
-            shown = f"{ratio['median']:.2f}× [{ratio['low95']:.2f}, {ratio['high95']:.2f}]"
-        print(f"T {row['temperature']:g}: {row['aim']}: {shown}, aim {row['wanted']:g}×")
+            text = f"{ratio['median']:.2f}× [{ratio['low95']:.2f}, {ratio['high95']:.2f}]"
+        print(f"T {row['temperature']:g}: {row['aim']}: {text}, aim {row['wanted']:g}×")
     common.write(
         name,
         {
             "environment": data.environment.to_dict(),
             "settings": data.settings.to_dict(),
             "finished": data.finished,
-            "aims": found,
+            "aims": rows,
             "tokens_per_target_call": lengths(data),
         },
     )

@@ -31,14 +31,18 @@ def single(draft: str, budget: int, verify: str) -> dict[str, Any]:
     return {"levels": levels, "verify": verify}
 
 
-def three(low: str, few: int, mid: str, many: int, verify: str) -> dict[str, Any]:
-    first: dict[str, Any] = {"method": "draft_model", "model": low, "num_speculative_tokens": few}
+def three(low: str, low_budget: int, mid: str, mid_budget: int, verify: str) -> dict[str, Any]:
+    first: dict[str, Any] = {
+        "method": "draft_model",
+        "model": low,
+        "num_speculative_tokens": low_budget,
+    }
     if low == "ngram_table":
-        first = {"method": "ngram_table", "num_speculative_tokens": few}
+        first = {"method": "ngram_table", "num_speculative_tokens": low_budget}
     second = {
         "method": "draft_model",
         "model": mid,
-        "num_speculative_tokens": many,
+        "num_speculative_tokens": mid_budget,
         "verify": verify,
     }
     return {"levels": [first, second], "verify": verify}
@@ -46,21 +50,21 @@ def three(low: str, few: int, mid: str, many: int, verify: str) -> dict[str, Any
 
 def grids(verify: str) -> dict[str, list[dict[str, Any]]]:
     """As many candidates for one draft as for three levels."""
-    one = [
+    single_drafts = [
         *(single("zoo:trunk", n, verify) for n in (4, 6, 8, 10, 12, 15)),
         *(single("zoo:mid", n, verify) for n in (3, 5, 7, 9)),
         *(single("zoo:small", n, verify) for n in (2, 4)),
     ]
-    two = [
+    three_levels = [
         *(
-            three("zoo:small", few, "zoo:trunk", many, verify)
-            for few, many in itertools.product((2, 3, 4), (8, 12, 16))
+            three("zoo:small", low, "zoo:trunk", mid, verify)
+            for low, mid in itertools.product((2, 3, 4), (8, 12, 16))
         ),
-        *(three("zoo:mid", few, "zoo:trunk", many, verify) for few, many in ((4, 12), (6, 12))),
+        *(three("zoo:mid", low, "zoo:trunk", mid, verify) for low, mid in ((4, 12), (6, 12))),
         three("ngram_table", 2, "zoo:trunk", 12, verify),
     ]
-    assert len(one) == len(two)
-    return {"single_draft": one, "three_levels": two}
+    assert len(single_drafts) == len(three_levels)
+    return {"single_draft": single_drafts, "three_levels": three_levels}
 
 
 class Bench:
@@ -78,10 +82,10 @@ class Bench:
     def hierarchy(self, config: dict[str, Any]) -> Hierarchy:
         key = json.dumps(config)
         if key not in self.cache:
-            whole = HierarchyConfig.from_dict(
+            full_config = HierarchyConfig.from_dict(
                 {"target": {"model": self.target, "dtype": self.dtype}, **config}
             )
-            self.cache[key] = Hierarchy(build(whole, self.loaded))
+            self.cache[key] = Hierarchy(build(full_config, self.loaded))
         return self.cache[key]
 
     def ours(self, config: dict[str, Any], prompt: str, temperature: float, seed: int) -> dict:
@@ -114,16 +118,16 @@ class Bench:
         tokenizer = self.hierarchy({}).tokenizer
         inputs = tokenizer(prompt, return_tensors="pt")
         torch.manual_seed(seed)
-        how: dict[str, Any] = {"do_sample": False}
+        sampling: dict[str, Any] = {"do_sample": False}
         if temperature:
-            how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+            sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
         began = time.perf_counter()
         with torch.inference_mode():
             out = self.hf.generate(
                 input_ids=inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],
                 max_new_tokens=self.tokens,
-                **how,
+                **sampling,
             )
         wall = time.perf_counter() - began
         new = out[0, inputs["input_ids"].shape[1] :].tolist()

@@ -19,17 +19,17 @@ import common
 from hierspec import Hierarchy
 
 
-def built(target: str, draft: str, length: int, num_drafts: int, trees: bool = True) -> Hierarchy:
+def build(target: str, draft: str, length: int, num_drafts: int, trees: bool = True) -> Hierarchy:
     """``num_drafts`` drafts of a length below the target; 0: plain decoding."""
     method = "eagle3" if "eagle3" in draft else "draft_model"
     level = {"method": method, "model": draft, "num_speculative_tokens": length}
-    whole: dict[str, Any] = {"target": {"model": target}, "levels": []}
+    config: dict[str, Any] = {"target": {"model": target}, "levels": []}
     if num_drafts:
-        whole |= {"levels": [level], "verify": "block"}
+        config |= {"levels": [level], "verify": "block"}
     if num_drafts > 1:
         level["num_drafts"] = num_drafts
-        whole["verify"] = "traversal"
-    hierarchy = Hierarchy.from_config(whole)
+        config["verify"] = "traversal"
+    hierarchy = Hierarchy.from_config(config)
     if not trees:
         hierarchy.root.model.trunk.backend.trees = False
     return hierarchy
@@ -49,20 +49,20 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--name", default="token-trees")
     args = parser.parse_args()
-    methods = {"plain": built(args.target, args.draft, args.length, 0)}
+    methods = {"plain": build(args.target, args.draft, args.length, 0)}
     for k in args.drafts:
-        methods[f"{k} drafts"] = built(args.target, args.draft, args.length, k)
-    most = max(args.drafts)
-    methods[f"{most} drafts, a slot each"] = built(
-        args.target, args.draft, args.length, most, False
+        methods[f"{k} drafts"] = build(args.target, args.draft, args.length, k)
+    max_drafts = max(args.drafts)
+    methods[f"{max_drafts} drafts, a slot each"] = build(
+        args.target, args.draft, args.length, max_drafts, False
     )
     if args.chats:
-        found = common.chat_prompts(args.chats, args.num_prompts, 0, methods["plain"], 64)
-        texts, identity = found[0], found[2]
+        chats = common.chat_prompts(args.chats, args.num_prompts, 0, methods["plain"], 64)
+        texts, identity = chats[0], chats[2]
     else:
-        read, identity = common.read_prompts(args.prompts)
+        file_prompts, identity = common.read_prompts(args.prompts)
         tokenizer = methods["plain"].tokenizer
-        texts = [tokenizer(text)["input_ids"][-300:] for text in read[: args.num_prompts]]
+        texts = [tokenizer(text)["input_ids"][-300:] for text in file_prompts[: args.num_prompts]]
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity),
         "settings": {
@@ -89,8 +89,8 @@ def main() -> None:
                 "over_one_draft": common.ratio([run["ms"] for run in runs[first]], ms),
                 "runs": own,
             }
-            shown = {key: value for key, value in rows[name].items() if key != "runs"}
-            print(f"T {temperature:g} {name}: {shown}", flush=True)
+            summary = {key: value for key, value in rows[name].items() if key != "runs"}
+            print(f"T {temperature:g} {name}: {summary}", flush=True)
         report["temperatures"][f"{temperature:g}"] = rows
         common.write(args.name, report)
 

@@ -73,11 +73,11 @@ def command(*arguments: str | Path) -> str:
     Raises:
         RuntimeError: it failed.
     """
-    done = run(*arguments)
-    if done.returncode != 0:
-        what = " ".join(map(str, arguments))
-        raise RuntimeError(f"hierspec {what}: status {done.returncode}: {done.stderr[-800:]}")
-    return done.stdout
+    process = run(*arguments)
+    if process.returncode != 0:
+        line = " ".join(map(str, arguments))
+        raise RuntimeError(f"hierspec {line}: status {process.returncode}: {process.stderr[-800:]}")
+    return process.stdout
 
 
 def timeless(data: Json) -> Json:
@@ -92,8 +92,8 @@ def shape(data: Json) -> Json:
     if isinstance(data, dict):
         return {key: shape(value) for key, value in data.items()}
     if isinstance(data, list):
-        found = {json.dumps(shape(value), sort_keys=True): shape(value) for value in data}
-        return [found[key] for key in sorted(found)]
+        shapes = {json.dumps(shape(value), sort_keys=True): shape(value) for value in data}
+        return [shapes[key] for key in sorted(shapes)]
     return "number" if type(data) in (int, float) else type(data).__name__
 
 
@@ -124,7 +124,7 @@ def generated(hierarchy: hierspec.Hierarchy, request: str, place: int) -> Json:
     options = dict(REQUESTS[request])
     batch = options.pop("batch")
     if "sampling" in options:
-        options["sampling"] = [hierspec.SamplingParams(**one) for one in options["sampling"]]
+        options["sampling"] = [hierspec.SamplingParams(**params) for params in options["sampling"]]
         options["until"] = lambda sequence, tokens: sequence == 1 and tokens[-1] == 199
     prompts = [PROMPTS[(place + k) % len(PROMPTS)] for k in range(batch)]
     try:
@@ -162,9 +162,9 @@ def commands() -> Iterator[tuple[str, Json]]:
         trace = Path(folder) / "trace.jsonl"
         for name, arguments in GENERATE.items():
             say(f"commands: generate, {name}")
-            more = ["--max-new-tokens", "12", "--seed", "5", "--dtype", "float32", "--json"]
-            more += ["--target", "zoo:trunk"] if "--hierarchy" not in arguments[:2] else []
-            printed = json.loads(command("generate", *arguments, *more, "--trace", trace))
+            options = ["--max-new-tokens", "12", "--seed", "5", "--dtype", "float32", "--json"]
+            options += ["--target", "zoo:trunk"] if "--hierarchy" not in arguments[:2] else []
+            printed = json.loads(command("generate", *arguments, *options, "--trace", trace))
             compared = printed.pop("compare", {})
             yield name, {**timeless(printed), "compare": shape(compared)}
             lines = [json.loads(line) for line in trace.read_text().splitlines()]
@@ -189,16 +189,16 @@ def certificates() -> Iterator[tuple[str, Json]]:
     for name, case in [*cases, *certificate_cases()]:
         say(f"certificates: {name}")
         try:
-            found = hierspec.certify(case)
+            certificate = hierspec.certify(case)
         except ValueError:
             yield name, "refused"
             continue
         yield (
             name,
             {
-                "tv": found.tv,
-                "expected_accepted": found.expected_accepted,
-                "expected_tokens_per_target_call": found.expected_tokens_per_target_call,
+                "tv": certificate.tv,
+                "expected_accepted": certificate.expected_accepted,
+                "expected_tokens_per_target_call": certificate.expected_tokens_per_target_call,
             },
         )
 
@@ -220,17 +220,17 @@ def plans(profile: Json) -> Iterator[tuple[str, Json]]:
 
 
 def planned(name: str, file: Path, options: list[str]) -> tuple[str, Json]:
-    what = " ".join([name, *options])
-    say(f"plans: {what}")
-    return what, timeless(json.loads(command("plan", file, *options, "--json")))
+    title = " ".join([name, *options])
+    say(f"plans: {title}")
+    return title, timeless(json.loads(command("plan", file, *options, "--json")))
 
 
 def papers() -> Iterator[tuple[str, Json]]:
     """What is computed from printed numbers."""
-    for what in ("p1-tables", "p2-orders"):
-        say(f"papers: {what}")
-        data = json.loads(command("reproduce", what, "--json"))
-        yield what, hashlib.sha256(json.dumps(timeless(data)).encode()).hexdigest()
+    for name in ("p1-tables", "p2-orders"):
+        say(f"papers: {name}")
+        data = json.loads(command("reproduce", name, "--json"))
+        yield name, hashlib.sha256(json.dumps(timeless(data)).encode()).hexdigest()
 
 
 # -- what is measured -----------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def measured() -> Iterator[tuple[str, Json]]:
     say("measured: a profile")
     profile = profiled("ngram", "zoo:small", temperatures=("0", "1"), tokens="8")
     yield "profile, shape", shape(profile)
-    for temperature, found in profile["temperatures"].items():
-        yield f"profile, pairs at {temperature}", found["pairs"]
+    for temperature, temperature_data in profile["temperatures"].items():
+        yield f"profile, pairs at {temperature}", temperature_data["pairs"]
     for key in ("kind", "schema_version", "target", "prompts", "settings", "memory"):
         yield f"profile, {key}", profile[key]
     say("measured: a bench")
@@ -267,8 +267,8 @@ def measured() -> Iterator[tuple[str, Json]]:
             *("--methods", "plain,speculative,hierarchy,naive,hispec,multi-draft,lookahead"),
         )
         bench = json.loads(file.read_text())
-        shown = json.loads(command("bench", "--from", file, "--json"))
-    yield "bench, shown as written", shown == bench
+        reloaded = json.loads(command("bench", "--from", file, "--json"))
+    yield "bench, shown as written", reloaded == bench
     for key in ("schema_version", "kind", "finished", "settings", "notes"):
         yield f"bench, {key}", bench[key]
     for cell in bench["cells"]:
@@ -280,15 +280,15 @@ def measured() -> Iterator[tuple[str, Json]]:
 
 def steady(method: Json, greedy: bool) -> Json:
     """What tuning, which goes by time, leaves alone: all of plain, and greedy texts."""
-    about = {key: method[key] for key in ("title", "group", "source", "lossless", "skipped")}
+    constant = {key: method[key] for key in ("title", "group", "source", "lossless", "skipped")}
     untuned = method["tuning"] is None
-    about["num_tokens"] = [run["num_tokens"] for run in method["runs"]]
+    constant["num_tokens"] = [run["num_tokens"] for run in method["runs"]]
     if untuned or greedy:
-        about["ids"] = [run["token_ids"] for run in method["runs"]]
-        about["same_as_plain"] = [run["same_as_plain"] for run in method["runs"]]
+        constant["ids"] = [run["token_ids"] for run in method["runs"]]
+        constant["same_as_plain"] = [run["same_as_plain"] for run in method["runs"]]
     if untuned:
-        about["target"] = [timeless(run["target"]) for run in method["runs"]]
-    return about
+        constant["target"] = [timeless(run["target"]) for run in method["runs"]]
+    return constant
 
 
 def bench_shape(bench: Json) -> Json:
@@ -320,10 +320,10 @@ def names() -> Iterator[tuple[str, Json]]:
     yield "Hierarchy", sorted(name for name in dir(hierspec.Hierarchy) if name[0] != "_")
     yield from options_of([])
     yield "doctor", shape(json.loads(command("doctor", "--json")))
-    for what, arguments in STATUSES.items():
-        say(f"names: {what}")
-        done = run(*arguments)
-        yield what, {"status": done.returncode, "lines": len(done.stderr.splitlines())}
+    for title, arguments in STATUSES.items():
+        say(f"names: {title}")
+        process = run(*arguments)
+        yield title, {"status": process.returncode, "lines": len(process.stderr.splitlines())}
 
 
 STATUSES = {
@@ -373,8 +373,8 @@ def record(output: Path) -> int:
         tokens="16",
     )
     parts: dict[str, Json] = {"environment": environment(), "profile": profile}
-    for name, found in sections(profile).items():
-        parts[name] = dict(found())
+    for name, section in sections(profile).items():
+        parts[name] = dict(section())
     output.write_text(compact(parts))
     counts = {name: len(parts[name]) for name in sections(profile)}
     say(f"wrote {output}: {counts}")
@@ -396,25 +396,25 @@ def compare(file: Path, only: list[str]) -> int:
     recorded = json.loads(file.read_text())
     import torch
 
-    before = recorded["environment"]["versions"]["torch"]
-    if before != torch.__version__:
-        say(f"recorded with torch {before}, this is {torch.__version__}: tokens may differ")
+    version = recorded["environment"]["versions"]["torch"]
+    if version != torch.__version__:
+        say(f"recorded with torch {version}, this is {torch.__version__}: tokens may differ")
     count = 0
-    for name, found in sections(recorded["profile"]).items():
+    for name, section in sections(recorded["profile"]).items():
         if only and name not in only:
             continue
-        for line in differences(recorded[name], afresh(found), name):
+        for line in differences(recorded[name], afresh(section), name):
             print(line, flush=True)
             count += 1
     say(f"{count} differences")
     return int(count > 0)
 
 
-def afresh(found: Callable[[], Iterator[tuple[str, Json]]]) -> Json:
+def afresh(section: Callable[[], Iterator[tuple[str, Json]]]) -> Json:
     """A section as it would be read back; what was found before a failure, and the failure."""
     entries: dict[str, Json] = {}
     try:
-        for name, entry in found():
+        for name, entry in section():
             entries[name] = entry
     except Exception as error:
         traceback.print_exc()
@@ -422,26 +422,26 @@ def afresh(found: Callable[[], Iterator[tuple[str, Json]]]) -> Json:
     return json.loads(json.dumps(entries))
 
 
-def differences(old: Json, new: Json, where: str) -> Iterator[str]:
+def differences(old: Json, new: Json, path: str) -> Iterator[str]:
     """A line for every place where two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**old, **new}:
-            at = f"{where} > {key}"
+            key_path = f"{path} > {key}"
             if key not in new or key not in old:
-                yield f"{at}: {'gone' if key in old else 'new'}"
+                yield f"{key_path}: {'gone' if key in old else 'new'}"
             else:
-                yield from differences(old[key], new[key], at)
+                yield from differences(old[key], new[key], key_path)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, pair in enumerate(zip(old, new, strict=True)):
-            different = list(differences(*pair, f"{where}[{i}]"))
+            different = list(differences(*pair, f"{path}[{i}]"))
             yield from different
             if different and not isinstance(pair[0], dict | list):
                 return  # after the first other token all others follow
-    elif not same(old, new):
-        yield f"{where}: {brief(old)} → {brief(new)}"
+    elif not equal_values(old, new):
+        yield f"{path}: {brief(old)} → {brief(new)}"
 
 
-def same(old: Json, new: Json) -> bool:
+def equal_values(old: Json, new: Json) -> bool:
     if type(old) in (int, float) and type(new) in (int, float):
         return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     return type(old) is type(new) and old == new

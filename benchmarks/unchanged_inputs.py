@@ -78,30 +78,30 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _small(tokens: int, **more: Any) -> dict[str, Any]:
+def _small(tokens: int, **extra: Any) -> dict[str, Any]:
     return {
         "method": "draft_model",
         "model": "zoo:small",
         "num_speculative_tokens": tokens,
-        **more,
+        **extra,
     }
 
 
-def _mid(tokens: int, **more: Any) -> dict[str, Any]:
-    return _small(tokens, model="zoo:mid", **more)
+def _mid(tokens: int, **extra: Any) -> dict[str, Any]:
+    return _small(tokens, model="zoo:mid", **extra)
 
 
-def _exit(layer: int, tokens: int, **more: Any) -> dict[str, Any]:
+def _exit(layer: int, tokens: int, **extra: Any) -> dict[str, Any]:
     return {
         "method": "early_exit",
         "exit_layer": layer,
         "num_speculative_tokens": tokens,
-        **more,
+        **extra,
     }
 
 
-def _look_up(method: str, tokens: int, **more: Any) -> dict[str, Any]:
-    return {"method": method, "num_speculative_tokens": tokens, **more}
+def _look_up(method: str, tokens: int, **extra: Any) -> dict[str, Any]:
+    return {"method": method, "num_speculative_tokens": tokens, **extra}
 
 
 def _concatenated(*parts: Any, repeat: int = 1) -> dict[str, Any]:
@@ -212,7 +212,9 @@ _ODD: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "greater than its target": ([_mid(4)], {"target": {**TARGET, "model": "zoo:small"}}),
 }
 
-ODD = {name: {"target": TARGET, "levels": levels, **more} for name, (levels, more) in _ODD.items()}
+ODD = {
+    name: {"target": TARGET, "levels": levels, **extra} for name, (levels, extra) in _ODD.items()
+}
 
 
 # -- certificates ---------------------------------------------------------------------------------
@@ -233,16 +235,16 @@ def _case(rng: random.Random) -> dict[str, Any]:
         count = 3
     order = rng.choice([0, 1])
     models = [_model(rng, vocab, order) for _ in range(count)]
-    most = 3 if count == 2 else 2 if vocab == 2 and count == 3 else 1
+    max_budget = 3 if count == 2 else 2 if vocab == 2 and count == 3 else 1
     if kind == "concatenate":
         parts = [{"model": i, "num_speculative_tokens": rng.randint(1, 2)} for i in range(2)]
         levels = [{"method": "concatenate", "parts": parts, "repeat": rng.randint(1, 2)}]
         return {"vocab": vocab, "models": models, "levels": [*levels, _top(rng)]}
-    levels: list[dict[str, Any]] = [{"num_speculative_tokens": rng.randint(1, most)}]
+    levels: list[dict[str, Any]] = [{"num_speculative_tokens": rng.randint(1, max_budget)}]
     for _ in range(count - 2):
         levels.append(
             {
-                "num_speculative_tokens": rng.randint(1, most),
+                "num_speculative_tokens": rng.randint(1, max_budget),
                 "verify": rng.choice(["tokenwise", "block", "leading"]),
                 "bonus": rng.random() < 0.7,
             }
@@ -256,7 +258,7 @@ def _case(rng: random.Random) -> dict[str, Any]:
         case["levels"][1]["verify"] = rng.choice(["rrs", "rrs-without-replacement", "block-rrs"])
     if kind == "control":
         below = len(levels)
-        plans = [[rng.randint(0, most) for _ in range(below)] for _ in range(2)]
+        plans = [[rng.randint(0, max_budget) for _ in range(below)] for _ in range(2)]
         case["control"] = [*plans, [0] * below]
     return case
 

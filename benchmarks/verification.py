@@ -44,18 +44,18 @@ def main() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         for batch in options.batches:
             for n in options.lengths:
-                found = timing(options.vocab, n, batch, dtype, options.rounds)
+                costs = timing(options.vocab, n, batch, dtype, options.rounds)
                 row = {"dtype": str(dtype).removeprefix("torch."), "batch": batch, "length": n}
-                row |= dataclasses.asdict(found)
-                row["shares"] = {r: shares(found, r, n, draft_ms, target_ms) for r in RULES}
+                row |= dataclasses.asdict(costs)
+                row["shares"] = {r: shares(costs, r, n, draft_ms, target_ms) for r in RULES}
                 rows.append(row)
                 for rule in RULES:
                     share = row["shares"][rule]
                     print(
-                        f"{row['dtype']:<9} {batch:>5} {n:>2}  {found.laws:>7.2f}  "
-                        f"{found.drafting:>11.2f}  {rule:<9}  {found.verification[rule]:>9.3f}  "
+                        f"{row['dtype']:<9} {batch:>5} {n:>2}  {costs.laws:>7.2f}  "
+                        f"{costs.drafting:>11.2f}  {rule:<9}  {costs.verification[rule]:>9.3f}  "
                         f"{100 * share['verification']:>7.3f}  {100 * share['sampling']:>10.2f}  "
-                        f"{found.kept[rule]:>4.1f}",
+                        f"{costs.kept[rule]:>4.1f}",
                         flush=True,
                     )
     common.write(

@@ -35,15 +35,15 @@ SETTINGS = {
 }
 
 
-def forwards(repeats: int, where: str) -> dict[str, float]:
+def forwards(repeats: int, thread: str) -> dict[str, float]:
     """Median milliseconds of a forward, by number of rows, in the thread that is asked for."""
-    found = measured(repeats)
-    if where == FIRST:
-        return found
-    if where == RELEASED:
+    milliseconds = measure(repeats)
+    if thread == FIRST:
+        return milliseconds
+    if thread == RELEASED:
         openmp.release()
     with ThreadPoolExecutor(1) as second:
-        return second.submit(measured, repeats).result()
+        return second.submit(measure, repeats).result()
 
 
 @functools.cache
@@ -54,7 +54,7 @@ def target() -> Any:
     return BenchModels(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
 
 
-def measured(repeats: int) -> dict[str, float]:
+def measure(repeats: int) -> dict[str, float]:
     import torch
 
     from hierspec.core.context import Context
@@ -69,9 +69,9 @@ def measured(repeats: int) -> dict[str, float]:
         model.score([Query(slot, Context(text), CONTEXT)])
         times = []
         for i in range(repeats):
-            more = tuple(5 + (i + j) % 3000 for j in range(rows))  # never what is held already
+            pending = tuple(5 + (i + j) % 3000 for j in range(rows))  # never what is held already
             began = time.perf_counter()
-            model.score([Query(slot, Context(text, more), CONTEXT + 1)])
+            model.score([Query(slot, Context(text, pending), CONTEXT + 1)])
             times.append(1e3 * (time.perf_counter() - began))
         out[str(rows)] = common.spread(times)["median"]
     return out
@@ -87,11 +87,11 @@ def main() -> None:
     if args.child:
         print(json.dumps(forwards(args.repeats, args.child)))
         return
-    kinds = {"alone": (1, FIRST), "two at once": (2, FIRST), **{one: (1, one) for one in SECOND}}
-    found: dict[str, Any] = {name: {kind: [] for kind in kinds} for name in SETTINGS}
+    kinds = {"alone": (1, FIRST), "two at once": (2, FIRST), **{name: (1, name) for name in SECOND}}
+    all_runs: dict[str, Any] = {name: {kind: [] for kind in kinds} for name in SETTINGS}
     for _ in range(args.rounds):
         for name, variables in SETTINGS.items():
-            for kind, (count, where) in kinds.items():
+            for kind, (count, thread) in kinds.items():
                 if kind == "two at once" and name.startswith("spin 300000"):
                     continue  # minutes a forward
                 if kind in SECOND and name != OWN:
@@ -103,7 +103,7 @@ def main() -> None:
                             sys.executable,
                             __file__,
                             "--child",
-                            where,
+                            thread,
                             "--repeats",
                             str(args.repeats),
                         ],
@@ -114,15 +114,15 @@ def main() -> None:
                     for _ in range(count)
                 ]
                 for child in children:
-                    found[name][kind].append(json.loads(child.communicate(timeout=300)[0]))
-            print(name, found[name], flush=True)
+                    all_runs[name][kind].append(json.loads(child.communicate(timeout=300)[0]))
+            print(name, all_runs[name], flush=True)
     medians = {
         name: {
             kind: {rows: common.spread([run[rows] for run in runs])["median"] for rows in runs[0]}
             for kind, runs in kinds.items()
             if runs
         }
-        for name, kinds in found.items()
+        for name, kinds in all_runs.items()
     }
     environment = {k: v for k, v in common.environment().items() if "_" not in k}
     common.write(
