@@ -18,7 +18,7 @@ import common
 
 
 def run(cache: str, temperature: float, tokens: int) -> dict[str, Any]:
-    """The whole command in a process of its own, loading and generating included."""
+    """Run the whole command in a process of its own, loading and generating included."""
     command = [sys.executable, "-c", "from hierspec.cli import main; main()", "generate"]
     command += ["def quicksort(items):", "--hierarchy", "auto", "--seed", "0", "--json"]
     command += ["--temperature", str(temperature), "--max-new-tokens", str(tokens)]

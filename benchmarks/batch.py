@@ -46,7 +46,7 @@ def seconds_per_token(
     tokens: int,
     temperature: float,
 ) -> float:
-    """Wall time, reading the prompts included, over all tokens written."""
+    """Return wall time, reading the prompts included, over all tokens written."""
     hierarchy = models.hierarchy(levels, verify="block")
     began, num_tokens = time.perf_counter(), 0
     for first in range(0, len(prompts), size):

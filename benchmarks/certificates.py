@@ -55,7 +55,7 @@ def certify_case(case: Case) -> Certificate:
 
 
 def lossy(cases: int) -> dict[str, Any]:
-    """Lossy cases tried, those that passed, and those that the old horizon would have passed."""
+    """Count lossy cases, those that passed, and those that the old horizon would have passed."""
     passed, hidden, tried = [], 0, 0
     with tqdm(total=cases, desc="lossy") as bar:
         for seed in count():
@@ -73,7 +73,7 @@ def lossy(cases: int) -> dict[str, Any]:
 
 
 def sound(cases: int) -> dict[str, Any]:
-    """Lossless cases tried, those that did not pass, and the largest distances."""
+    """Count lossless cases and those that did not pass, and return the largest distances."""
     failed, tv, worst = [], 0.0, 0.0
     for seed in tqdm(range(cases), desc="lossless"):
         certificate = certify_case(lossless(seed))
@@ -85,7 +85,7 @@ def sound(cases: int) -> dict[str, Any]:
 
 
 def times(other_source: str, runs: int) -> dict[str, Any]:
-    """Seconds of every example here and in the other checkout, in turns."""
+    """Time every example here and in the other checkout, in turns, in seconds."""
     out = {}
     for path in tqdm(sorted((ROOT / "examples" / "certify").glob("*.json")), desc="examples"):
         seconds: dict[str, list[float]] = {"before": [], "here": []}

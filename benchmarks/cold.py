@@ -20,7 +20,7 @@ TARGET, CONTEXT, DRAFT, VOCAB = "zoo:large?eps=0.2", 300, 12, 4096
 
 
 def pieces() -> dict[str, Callable[[], Any]]:
-    """Work of a round by name; verdicts are about drafts from another law than the verifier's."""
+    """Return work of a round by name; drafts are from other distributions than the verifier's."""
     import torch
 
     from hierspec.core.distributions import DenseDistributions, draw

@@ -34,12 +34,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> dict[str, Any]:
-    """Paired ratios, ready for JSON."""
+    """Return paired ratios, ready for JSON."""
     return summary.ratio(numerators, denominators).to_dict()
 
 
 def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """The prompts of a file and what identifies it."""
+    """Return the prompts of a file and what identifies it."""
     from hierspec.utils.prompts import read_prompt_file
 
     file = read_prompt_file(path)
@@ -49,7 +49,7 @@ def read_prompts(path: Path) -> tuple[list[str], dict[str, Any]]:
 def chat_prompts(
     path: Path, count: int, num_others: int, hierarchy: Any, tokens: int = 200
 ) -> tuple[list[list[int]], list[list[int]], dict[str, Any]]:
-    """Chats of a file or a folder as token ids: to measure on, to profile on, and what it was.
+    """Return chats of a file or folder as token ids, to measure and profile on, and its identity.
 
     Args:
         hierarchy: whose plain decoding answers the turns that others follow, in ``tokens``.
@@ -69,7 +69,7 @@ def chat_prompts(
 
 
 def chain_of(profile: Any, budgets: dict[str, int]) -> Any:
-    """A chain of a profile's models by name; the target is left out of ``budgets``."""
+    """Return a chain of a profile's models by name; the target is left out of ``budgets``."""
     from hierspec.planner.estimates import Chain
 
     names = [model["name"] for model in profile.models]
@@ -80,7 +80,7 @@ def chain_of(profile: Any, budgets: dict[str, int]) -> Any:
 def decode(
     hierarchy: Any, prompt: str | list[int], tokens: int, temperature: float, seed: int
 ) -> dict[str, Any]:
-    """One generation: ms a token after the first, and how it went."""
+    """Generate one text; return its ms a token after the first, and how it went."""
     generation = hierarchy.start(
         [prompt], max_new_tokens=tokens, seed=seed, ignore_eos=True, temperature=temperature
     )
@@ -96,7 +96,7 @@ def decode(
 
 
 def write(name: str, data: dict[str, Any]) -> Path:
-    """Into ``benchmarks/results/NAME.json``."""
+    """Write ``benchmarks/results/NAME.json``."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(data, indent=1) + "\n")

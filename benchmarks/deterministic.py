@@ -64,7 +64,7 @@ def build(target: str, dtype: str, levels: list[dict[str, Any]], deterministic: 
 
 
 def ms_of_calls(hierarchy: Hierarchy, length: int, repeats: int) -> dict[int, float]:
-    """Median milliseconds of a call for n rows after ``length`` tokens."""
+    """Return the median milliseconds of a call for n rows after ``length`` tokens."""
     model, out = hierarchy.root.model, {}
     for n in ROWS:
         slot, text = model.open(), list(range(10, 10 + length))

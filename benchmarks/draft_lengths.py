@@ -29,7 +29,7 @@ MAX_LENGTH = 20  # tokens of a draft that a window ends
 
 
 def read_prompts(paths: list[Path], count: int) -> tuple[list[str], list[dict[str, str]]]:
-    """``count`` prompts of each file, at even distances, and what identifies the files."""
+    """Return ``count`` prompts of each file, evenly spaced, and what identifies the files."""
     prompts, sources = [], []
     for path in paths:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -43,7 +43,7 @@ def read_prompts(paths: list[Path], count: int) -> tuple[list[str], list[dict[st
 def count_tokens(
     window: Window, limit: int, args: argparse.Namespace, prompts: list[str], temperature: float
 ) -> dict[str, Any]:
-    """One method on all prompts."""
+    """Run one method on all prompts and count its tokens."""
     levels = (DraftModelConfig(model=args.draft, num_speculative_tokens=limit, window=window),)
     target = hierspec.TargetConfig(model=args.target, dtype="float32")
     hierarchy = hierspec.Hierarchy.from_config(

@@ -26,7 +26,7 @@ DTYPES = ("bfloat16", "float32")
 
 
 def seconds(view: Any, slot: Any, tokens: list[int], rows: int) -> float:
-    """Of one call that scores the last ``rows`` of ``tokens``, all before them cached."""
+    """Time one call that scores the last ``rows`` of ``tokens``, all before them cached."""
     context = Context(tokens)
     view.cache_owner.rewind(slot, len(tokens) - rows)
     began = time.perf_counter()
@@ -35,7 +35,7 @@ def seconds(view: Any, slot: Any, tokens: list[int], rows: int) -> float:
 
 
 def measure(target: str, rows: list[int], context: int, repeats: int) -> dict[str, Any]:
-    """Milliseconds a call by data type and rows."""
+    """Return milliseconds a call by data type and rows."""
     source = registry.resolve(target) if registry.can_resolve(target) else target
     views = {name: Trunk(load(source, getattr(torch, name))).view() for name in DTYPES}
     generator = torch.Generator().manual_seed(0)

@@ -44,7 +44,7 @@ from hierspec.zoo import registry
 
 
 def reference(model: Any, prompt: list[int], tokens: int) -> list[int]:
-    """Greedy continuation by transformers."""
+    """Return transformers' greedy continuation."""
     ids = torch.tensor([prompt])
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
@@ -61,7 +61,7 @@ def reference(model: Any, prompt: list[int], tokens: int) -> list[int]:
 def compare(
     hierarchy: Hierarchy, prompts: list[list[int]], expected: list[list[int]], tokens: int
 ) -> dict[str, Any]:
-    """How many outputs equal the reference: one at a time, and in ragged batches of eight."""
+    """Count outputs that equal the reference: one at a time, and in ragged batches of eight."""
     options = {"max_new_tokens": tokens, "ignore_eos": True, "seed": 0}
     single = [list(hierarchy.generate(prompt, **options).token_ids) for prompt in prompts]
     batched: list[list[int]] = []
@@ -128,7 +128,7 @@ FALSE_FAILURES = 1e-3  # of a run, all its tests together
 
 
 def hierarchies(target: TargetConfig) -> Iterator[tuple[str, HierarchyConfig | str]]:
-    """The best drafters, prompt lookup, and every preset: a configuration, or why there is none."""
+    """Yield the best drafters and every preset: a configuration, or why there is none."""
     yield "default", defaults.best_unmeasured(target)
     for name in PRESETS:
         if name == "autoregressive":
@@ -142,7 +142,7 @@ def hierarchies(target: TargetConfig) -> Iterator[tuple[str, HierarchyConfig | s
 def chi_square_test(
     hierarchy: Hierarchy, prompts: list[list[int]], samples: int, tests: int
 ) -> dict[str, Any]:
-    """Joint distribution of the first tokens of samples, prompt by prompt, against the target's.
+    """Test the joint distribution of samples' first tokens, by prompt, against the target's.
 
     Fails where one p-value is below ``FALSE_FAILURES`` over the number of all tests (Bonferroni).
     """
@@ -157,7 +157,7 @@ def chi_square_test(
 
 
 def released(args: argparse.Namespace) -> None:
-    """Greedy equality and χ² on a released model; the file has whatever is finished."""
+    """Test greedy equality and χ² on a released model; the file has whatever is finished."""
     target = TargetConfig(model=args.targets[0], dtype="float32")
     loaded, path = Loaded(), common.RESULTS / f"{args.name}.json"
     plain = Hierarchy(build(HierarchyConfig(target=target), loaded))

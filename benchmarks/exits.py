@@ -40,7 +40,7 @@ METHODS: dict[str, Any] = {
 
 
 def hierarchy_of(name: str, target: dict[str, Any]) -> Any:
-    """A method's hierarchy, its models loaded once for all methods."""
+    """Return a method's hierarchy."""
     from hierspec import Hierarchy, preset
     from hierspec.config.schema import TargetConfig
     from hierspec.presets.systems import at_shares
@@ -67,7 +67,7 @@ def hierarchy_of(name: str, target: dict[str, Any]) -> Any:
 
 
 def with_own_cache(target: dict[str, Any]) -> Any:
-    """Whole layers left out, as a model of its own: it reads prompts and its own hidden states."""
+    """Leave out whole layers in a model with a cache of its own, which reads the prompts."""
     from hierspec import Hierarchy
     from hierspec.config.build import Built
     from hierspec.core.nodes import Draft
@@ -83,13 +83,13 @@ def with_own_cache(target: dict[str, Any]) -> Any:
 
 
 def rows_of(path: Path) -> list[str]:
-    """The first turn of every prompt of a file."""
+    """Return the first turn of every prompt of a file."""
     rows = [json.loads(line) for line in path.read_text().splitlines() if line]
     return [row.get("prompt") or row.get("question") or row["turns"][0] for row in rows]
 
 
 def choose_prompts(files: list[Path], count: int, tokenizer: Any, longest: int) -> list[list[int]]:
-    """As many prompts of each file, evenly spread over it, in turns; of at most ``longest`` ids."""
+    """Return equally many prompts of each file, evenly spaced, of at most ``longest`` ids."""
     parts: list[list[list[int]]] = []
     for path in files:
         texts = rows_of(path)
@@ -101,7 +101,7 @@ def choose_prompts(files: list[Path], count: int, tokenizer: Any, longest: int) 
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
-    """A prompt as a chat, of a model that has none as it stands."""
+    """Return a prompt's ids, in the chat template where there is one."""
     if not getattr(tokenizer, "chat_template", None):
         return tokenizer(text).input_ids
     chat = [{"role": "user", "content": text}]
@@ -110,7 +110,7 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def measure(hierarchy: Any, prompts: list[list[int]], args: Any, temperature: float) -> Any:
-    """Tokens per target call of every prompt, and what became of the drafts."""
+    """Measure tokens per target call of every prompt, and what became of the drafts."""
     results: list[Any] = []
     levels = {"num_draft_tokens": 0, "num_accepted_tokens": 0}
     for start in range(0, len(prompts), args.batch_size):
@@ -194,7 +194,7 @@ def main() -> None:
 
 
 def describe(name: str, target: dict[str, Any]) -> Any:
-    """A method's levels as a hierarchy file has them."""
+    """Return a method's levels as a hierarchy file has them."""
     if METHODS[name] is None:
         return "whole layers at even distances, a cache of their own"
     return hierarchy_of(name, target).config.to_dict()["levels"]

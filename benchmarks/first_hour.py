@@ -33,7 +33,7 @@ SMALLER = 2  # layers of the draft model; targets have 3
 
 
 def tokenizer() -> Any:
-    """Words ``w0`` … ``w95``, one id each; the first three are special, as in the tiny models."""
+    """Return words ``w0`` … ``w95``, one id each; the first three are special."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -47,7 +47,7 @@ def tokenizer() -> Any:
 
 
 def play(family: str, folder: Path, cli: str | None = None, tokens: int = TOKENS) -> dict[str, Any]:
-    """Every way in for one family that is supported: whether each gave transformers' tokens."""
+    """Try every way in for a supported family: whether each gave transformers' tokens."""
     from transformers import AutoTokenizer
 
     import hierspec
@@ -136,7 +136,7 @@ def play(family: str, folder: Path, cli: str | None = None, tokens: int = TOKENS
 
 
 def refuse(family: str, folder: Path, cli: str | None = None) -> dict[str, Any]:
-    """Every way in for a family that is not supported: the line that each refuses it with."""
+    """Try every way in for an unsupported family: the line that each refuses it with."""
     import hierspec
     from hierspec.utils.testing import tiny_model
 
@@ -167,7 +167,7 @@ def refuse(family: str, folder: Path, cli: str | None = None) -> dict[str, Any]:
 
 
 def command(argv: list[str], cli: str | None) -> tuple[int, str, str]:
-    """(exit status, standard output, standard error) of ``hierspec``."""
+    """Run ``hierspec`` → (exit status, standard output, standard error)."""
     if cli is not None:
         process = subprocess.run([cli, *argv], capture_output=True, text=True, timeout=600)
         return process.returncode, process.stdout, process.stderr

@@ -47,7 +47,7 @@ _UNITS = {"M": 1e6, "B": 1e9}
 
 
 def parameters(widen: int, deepen: int) -> int:
-    """Of ``zoo:large`` with these options, the tied embedding once; from its configuration."""
+    """Count the parameters of ``zoo:large`` with these options, the tied embedding once."""
     from hierspec.zoo.registry import resolve
 
     config = resolve(f"zoo:large?widen={widen}&deepen={deepen}").config
@@ -58,7 +58,7 @@ def parameters(widen: int, deepen: int) -> int:
 
 
 def shape(size: str) -> tuple[int, int]:
-    """``widen`` and ``deepen`` that come nearest to ``"0.5B"``, ``"350M"``, … parameters.
+    """Return ``widen`` and ``deepen`` that come nearest to ``"0.5B"``, ``"350M"``, … parameters.
 
     Raises:
         ValueError: no such size.
@@ -74,7 +74,7 @@ def shape(size: str) -> tuple[int, int]:
 
 
 def target(size: str, eps: float) -> str:
-    """The target's name. ``tiny`` is the trunk itself, for a dry run."""
+    """Return the target's name. ``tiny`` is the trunk itself, for a dry run."""
     if size == TINY:
         return "zoo:trunk"
     widen, deepen = shape(size)
@@ -82,7 +82,7 @@ def target(size: str, eps: float) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0; 2 for a mistake, or where there is no such device; 130 when interrupted."""
+    """Return 0; 2 for a mistake, or where there is no such device; 130 when interrupted."""
     options = _parser().parse_args(argv)
     import torch
 

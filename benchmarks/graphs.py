@@ -81,7 +81,7 @@ def milliseconds(work: Callable[[], None], device: torch.device) -> float:
 
 
 def measure(backend: LeanBackend, repeats: int) -> dict[str, Any]:
-    """Spread of the milliseconds of every work, by way."""
+    """Return the spread of the milliseconds of every work, by way."""
     workers = {name: Way(trunk) for name, trunk in build_trunks(backend).items()}
     works: dict[str, Callable[[Way], None]] = {
         f"check of {n}": lambda way, n=n: way.check(n) for n in CHECK

@@ -44,7 +44,7 @@ STATIC: list[dict[str, int]] = [
 
 
 def random_twin(name: str, folder: Path, seed: int) -> str:
-    """A model of the same shape and tokenizer with weights that know nothing."""
+    """Save a model of the same shape and tokenizer with random weights; return its path."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = registry.resolve(name)
@@ -61,7 +61,7 @@ def random_twin(name: str, folder: Path, seed: int) -> str:
 
 
 def with_models(config: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """A hierarchy file with other models in place of some."""
+    """Return a hierarchy file with some models replaced by others."""
     levels = [
         {**level, "model": names.get(level["model"], level["model"])} if "model" in level else level
         for level in config["levels"]
@@ -88,7 +88,7 @@ def compare(
 
 
 def loss(runs: dict[str, list[dict]], name: str) -> dict[str, Any]:
-    """Time of a method over plain decoding's, prompt by prompt, and how rounds were spent."""
+    """Compare a method's times with plain decoding's, by prompt; count its rounds by plan."""
     times = {key: [r["ms"] for r in rows] for key, rows in runs.items()}
     rounds: dict[str, int] = {}
     for run in runs[name]:

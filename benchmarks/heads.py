@@ -28,7 +28,7 @@ NEW_TOKENS = 64
 def tokens_per_call(
     model: str, layer: int, head: Path | None, prompts: list[str], temperature: float
 ) -> float:
-    """Mean over prompts, with one exit drafting four tokens for the target."""
+    """Return the mean over prompts, with one exit drafting four tokens for the target."""
     from hierspec import Hierarchy
 
     level: dict[str, Any] = {

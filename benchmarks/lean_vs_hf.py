@@ -65,7 +65,7 @@ def hf_model(name: str, dtype: torch.dtype) -> Any:
 
 
 def stepper(trunk: Trunk, tokens: list[int]) -> Callable[[int], float]:
-    """A function: seconds a call for n more tokens takes at context ``len(tokens)``."""
+    """Return a function that times a call for n more tokens at context ``len(tokens)``."""
     model = trunk.view()
     slot = model.open()
     context = Context(tokens)
@@ -86,7 +86,7 @@ def stepper(trunk: Trunk, tokens: list[int]) -> Callable[[int], float]:
 
 
 def generate_seconds(model: Any, ids: torch.Tensor, short: int, long: int) -> float:
-    """Seconds a token takes in ``model.generate``, greedy, prefill subtracted."""
+    """Return the seconds a token takes in ``model.generate``, greedy, without its prefill."""
     mask = torch.ones_like(ids)
 
     def run(n: int) -> float:

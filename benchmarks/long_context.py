@@ -22,7 +22,7 @@ _LOOK_UP = {"method": "suffix", "num_speculative_tokens": 4}
 
 
 def hierarchies(target: str, budget: int) -> dict[str, Hierarchy]:
-    """Plain decoding, the partial cache alone and over a look-up, and what else drafts here."""
+    """Build plain decoding, the partial cache alone and over a look-up, and other drafters."""
     retrieval = {"method": "retrieval", "budget": budget, "num_speculative_tokens": 6}
     above = {"verify": "block"}
     chains: dict[str, list[dict[str, Any]]] = {
@@ -44,7 +44,7 @@ def hierarchies(target: str, budget: int) -> dict[str, Hierarchy]:
 
 
 def texts(path: Path, tokenizer: Any, length: int, count: int) -> list[list[int]]:
-    """Token ids of chats of about that length, each of other documents first."""
+    """Return token ids of chats of about that length, each beginning with another document."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     documents = [row["turns"][0] for row in rows if row["category"] in ("summarization", "rag")]
     chats: list[list[int]] = []

@@ -65,7 +65,7 @@ PAIRS = {
 def write(
     hierarchy: Hierarchy, prompts: list[list[int]], first: int, seed: int, options: dict[str, Any]
 ) -> list[tuple[list[int], float]]:
-    """Texts, and tokens a call; sequence i has the noise of (seed, first + i)."""
+    """Write texts → them, and tokens a call; sequence i has the noise of (seed, first + i)."""
     generation = hierarchy.start(prompts, seed=seed, **options)
     for i, stream in enumerate(generation.streams):
         stream.sequence.rng = PhiloxRng(seed, first + i)
@@ -75,14 +75,14 @@ def write(
 
 
 def build_hierarchy(target: str, levels: list[dict[str, Any]], verify: str) -> Hierarchy:
-    """One of the hierarchies; all share the weights that are loaded."""
+    """Build one of the hierarchies; all share the weights that are loaded."""
     model = {"model": target, "dtype": "float32"}
     config = {"target": model, "levels": levels, "verify": verify}
     return Hierarchy(build(HierarchyConfig.from_dict(config), LOADED))
 
 
 def distributions(model: Any, text: list[int], start: int, temperature: float) -> np.ndarray:
-    """The model's distributions after ``text[:start]`` and each longer beginning, float64."""
+    """Return the model's distributions after ``text[:start]`` and each longer prefix, float64."""
     slot = model.open()
     scores = model.score([Query(slot, Context(text), start)])
     model.close(slot)
@@ -90,7 +90,7 @@ def distributions(model: Any, text: list[int], start: int, temperature: float) -
 
 
 def acceptance(target: str, texts: list[list[int]], start: int, temperature: float) -> Any:
-    """Per drafter, means over positions of these texts: what rules keep of one drafted token."""
+    """Return what rules keep of one drafted token, by drafter: means over positions of texts."""
     out: dict[str, Any] = {}
     for name, level in PAIRS.items():
         root = build_hierarchy(target, [level], "match").root

@@ -18,7 +18,7 @@ import common
 
 
 def rss(field: str) -> int:
-    """``VmRSS`` or ``VmHWM`` (the peak) of this process, bytes."""
+    """Read ``VmRSS`` or ``VmHWM`` (the peak) of this process, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
@@ -26,8 +26,8 @@ def rss(field: str) -> int:
 
 
 def state_bytes(state: Any) -> int:
-    """Bytes of a sequence's keys, values and hidden states at the exits, as allocated."""
-    return sum(t.numel() * t.element_size() for t in (state.cache, *state.outputs))
+    """Return the bytes allocated for a sequence's keys, values and hidden states at the exits."""
+    return sum(t.numel() * t.element_size() for t in (state.cache, *state.edges))
 
 
 def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:

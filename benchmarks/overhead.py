@@ -101,7 +101,7 @@ class Checkout:
         )
 
     def generate(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One generation's milliseconds and token ids.
+        """Return one generation's milliseconds and token ids.
 
         Raises:
             RuntimeError: the process ended.
@@ -124,7 +124,7 @@ class Checkout:
 def measure(
     older: Checkout, newer: Checkout, prompts: list[str], size: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Every hierarchy at every temperature, ``size`` sequences at once."""
+    """Time every hierarchy at every temperature, ``size`` sequences at once."""
     import common
 
     cells: list[dict[str, Any]] = []

@@ -37,7 +37,7 @@ _EQUAL = 1e-9
 
 
 def variants() -> Iterator[tuple[str, Make]]:
-    """Names of mistakes, and the hierarchy of each over the tables of a seed."""
+    """Yield names of mistakes, and the hierarchy of each over the tables of a seed."""
     last = {
         "uncapped end": get("uncapped"),
         "first failure": wrong.StopsAtTheFirstFailure(),
@@ -94,7 +94,7 @@ def distances(make: Make, tables: int) -> list[float]:
 
 
 def naive_over_tokenwise(length: int, tables: int) -> list[float]:
-    """Tokens a call of the target: naive branch resampling, its further calls counted."""
+    """Compare tokens a target call of ``naive``, its further calls counted, with tokenwise's."""
 
     def tokens(rule: str, seed: int) -> float:
         tree = chain(models("random", 2, seed=seed), [rule], [length])
@@ -104,7 +104,7 @@ def naive_over_tokenwise(length: int, tables: int) -> list[float]:
 
 
 def several_drafts(seeds: int) -> dict[str, int]:
-    """How often which rule keeps more, over pairs of 1 to 3 tokens and 2 or 3 drafts."""
+    """Count how often which rule keeps more, over pairs of 1 to 3 tokens and 2 or 3 drafts."""
     shapes = [
         (vocab, length, drafts)
         for vocab in (2, 3)
@@ -140,7 +140,7 @@ def several_drafts(seeds: int) -> dict[str, int]:
 
 
 def formula_over_exact(problems: int, candidates: int) -> list[float]:
-    """P1's formula over the exact model, each at the formula's plan of a random problem."""
+    """Compare P1's formula with the exact model, at the formula's plans of random problems."""
     out = []
     for seed in range(problems):
         estimates = problem(seed, candidates)

@@ -102,7 +102,7 @@ class Retimer:
                     mine[n] += values
 
     def profile(self, profile: Profile) -> Profile:
-        """The same rates with the costs timed here."""
+        """Return the same rates with the costs timed here."""
         rows = [pair_times.entry(i, k) for (i, k), pair_times in self.times.items()]
         label = repr(self.temperature)
         temperatures = {**profile.data["temperatures"], label: {**self.measured, "costs": rows}}
@@ -110,7 +110,7 @@ class Retimer:
 
 
 def released(profile: Profile, temperature: float, lengths: Sequence[int]) -> list[dict[str, int]]:
-    """Plain decoding, every drafter alone with these lengths, and pairs that were measured."""
+    """List plain decoding, every drafter alone with these lengths, and the measured pairs."""
     *names, _ = (model["name"] for model in profile.models)
     chosen: list[dict[str, int]] = [{}, *({name: n} for name in names for n in lengths)]
     for row in profile.measured(temperature)["costs"]:

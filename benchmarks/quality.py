@@ -34,13 +34,13 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 def answer(text: str) -> float | None:
-    """The last number of a text."""
+    """Return the last number of a text."""
     numbers = _NUMBER.findall(text)
     return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def interval(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share (1927)."""
+    """Return Wilson's interval of a share (1927)."""
     if n == 0:
         return 0.0, 1.0
     share = right / n
@@ -50,7 +50,7 @@ def interval(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def difference(a: tuple[int, int], b: tuple[int, int]) -> tuple[float, float, float]:
-    """a − b of two shares (right, n), and its 95 % interval (Newcombe 1998, method 10)."""
+    """Return a − b of two shares (right, n), and its 95 % interval (Newcombe 1998, method 10)."""
     p, q = a[0] / max(1, a[1]), b[0] / max(1, b[1])
     (low_p, high_p), (low_q, high_q) = interval(*a), interval(*b)
     down = math.hypot(p - low_p, high_q - q)
@@ -59,7 +59,7 @@ def difference(a: tuple[int, int], b: tuple[int, int]) -> tuple[float, float, fl
 
 
 def summed(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    """Right answers of a kind of rows: plain decoding's and the hierarchy's."""
+    """Sum right answers of a kind of rows: plain decoding's and the hierarchy's."""
     matching = [row for row in rows if row["kind"] == kind]
     right = {
         method: sum(row[method]["right"] for row in matching) for method in ("plain", "drafted")
@@ -86,7 +86,7 @@ class Quality:
                 self.rows = data["rows"]
 
     def todo(self, kind: str) -> list[int]:
-        """Numbers of the questions that lack an answer of a kind."""
+        """Return the numbers of the questions that lack an answer of a kind."""
         answered = {row["question"] for row in self.rows if row["kind"] == kind}
         return [i for i in range(len(self.questions)) if i not in answered]
 

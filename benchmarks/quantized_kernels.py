@@ -26,7 +26,7 @@ _FIRST = 100  # a token
 
 
 def write_text(backend: Any, length: int) -> torch.Tensor:
-    """A text of the target's own: scores of guesswork are flatter than those of a text."""
+    """Let the target write a text: scores on random tokens are flatter than those on a text."""
     generator, ids = torch.Generator().manual_seed(0), [_FIRST]
     cache = backend.new_cache(length)
     while len(ids) < length:
@@ -40,7 +40,7 @@ def write_text(backend: Any, length: int) -> torch.Tensor:
 
 
 def step(backend: Any, cache: Any, text: torch.Tensor, start: int, rows: int) -> float:
-    """Milliseconds of a call for ``rows`` tokens from position ``start`` on."""
+    """Return the milliseconds of a call for ``rows`` tokens from position ``start`` on."""
     ids, spans = text[start : start + rows], [Span(cache, start, rows)]
     began = time.perf_counter()
     h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
@@ -49,7 +49,7 @@ def step(backend: Any, cache: Any, text: torch.Tensor, start: int, rows: int) ->
 
 
 def load_backends(target: str, dtype: str) -> dict[str, Any]:
-    """The target and the copies that can be had here."""
+    """Load the target and the copies that this machine supports."""
     path = registry.resolve(target) if registry.can_resolve(target) else target
     backend: Any = load(path, dtype=getattr(torch, dtype))
     backends = {"target": backend}
@@ -70,7 +70,7 @@ def load_backends(target: str, dtype: str) -> dict[str, Any]:
 
 @torch.inference_mode()
 def measure(backends: dict[str, Any], rows: list[int], context: int, repeats: int) -> Any:
-    """Milliseconds a call by rows and road."""
+    """Return milliseconds a call by rows and backend."""
     text = write_text(backends["target"], context + max(rows))
     cache = backends["target"].new_cache(len(text))
     step(backends["target"], cache, text, 0, context)

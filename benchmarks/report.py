@@ -184,7 +184,7 @@ RELEASED = ("smollm2-greedy", "smollm2-sampled", "smollm2-greedy-zen4", "smollm2
 
 
 def benches() -> dict[str, BenchResults]:
-    """The results of ``hierspec bench`` by file name: a released model, then the largest eps."""
+    """Return results of ``hierspec bench`` by file name: a released model, then the largest eps."""
     released = [common.RESULTS / f"{name}.json" for name in RELEASED]
     paths = [*released, *sorted(common.RESULTS.glob("bench-eps-*.json"), reverse=True)]
     return {path.name: results.read(path) for path in paths}

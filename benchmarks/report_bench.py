@@ -33,7 +33,7 @@ def title(data: BenchResults) -> str:
 
 
 def bench(file: str, data: BenchResults, table: Table, provenance: Provenance) -> str:
-    """One ``hierspec bench`` file: a table per temperature, and the comparisons asked for."""
+    """Write up one ``hierspec bench`` file: a table per temperature, and the comparisons."""
     rerun = command(data).replace("results.json", f"benchmarks/results/{file}")
     assert data.roofline is not None
     roofline = f" Roofline of plain decoding: {data.roofline.ms_per_token:.1f} ms a token."
@@ -112,7 +112,7 @@ def _number(value: float | None) -> str:
 
 
 def _comparisons(records: Sequence[MethodRecord]) -> list[str]:
-    """Paired per prompt: chains of all drafts, and the plan, against the best single draft."""
+    """Compare, paired per prompt, chains of all drafts and the plan with the best single draft."""
     by_name = {record.name: record for record in records}
     out = []
     singles = [by_name[name] for name in ("branch", "speculative") if name in by_name]

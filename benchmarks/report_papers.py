@@ -27,7 +27,7 @@ text, a domain after the other, cut to their last 64 tokens; every run is in the
 
 
 def text(table: Callable[..., str], provenance: Callable[[dict[str, Any]], str]) -> str:
-    """The page on what was measured."""
+    """Return the page on what was measured."""
     parts = [INTRO]
     for name, data in _reproductions().items():
         parts.append(_section(name, MEASURED[name][1], data, table, provenance))
@@ -47,7 +47,7 @@ def draw_figures() -> None:
 
 @cache
 def _reproductions() -> dict[str, dict[str, Any]]:
-    """What there is, by the reproduction's name."""
+    """Return the stored results, by the reproduction's name."""
     return {n: json.loads(_path(n).read_text()) for n in MEASURED if _path(n).exists()}
 
 
@@ -83,7 +83,7 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, provenance
 
 
 def _rows(entry: dict[str, Any], table: Any) -> str:
-    """Printed and measured side by side, then what is only measured."""
+    """Return a table of printed and measured values, then of what is only measured."""
     if not (rows := entry["rows"]):
         return ""
     head: list[str] = []
@@ -111,7 +111,7 @@ def _plainly(value: Any) -> str:
 
 
 def _figure(data: dict[str, Any]) -> Figure:
-    """A figure as :meth:`hierspec_papers.tables.Figure.to_dict` wrote it."""
+    """Read a figure as :meth:`hierspec_papers.tables.Figure.to_dict` wrote it."""
     grid = data.get("grid")
     return Figure(
         data["name"],

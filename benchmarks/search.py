@@ -27,7 +27,7 @@ from hierspec.planner.search import plan
 
 
 def problem(seed: int, candidates: int) -> Estimates:
-    """Models on a line of quality: the nearer two are, the oftener they agree."""
+    """Return models on a line of quality: the nearer two are, the more often they agree."""
     rng = np.random.default_rng(seed)
     costs = np.sort(10 ** rng.uniform(-2, 2, candidates))
     quality = np.sort(rng.uniform(0.2, 1, candidates))
@@ -36,7 +36,7 @@ def problem(seed: int, candidates: int) -> Estimates:
 
 
 def measure(candidates: int, model: LatencyModel, problems: int, repeats: int) -> dict[str, Any]:
-    """Seconds a search over several problems, each the median of its repeats."""
+    """Return the seconds of a search over several problems, each the median of its repeats."""
     seconds, gaps, depths = [], [], []
     for seed in range(problems):
         estimates = problem(seed, candidates)

@@ -64,7 +64,7 @@ QUESTIONS = [
 
 
 def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Log-likelihoods through the API, and here."""
+    """Compare log-likelihoods through the API with those computed here."""
     options = ["--dtype", arguments.dtype, "--model", arguments.model]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -125,13 +125,13 @@ def lm_eval(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _samples(folder: Path) -> list[dict[str, Any]]:
-    """What it logged, a sample a line."""
+    """Read the samples that it logged, one a line."""
     files = folder.rglob("samples_*.jsonl")
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def _likelihood(models: Any, context: str, continuation: str) -> float:
-    """Log-probability of ``more`` after ``context`` under the target, in this process."""
+    """Return the log-probability of ``continuation`` after ``context``, computed here."""
     import torch
 
     from hierspec.core.context import Context
@@ -154,7 +154,7 @@ def _tokenizer(model: str, place: Path) -> Path:
 
 
 def schemathesis(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Requests made up from the description: no answer may be a 5xx."""
+    """Send requests generated from the description: no answer may be a 5xx."""
     options = ["--model", arguments.model, "--set", "max_tokens_default=4"]
     options += ["--set", "request_timeout=5"]
     command = [arguments.command, "run", f"{URL}/openapi.json", "--checks", "not_a_server_error"]
@@ -174,7 +174,7 @@ def schemathesis(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def llm_comply(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Its tests of chats and of Responses: which pass, which do not and why."""
+    """Run its tests of chats and of Responses: which pass, which do not and why."""
     report: dict[str, Any] = {"status": 0}
     with server("--model", arguments.model):
         for kind in ("openai-chat", "open-responses"):
@@ -195,7 +195,7 @@ def llm_comply(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def guidellm(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Requests as it makes them, and what it counts of the answers."""
+    """Send requests as it makes them, and return what it counts of the answers."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         tokenizer = _tokenizer(arguments.model, place)

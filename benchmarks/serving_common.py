@@ -23,7 +23,7 @@ URL = f"http://127.0.0.1:{PORT}"
 def server(
     *options: str, ready: list[float] | None = None, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, ready to answer; its memory and handles are the process's.
+    """Start the command → its process, once it is ready to answer.
 
     ``ready`` is added how many seconds it took to be.
     """
@@ -59,7 +59,7 @@ def wait(
     url: str = URL,
     paths: Sequence[str] = ("/health",),
 ) -> float:
-    """Until it is healthy, at one of ``paths`` → how long that took.
+    """Wait until it is healthy, at one of ``paths`` → how long that took.
 
     Raises:
         RuntimeError: it ended, or never was.
@@ -78,7 +78,7 @@ def wait(
 
 
 def resident(pid: int) -> dict[str, int]:
-    """Bytes in memory, threads and open files of a process."""
+    """Return bytes in memory, threads and open files of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     return {
@@ -89,7 +89,7 @@ def resident(pid: int) -> dict[str, int]:
 
 
 def quantiles(values: list[float]) -> dict[str, float]:
-    """Median and 99th percentile."""
+    """Return the median and the 99th percentile."""
     ordered = sorted(values)
     return {
         "median": ordered[len(ordered) // 2],
@@ -98,7 +98,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 
 def words(seed: int, count: int) -> str:
-    """A text of so many common words, another one for every seed."""
+    """Return a text of ``count`` common words, another one for every seed."""
     import random
 
     source = random.Random(seed)

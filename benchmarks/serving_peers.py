@@ -34,7 +34,7 @@ OURS = "hierspec"
 
 @contextlib.contextmanager
 def started(name: str, line: str, variables: dict[str, str], log: Path) -> Iterator[str]:
-    """A server, once it answers → its URL.
+    """Start a server → its URL, once it answers.
 
     Raises:
         RuntimeError: it ended, or did not answer in five minutes.
@@ -81,7 +81,7 @@ def bfloat16_copy(source: Path, copy: Path) -> None:
 async def wave(
     url: str, model: str, streams: int, tokens: int, seed: int, tokenizer: Any
 ) -> dict[str, Any]:
-    """So many requests at once, until the last has ended."""
+    """Send ``streams`` requests at once and wait for all answers."""
     import httpx
 
     limits = httpx.Limits(max_connections=64)
@@ -111,7 +111,7 @@ async def wave(
 def measure(
     args: argparse.Namespace, servers: dict[str, str], variables: dict[str, str], tokenizer: Any
 ) -> tuple[dict[str, dict[str, list[dict[str, Any]]]], dict[str, str]]:
-    """Waves by server and number of streams, and what did not start, with the reason."""
+    """Measure by server and number of streams; return also what did not start, with the reason."""
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in servers}
     failed: dict[str, str] = {}
     for turn in range(args.repeats):

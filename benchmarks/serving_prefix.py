@@ -15,7 +15,7 @@ from serving_common import URL, server, words
 
 
 def first_token(client: Any, messages: list[dict[str, str]]) -> tuple[float, str, int]:
-    """Seconds to the first chunk, the whole text, cached tokens of the prompt."""
+    """Return seconds to the first chunk, the whole text, and cached tokens of the prompt."""
     import json
 
     body = {

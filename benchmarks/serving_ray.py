@@ -32,7 +32,7 @@ MODEL = ["--hierarchy", "autoregressive", "--threads", "1"]
 
 
 def processes(root: int, title: str = "") -> list[Any]:
-    """Processes below one of ours that call themselves so."""
+    """List the descendants of one of our processes whose titles begin with ``title``."""
     import psutil
 
     matching = []

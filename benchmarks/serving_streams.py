@@ -20,14 +20,14 @@ from serving_common import URL, completion, server
 
 
 def request(number: int, tokens: int) -> dict[str, Any]:
-    """One of the requests, by its number: greedy or seeded, of a length of its own."""
+    """Build one of the requests, by its number: greedy or seeded, of a length of its own."""
     sampled = {"temperature": 0.8, "top_p": 0.95, "seed": 1000 + number} if number % 2 else {}
     options = {"stream": True, "stream_options": {"include_usage": True}, **sampled}
     return {**completion(number, tokens // 2 + 5 * number % tokens), **options}
 
 
 async def read_stream(client: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """All of one stream; what is not as a stream must be is said under ``wrong``."""
+    """Read a whole stream; what a stream must not contain is listed under ``wrong``."""
     stream: dict[str, Any] = {"text": "", "finish": None, "tokens": None, "chunks": 0, "wrong": []}
     is_finished = False
     async with client.stream("POST", "/v1/completions", json=body) as answer:

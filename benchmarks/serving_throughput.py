@@ -20,7 +20,7 @@ from serving_common import URL, completion, quantiles, server, words
 
 
 async def wave(client: Any, streams: int, tokens: int, seed: int, **options: Any) -> dict[str, Any]:
-    """So many requests at once, until the last has ended."""
+    """Send ``streams`` requests at once and wait for all answers."""
     began = time.perf_counter()
     requests = [
         client.post("/v1/completions", json=completion(1000 * seed + i, tokens, **options))
@@ -64,7 +64,7 @@ async def throughput(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 async def short_among_long(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time to first token of short prompts while long ones are read and written."""
+    """Time the first token of short prompts while long ones are read and written."""
     import httpx
 
     first: list[float] = []

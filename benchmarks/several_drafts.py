@@ -63,7 +63,7 @@ class Round:
         return Proposal(text, _rows(self.q, text, self.length), owners, owners, signals)
 
     def tokens(self, rule: str, num_drafts: int) -> float:
-        """Mean tokens a round: those kept, and the one that follows."""
+        """Return the mean tokens a round: those kept, and the one that follows."""
         total = 1.0
         for texts in product(self.texts, repeat=num_drafts):
             drafts, rows = [self._drafts[t] for t in texts], [self._rows[t] for t in texts]
@@ -74,7 +74,7 @@ class Round:
         return total
 
     def optimum(self, num_drafts: int) -> float:
-        """The most that a rule can keep whose text has the target's distribution."""
+        """Return the most that a rule can keep whose text has the target's distribution."""
         # What may be kept depends on which texts were drafted, not on how often or in what order.
         variables: list[tuple[int, Text, int]] = []  # set of drafts, what is kept, what follows
         sets: list[float] = []
@@ -108,7 +108,7 @@ class Round:
         return 1.0 - float(solution.fun)
 
     def _sets(self, num_drafts: int) -> Iterator[tuple[tuple[Text, ...], float]]:
-        """Each set of texts that so many drafts can be, and how likely they are just that set."""
+        """Yield each set of texts that the drafts can be, and the chance of just that set."""
         series = {
             text: np.array([0.0, *(c**j / math.factorial(j) for j in range(1, num_drafts + 1))])
             for text, c in self.chance.items()
@@ -123,7 +123,7 @@ class Round:
     def sampled(
         self, rules: Sequence[str], num_drafts: int, lists: int, generator: torch.Generator
     ) -> dict[str, float]:
-        """As :meth:`tokens`, of each rule over the same lists of drafts, drawn."""
+        """Estimate :meth:`tokens` of each rule over the same lists of drafts, which are drawn."""
         chances = torch.tensor([self.chance[text] for text in self.texts])
         mean_tokens = dict.fromkeys(rules, 1.0)
         for _ in range(lists):
@@ -138,7 +138,7 @@ class Round:
     def _column(
         self, column: int, variable: tuple[int, Text, int], numbers: dict[Text, int]
     ) -> Iterator[tuple[int, int, float]]:
-        """What one unit of a variable adds to the distribution of L + 1 tokens."""
+        """Yield what one unit of a variable adds to the distribution of L + 1 tokens."""
         _, node, y = variable
         prefix = (*node, y)
         for rest in product(range(self.vocab), repeat=self.length + 1 - len(prefix)):
@@ -156,7 +156,7 @@ def _chance(model: TabularModel, text: Text, start: int = 0) -> float:
 
 
 def compared(shape: Sequence[int], seed: int) -> dict[str, float]:
-    """Tokens a round of one pair of random tables."""
+    """Return the tokens a round of one pair of random tables."""
     vocab, length, num_drafts = shape
     generator = torch.Generator().manual_seed(seed)
     q, p = (TabularModel.random(vocab, length, generator) for _ in range(2))

@@ -53,7 +53,7 @@ _TRIALS = 12
 
 
 def expected_minutes(args: argparse.Namespace, methods: list[str]) -> float:
-    """If a token takes ``--ms`` in every method, and nothing stops before its length."""
+    """Estimate the time if every token takes ``--ms`` and no text ends before its length."""
     drafters = len(args.drafts or default_names(args.target))
     count = 1 + sum(drafters if word == "alone" else 1 for word in methods)
     tuned = sum(drafters if word == "alone" else word not in _TUNED for word in methods)
@@ -64,7 +64,7 @@ def expected_minutes(args: argparse.Namespace, methods: list[str]) -> float:
 
 
 def command(args: argparse.Namespace, methods: list[str]) -> list[str]:
-    """``hierspec bench`` with all of it."""
+    """Return the arguments of ``hierspec bench``."""
     words = [sys.executable, "-m", "hierspec", "bench", "--target", args.target, "--chat"]
     words += ["--prompts", str(args.prompts), "--num-prompts", str(args.num_prompts)]
     words += ["--tune-prompts", str(args.tune_prompts), "--tune-tokens", str(args.tune_tokens)]
@@ -79,7 +79,7 @@ def command(args: argparse.Namespace, methods: list[str]) -> list[str]:
 
 
 def run(words: list[str], minutes: float | None) -> int:
-    """The command; interrupted, as a user would, when the time is up."""
+    """Run the command; interrupt it, as a user would, when the time is up."""
     # A shell lets what it runs in the background ignore interrupts, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(words)
@@ -92,7 +92,7 @@ def run(words: list[str], minutes: float | None) -> int:
 
 
 def aims(data: BenchResults) -> list[dict[str, Any]]:
-    """What was aimed for, by temperature: a ratio of paired times, above 1 is faster."""
+    """Return what was aimed for, by temperature: ratios of paired times, above 1 is faster."""
     return [
         {"temperature": cell.temperature, "aim": aim, "ratio": ratio, "wanted": goal}
         for cell in data.cells
@@ -134,7 +134,7 @@ def _ratio(slow: MethodRecord | None, fast: MethodRecord | None) -> dict[str, An
 
 
 def lengths(data: BenchResults) -> dict[str, dict[str, float | None]]:
-    """Tokens a call of the target, by temperature and method."""
+    """Return tokens a call of the target, by temperature and method."""
     return {
         f"{cell.temperature:g}": {
             m.name: m.final_summary.mean_acceptance_length for m in cell.measured

@@ -49,7 +49,7 @@ def three(low: str, low_budget: int, mid: str, mid_budget: int, verify: str) -> 
 
 
 def grids(verify: str) -> dict[str, list[dict[str, Any]]]:
-    """As many candidates for one draft as for three levels."""
+    """Return as many candidates for one draft as for three levels."""
     single_drafts = [
         *(single("zoo:trunk", n, verify) for n in (4, 6, 8, 10, 12, 15)),
         *(single("zoo:mid", n, verify) for n in (3, 5, 7, 9)),
@@ -137,7 +137,7 @@ class Bench:
 def tune(
     bench: Bench, candidates: list[dict], prompts: list[str], temperature: float
 ) -> tuple[dict, list[dict]]:
-    """The fastest candidate on the tuning prompts, and all trials."""
+    """Return the fastest candidate on the tuning prompts, and all trials."""
     for config in candidates:
         bench.ours(config, prompts[0], temperature, 0)  # warm
     times: list[list[float]] = [[] for _ in candidates]

@@ -20,7 +20,7 @@ from hierspec import Hierarchy
 
 
 def build(target: str, draft: str, length: int, num_drafts: int, trees: bool = True) -> Hierarchy:
-    """``num_drafts`` drafts of a length below the target; 0: plain decoding."""
+    """Build ``num_drafts`` drafts of a length below the target; 0: plain decoding."""
     method = "eagle3" if "eagle3" in draft else "draft_model"
     level = {"method": method, "model": draft, "num_speculative_tokens": length}
     config: dict[str, Any] = {"target": {"model": target}, "levels": []}

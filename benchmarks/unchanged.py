@@ -62,13 +62,13 @@ def say(text: str) -> None:
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """A ``hierspec`` command, run to its end."""
+    """Run a ``hierspec`` command to its end."""
     line = [sys.executable, "-m", "hierspec", *map(str, arguments)]
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def command(*arguments: str | Path) -> str:
-    """Standard output of a ``hierspec`` command.
+    """Return the standard output of a ``hierspec`` command.
 
     Raises:
         RuntimeError: it failed.
@@ -81,14 +81,14 @@ def command(*arguments: str | Path) -> str:
 
 
 def timeless(data: Json) -> Json:
-    """The same without values that are times."""
+    """Return the same without values that are times."""
     if isinstance(data, dict):
         return {k: "a time" if k in TIMES else timeless(v) for k, v in data.items()}
     return [timeless(value) for value in data] if isinstance(data, list) else data
 
 
 def shape(data: Json) -> Json:
-    """Keys and types; a list is told by the distinct shapes of its entries."""
+    """Return keys and types; of a list, the distinct shapes of its entries."""
     if isinstance(data, dict):
         return {key: shape(value) for key, value in data.items()}
     if isinstance(data, list):
@@ -101,7 +101,7 @@ def shape(data: Json) -> Json:
 
 
 def runs() -> Iterator[tuple[str, Json]]:
-    """Every hierarchy under every kind of request."""
+    """Yield the results of every hierarchy under every kind of request."""
     target = hierspec.TargetConfig(model=TARGET["model"], dtype=TARGET["dtype"])
     configs: dict[str, Any] = {
         name: hierspec.preset(name, target=target, drafts=list(DRAFTS)) for name in PRESETS
@@ -120,7 +120,7 @@ def runs() -> Iterator[tuple[str, Json]]:
 
 
 def generated(hierarchy: hierspec.Hierarchy, request: str, place: int) -> Json:
-    """One request; ``place`` chooses its prompts and its seed."""
+    """Run one request; ``place`` chooses its prompts and its seed."""
     options = dict(REQUESTS[request])
     batch = options.pop("batch")
     if "sampling" in options:
@@ -157,7 +157,7 @@ GENERATE = {
 
 
 def commands() -> Iterator[tuple[str, Json]]:
-    """What ``generate --json`` prints and traces, and what ``timeline`` makes of the trace."""
+    """Yield what ``generate --json`` prints and traces."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.jsonl"
         for name, arguments in GENERATE.items():
@@ -183,7 +183,7 @@ def commands() -> Iterator[tuple[str, Json]]:
 
 
 def certificates() -> Iterator[tuple[str, Json]]:
-    """Distances and yields; not how many paths an enumeration took."""
+    """Yield distances and yields; not how many paths an enumeration took."""
     files = sorted((ROOT / "examples" / "certify").glob("*.json"))
     cases = [(file.name, json.loads(file.read_text())) for file in files]
     for name, case in [*cases, *certificate_cases()]:
@@ -204,7 +204,7 @@ def certificates() -> Iterator[tuple[str, Json]]:
 
 
 def plans(profile: Json) -> Iterator[tuple[str, Json]]:
-    """Problems, and a profile that was measured when the file was recorded."""
+    """Yield plans of problems, and of a profile measured when the file was recorded."""
     with tempfile.TemporaryDirectory() as folder:
         files = {file.name: file for file in sorted((ROOT / "examples" / "plan").glob("*.json"))}
         for name, problem in PROBLEMS.items():
@@ -226,7 +226,7 @@ def planned(name: str, file: Path, options: list[str]) -> tuple[str, Json]:
 
 
 def papers() -> Iterator[tuple[str, Json]]:
-    """What is computed from printed numbers."""
+    """Yield hashes of what is computed from printed numbers."""
     for name in ("p1-tables", "p2-orders"):
         say(f"papers: {name}")
         data = json.loads(command("reproduce", name, "--json"))
@@ -249,7 +249,7 @@ def profiled(*candidates: str, temperatures: tuple[str, ...], tokens: str) -> Js
 
 
 def measured() -> Iterator[tuple[str, Json]]:
-    """A profile's and a bench's shape, and what in them does not depend on time."""
+    """Yield the shapes of a profile and a bench, and what in them does not depend on time."""
     say("measured: a profile")
     profile = profiled("ngram", "zoo:small", temperatures=("0", "1"), tokens="8")
     yield "profile, shape", shape(profile)
@@ -279,7 +279,7 @@ def measured() -> Iterator[tuple[str, Json]]:
 
 
 def steady(method: Json, greedy: bool) -> Json:
-    """What tuning, which goes by time, leaves alone: all of plain, and greedy texts."""
+    """Return what tuning by time does not change: all of plain, and greedy texts."""
     constant = {key: method[key] for key in ("title", "group", "source", "lossless", "skipped")}
     untuned = method["tuning"] is None
     constant["num_tokens"] = [run["num_tokens"] for run in method["runs"]]
@@ -292,7 +292,7 @@ def steady(method: Json, greedy: bool) -> Json:
 
 
 def bench_shape(bench: Json) -> Json:
-    """As :func:`shape`, without what tuning decides: configurations and positions."""
+    """Return :func:`shape` without what tuning decides: configurations and positions."""
     for cell in bench["cells"]:
         for method in cell["methods"]:
             method["configuration"] = sorted(method["configuration"])
@@ -313,7 +313,7 @@ def bench_shape(bench: Json) -> Json:
 
 
 def names() -> Iterator[tuple[str, Json]]:
-    """Public names, commands and their options, exit statuses of mistakes."""
+    """Yield public names, commands and their options, and exit statuses of mistakes."""
     yield "hierspec", sorted(hierspec.__all__)
     for kind in (hierspec.GenerationResult, hierspec.SamplingParams, hierspec.TokenEvent):
         yield kind.__name__, [field.name for field in dataclasses.fields(kind)]
@@ -339,7 +339,7 @@ STATUSES = {
 
 
 def options_of(path: list[str]) -> Iterator[tuple[str, Json]]:
-    """Names of options, of this command and of those below it."""
+    """Yield names of options, of this command and of those below it."""
     say(f"names: {' '.join(['hierspec', *path])}")
     text = command(*path, "--help")
     yield " ".join(["hierspec", *path]), sorted(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", text, re.M))
@@ -382,7 +382,7 @@ def record(output: Path) -> int:
 
 
 def compact(parts: Mapping[str, Json]) -> str:
-    """JSON with a line for each entry of each part."""
+    """Return JSON with a line for each entry of each part."""
     blocks = []
     for name, part in parts.items():
         entries = {key: json.dumps(value, separators=(",", ":")) for key, value in part.items()}
@@ -411,7 +411,7 @@ def compare(file: Path, only: list[str]) -> int:
 
 
 def afresh(section: Callable[[], Iterator[tuple[str, Json]]]) -> Json:
-    """A section as it would be read back; what was found before a failure, and the failure."""
+    """Run a section as it would be read back; a failure becomes an entry after those before it."""
     entries: dict[str, Json] = {}
     try:
         for name, entry in section():
@@ -423,7 +423,7 @@ def afresh(section: Callable[[], Iterator[tuple[str, Json]]]) -> Json:
 
 
 def differences(old: Json, new: Json, path: str) -> Iterator[str]:
-    """A line for every place where two JSON values differ."""
+    """Yield a line for every position where two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in {**old, **new}:
             key_path = f"{path} > {key}"

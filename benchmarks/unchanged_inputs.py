@@ -223,7 +223,7 @@ SEEDS = range(60)  # some are refused, as they should be: that is recorded as we
 
 
 def certificate_cases() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Small random cases by name; the same ones every time."""
+    """Yield small random cases by name; the same ones every time."""
     for seed in SEEDS:
         yield f"random {seed}", _case(random.Random(seed))
 
@@ -275,7 +275,7 @@ def _model(rng: random.Random, vocab: int, order: int) -> dict[str, Any]:
 
 
 def _row(rng: random.Random, vocab: int) -> list[float]:
-    """Probabilities of three digits that add up to 1."""
+    """Draw probabilities of three digits that add up to 1."""
     cuts = sorted(rng.randint(0, 1000) for _ in range(vocab - 1))
     ends = [0, *cuts, 1000]
     return [(high - low) / 1000 for low, high in pairwise(ends)]

@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 def forwards(repeats: int, thread: str) -> dict[str, float]:
-    """Median milliseconds of a forward, by number of rows, in the thread that is asked for."""
+    """Return median milliseconds of a forward, by number of rows, in the given thread."""
     milliseconds = measure(repeats)
     if thread == FIRST:
         return milliseconds

@@ -88,10 +88,15 @@ class LookUp:
 
     Attributes:
         law_of_context: false: it has proposals only, no next-token distribution of a context.
+        learns: whether :meth:`learn_from` is to be called after the target's checks.
+        reads_own_checks: whether it must be the only level, since it learns from checks of its own
+            drafts.
     """
 
     name: str
     law_of_context: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
+    reads_own_checks: ClassVar[bool] = False
     max_length: ClassVar[int] = sys.maxsize
 
     @property
@@ -126,16 +131,6 @@ class LookUp:
     def drafts(self, call: DraftCall, slot: Any) -> Sequence[LookUpDraft]:
         """Return several drafts as :meth:`draft` makes one; none is longer than the first."""
         return [self.draft(call, slot)]
-
-    @property
-    def learns(self) -> bool:
-        """Whether :meth:`learn_from` is to be called after the target's checks."""
-        return False
-
-    @property
-    def reads_own_checks(self) -> bool:
-        """Whether it must be the only level, since it learns from checks of its own drafts."""
-        return False
 
     def learn_from(
         self,

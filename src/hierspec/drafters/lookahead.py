@@ -23,6 +23,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from hierspec.core.distributions import Distributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
@@ -65,6 +66,8 @@ class Lookahead(LookUp):
     window_size: int = 7
     max_candidates: int = 7
     name: str = "lookahead"
+    learns: ClassVar[bool] = True
+    reads_own_checks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.ngram_size < 2 or self.window_size < 1 or self.max_candidates < 1:
@@ -79,20 +82,10 @@ class Lookahead(LookUp):
         """How far beyond the text the window reaches, in tokens."""
         return self.window_size + self.ngram_size - 3
 
-    @property
-    def reads_own_checks(self) -> bool:
-        return True
-
-    @property
-    def learns(self) -> bool:
-        return True
-
     def open(self) -> LookaheadSlot:
-        """Return an empty slot for one sequence."""
         return LookaheadSlot()
 
     def close(self, slot: LookaheadSlot) -> None:
-        """Free a sequence's memory."""
         slot.grams.clear()
         slot.rows, slot.paths, slot.indexed = [], [], 0
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions
@@ -101,6 +102,7 @@ class NgramPool(LookUp):
     name: str = "ngram_pool"
     max_ngrams: int = MAX_NGRAMS
     shared_pool: Pool = field(init=False)
+    learns: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shared_pool", Pool(self.max_ngrams))
@@ -117,7 +119,6 @@ class NgramPool(LookUp):
         return PoolSlot(self.shared_pool) if self.shared else self.open_private()
 
     def open_private(self) -> PoolSlot:
-        """Return a slot with a pool that no other sequence reads or writes."""
         return PoolSlot(Pool(self.max_ngrams))
 
     def close(self, slot: PoolSlot) -> None:
@@ -143,10 +144,6 @@ class NgramPool(LookUp):
             out.append(token)
             recent = [*recent, token][-self.ngram_max :]
         return tuple(out)
-
-    @property
-    def learns(self) -> bool:
-        return True
 
     def learn_from(
         self,

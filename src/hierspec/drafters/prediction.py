@@ -78,7 +78,6 @@ class Prediction(LookUp):
         return PredictionSlot()
 
     def close(self, slot: PredictionSlot) -> None:
-        """Free a sequence's memory."""
         slot.tokens, slot.ends = [], None
 
     def propose(self, context: Context, limit: int, slot: PredictionSlot) -> tuple[int, ...]:

@@ -52,11 +52,9 @@ class PromptLookup(LookUp):
             )
 
     def open(self) -> LookupIndex:
-        """Return an empty index for one sequence."""
         return LookupIndex()
 
     def close(self, slot: LookupIndex) -> None:
-        """Free an index's memory."""
         slot.ends.clear()
         slot.indexed = 0
 
