@@ -61,14 +61,14 @@ def test_a_draft_ends_once_a_rejection_is_likely_enough() -> None:
 @pytest.mark.parametrize("family", ["random", "peaked", "zeros"])
 @pytest.mark.parametrize("rules", [["tokenwise"], ["block"], ["tokenwise", "block"]])
 def test_any_prediction_keeps_the_law(family, rules) -> None:
-    small, *others = tables(family, len(rules) + 1, seed=3)
+    small, *larger = tables(family, len(rules) + 1, seed=3)
     budgets, windows = [3, 2][: len(rules)], [AcceptanceWindow(0.6), FixedWindow()][: len(rules)]
-    root = chain([predicting(small), *others], rules, budgets, windows)
+    root = chain([predicting(small), *larger], rules, budgets, windows)
     check(root)
-    found = certify_tree(root, V)
-    assert found.tv < TIGHT
-    fixed = certify_tree(chain([small, *others], rules, budgets), V)
-    assert found.expected_accepted < fixed.expected_accepted, "some drafts end early"
+    certificate = certify_tree(root, V)
+    assert certificate.tv < TIGHT
+    fixed = certify_tree(chain([small, *larger], rules, budgets), V)
+    assert certificate.expected_accepted < fixed.expected_accepted, "some drafts end early"
 
 
 def test_a_running_count_changes_nothing() -> None:
@@ -115,8 +115,8 @@ def test_a_case_may_have_predictions(tmp_path, capsys) -> None:
 SHIPPED = "zoo:mid-acceptance"
 
 
-def level(head=SHIPPED, **more):
-    window = {"kind": "acceptance", "head": str(head), **more}
+def level(head=SHIPPED, **options):
+    window = {"kind": "acceptance", "head": str(head), **options}
     model = {"method": "draft_model", "model": "zoo:mid"}
     return {**model, "num_speculative_tokens": 8, "window": window}
 
@@ -137,12 +137,12 @@ def test_predictions_are_the_heads_on_the_states_after_the_tokens() -> None:
     model = hierarchy(level()).root.below.model
     ids, slots = list(range(40, 60)), [model.open() for _ in range(3)]
     contexts = [Context(ids[:n]) for n in (5, 12, 20)]
-    model.score([Query(slot, one, len(one)) for slot, one in zip(slots, contexts, strict=True)])
-    longer = [one.with_tokens([7, 9]) for one in contexts]
-    queries = [Query(slot, one, len(one)) for slot, one in zip(slots, longer, strict=True)]
+    model.score([Query(slot, c, len(c)) for slot, c in zip(slots, contexts, strict=True)])
+    longer = [context.with_tokens([7, 9]) for context in contexts]
+    queries = [Query(slot, c, len(c)) for slot, c in zip(slots, longer, strict=True)]
     found = model.acceptance(queries)
     rows = model.score(queries)  # what the prediction has computed is used again
-    fresh = [Query(model.open(), one, len(one)) for one in longer]
+    fresh = [Query(model.open(), context, len(context)) for context in longer]
     assert torch.allclose(rows, model.score(fresh), atol=1e-4)
     places = [(q.slot, q.context, len(q.context) - 1, len(q.context)) for q in fresh]
     states = model.trunk.hidden_states(places, [model.exit_layer])
@@ -157,7 +157,7 @@ def test_greedy_text_is_the_targets_and_drafts_differ_in_length() -> None:
     found = hierarchy(level()).generate_batch(prompts, max_new_tokens=32)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain]
     drafts = found[0].levels[0]
-    assert 1 < drafts["num_draft_tokens"] / sum(each.target_calls for each in found) < 8
+    assert 1 < drafts["num_draft_tokens"] / sum(result.target_calls for result in found) < 8
     alone = hierarchy(level()).generate(prompts[1], max_new_tokens=32)
     assert alone.token_ids == plain[1].token_ids
     longer = hierarchy(level(threshold=0.98)).generate(prompts[1], max_new_tokens=32)
@@ -168,9 +168,9 @@ def test_greedy_text_is_the_targets_and_drafts_differ_in_length() -> None:
 def test_a_sample_does_not_depend_on_its_neighbours() -> None:
     prompts = ["def add(a, b):\n", "import os\n"]
     options = {"max_new_tokens": 24, "temperature": 1.0, "seed": [3, 4]}
-    both = hierarchy(level()).generate_batch(prompts, **options)
+    results = hierarchy(level()).generate_batch(prompts, **options)
     alone = hierarchy(level()).generate(prompts[1], **{**options, "seed": 4})
-    assert alone.token_ids == both[1].token_ids
+    assert alone.token_ids == results[1].token_ids
 
 
 # -- training and files ---------------------------------------------------------------------------
@@ -191,15 +191,16 @@ def test_the_loss_is_least_at_the_weighted_share() -> None:
 
 def test_an_interrupted_training_ends_with_the_same_head(tmp_path) -> None:
     settings = AcceptanceSettings(tokens=1_200, width=64, held_out=2, steps=12)
-    whole = train("zoo:trunk", "zoo:small", settings, tmp_path / "a.safetensors").path
-    other = tmp_path / "b.safetensors"
+    uninterrupted = train("zoo:trunk", "zoo:small", settings, tmp_path / "a.safetensors").path
+    interrupted = tmp_path / "b.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        train("zoo:trunk", "zoo:small", settings, other, stop_after=5)
+        train("zoo:trunk", "zoo:small", settings, interrupted, stop_after=5)
     changed = AcceptanceSettings(tokens=1_200, width=64, held_out=2, steps=12, depth=2)
     with pytest.raises(HierspecError, match="training of other settings"):
-        train("zoo:trunk", "zoo:small", changed, other)
-    train("zoo:trunk", "zoo:small", settings, other)
-    states = [acceptance_head.load(acceptance_head.read(p)).state_dict() for p in (whole, other)]
+        train("zoo:trunk", "zoo:small", changed, interrupted)
+    train("zoo:trunk", "zoo:small", settings, interrupted)
+    paths = (uninterrupted, interrupted)
+    states = [acceptance_head.load(acceptance_head.read(p)).state_dict() for p in paths]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 

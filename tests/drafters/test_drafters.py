@@ -59,9 +59,9 @@ def rule_of(name):
     return {"verify": "rrs"} if name == "several drafts" else {}
 
 
-def built(path, levels, **more):
-    target = {"model": str(path), "dtype": "float64", "backend": more.pop("backend", "auto")}
-    return Hierarchy.from_config({"target": target, "levels": levels, **more})
+def built(path, levels, **options):
+    target = {"model": str(path), "dtype": "float64", "backend": options.pop("backend", "auto")}
+    return Hierarchy.from_config({"target": target, "levels": levels, **options})
 
 
 # --- greedy: token for token, alone and in ragged batches
@@ -161,15 +161,15 @@ class Tabular(AdaptiveExit):
 @pytest.mark.parametrize("rules", [["tokenwise"], ["block"], ["naive"], ["leading", "block"]])
 def test_exact_by_enumeration(family, rules):
     """TV 0 below every rule, as a drafter and in the middle of a hierarchy."""
-    one, two, three, target = models(family, 4, seed=9)
-    adaptive = Tabular([one, two], 0.6, "1|2")
-    drafting = chain([adaptive, three, target][-len(rules) - 1 :], rules, [2] * len(rules))
+    small, mid, large, target = models(family, 4, seed=9)
+    adaptive = Tabular([small, mid], 0.6, "1|2")
+    drafting = chain([adaptive, large, target][-len(rules) - 1 :], rules, [2] * len(rules))
     if len(rules) == 1:
         drafting = chain([adaptive, target], rules, [3])
     check(drafting)
     assert certify_tree(drafting, V).tv < 1e-12
     if rules == ["block"]:
-        middle = chain([three, adaptive, target], ["tokenwise", "block"], [2, 2])
+        middle = chain([large, adaptive, target], ["tokenwise", "block"], [2, 2])
         assert certify_tree(middle, V).tv < 1e-12
 
 
@@ -202,7 +202,7 @@ def test_rows_are_those_of_the_first_sure_exit_and_no_work_is_done_twice(seed):
     used = Counter()
     for _ in range(40):
         whole = rng.random() < 0.25
-        queries, wanted = [], []
+        queries, expected = [], []
         for i in rng.sample(range(3), rng.randint(1, 3)):
             match rng.randrange(3):
                 case 0:
@@ -222,14 +222,14 @@ def test_rows_are_those_of_the_first_sure_exit_and_no_work_is_done_twice(seed):
                 continue
             ledgers[i].ask(ids, 0)
             found = [(end, *choice(ids[:end])) for end in range(start, len(ids) + 1)]
-            wanted += [row for _, _, row in found]
+            expected += [row for _, _, row in found]
             used.update(layer for _, layer, _ in found)
             if deep := [end for end, layer, _ in found if layer == 4]:
                 ledgers[i].ask(ids[: deep[-1]], 1)
         if whole:
             trunk.view().score(queries)
         else:
-            assert (adaptive.score(queries) - torch.cat(wanted)).abs().max() < 1e-12
+            assert (adaptive.score(queries) - torch.cat(expected)).abs().max() < 1e-12
     assert min(used[2], used[4]) > 10, "both exits are used"
     assert trunk.counters.tokens == [sum(one.work[s] for one in ledgers) for s in range(3)]
 
@@ -237,14 +237,14 @@ def test_rows_are_those_of_the_first_sure_exit_and_no_work_is_done_twice(seed):
 def test_confidence_is_read_at_the_levels_temperature():
     trunk = Trunk(Toy(), [2, 4])
     adaptive = AdaptiveExit([trunk.view(2), trunk.view(4)], FLOOR, "toy@2|4")
-    seen = set()
+    temperatures = set()
     for ids in ([a, b] for a in range(TOY_V) for b in range(TOY_V)):
         for temperature in (0.0, 0.5, 2.0):
             layer, row = choice(ids, temperature=temperature or 1.0)
             got = adaptive.score([Query(adaptive.open(), Context(ids), 2, temperature)])
             assert torch.allclose(got, row, rtol=0, atol=1e-12)
-            seen.add((temperature, layer))
-    assert {(0.5, 2), (2.0, 4), (0.0, 2), (0.0, 4)} <= seen
+            temperatures.add((temperature, layer))
+    assert {(0.5, 2), (2.0, 4), (0.0, 2), (0.0, 4)} <= temperatures
 
 
 @pytest.mark.parametrize(
@@ -252,11 +252,11 @@ def test_confidence_is_read_at_the_levels_temperature():
     [(0.0, 0.7, 0), (0.9, None, 0.9), (0.9, 0.7, 0.7), (0.9, 0.0, 0)],
 )
 def test_the_runtime_says_which_temperature(tiny_family, monkeypatch, request_t, level_t, read):
-    told = set()
+    temperatures = set()
     score = AdaptiveExit.score
 
     def listening(self, queries):
-        told.update(query.temperature for query in queries)
+        temperatures.update(query.temperature for query in queries)
         return score(self, queries)
 
     monkeypatch.setattr(AdaptiveExit, "score", listening)
@@ -264,7 +264,7 @@ def test_the_runtime_says_which_temperature(tiny_family, monkeypatch, request_t,
     built(tiny_family["target"], [level]).generate(
         [5, 6], max_new_tokens=6, temperature=request_t, seed=0, ignore_eos=True
     )
-    assert told == {read}
+    assert temperatures == {read}
 
 
 def test_the_target_computes_nothing_that_an_exit_has(tiny_family):
@@ -286,14 +286,14 @@ def test_the_target_computes_nothing_that_an_exit_has(tiny_family):
 @pytest.mark.parametrize("skip", [(1,), (0, 2), (1, 2, 4)])
 def test_skipping_is_the_model_with_those_layers_taken_out(tmp_path, backend, skip):
     path = save_tiny("llama", tmp_path / "m", seed=3, layers=5)
-    whole = load(path, dtype=torch.float64, backend=backend)
+    backend_of_all = load(path, dtype=torch.float64, backend=backend)
     model = tiny_model("llama", seed=3, layers=5)
     kept = [layer for i, layer in enumerate(model.model.layers) if i not in skip]
     model.model.layers = torch.nn.ModuleList(kept)
     ids = [3, 9, 27, 81, 51, 61, 91, 81]
     with torch.no_grad():
         want = model(torch.tensor([ids]), use_cache=False).logits[0]
-    view = Trunk(SkippingBackend(whole, skip)).view()
+    view = Trunk(SkippingBackend(backend_of_all, skip)).view()
     slot = view.open()
     first = view.score([Query(slot, Context(ids[:5]), 1)])
     rest = view.score([Query(slot, Context(ids[:5], tuple(ids[5:])), 6)])
@@ -403,12 +403,12 @@ def test_what_the_target_would_have_chosen_joins_the_pool():
         pool.learn_from([1, 2], draft, distributions, kept, [], slot)
         # Kept 1: rows 0 and 1 became text; after 3 4 it would say 8, after 3 4 5 it would say 7.
         want = {(3, 4): 8, (2, 3, 4): 8, (4,): 8, (5,): 7, (4, 5): 7, (3, 4, 5): 7}
-        got = {key: next(iter(f)) for key, f in slot.pool.grams.items()}
-        assert got == (want if kept == 1 else {})
+        trigrams = {key: next(iter(f)) for key, f in slot.pool.grams.items()}
+        assert trigrams == (want if kept == 1 else {})
     dense = DenseDistributions(torch.eye(10)[[3, 9, 8, 7]])
     pool.learn_from([1, 2], draft, dense, 1, [], slot)
-    got = {key: next(iter(f)) for key, f in slot.pool.grams.items() if len(key) == 3}
-    assert got == {(2, 3, 4): 8, (3, 4, 5): 7}
+    trigrams = {key: next(iter(f)) for key, f in slot.pool.grams.items() if len(key) == 3}
+    assert trigrams == {(2, 3, 4): 8, (3, 4, 5): 7}
 
 
 def test_what_is_learnt_is_the_targets_choice_at_that_very_place(tiny_family, monkeypatch):
@@ -432,12 +432,12 @@ def test_what_is_learnt_is_the_targets_choice_at_that_very_place(tiny_family, mo
 
 def test_a_shared_pool_outlives_its_sequences_and_own_ones_do_not():
     text = [7, 8, 9, 10, 11]
-    for shared, found in ((True, (9, 10)), (False, ())):
+    for shared, expected in ((True, (9, 10)), (False, ())):
         pool = NgramPool(2, 3, shared)
         slot = pool.open()
         pool.propose(Context(text), 1, slot)
         pool.close(slot)
-        assert pool.propose(Context([7, 8]), 2, pool.open()) == found
+        assert pool.propose(Context([7, 8]), 2, pool.open()) == expected
 
 
 def test_a_pool_stays_small(monkeypatch):

@@ -53,18 +53,18 @@ def test_the_window_holds_one_iteration_of_guesses_a_row():
     drafter = Lookahead(4, 3, 2)
     slot, text = drafter.open(), [1, 2, 3, 4, 5]
     for _ in range(8):
-        before = [list(row) for row in slot.rows]
+        earlier = [list(row) for row in slot.rows]
         _, new = step(drafter, slot, text)
-        full = len(before) == 3
-        if before:
-            before[0][0] = text[-1]
+        full = len(earlier) == 3
+        if earlier:
+            earlier[0][0] = text[-1]
         for column, guess in enumerate(slot.rows[-1] if full else []):
-            path = [*before[0][1 : column + 1], before[1][column], before[2][column]]
+            path = [*earlier[0][1 : column + 1], earlier[1][column], earlier[2][column]]
             assert guess == choice([*text, *path])
         if full:
             assert [len(row) for row in slot.rows] == [3, 3, 3]
-            assert slot.rows[0][1:] == before[1][1:]  # moved on by a place, whatever was kept
-            assert slot.rows[1] == before[2]
+            assert slot.rows[0][1:] == earlier[1][1:]  # moved on by a place, whatever was kept
+            assert slot.rows[1] == earlier[2]
         text += new
 
 
@@ -110,9 +110,9 @@ def test_the_texts_own_ngrams_are_candidates_latest_first_and_few():
     drafts, _ = step(drafter, slot, text, limit=drafter.depth)
     assert slot.grams[1][-2:] == [(4, 5), (6, 7)]  # (2, 3) made room
     assert {(6, 7), (4, 5)} <= set(drafts)
-    again = [tokens for tokens, _ in drafter.drafts(call(text, 1), slot)]
-    assert (6,) in again
-    assert max(map(len, again)) == 1
+    short = [tokens for tokens, _ in drafter.drafts(call(text, 1), slot)]
+    assert (6,) in short
+    assert max(map(len, short)) == 1
 
 
 def test_without_room_there_is_no_window():
@@ -157,18 +157,18 @@ def test_greedy_texts_are_plain_decodings(backend):
     fast = Hierarchy.from_config({"target": target, "levels": [LEVEL], "verify": "rrs"})
     plain = Hierarchy.from_config({"target": target, "levels": []})
     prompts = [TEXT, "x = 1\n", "def add(a, b):"]
-    found = fast.generate_batch(prompts, max_new_tokens=24)
-    assert [r.token_ids for r in found] == [
+    results = fast.generate_batch(prompts, max_new_tokens=24)
+    assert [r.token_ids for r in results] == [
         r.token_ids for r in plain.generate_batch(prompts, max_new_tokens=24)
     ]
-    assert found[0].mean_acceptance_length > 1.3
+    assert results[0].mean_acceptance_length > 1.3
 
 
 def test_a_seed_says_the_same_alone_and_among_others(hierarchy):
     options = {"max_new_tokens": 20, "temperature": 1.0}
-    alone = hierarchy.generate(TEXT, seed=3, **options)
-    many = hierarchy.generate_batch([TEXT, "import os\n"], seed=3, **options)
-    assert many[0].token_ids == alone.token_ids
+    single = hierarchy.generate(TEXT, seed=3, **options)
+    batch = hierarchy.generate_batch([TEXT, "import os\n"], seed=3, **options)
+    assert batch[0].token_ids == single.token_ids
 
 
 @pytest.mark.parametrize(

@@ -71,15 +71,15 @@ def test_lossless_and_blocks_keep_no_fewer(k, n, V, order, kind):
 @pytest.mark.parametrize(("k", "V"), [(1, 5), (2, 4), (3, 3), (11, 2)])
 def test_no_rule_keeps_one_token_more_often_than_the_optimum(k, V, kind):
     """The optimum by all sets of tokens; every rule by all lists of drafts."""
-    q, p = (model.distribution(()) for model in pair(V, 0, 7 * V + k, kind))
-    found = optimal_acceptance(p, q, k)
+    q, p = (model.law(()) for model in pair(V, 0, 7 * V + k, kind))
+    optimum = optimal_acceptance(p, q, k)
     sets = itertools.product((0.0, 1.0), repeat=V)
     by_sets = [
         float(chosen @ p) + 1.0 - float(chosen @ q) ** k for chosen in map(p.new_tensor, sets)
     ]
-    assert found == pytest.approx(min(by_sets), abs=TIGHT)
+    assert optimum == pytest.approx(min(by_sets), abs=TIGHT)
     if k == 1:
-        assert found == pytest.approx(float(torch.minimum(p, q).sum()), abs=TIGHT)
+        assert optimum == pytest.approx(float(torch.minimum(p, q).sum()), abs=TIGHT)
     rows, row = DenseDistributions(torch.stack([p, p])), DenseDistributions(q[None])
     for rule in set(RULES) - {"rrs-without-replacement"}:
         kept = 0.0
@@ -90,7 +90,7 @@ def test_no_rule_keeps_one_token_more_often_than_the_optimum(k, V, kind):
             drafts = [Proposal((token,), row, (0,), (0,), (math.nan,)) for token in tokens]
             ends = outcomes(get(rule), drafts, [rows] * k)
             kept += chance * sum(share * end.num_accepted for share, end in ends)
-        assert kept <= found + TIGHT
+        assert kept <= optimum + TIGHT
 
 
 def one_round(rule, q, p, k, n):
@@ -178,15 +178,15 @@ def test_below_another_level(rule, above):
 @pytest.mark.parametrize("n", [1, 3])
 def test_one_draft_is_the_one_draft_rule(n, family):
     q, p = family_models(family, 2, seed=8)
-    for several, one in zip(RULES, [*["tokenwise"] * 2, *["block"] * 3], strict=True):
-        found = certify_tree(tree(q, p, several, 1, n), 3)
-        known = certify_tree(tree(q, p, one, 1, n), 3)
-        assert np.array_equal(found.output, known.output)
-        assert found.expected_accepted == known.expected_accepted
+    for rule, single_rule in zip(RULES, [*["tokenwise"] * 2, *["block"] * 3], strict=True):
+        found = certify_tree(tree(q, p, rule, 1, n), 3)
+        single = certify_tree(tree(q, p, single_rule, 1, n), 3)
+        assert np.array_equal(found.output, single.output)
+        assert found.expected_accepted == single.expected_accepted
         # … and the general form, which a single draft does not take, says the same.
-        if several != "rrs-without-replacement":
-            _, expected = one_round(get(several), q, p, 1, n)
-            assert expected == pytest.approx(known.expected_accepted, abs=1e-12)
+        if rule != "rrs-without-replacement":
+            _, expected = one_round(get(rule), q, p, 1, n)
+            assert expected == pytest.approx(single.expected_accepted, abs=1e-12)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -254,8 +254,8 @@ def test_the_best_of_several_draws():
     for m in (1, 2, 4):
         rank, law = induced.best_of_draws(p, q, m)
         want = torch.zeros(5, dtype=torch.float64)
-        for drawn in np.ndindex(*(5,) * m):
-            want[max(drawn, key=lambda y: int(rank[y]))] += q[list(drawn)].prod()
+        for tokens in np.ndindex(*(5,) * m):
+            want[max(tokens, key=lambda y: int(rank[y]))] += q[list(tokens)].prod()
         assert torch.allclose(law, want, rtol=0, atol=1e-15)
         assert rank[1] != rank[2]
         assert rank[3] == 0
@@ -305,9 +305,9 @@ def test_distinct_first_tokens_report_the_laws_they_were_drawn_from():
 def test_laws_of_another_width_and_precision():
     """A drafter may know fewer tokens than the target, or more."""
     p = DenseDistributions(torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]))
-    whose = ((0,), (0,), (float("nan"),))
-    narrow = Proposal((0,), DenseDistributions(torch.tensor([[0.9, 0.1]])), *whose)
-    wide = Proposal((3,), DenseDistributions(torch.tensor([[0.2, 0.2, 0.2, 0.4]])), *whose)
+    own = ((0,), (0,), (float("nan"),))
+    narrow = Proposal((0,), DenseDistributions(torch.tensor([[0.9, 0.1]])), *own)
+    wide = Proposal((3,), DenseDistributions(torch.tensor([[0.2, 0.2, 0.2, 0.4]])), *own)
     for rule in ("rrs", "block-rrs"):
         law = torch.zeros(3, dtype=torch.float64)
         for chance, stop in outcomes(get(rule), [wide, narrow], [p, p]):
@@ -540,10 +540,10 @@ def test_caches_of_all_drafts_are_given_back():
     p.close = lambda slot: closed.append(slot)  # type: ignore[method-assign]
     for _ in range(8):
         Runtime(root, 3).round([sequence])
-    held = [slot for owner, slot in sequence.slots.values() if owner is p]
-    assert len(held) > 1
+    slots = [slot for owner, slot in sequence.slots.values() if owner is p]
+    assert len(slots) > 1
     sequence.close()
-    assert len(closed) == len(held)
+    assert len(closed) == len(slots)
 
 
 # --- configuration

@@ -66,10 +66,10 @@ def test_more_context_predicts_better(documents: list[np.ndarray]) -> None:
 def test_save_and_load(tmp_path: Path, documents: list[np.ndarray]) -> None:
     model = NgramModel.build(documents, V, 3)
     model.save(tmp_path / "table.safetensors")
-    again = NgramModel.load(tmp_path / "table.safetensors")
+    loaded = NgramModel.load(tmp_path / "table.safetensors")
     tokens = documents[1].tolist()
-    assert again.max_order == 3
-    torch.testing.assert_close(scores(again, tokens, 1), scores(model, tokens, 1))
+    assert loaded.max_order == 3
+    torch.testing.assert_close(scores(loaded, tokens, 1), scores(model, tokens, 1))
     lower = NgramModel.load(tmp_path / "table.safetensors", max_order=2)
     expected = NgramModel.build(documents, V, 2)
     torch.testing.assert_close(scores(lower, tokens, 1), scores(expected, tokens, 1))
@@ -101,15 +101,15 @@ def test_a_draft_is_what_asking_row_by_row_gives(documents, max_order, sampler) 
     rng = np.random.default_rng(8)
     uniforms = [() if sampler.greedy else rng.random(count).tolist() for count in counts]
     queries = [Query(model.open(), Context(text[:1], tuple(text[1:])), len(text)) for text in texts]
-    found = drafted(*model.score_stepwise(queries, counts), counts, sampler, uniforms)
-    assert found.calls == 4
+    drafts = drafted(*model.score_stepwise(queries, counts), counts, sampler, uniforms)
+    assert drafts.calls == 4
     for text, count, rng, tokens, distributions in zip(
-        texts, counts, uniforms, found.tokens, found.distributions, strict=True
+        texts, counts, uniforms, drafts.tokens, drafts.distributions, strict=True
     ):
         so_far = list(text)
         for i in range(count):
-            picked, law = sampler.pick(scores(model, so_far, len(so_far)), rng[i : i + 1])
-            assert torch.equal(law.dense(V)[0], distributions.dense(V)[i])
+            picked, row = sampler.pick(scores(model, so_far, len(so_far)), rng[i : i + 1])
+            assert torch.equal(row.dense(V)[0], distributions.dense(V)[i])
             so_far += picked
         assert so_far == text + tokens
         assert len(distributions) == len(tokens) == count

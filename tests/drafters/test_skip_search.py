@@ -30,13 +30,13 @@ LEVEL = {
 
 def run(settings, depth, score, rounds):
     """A search over so many rounds, and what it scored."""
-    search, seen = SkipSearch(settings, depth), []
+    search, candidates = SkipSearch(settings, depth), []
     for _ in range(rounds):
         if search.count_round():
             candidate = search.next_candidate()
-            seen.append(candidate)
+            candidates.append(candidate)
             search.record(candidate, score(candidate))
-    return search, seen
+    return search, candidates
 
 
 def test_candidates_have_the_share_and_follow_from_the_seed():
@@ -99,10 +99,10 @@ def test_the_gaussian_process_knows_what_it_has_seen():
     random = np.random.default_rng(0)
     x = (random.random((30, 12)) < 0.5).astype(float)
     y = x @ random.standard_normal(12)
-    mean, deviation = posterior(x, y, x)
+    mean, stddev = posterior(x, y, x)
     assert np.abs(mean - y).max() < 0.35 * y.std()
     far_mean, far = posterior(x[:2], y[:2], 1.0 - x[:1])
-    assert deviation.max() < 0.2 * y.std() < far[0]
+    assert stddev.max() < 0.2 * y.std() < far[0]
     assert math.isclose(far_mean[0], y[:2].mean(), abs_tol=y[:2].std())
     new = (random.random((200, 12)) < 0.5).astype(float)
     guessed, _ = posterior(x, y, new)
@@ -115,9 +115,9 @@ def test_the_gaussian_process_knows_what_it_has_seen():
 # --- in a hierarchy
 
 
-def built(path, level, **more):
+def built(path, level, **options):
     target = {"model": str(path), "dtype": "float64"}
-    return Hierarchy.from_config({"target": target, "levels": [level], **more})
+    return Hierarchy.from_config({"target": target, "levels": [level], **options})
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma2"])

@@ -63,23 +63,23 @@ def test_counts_equal_a_search_of_everything(texts, tail, max_order):
         for token in text:
             automaton.append(token)
     match = automaton.match(tail)
-    known = [n for n in range(1, min(max_order, len(tail)) + 1) if occurrences(texts, tail[-n:])]
-    assert match.length == max(known, default=0)
-    found = automaton.shorten(match)
+    lengths = [n for n in range(1, min(max_order, len(tail)) + 1) if occurrences(texts, tail[-n:])]
+    assert match.length == max(lengths, default=0)
+    shortened = automaton.shorten(match)
     followed = [
         n
-        for n in known
+        for n in lengths
         if any(end < len(texts[t]) for t, end in occurrences(texts, tail[len(tail) - n :]))
     ]
-    assert found.length == max(followed, default=0)
-    run = tail[len(tail) - found.length :]
+    assert shortened.length == max(followed, default=0)
+    run = tail[len(tail) - shortened.length :]
     ends = [(t, end) for t, end in occurrences(texts, run) if end < len(texts[t])]
     counts = Counter(texts[t][end] for t, end in ends)
-    assert {k: n for k, (n, _) in automaton.followers(found).items()} == counts
+    assert {k: n for k, (n, _) in automaton.followers(shortened).items()} == counts
     latest = {texts[t][end]: (t, end) for t, end in ends}
     by_age = sorted(latest, key=latest.__getitem__)
-    got = automaton.followers(found)
-    assert sorted(got, key=lambda token: got[token][1]) == by_age
+    followers = automaton.followers(shortened)
+    assert sorted(followers, key=lambda token: followers[token][1]) == by_age
 
 
 def test_a_token_costs_the_same_however_long_the_text():
@@ -139,15 +139,15 @@ def test_laws_are_proper_and_tokens_drawn_from_them():
     look_up = Suffix(max_order=1)
     _, rows = look_up.draft(call(text, limit=2), look_up.open())
     assert isinstance(rows, MixedDistributions)
-    law = rows.dense(10)
-    assert torch.allclose(law.sum(-1), torch.ones(2, dtype=torch.float64))
-    assert law[0, 8] == pytest.approx(2 / 3)
-    assert law[0, 9] == pytest.approx(1 / 3)
-    assert law[1, 3] == 1.0
-    drawn = Counter(
+    probs = rows.dense(10)
+    assert torch.allclose(probs.sum(-1), torch.ones(2, dtype=torch.float64))
+    assert probs[0, 8] == pytest.approx(2 / 3)
+    assert probs[0, 9] == pytest.approx(1 / 3)
+    assert probs[1, 3] == 1.0
+    counts = Counter(
         look_up.draft(call(text, limit=1, seed=seed), look_up.open())[0][0] for seed in range(600)
     )
-    assert abs(drawn[8] / 600 - 2 / 3) < 0.08, "false once in 30,000 tries"
+    assert abs(counts[8] / 600 - 2 / 3) < 0.08, "false once in 30,000 tries"
     assert look_up.draft(call(text, GREEDY, 1), look_up.open())[0] == (8,)
 
 
@@ -176,9 +176,9 @@ def test_the_store_is_bounded_and_forgets_the_oldest():
         young, old = store.automata()
         assert young.num_tokens + old.num_tokens <= 40
     assert young.match([399]).length
-    assert not any(one.match([7]).length for one in (young, old))
+    assert not any(automaton.match([7]).length for automaton in (young, old))
     store.ended_texts.append(list(range(1000, 1100)))
-    assert sum(one.num_tokens for one in store.automata()) <= 40
+    assert sum(automaton.num_tokens for automaton in store.automata()) <= 40
 
 
 # --- exactness

@@ -53,28 +53,28 @@ def scores(rows: int, seed: int = 0, dtype=torch.float32, width: int = V) -> tor
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)).to(dtype) * 3
 
 
-def reference(one: ScoreRows, logits: torch.Tensor) -> torch.Tensor:
+def reference(score_rows: ScoreRows, logits: torch.Tensor) -> torch.Tensor:
     """One row at a time with transformers' classes and plain loops → [R, V]."""
-    params, rows = one.params, []
-    for j in range(one.num_rows):
-        history = one.context.tokens()[: one.start + j]
+    params, rows = score_rows.params, []
+    for j in range(score_rows.num_rows):
+        history = score_rows.context.tokens()[: score_rows.start + j]
         ids = torch.tensor([history])
-        row = logits[j : j + 1, : one.vocab_size].clone()
+        row = logits[j : j + 1, : score_rows.vocab_size].clone()
         for token, bias in params.logit_bias:
             row[0, token] += bias
         if params.repetition_penalty != 1.0:
             row = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(ids, row)
-        output = history[one.prompt_length :]
+        output = history[score_rows.prompt_length :]
         for token in (t for t in set(output) if t < row.shape[1]):
             row[0, token] -= params.frequency_penalty * output.count(token)
             row[0, token] -= params.presence_penalty
         for processor in params.logits_processors:
             row = processor(ids, row)
         if params.greedy:
-            rows.append(torch.nn.functional.one_hot(row.argmax(-1), one.vocab_size).to(row))
+            rows.append(torch.nn.functional.one_hot(row.argmax(-1), score_rows.vocab_size).to(row))
             continue
         warpers = LogitsProcessorList()
-        warpers.append(TemperatureLogitsWarper(one.temperature or params.temperature))
+        warpers.append(TemperatureLogitsWarper(score_rows.temperature or params.temperature))
         if params.top_k is not None:
             warpers.append(TopKLogitsWarper(params.top_k))
         if params.top_p is not None:
@@ -113,11 +113,11 @@ LAW_OPTIONS = [
 @pytest.mark.parametrize("before", HISTORY_OPTIONS, ids=lambda o: "+".join(o) or "plain")
 @pytest.mark.parametrize("after", LAW_OPTIONS, ids=str)
 def test_every_row_equals_transformers(before, after):
-    one = job(SamplingParams.make(**before, **after))
-    logits = scores(one.num_rows, dtype=torch.float64)
+    score_rows = job(SamplingParams.make(**before, **after))
+    logits = scores(score_rows.num_rows, dtype=torch.float64)
     kept = logits.clone()
-    (got,) = distributions([one], logits)
-    torch.testing.assert_close(got.dense(V), reference(one, logits), rtol=1e-10, atol=1e-12)
+    (got,) = distributions([score_rows], logits)
+    torch.testing.assert_close(got.dense(V), reference(score_rows, logits), rtol=1e-10, atol=1e-12)
     assert torch.equal(logits, kept), "raw scores are needed for logprobs"
 
 
@@ -227,9 +227,9 @@ def test_padded_vocabularies():
     )
     wide = scores(6, width=V + 4)
     wide[:, V:] = 100.0
-    got = distributions([job(params)], wide)[0]
-    assert got.probs.shape == (6, V)
-    torch.testing.assert_close(got.probs, distributions([job(params)], wide[:, :V])[0].probs)
+    row = distributions([job(params)], wide)[0]
+    assert row.probs.shape == (6, V)
+    torch.testing.assert_close(row.probs, distributions([job(params)], wide[:, :V])[0].probs)
     narrow = distributions([job(params)], scores(6, width=9))[
         0
     ]  # tokens 14, 15 of the prompt are outside
@@ -325,10 +325,10 @@ def test_both_ways_to_a_nucleus_leave_no_law_a_nan(kind, width):
 
 def test_drafts_without_replacement_refuse_what_is_no_law():
     """Accelerators look at scores here only; a list of no drafts must not come of it."""
-    law = DenseDistributions(torch.full((1, V), math.nan))
+    row = DenseDistributions(torch.full((1, V), math.nan))
     for distinct in (True, False):
         with pytest.raises(ValueError, match="not finite"):
-            first_tokens(law, 2, distinct, PhiloxRng(0))
+            first_tokens(row, 2, distinct, PhiloxRng(0))
 
 
 def test_scores_too_large_for_a_temperature_are_named_with_truncation():

@@ -110,10 +110,10 @@ def test_processors_see_the_targets_width(name, width, temperature):
     request = params(PROCESSORS.get(name, ()), temperature=temperature, logit_bias={4: 9.0, 0: 1.0})
     raw = torch.randn(4, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     kept = raw.clone()
-    one = job(request, draft=(0, 3, 5))
-    (got,) = distributions([one], raw)
+    score_rows = job(request, draft=(0, 3, 5))
+    (got,) = distributions([score_rows], raw)
     padded = torch.nn.functional.pad(raw, (0, V - width), value=-math.inf)
-    (expected,) = distributions([one], padded)
+    (expected,) = distributions([score_rows], padded)
     assert torch.equal(got.dense(V), expected.dense(V))
     assert torch.equal(raw, kept)
     if width == NARROW:
@@ -270,7 +270,7 @@ def test_sampled_text_has_the_targets_law(name, processors):
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_ids_past_the_targets_vocabulary_lead_nobody(temperature):
     """A wider verifier's padding scores best of all, and changes neither texts nor verdicts."""
-    found = []
+    drafts = []
     for width in (V, WIDE):
         runtime = Runtime(three_levels((V, width), ("leading", "block")), V)
         live = [
@@ -280,8 +280,8 @@ def test_ids_past_the_targets_vocabulary_lead_nobody(temperature):
             for i in range(20)
         ]
         kept = [verdict.emitted.tokens for verdict in runtime.round(live)]
-        found.append((kept, [_counts(level) for level in runtime.metrics.levels.values()]))
-    assert found[0] == found[1]
+        drafts.append((kept, [_counts(level) for level in runtime.metrics.levels.values()]))
+    assert drafts[0] == drafts[1]
 
 
 def _counts(level) -> tuple[int, ...]:
@@ -349,8 +349,13 @@ def test_transformers_processors_on_a_draft_that_is_padded_less(
 def test_leading_of_a_verifier_narrower_than_its_draft(
     tiny_family, padded_less, temperature, top_m
 ):
-    def level(model, tokens, **more):
-        return {"method": "draft_model", "model": model, "num_speculative_tokens": tokens, **more}
+    def level(model, tokens, **options):
+        return {
+            "method": "draft_model",
+            "model": model,
+            "num_speculative_tokens": tokens,
+            **options,
+        }
 
     config = {
         "target": {"model": tiny_family["target"], "dtype": "float64"},

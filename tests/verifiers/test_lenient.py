@@ -65,9 +65,9 @@ def test_what_it_reports_is_what_it_hands_up() -> None:
     table = TabularModel(2, 0, {"": [0.2, 0.8]})
     draft = TabularModel(2, 0, {"": [0.6, 0.4]})
     root = chain([draft, table], [Lenient(2.0)], [1])
-    found = certify_tree(root, 2, horizon=1).law
-    assert found[(0,)] == pytest.approx(0.4)
-    assert found[(1,)] == pytest.approx(0.6)
+    law = certify_tree(root, 2, horizon=1).law
+    assert law[(0,)] == pytest.approx(0.4)
+    assert law[(1,)] == pytest.approx(0.6)
 
 
 def test_greedy_it_keeps_what_comes_near_the_best() -> None:

@@ -65,8 +65,8 @@ def random_case(seed: int, n: int, v: int = 5, dtype=torch.float64, zeros=False)
     generator = torch.Generator().manual_seed(seed)
     q = rows(generator, n, v, dtype, zeros)
     p = rows(generator, n + 1, v, dtype, zeros)
-    drawn = torch.multinomial(q, 1, generator=generator).squeeze(-1).tolist() if n else []
-    return proposal(drawn, DenseDistributions(q)), DenseDistributions(p)
+    tokens = torch.multinomial(q, 1, generator=generator).squeeze(-1).tolist() if n else []
+    return proposal(tokens, DenseDistributions(q)), DenseDistributions(p)
 
 
 def proposal(tokens, distributions) -> Proposal:
@@ -155,9 +155,9 @@ def test_padding_never_reaches_acceptance(rule, n, seed):
     assert torch.allclose(law[:, : n + 1], tau_probabilities(get(rule).order, alone.h), atol=1e-14)
     assert not law[:, n + 1 :].any()
     for tau in range(n + 1):
-        at = torch.tensor([tau])
-        a = get(rule).correction(wide, padded, at)
-        assert torch.allclose(a, get(rule).correction(batch(draft, p), alone, at), atol=1e-14)
+        stop = torch.tensor([tau])
+        a = get(rule).correction(wide, padded, stop)
+        assert torch.allclose(a, get(rule).correction(batch(draft, p), alone, stop), atol=1e-14)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -165,12 +165,12 @@ def test_padding_never_reaches_acceptance(rule, n, seed):
 def test_frequencies_match_the_law(rule, road):
     """χ² of (τ, token) against the enumerated law; fails by chance once in 10⁶ seeds."""
     draft, p = random_case(12, 3, 4)
-    one = batch(draft, p)
-    accepted = get(rule).acceptance(one)
+    single = batch(draft, p)
+    accepted = get(rule).acceptance(single)
     stops = tau_probabilities(get(rule).order, accepted.h)[0]
     law = {}
     for tau in range(4):
-        row = get(rule).correction(one, accepted, torch.tensor([tau]))[0]
+        row = get(rule).correction(single, accepted, torch.tensor([tau]))[0]
         for token, chance in enumerate((row / row.sum()).tolist()):
             law[tau, token] = float(stops[tau]) * chance
     assert sum(law.values()) == pytest.approx(1.0)
@@ -182,14 +182,14 @@ def test_frequencies_match_the_law(rule, road):
         die = PhiloxRng(2)
         count = 1000
         verdicts = [verify(get(rule), draft, p, die) for _ in range(count)]
-    seen = dict.fromkeys(law, 0)
+    counts = dict.fromkeys(law, 0)
     for verdict in verdicts:
-        seen[verdict.num_accepted, verdict.emitted.tokens[-1]] += 1
-    assert not any(seen[key] for key in law if law[key] == 0.0)
-    common = [key for key in law if law[key] * count >= 5]
-    rest = count - sum(seen[key] for key in common)
-    expected = [law[key] * count for key in common]
-    observed = [seen[key] for key in common]
+        counts[verdict.num_accepted, verdict.emitted.tokens[-1]] += 1
+    assert not any(counts[key] for key in law if law[key] == 0.0)
+    frequent = [key for key in law if law[key] * count >= 5]
+    rest = count - sum(counts[key] for key in frequent)
+    expected = [law[key] * count for key in frequent]
+    observed = [counts[key] for key in frequent]
     if count - sum(expected) >= 1.0:
         observed, expected = [*observed, rest], [*expected, count - sum(expected)]
     if len(observed) > 1:
@@ -498,9 +498,9 @@ def test_laws_in_pieces_are_laws_in_one(rule):
         part.probs.data_ptr() for part in (one, two, three)
     ]
     for start, stop in ((0, 4), (1, 4), (0, 2), (2, 3)):
-        some = pieces.rows(start, stop)
-        assert len(some) == stop - start
-        assert torch.equal(some.dense(V), whole.distributions.rows(start, stop).dense(V))
+        part = pieces.rows(start, stop)
+        assert len(part) == stop - start
+        assert torch.equal(part.dense(V), whole.distributions.rows(start, stop).dense(V))
     assert all(
         pieces.prob(i, t) == whole.distributions.prob(i, t) for i in range(4) for t in range(V)
     )
@@ -670,11 +670,11 @@ def test_origins_say_who_wrote_a_token_first():
 
 
 def test_unknown_names_list_those_there_are():
-    known = (
+    listed = (
         "block, block-rrs, branch, induced-block, leading, lenient, match, naive, rrs, "
         "rrs-without-replacement, tokenwise, traversal"
     )
-    with pytest.raises(ValueError, match=f"{known}, uncapped"):
+    with pytest.raises(ValueError, match=f"{listed}, uncapped"):
         get("blockwise")
     with pytest.raises(ValueError, match="no option"):
         get("block", top_m=2)
@@ -745,6 +745,6 @@ def test_a_name_belongs_to_one_rule():
         registry.register(Other())
     with pytest.raises(HierspecError, match='name = "'):
         registry.register(Nameless())
-    before = registry.get("tokenwise")
-    assert registry.register(type(before)()) is registry.get("tokenwise")
-    registry.register(before)
+    builtin = registry.get("tokenwise")
+    assert registry.register(type(builtin)()) is registry.get("tokenwise")
+    registry.register(builtin)

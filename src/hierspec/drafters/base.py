@@ -24,7 +24,7 @@ class DraftCall:
     """One sequence's request for a draft.
 
     Attributes:
-        job: how the row after the sequence's text so far is read: the context, the sampling
+        job: how the row after the text so far becomes a distribution: the context, the sampling
             parameters.
         limit: how many tokens can be used, at least 1 and at most ``budget``.
         budget: how many tokens its leaf usually drafts.
