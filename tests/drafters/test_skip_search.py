@@ -143,8 +143,8 @@ def test_greedy_equals_plain_greedy_while_it_searches(target, shared):
     assert [r.token_ids for r in batch] == expected
     alone = hierarchy.generate(PROMPTS[1], **OPTIONS)
     assert alone.token_ids == expected[1]
-    shared = searches_of(hierarchy).shared_search
-    assert len(shared.scores) > 15 if shared else not shared.scores
+    search = searches_of(hierarchy).shared_search
+    assert len(search.scores) > 15 if shared else not search.scores
 
 
 def test_a_text_samples_the_same_whoever_shares_its_batch(target):

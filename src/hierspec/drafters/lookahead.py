@@ -111,7 +111,7 @@ class Lookahead(LookUp):
         checked: Sequence[CheckedDraft],
         slot: LookaheadSlot,
     ) -> None:
-        """Advance the window by one iteration, and keep the n-grams that it has completed."""
+        """Move the window on by one iteration, and keep the n-grams that it has completed."""
         choices: dict[Gram, int] = {}
         for alternative, rows in checked:
             choices |= {

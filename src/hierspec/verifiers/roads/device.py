@@ -215,7 +215,7 @@ def _write(out: torch.Tensor, distributions: Distributions) -> None:
 
 
 def widen_scores(scores: torch.Tensor, width: int) -> torch.Tensor:
-    """Widen scores to a larger vocabulary; ids that the model lacks score −inf."""
+    """Pad scores to a larger vocabulary; ids that the model lacks score −inf."""
     missing = width - scores.shape[-1]
     return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
 
