@@ -27,7 +27,7 @@ def rss(field: str) -> int:
 
 def state_bytes(state: Any) -> int:
     """Return the bytes allocated for a sequence's keys, values and hidden states at the exits."""
-    return sum(t.numel() * t.element_size() for t in (state.cache, *state.edges))
+    return sum(t.numel() * t.element_size() for t in (state.cache, *state.outputs))
 
 
 def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:

@@ -71,7 +71,7 @@ def test_lossless_and_blocks_keep_no_fewer(k, n, V, order, kind):
 @pytest.mark.parametrize(("k", "V"), [(1, 5), (2, 4), (3, 3), (11, 2)])
 def test_no_rule_keeps_one_token_more_often_than_the_optimum(k, V, kind):
     """The optimum by all sets of tokens; every rule by all lists of drafts."""
-    q, p = (model.law(()) for model in pair(V, 0, 7 * V + k, kind))
+    q, p = (model.distribution(()) for model in pair(V, 0, 7 * V + k, kind))
     optimum = optimal_acceptance(p, q, k)
     sets = itertools.product((0.0, 1.0), repeat=V)
     by_sets = [
