@@ -333,6 +333,8 @@ def test_an_interrupted_computation_goes_on(frozen, tmp_path, monkeypatch) -> No
     kept = StateStore(tmp_path / "cut", "s", frozen)
     kept.compute(PIECES, lambda share: None)
     assert len(calls) == 2 + 2  # the first text was there
+    StateStore(tmp_path / "cut", "s", frozen).compute(PIECES, lambda share: None)
+    assert len(calls) == 2 + 2  # the text after the torn line is found again
     assert kept.path.read_bytes() == whole.path.read_bytes()
 
 

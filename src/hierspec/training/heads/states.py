@@ -81,6 +81,7 @@ class StateStore:
         try:
             with self.path.open("ab") as file, self.index.open("a", encoding="utf-8") as index:
                 file.truncate(end * size)  # what an interruption left behind
+                index.write("\n")  # ends a line that an interruption cut short
                 for number, (digest, piece) in enumerate(missing.items()):
                     report(number / len(missing))
                     states = self.frozen.states(piece.ids[None].long())
