@@ -18,7 +18,7 @@ from tabular_cases import chain
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
-from hierspec.engine.control import Jumping, initial_window_states
+from hierspec.engine.control import JumpingController, initial_window_states
 from hierspec.exact import ExactInterpreter, longest_proposal, model_law, output_law
 from hierspec.exact.running_means import windows
 from hierspec.lm.tabular import KINDS, TabularModel
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
     root: Verify
     vocab_size: int
-    controller: Jumping | None
+    controller: JumpingController | None
 
     @property
     def longest(self) -> int:
@@ -141,7 +141,7 @@ def _drawn(rng: random.Random, rules: list[Verifier]) -> Case:
     controller: Any = None
     if not concatenated and rng.random() < 0.35:
         plans = [[rng.choice([0, 1, 2]) for _ in budgets] for _ in range(rng.choice([2, 3, 6]))]
-        controller = Jumping(root, plans)
+        controller = JumpingController(root, plans)
     return Case(root, V, controller)
 
 

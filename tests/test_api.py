@@ -481,7 +481,7 @@ def test_sequences_join_and_leave_between_rounds(tiny_family):
 
     joined = []
     for i, prompt in enumerate(PROMPTS[:3]):
-        sequence = LiveSequence(i, root, list(prompt), SamplingParams(), PhiloxRng(0, i), wanted=12)
+        sequence = LiveSequence(i, root, list(prompt), SamplingParams(), PhiloxRng(0, i), 12)
         live.append(sequence)
         joined.append(sequence)
         for _ in range(2):

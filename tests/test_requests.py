@@ -314,9 +314,9 @@ def test_an_abandoned_asynchronous_stream_frees_everything(fast):
     for leave in (some, cancelled):
         asyncio.run(leave())
         ends = time.monotonic() + 60
-        while session.cache.taken and time.monotonic() < ends:
+        while session.cache.in_use and time.monotonic() < ends:
             time.sleep(0.01)
-        assert not session.cache.taken
+        assert not session.cache.in_use
         assert fast._lock.acquire(timeout=60)
         fast._lock.release()
 

@@ -22,7 +22,7 @@ VERBS = """
     choose clear close collect combine compare compile compute continue convert copy count
     create cut decide decode describe discard draft drain draw drop encode end enumerate
     estimate evaluate expand export extend fill find finish flush follow forget format forward
-    free gather generate give group hand hold import interleave interpolate join keep label
+    free gather generate give group hand handle hold import interleave interpolate join keep label
     learn leave let list load look make map mark match measure merge mix move name normalise
     open order pack pad parse perturb pick place predict prepare price print prune queue
     quantize raise read rebuild record refuse register release remember remove rename render

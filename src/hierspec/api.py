@@ -24,7 +24,7 @@ from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
 from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.session import Session
-from hierspec.engine.streamers import one_sequence, streamed
+from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
 from hierspec.sampling.parameters import SamplingParams
@@ -224,8 +224,8 @@ class Hierarchy:
         generation = self.start(prompts, **options)
         events = iter(generation)
         if streamer is not None:
-            one_sequence(len(generation.streams))
-            events = streamed(events, streamer, generation.streams[0].sequence.tokens)
+            check_single_sequence(len(generation.streams))
+            events = tee_to_streamer(events, streamer, generation.streams[0].sequence.tokens)
         for _ in events:
             pass
         return generation.results()

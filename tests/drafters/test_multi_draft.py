@@ -366,7 +366,12 @@ def test_samples_of_the_runtime_have_the_targets_law(rule):
     for batch in range(6):
         live = [
             LiveSequence(
-                i, root, [0], SamplingParams(temperature=1.0), PhiloxRng(batch, i), wanted=8
+                i,
+                root,
+                [0],
+                SamplingParams(temperature=1.0),
+                PhiloxRng(batch, i),
+                num_remaining_tokens=8,
             )
             for i in range(500)
         ]
@@ -488,7 +493,7 @@ def test_a_greedy_tree_is_made_of_the_likeliest_continuations():
     root = tree(q, p, "traversal", 4, 3)
     leaf = root.below
     assert isinstance(leaf, Draft)
-    sequence = LiveSequence(0, root, [0], SamplingParams(), PhiloxRng(0, 0), wanted=8)
+    sequence = LiveSequence(0, root, [0], SamplingParams(), PhiloxRng(0, 0), num_remaining_tokens=8)
     job = ScoreRows(SamplingParams(), Context([0]), 1, 1, 1, 4)
     (proposal,) = (
         MultiDrafter(leaf).draft([DraftCall(job, 3, 3, (), sequence.rng, sequence.slot)]).proposals
@@ -533,7 +538,7 @@ def test_caches_of_all_drafts_are_given_back():
     q, p = pair(3, 1, 31)
     root = tree(q, p, "rrs", 4, 2)
     sequence = LiveSequence(
-        0, root, [0], SamplingParams(temperature=1.0), PhiloxRng(0, 0), wanted=8
+        0, root, [0], SamplingParams(temperature=1.0), PhiloxRng(0, 0), num_remaining_tokens=8
     )
     closed = []
     p.trees = False  # with trees all drafts share a place

@@ -191,8 +191,8 @@ def test_the_engine_writes_the_targets_law(road, rule):
     below = Draft(0, "suffix", Suffix(max_order=2), 2)
     root = chain([target], [rule], [], below=below)
     near = (
-        Neighbour((0, 2, 1), SamplingParams(temperature=0.6), wanted=2),
-        Neighbour((2,), GREEDY, wanted=4),
+        Neighbour((0, 2, 1), SamplingParams(temperature=0.6), num_tokens=2),
+        Neighbour((2,), GREEDY, num_tokens=4),
     )
     prompt = [0, 1, 0, 2, 0, 1, 1, 0]
     with patched(*VERIFYING[road]):

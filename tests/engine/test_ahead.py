@@ -13,8 +13,8 @@ from tabular_cases import V, models
 from hierspec import Hierarchy
 from hierspec.core.nodes import Draft, Verify
 from hierspec.engine import ahead, answers
-from hierspec.engine.ahead import Beside, TakenBefore
-from hierspec.engine.control import Jumping
+from hierspec.engine.ahead import BackgroundDrafting, ReservedUniforms
+from hierspec.engine.control import JumpingController
 from hierspec.engine.generation import Generation
 from hierspec.engine.stopping import StopConditions
 from hierspec.errors import HierspecError
@@ -38,19 +38,19 @@ def root(rule, seed=3, budget=2):
 def in_turn(monkeypatch):
     """One thread, so that the enumeration sees what the drafter compares; counts drafts kept."""
     used = []
-    real = ahead.taken
+    real = ahead.take_ahead_draft
 
     def start(self, work):
         made = work()
         return lambda: made
 
-    def taken(*args):
+    def take_ahead_draft(*args):
         found = real(*args)
         used.append(found is not None)
         return found
 
-    monkeypatch.setattr(Beside, "start", start)
-    monkeypatch.setattr(answers, "taken", taken)
+    monkeypatch.setattr(BackgroundDrafting, "start", start)
+    monkeypatch.setattr(answers, "take_ahead_draft", take_ahead_draft)
     return used
 
 
@@ -59,7 +59,7 @@ def in_turn(monkeypatch):
 def test_lengths_that_follow_what_was_kept_and_no_bonus_are_lossless(rule, budgets) -> None:
     """The description without a schedule: who drafts when is not in it."""
     plan = root(rule, budget=3)
-    assert certify_tree(plan, V, controller=Jumping(plan, budgets)).tv < TIGHT
+    assert certify_tree(plan, V, controller=JumpingController(plan, budgets)).tv < TIGHT
 
 
 def distance(plan, neighbours=(), tokens=4):
@@ -95,12 +95,11 @@ def test_the_engine_writes_by_the_targets_law(rule, neighbours, in_turn) -> None
 
 
 def test_uniforms_that_the_check_spends_too_would_show(in_turn, monkeypatch) -> None:
-    def shared(rng, n):
-        numbers = rng.take(n)
-        rng._taken -= n
-        return TakenBefore(rng, numbers)
+    def shared(rng, uniforms):
+        rng._taken -= len(uniforms)
+        return ReservedUniforms(rng, uniforms)
 
-    monkeypatch.setattr(TakenBefore, "of", staticmethod(shared))
+    monkeypatch.setattr(ahead, "ReservedUniforms", shared)
     assert distance(root("tokenwise")) > 1e-3
 
 
@@ -124,7 +123,7 @@ def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
     options = {"max_new_tokens": 16, "temperature": 1.0, "seed": 3, "repetition_penalty": 1.1}
     model = hierarchy(ahead=True)
     usual = [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)]
-    real = Beside.start
+    real = BackgroundDrafting.start
 
     def start(self, work):
         def slow():
@@ -137,7 +136,7 @@ def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
         time.sleep(0.02 if late == "target" else 0.0)
         return own(self, *args)
 
-    monkeypatch.setattr(Beside, "start", start)
+    monkeypatch.setattr(BackgroundDrafting, "start", start)
     monkeypatch.setattr(answers.Responder, "_score", score)
     assert [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)] == usual
     assert model.generate(PROMPTS[0], **options).token_ids == usual[0]
@@ -147,7 +146,7 @@ def test_a_level_of_the_targets_own_model_goes_first_in_one_thread(monkeypatch) 
     def start(self, work):
         raise AssertionError("both would write to one cache")
 
-    monkeypatch.setattr(Beside, "start", start)
+    monkeypatch.setattr(BackgroundDrafting, "start", start)
     one = hierarchy(ahead=True, model="zoo:trunk", dtype="float32")
     plain = hierarchy(ahead=False)
     options = {"max_new_tokens": 12}
@@ -160,11 +159,17 @@ def test_what_fails_while_drafting_is_told() -> None:
         def draft(self, calls):
             raise HierspecError("no draft today")
 
-    beside = Beside()
-    with pytest.raises(HierspecError, match="no draft today"), beside.drafting(Broken(), [], True):
+    drafting = BackgroundDrafting().drafting
+    reports = []
+    report = lambda *report: reports.append(report)  # noqa: E731
+    with (
+        pytest.raises(HierspecError, match="no draft today"),
+        drafting(Broken(), [], True, report),
+    ):
         pass
-    with pytest.raises(KeyError), beside.drafting(Idle(), [], True):
+    with pytest.raises(KeyError), drafting(Idle(), [], True, report):
         raise KeyError
+    assert not reports
 
 
 class Idle:

@@ -98,11 +98,11 @@ def test_an_abandoned_generation_gives_its_cache_back(hierarchy):
     kept = KeptCache()
     events = iter(hierarchy.start([PROMPT], max_new_tokens=12, cache=kept))
     next(events)
-    assert kept.taken
+    assert kept.in_use
     with pytest.raises(HierspecError, match="in use"):
         turn(hierarchy, PROMPT, kept)
     events.close()
-    assert not kept.taken
+    assert not kept.in_use
     assert turn(hierarchy, PROMPT, kept) == turn(hierarchy, PROMPT)
     assert kept.overlap(hierarchy.root.model.cache_owner, PROMPT) == len(PROMPT)
     kept.close()
@@ -113,4 +113,4 @@ def test_two_sequences_of_a_batch_cannot_share_a_cache(hierarchy):
     kept = KeptCache()
     with pytest.raises(HierspecError, match="in use"):
         hierarchy.generate_batch([PROMPT, PROMPT], cache=[kept, kept])
-    assert not kept.taken
+    assert not kept.in_use

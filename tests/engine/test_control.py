@@ -18,7 +18,7 @@ from hierspec.config.build import build
 from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.windows import Counting, Counts, EntropyWindow
-from hierspec.engine.control import Jumping, label, levels_below, plan_of
+from hierspec.engine.control import JumpingController, label, levels_below, plan_of
 from hierspec.exact import ExactInterpreter, Outcome, model_law, output_law
 from hierspec.exact.certificate import certify_tree
 from hierspec.planner.estimates import Chain, ideal
@@ -122,7 +122,7 @@ def test_counting_is_transparent():
 def test_any_dependence_on_earlier_rounds_is_lossless(rule, family):
     """Levels and budgets jump by all that the last round kept, inner levels included."""
     root = chain(models(family, 3, seed=6), [rule] * 2, [2, 1])
-    jumping = Jumping(root, [[2, 1], [0, 2], [1, 1], [0, 0], [1, 2], [2, 0]])
+    jumping = JumpingController(root, [[2, 1], [0, 2], [1, 1], [0, 0], [1, 2], [2, 0]])
     certificate = certify_tree(root, V, controller=jumping)
     assert certificate.conclusive
     assert certificate.tv < TIGHT
@@ -135,7 +135,7 @@ def test_four_levels_and_dropped_bonus():
         [1, 1, 1],
         bonus=[False, True, True],
     )
-    jumping = Jumping(root, [[1, 1, 1], [0, 1, 1], [2, 0, 1], [1, 0, 0], [0, 0, 2]])
+    jumping = JumpingController(root, [[1, 1, 1], [0, 1, 1], [2, 0, 1], [1, 0, 0], [0, 0, 2]])
     assert certify_tree(root, V, controller=jumping).tv < TIGHT
 
 
@@ -144,7 +144,7 @@ def test_control_beside_adaptive_windows_and_limits(rule):
     root = chain(
         models("random", 3, seed=7), [rule] * 2, [2, 1], [EntropyWindow(), EntropyWindow(0.9)]
     )
-    jumping = Jumping(root, [[2, 1], [0, 1], [0, 0]])
+    jumping = JumpingController(root, [[2, 1], [0, 1], [0, 0]])
     assert certify_tree(root, V, controller=jumping).tv < TIGHT
     assert certify_tree(root, V, cut_at_horizon=True, controller=jumping).tv < TIGHT
 
@@ -163,7 +163,7 @@ class Peeking(ExactInterpreter):
 
 def test_a_choice_within_the_round_is_caught():
     root = chain(models("random", 2, seed=6), ["tokenwise"], [2])
-    jumping = Jumping(root, [[2], [1], [0]])
+    jumping = JumpingController(root, [[2], [1], [0]])
     states = initial_states(jumping.root)
     for make, lossy in ((ExactInterpreter, False), (Peeking, True)):
         found = output_law(make(root, V), states, 4, controller=jumping)
@@ -325,9 +325,13 @@ def test_reading_the_prompt_counts_against_short_answers(controller):
         catch_up_ms=[0.0, 0.5],
         loss_budget=3.5,
     )
-    short = {n.index for n in walk(dear.plan(dear.initial(num_prompt=2000, num_wanted=32)))}
+    short = {
+        n.index for n in walk(dear.plan(dear.initial(num_prompt_tokens=2000, max_new_tokens=32)))
+    }
     assert short == {0, 2}
-    long = {n.index for n in walk(dear.plan(dear.initial(num_prompt=2000, num_wanted=5000)))}
+    long = {
+        n.index for n in walk(dear.plan(dear.initial(num_prompt_tokens=2000, max_new_tokens=5000)))
+    }
     assert 1 in long
 
 
@@ -380,7 +384,7 @@ def made(tiny_family):
 
 
 def controllers(root):
-    yield Jumping(root, [[2, 3], [0, 2], [0, 0], [4, 0], [1, 1]])
+    yield JumpingController(root, [[2, 3], [0, 2], [0, 0], [4, 0], [1, 1]])
     yield OnlineController(root, estimates(), Chain((0, 1, 2), (3, 3)), first_wait=2)
 
 
@@ -411,7 +415,7 @@ def test_sampling_is_reproducible_under_control(made):
 
 
 def test_a_controller_of_another_hierarchy_is_refused(made):
-    other = Hierarchy(made, controller=Jumping(numbered([1]), [[1]]))
+    other = Hierarchy(made, controller=JumpingController(numbered([1]), [[1]]))
     with pytest.raises(ValueError, match="another hierarchy"):
         other.generate([5], max_new_tokens=2)
 

@@ -336,7 +336,7 @@ def test_load_control_settles_on_what_was_fastest():
         for _ in range(400):
             arm = control.choose(streams)
             used.append(arm)
-            control.measured(streams, arm, 100, 100 / rates[arm])
+            control.record_round(streams, arm, 100, 100 / rates[arm])
         best = rates.index(max(rates))
         assert used[60:].count(best) > 0.9 * len(used[60:])
     assert control.choose(1) == 0  # each number of streams has its own
@@ -360,7 +360,7 @@ def test_load_control_loses_little_time_and_finds_what_has_changed():
     while seconds < 150:
         arm = control.choose(16)
         first.append(arm)
-        control.measured(16, arm, *rounds[arm])
+        control.record_round(16, arm, *rounds[arm])
         seconds, tokens = seconds + rounds[arm][1], tokens + rounds[arm][0]
     assert first[:4] == [2] * 4  # with many streams what is cheap is tried first
     assert {0, 1} < set(first)
@@ -370,7 +370,7 @@ def test_load_control_loses_little_time_and_finds_what_has_changed():
     for _ in range(300):
         arm = control.choose(16)
         used.append(arm)
-        control.measured(16, arm, *rounds[arm])
+        control.record_round(16, arm, *rounds[arm])
     assert used[-50:].count(1) > 35
 
 
@@ -379,12 +379,12 @@ def test_load_control_begins_with_what_it_knows_of_about_as_many():
     control = LoadControl(3)
     for _ in range(60):
         arm = control.choose(16)
-        control.measured(16, arm, *rounds[arm])
+        control.record_round(16, arm, *rounds[arm])
     for streams in (15, 32):
         used = []
         for _ in range(20):
             used.append(control.choose(streams))
-            control.measured(streams, used[-1], *rounds[used[-1]])
+            control.record_round(streams, used[-1], *rounds[used[-1]])
         assert set(used) == {2}, streams
     assert control.choose(1) == 0  # too few to conclude from sixteen
 
@@ -393,12 +393,12 @@ def test_load_control_tries_nothing_where_a_round_would_not_tell():
     rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}
     control = LoadControl(3)
     while control.choose(16) == 2:
-        control.measured(16, 2, *rounds[2])
-    assert control.choose(16, may_try=False) == 2
+        control.record_round(16, 2, *rounds[2])
+    assert control.choose(16, measurable=False) == 2
     assert control.choose(16) == 1
 
 
 def test_load_control_without_tokens():
     control = LoadControl(3)
     for _ in range(50):
-        control.measured(4, control.choose(4), 0, 0.01)
+        control.record_round(4, control.choose(4), 0, 0.01)

@@ -147,10 +147,12 @@ def test_float32_in_a_batch_of_mixed_requests(tiny):
 
 def rounds(root: Verify, seed: int, length: int, params: SamplingParams, prompt=(1, 0)):
     """The first tokens of a text, by rounds of the runtime."""
-    sequence = LiveSequence(0, root, list(prompt), params, PhiloxRng(seed, 0), wanted=length)
+    sequence = LiveSequence(
+        0, root, list(prompt), params, PhiloxRng(seed, 0), num_remaining_tokens=length
+    )
     runtime = Runtime(root, root.model.vocab_size)
     while len(sequence.tokens) < length + len(prompt):
-        sequence.wanted = length + len(prompt) - len(sequence.tokens)
+        sequence.num_remaining_tokens = length + len(prompt) - len(sequence.tokens)
         sequence.tokens += runtime.round([sequence])[0].emitted.tokens
     sequence.close()
     return tuple(sequence.tokens[len(prompt) :])
@@ -193,7 +195,7 @@ def test_drafts_are_kept_as_often_as_the_closed_form_says():
     runtime, kept = Runtime(root, V), 0
     for seed in range(2000):
         params = SamplingParams(temperature=1.0)
-        sequence = LiveSequence(0, root, [1, 0], params, PhiloxRng(seed, 0), wanted=2)
+        sequence = LiveSequence(0, root, [1, 0], params, PhiloxRng(seed, 0), num_remaining_tokens=2)
         kept += runtime.round([sequence])[0].num_accepted
     assert abs(kept / 2000 - expected) < 4.9 * (expected * (1 - expected) / 2000) ** 0.5
 

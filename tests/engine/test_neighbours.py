@@ -12,7 +12,7 @@ from test_gpu import PROMPTS, built, model, stacks
 from hierspec import Hierarchy, SamplingParams
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import model as drafting
-from hierspec.engine.control import Jumping, levels_below
+from hierspec.engine.control import JumpingController, levels_below
 from hierspec.engine.observers import Observer
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.planner.estimates import Chain, ideal
@@ -119,7 +119,9 @@ def test_a_seeded_row_is_the_same_alone_and_in_any_company(tiny_family, road, na
 
 def jumping(root):
     several = len(levels_below(root)) > 1
-    return Jumping(root, [[2, 3], [0, 2], [0, 0], [4, 0], [1, 1]] if several else [[3], [0], [1]])
+    return JumpingController(
+        root, [[2, 3], [0, 2], [0, 0], [4, 0], [1, 1]] if several else [[3], [0], [1]]
+    )
 
 
 def online(root):
@@ -174,7 +176,7 @@ def test_checks_of_other_plans_share_the_targets_calls(tiny_family):
     plans = []
 
     class Watching(Observer):
-        def round_began(self, sequences):
+        def on_round_begin(self, sequences):
             plans.append({sequence.root for sequence in sequences})
 
     generation.runtime.observe(Watching())

@@ -8,7 +8,7 @@ from eagle3_cases import save_drafter
 from hierspec import Hierarchy, HierspecError
 from hierspec.engine import generation, prefixes
 from hierspec.engine.caches import KeptCache
-from hierspec.engine.prefixes import MIN_TOKENS, WORTH_A_CALL
+from hierspec.engine.prefixes import MIN_SAVED_TOKENS, MIN_TOKENS
 from hierspec.utils.testing import save_tiny, tiny_config
 
 EXAMPLES = [5 + i % 60 for i in range(48)]  # as a prompt's few shots
@@ -74,8 +74,8 @@ def test_a_drafter_of_a_shorter_context_reads_no_longer_beginning(tiny_family, t
 
 def test_a_token_more_in_common_is_not_worth_a_call(hierarchy, monkeypatch):
     calls = []
-    read = prefixes.read
-    monkeypatch.setattr(prefixes, "read", lambda *given: (calls.append(given[1]), read(*given)))
+    prefill = prefixes.prefill
+    monkeypatch.setattr(prefixes, "prefill", lambda *args: (calls.append(args[1]), prefill(*args)))
     groups = [[*EXAMPLES, 70 + group, 80 + i] for group in range(4) for i in range(3)]
     hierarchy.generate_batch(groups, max_new_tokens=1, ignore_eos=True)
     assert calls == [len(EXAMPLES) + 1]  # of the first group
@@ -109,8 +109,8 @@ def test_samples_of_a_prompt_read_it_once(hierarchy):
 
 def test_a_common_beginning_is_read_once_where_a_call_of_its_own_pays(hierarchy):
     options = {"max_new_tokens": 1, "ignore_eos": True}
-    least = -(-WORTH_A_CALL // 3)
-    assert MIN_TOKENS < least < WORTH_A_CALL
+    least = -(-MIN_SAVED_TOKENS // 3)
+    assert MIN_TOKENS < least < MIN_SAVED_TOKENS
 
     def saved(length, count):
         prompts = [[*EXAMPLES[:length], 70 + i, 80 + i] for i in range(count)]

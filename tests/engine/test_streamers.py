@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, TextStre
 from transformers.generation.streamers import BaseStreamer
 
 from hierspec.engine.results import TokenEvent
-from hierspec.engine.streamers import StreamerAdapter, streamed
+from hierspec.engine.streamers import StreamerAdapter, tee_to_streamer
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +42,22 @@ class Recorder(BaseStreamer):
 def test_prompt_tokens_end_in_transformers_shapes():
     recorder = Recorder()
     given = events([4, 5])
-    assert list(streamed(given, recorder, [1, 2, 3])) == given
+    assert list(tee_to_streamer(given, recorder, [1, 2, 3])) == given
     assert recorder.calls == [[[1, 2, 3]], [4], [5], "end"]
 
 
 def test_text_streamer_prints(tokenizer, capsys):
     prompt, output = tokenizer("def f")["input_ids"], tokenizer("(x): ok é")["input_ids"]
-    list(streamed(events(output), TextStreamer(tokenizer), prompt))
+    list(tee_to_streamer(events(output), TextStreamer(tokenizer), prompt))
     assert capsys.readouterr().out == "def f(x): ok é\n"
-    list(streamed(events(output), TextStreamer(tokenizer, skip_prompt=True), prompt))
+    list(tee_to_streamer(events(output), TextStreamer(tokenizer, skip_prompt=True), prompt))
     assert capsys.readouterr().out == "(x): ok é\n"
 
 
 def test_iterator_streamer_across_threads(tokenizer):
     prompt, output = tokenizer("a")["input_ids"], tokenizer("b c\nd")["input_ids"]
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=10)
-    thread = Thread(target=lambda: list(streamed(events(output), streamer, prompt)))
+    thread = Thread(target=lambda: list(tee_to_streamer(events(output), streamer, prompt)))
     thread.start()
     assert "".join(streamer) == "b c\nd"
     thread.join()
@@ -70,10 +70,10 @@ def test_it_ends_when_generation_fails_or_is_abandoned():
 
     recorder = Recorder()
     with pytest.raises(RuntimeError):
-        list(streamed(failing(), recorder))
+        list(tee_to_streamer(failing(), recorder))
     assert recorder.calls == [[7], "end"]
     recorder = Recorder()
-    abandoned = streamed(events([7, 8]), recorder)
+    abandoned = tee_to_streamer(events([7, 8]), recorder)
     next(abandoned)
     abandoned.close()
     assert recorder.calls == [[7], "end"]

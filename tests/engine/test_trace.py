@@ -10,7 +10,7 @@ from tabular_cases import chain, drive, models
 from hierspec.core.nodes import initial_states
 from hierspec.core.requests import Propose
 from hierspec.core.round import verified
-from hierspec.engine.trace import JsonLinesTracer, ListTracer, traced
+from hierspec.engine.trace import JsonLinesTracer, ListTracer, record_requests
 from hierspec.exact import ExactInterpreter
 
 
@@ -20,7 +20,7 @@ def test_a_wrapped_coroutine_behaves_the_same_and_is_recorded():
     tracer = ListTracer(clock=iter(range(99)).__next__)
     interpreter = ExactInterpreter(root, 3)
     plain, _ = drive(verified(root, (), 9, states), interpreter)
-    wrapped, _ = drive(traced(verified(root, (), 9, states), tracer, 4, 10), interpreter)
+    wrapped, _ = drive(record_requests(verified(root, (), 9, states), tracer, 4, 10), interpreter)
     assert wrapped.emitted.tokens == plain.emitted.tokens
     draft, check = tracer.events
     assert draft["kind"] == "draft"
@@ -49,7 +49,10 @@ def test_follow_up_rows_are_recorded_and_draws_are_not():
     found = []
     for draft in [o.value for o in interpreter.proposals(root.below, (), 9, initial_states(root))]:
         tracer.events.clear()
-        coroutine, answer = traced(verified(root, (), 9, initial_states(root)), tracer), None
+        coroutine, answer = (
+            record_requests(verified(root, (), 9, initial_states(root)), tracer),
+            None,
+        )
         while True:
             try:
                 request = coroutine.send(answer)

@@ -138,7 +138,7 @@ def test_sampling_parameters_and_neighbours_change_nothing(models):
     below = Draft(0, "eagle3", eagle, 2)
     root = Verify(1, "target", target, 1, get("block"), below)
     others = (
-        Neighbour((0, 2, 1, 1), SamplingParams(temperature=0.6), wanted=2),
+        Neighbour((0, 2, 1, 1), SamplingParams(temperature=0.6), num_tokens=2),
         Neighbour((2,), SamplingParams(temperature=0.0)),
     )
     for params in (

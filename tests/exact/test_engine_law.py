@@ -30,7 +30,7 @@ from hierspec.drafters.model import ModelDrafter
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
-from hierspec.engine.control import Jumping
+from hierspec.engine.control import JumpingController
 from hierspec.engine.generation import Generation
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact import ExactInterpreter, output_law
@@ -70,11 +70,11 @@ WINDOWS = {
 BATCHES = {
     1: (),
     3: (
-        Neighbour((0, 2, 1), SamplingParams(temperature=0.6), wanted=2),
-        Neighbour((2,), SamplingParams(temperature=0.0), wanted=4),
+        Neighbour((0, 2, 1), SamplingParams(temperature=0.6), num_tokens=2),
+        Neighbour((2,), SamplingParams(temperature=0.0), num_tokens=4),
     ),
 }
-ALIKE = (Neighbour((0, 2, 1), SAMPLING, wanted=2), Neighbour((2,), SAMPLING, wanted=4))
+ALIKE = (Neighbour((0, 2, 1), SAMPLING, num_tokens=2), Neighbour((2,), SAMPLING, num_tokens=4))
 
 
 def remembered(root: Verify):
@@ -498,7 +498,7 @@ def test_controllers(online, prompts):
             root, known, Chain((0, 1, 2), (1, 1)), first_wait=1, longest_wait=2
         )
     else:
-        controller = Jumping(root, [[1, 1], [0, 2], [1, 0], [0, 0]])
+        controller = JumpingController(root, [[1, 1], [0, 2], [1, 0], [0, 0]])
     found = generation_law(generation(root, prompts=prompts, tokens=4, controller=controller))
     assert distance(found, root.model, PROMPT, 4) < TIGHT
 

@@ -21,7 +21,7 @@ from hierspec.cli import run
 from hierspec.core.nodes import initial_states
 from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow
-from hierspec.engine.control import Jumping
+from hierspec.engine.control import JumpingController
 from hierspec.exact import (
     UNLIMITED,
     Continuation,
@@ -156,9 +156,9 @@ def test_a_generations_last_rounds_count():
 def test_a_state_out_of_reach_does_no_harm():
     """Odd plans are never chosen: every round of the others adds two to the control state."""
     root = chain(models("random", 2, seed=0), ["uncapped"], [2])
-    found = certify_tree(root, V, controller=Jumping(root, [[0], [2], [0], [2]]))
+    found = certify_tree(root, V, controller=JumpingController(root, [[0], [2], [0], [2]]))
     assert found.passed()
-    assert not certify_tree(root, V, controller=Jumping(root, [[0], [2], [2]])).passed()
+    assert not certify_tree(root, V, controller=JumpingController(root, [[0], [2], [2]])).passed()
 
 
 def test_contexts_that_the_target_never_writes_do_no_harm():

@@ -43,8 +43,8 @@ WINDOWS = {"fixed": FixedWindow(), "confidence": ConfidenceWindow(floor=0.4)}
 BATCHES = {
     1: (),
     3: (
-        Neighbour((0, 2, 1), SamplingParams(temperature=0.6), wanted=2),
-        Neighbour((2,), SamplingParams(temperature=0.0), wanted=4),
+        Neighbour((0, 2, 1), SamplingParams(temperature=0.6), num_tokens=2),
+        Neighbour((2,), SamplingParams(temperature=0.0), num_tokens=4),
     ),
 }
 

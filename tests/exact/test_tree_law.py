@@ -33,7 +33,7 @@ V = 3
 PROMPT = [1, 0]
 RULES = ("rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block")
 SAMPLING = SamplingParams(temperature=1.0)
-BESIDE = (Neighbour((0, 2, 1), SAMPLING, wanted=2), Neighbour((2,), SAMPLING, wanted=4))
+BESIDE = (Neighbour((0, 2, 1), SAMPLING, num_tokens=2), Neighbour((2,), SAMPLING, num_tokens=4))
 IN_KERNELS = ("bit-exact", "8 bits", "4 bits", "4 bits, bit-exact")
 
 

@@ -532,11 +532,11 @@ def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
     begins = []
 
     class Begins(rates._SurvivalObserver):
-        def verified(self, checks):
+        def on_verify(self, checks):
             begins.extend(
-                list(task.sequence.tokens[task.sequence.num_prompt :]) for task in checks.tasks
+                list(task.sequence.tokens[task.sequence.prompt_length :]) for task in checks.tasks
             )
-            super().verified(checks)
+            super().on_verify(checks)
 
     monkeypatch.setattr(rates, "_SurvivalObserver", Begins)
     for number in range(2):

@@ -216,8 +216,8 @@ def outputs(root: Verify, request: SamplingParams, count: int, length: int, seed
     while live:
         for sequence, verdict in zip(live, runtime.round(live), strict=True):
             sequence.tokens.extend(verdict.emitted.tokens)
-            sequence.wanted = length + len(PROMPT) - len(sequence.tokens)
-        live = [sequence for sequence in live if sequence.wanted > 0]
+            sequence.num_remaining_tokens = length + len(PROMPT) - len(sequence.tokens)
+        live = [sequence for sequence in live if sequence.num_remaining_tokens > 0]
     return [tuple(s.tokens[len(PROMPT) : len(PROMPT) + length]) for s in everyone]
 
 

@@ -16,7 +16,7 @@ from hierspec.config.numbered import chain
 from hierspec.core.nodes import initial_states
 from hierspec.core.round import verified
 from hierspec.engine import trace as tracing
-from hierspec.engine.trace import JsonLinesTracer, ListTracer, traced
+from hierspec.engine.trace import JsonLinesTracer, ListTracer, record_requests
 from hierspec.exact import ExactInterpreter
 from hierspec.lm.trees import Tree
 from hierspec.plotting.figures import GREEN, ORANGE, VERMILION
@@ -320,7 +320,7 @@ def test_slices_of_a_track_do_not_overlap(run):
 def test_interpreters_without_a_clock_are_refused():
     root = tabular_chain(models("peaked", 2), ["block"], [2])
     tracer = ListTracer()
-    coroutine = traced(verified(root, (), 9, initial_states(root)), tracer)
+    coroutine = record_requests(verified(root, (), 9, initial_states(root)), tracer)
     drive(coroutine, ExactInterpreter(root, 3))
     with pytest.raises(ValueError, match="without a clock"):
         stories(tracer.events)

@@ -6,10 +6,10 @@ that the target adds no bonus token to a draft kept whole. Where it is not, what
 is thrown away, and the next draft is a single token, which the target checks while the drafter goes
 on after it (pre-verify).
 
-None of this bears on the output's distribution, nor does the threads' timing. The uniforms of the
-draft ahead are taken before the threads part and never used for anything else, so they are
-independent of whether it is kept; given the text it continues, its tokens are drawn from the
-drafter's rows there like any others. Its length is decided by what the last round kept, by count.
+Neither this nor the threads' timing changes the output's distribution. The uniforms of the draft
+ahead are taken before the thread starts and are used for nothing else, so they are independent of
+whether the draft is kept; given the text it continues, its tokens are drawn from the drafter's
+distributions like any others. Its length depends only on how many tokens the last round kept.
 """
 
 from __future__ import annotations
@@ -32,22 +32,18 @@ from .sequences import AheadDraft, LiveSequence
 
 
 @dataclass(slots=True, eq=False)
-class TakenBefore:
-    """Uniforms taken from a sequence's rng in its own thread, to be spent in another one."""
+class ReservedUniforms:
+    """Uniforms taken from a sequence's rng beforehand, to be used in another thread."""
 
     rng: Rng
-    numbers: Any
-    at: int = 0
-
-    @staticmethod
-    def of(rng: Rng, n: int) -> TakenBefore:
-        return TakenBefore(rng, rng.take(n))
+    uniforms: Any
+    num_used: int = 0
 
     def take(self, n: int) -> Any:
-        self.at += n
-        assert self.at <= len(self.numbers), "as many as a draft may spend"
-        part: Any = self.numbers[self.at - n : self.at]
-        kind = cast(Any, type(self.numbers))  # what tests deal is no array, nor is its slice
+        start, self.num_used = self.num_used, self.num_used + n
+        assert self.num_used <= len(self.uniforms), "a draft uses at most what was reserved for it"
+        part: Any = self.uniforms[start : self.num_used]
+        kind = cast(Any, type(self.uniforms))  # tests give lists of a class that slices lose
         return part if type(part) is kind else kind(part)
 
     def noise(self, position: int, n: int) -> Any:
@@ -56,100 +52,99 @@ class TakenBefore:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AheadCall:
-    """What a drafter is to do for a sequence while its draft ``tail`` is checked."""
+    """A call of the drafter for a sequence while its draft ``tail`` is verified."""
 
     sequence: LiveSequence
     tail: tuple[int, ...]
     call: DraftCall
 
 
-@dataclass(slots=True)
-class Spent:
-    """What drafts ahead took: forwards of their model, and seconds inside them."""
-
-    forwards: int = 0
-    seconds: float = 0.0
-
-
-class Beside:
-    """A thread of its own for what drafters do while the target verifies."""
+class BackgroundDrafting:
+    """A thread that drafts while the target verifies."""
 
     def __init__(self) -> None:
         self._worker: ThreadPoolExecutor | None = None
 
     def start(self, work: Callable[[], Drafts]) -> Callable[[], Drafts]:
-        """Start ``work`` → a function that waits for its end and returns the result."""
+        """Start ``work`` → a function that waits for the result and returns it."""
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "hierspec-ahead")
         return self._worker.submit(work).result
 
     @contextmanager
     def drafting(
-        self, drafter: Drafter, calls: Sequence[AheadCall], apart: bool
-    ) -> Generator[Spent, None, None]:
-        """Draft ahead for these sequences until the body has ended, and leave it with them.
+        self,
+        drafter: Drafter,
+        calls: Sequence[AheadCall],
+        in_thread: bool,
+        report: Callable[[int, float], None],
+    ) -> Generator[None, None, None]:
+        """Draft ahead while the body runs, and give each sequence its draft afterwards.
 
         Args:
-            apart: see :func:`parted`; where it is false the drafts are made before the body runs.
+            in_thread: see :func:`can_draft_in_thread`; if false, the body waits for the drafts.
+            report: called at the end with the number of forwards and the seconds they took.
         """
 
         def work() -> Drafts:
-            return drafter.draft([one.call for one in calls])
+            return drafter.draft([ahead.call for ahead in calls])
 
-        made = None if apart else work()
-        result = self.start(work) if apart else None
-        spent = Spent()
+        drafts = None if in_thread else work()
+        result = self.start(work) if in_thread else None
         try:
-            yield spent
+            yield
         finally:  # also where the body fails: nothing may still write to a draft model's cache
-            made = result() if result is not None else made
-        assert made is not None
-        spent.forwards, spent.seconds = made.forwards, made.seconds
-        for one, proposal in zip(calls, made.proposals, strict=True):
-            length = len(one.call.job.context)
-            one.sequence.ahead = AheadDraft(length, one.tail, proposal)
+            drafts = result() if result is not None else drafts
+        assert drafts is not None
+        for ahead, proposal in zip(calls, drafts.proposals, strict=True):
+            length = len(ahead.call.job.context)
+            ahead.sequence.ahead = AheadDraft(length, ahead.tail, proposal)
+        report(drafts.forwards, drafts.seconds)
 
 
-def ahead_limit(leaf: Draft, sequence: LiveSequence, checked: int, room: int) -> int:
-    """Return how many tokens may be drafted after ``checked`` drafted ones; 0 or less for none.
+def ahead_limit(leaf: Draft, sequence: LiveSequence, num_drafted: int, max_context: int) -> int:
+    """Return how many tokens may be drafted ahead, after a draft of ``num_drafted`` tokens.
 
     Args:
-        room: the longest context of the models.
+        max_context: the longest context that all models of the hierarchy can take.
+
+    Returns:
+        the limit; 0 or less: do not draft ahead.
     """
-    if not checked:
-        return 0  # no draft to go on from
-    # The verification of the round to come adds a token of its own.
-    wanted = sequence.wanted - checked - 1
-    return min(leaf.budget, wanted, room - len(sequence.tokens) - checked)
+    if not num_drafted:
+        return 0
+    # The next round's verification adds a token of its own.
+    usable = sequence.num_remaining_tokens - num_drafted - 1
+    return min(leaf.budget, usable, max_context - len(sequence.tokens) - num_drafted)
 
 
 def ahead_call(
     leaf: Draft, sequence: LiveSequence, tail: tuple[int, ...], job: ScoreRows, limit: int
 ) -> AheadCall:
-    """Prepare the call for a draft after ``tail``, the draft that is checked.
+    """Prepare the call for a draft after ``tail``, the draft that is being verified.
 
-    A history is counted afresh: the one of the sequence may be counting for the target meanwhile.
+    Penalties count the text anew: the target may be updating the sequence's own history meanwhile.
     """
     job = dataclasses.replace(job, history=None)
-    rng = TakenBefore.of(sequence.rng, 0 if sequence.params.greedy else leaf.budget)
-    state = sequence.states[leaf.index]
+    uniforms = sequence.rng.take(0 if sequence.params.greedy else leaf.budget)
+    rng, state = ReservedUniforms(sequence.rng, uniforms), sequence.states[leaf.index]
     call = DraftCall(job, limit, leaf.budget, state, rng, sequence.slot)
     return AheadCall(sequence, tail, call)
 
 
-def parted(node: Verify, leaf: Draft, calls: Sequence[AheadCall]) -> bool:
-    """Return whether drafts may be made in another thread than the target's call.
+def can_draft_in_thread(node: Verify, leaf: Draft, calls: Sequence[AheadCall]) -> bool:
+    """Return whether drafts may be made in another thread than the target's forward.
 
-    Not where both write to one cache, where a device records calls, or where somebody's logits
-    processors would be called from two threads.
+    They may not where both write to one cache, where calls are recorded in CUDA graphs, or where a
+    user's logits processors would be called from two threads.
     """
     shared = leaf.model.cache_owner is node.model.cache_owner or node.model.graphs is not None
-    return not shared and not any(one.sequence.params.logits_processors for one in calls)
+    return not shared and not any(ahead.sequence.params.logits_processors for ahead in calls)
 
 
-def taken(sequence: LiveSequence, context: Context, limit: int) -> Proposal | None:
-    """Take what was drafted ahead for this text, at most ``limit`` tokens; drop it for another."""
-    made, sequence.ahead = sequence.ahead, None
-    if made is None or not made.continues(context):
+def take_ahead_draft(sequence: LiveSequence, context: Context, limit: int) -> Proposal | None:
+    """Remove a sequence's draft ahead → its first ``limit`` tokens if it was made for this text."""
+    draft, sequence.ahead = sequence.ahead, None
+    if draft is None or not draft.continues(context):
         return None
-    return made.proposal.truncated(limit)
+    return draft.proposal.truncated(limit)

@@ -1,4 +1,4 @@
-"""How a runtime answers requests: drafts, checks and rows, each of all sequences in one call."""
+"""Answers to the requests of rounds: drafts, checks and rows, in one call for all sequences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ from hierspec.sampling.scores import (
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import verify_batch
 
-from .ahead import AheadCall, Beside, ahead_call, ahead_limit, parted, taken
+from .ahead import (
+    AheadCall,
+    BackgroundDrafting,
+    ahead_call,
+    ahead_limit,
+    can_draft_in_thread,
+    take_ahead_draft,
+)
 from .alternatives import AlternativeRows
 from .observers import Checks, Observer
 from .sequences import Task
@@ -41,17 +48,17 @@ class Responder:
     Args:
         root: all levels.
         vocab_size: V of the target.
-        observers: called of every forward and every verification; the runtime's own list.
+        observers: told of every forward and every verification; the runtime's own list.
     """
 
     def __init__(self, root: Verify, vocab_size: int, observers: Seq[Observer]) -> None:
         self._root, self._vocab_size, self._observers = root.index, vocab_size, observers
         target: LanguageModel = root.model
         self._graphs = target.graphs  # they outlive a generation
-        self._beside = Beside()
+        self._background = BackgroundDrafting()
 
     def answer(self, tasks: list[Task]) -> list[Any]:
-        """Answer requests of one kind and group → what :meth:`.Observer.answered` describes."""
+        """Answer requests of one kind and group → answers as :meth:`.Observer.on_answer` lists."""
         match tasks[0].request:
             case Propose():
                 return self._draft(tasks)
@@ -65,12 +72,12 @@ class Responder:
                 return draw_each(rows, [task.sequence.rng for task in tasks])
 
     def _draft(self, tasks: list[Task]) -> list[tuple[Proposal, States]]:
-        """Let a leaf draft for all sequences side by side → proposals, and window states."""
+        """Let a leaf draft for all sequences at once → proposals, and window states."""
         group = tasks[0].group
         assert group.drafter is not None
         calls: list[DraftCall] = []
-        ready: list[Proposal | None] = []
-        after: list[States] = []
+        made_ahead: list[Proposal | None] = []
+        states: list[States] = []
         for task in tasks:
             request, sequence = task.request, task.sequence
             assert isinstance(request, Propose)
@@ -78,19 +85,19 @@ class Responder:
             assert isinstance(node, Draft)
             job = self._job(node, task, task.context(request), 1)
             limit, state = min(node.budget, request.limit), request.states[node.index]
-            after.append(request.states)
-            found = taken(sequence, job.context, limit) if node.ahead else None
-            ready.append(found)
-            if found is None:
+            states.append(request.states)
+            ahead = take_ahead_draft(sequence, job.context, limit) if node.ahead else None
+            made_ahead.append(ahead)
+            if ahead is None:
                 limit = 1 if node.ahead else limit
                 calls.append(DraftCall(job, limit, node.budget, state, sequence.rng, sequence.slot))
+        drafts: list[Proposal] = []
         if calls:
-            proposals, forwards, seconds = group.drafter.draft(calls)
-            for observer in self._observers:
-                observer.forwarded(group.index, forwards, seconds)
-            new = iter(proposals)
-            ready = [next(new) if found is None else found for found in ready]
-        return [(found or Proposal(), own) for found, own in zip(ready, after, strict=True)]
+            drafts, forwards, seconds = group.drafter.draft(calls)
+            self._report_forwards(group.index, forwards, seconds)
+        new = iter(drafts)
+        proposals = [next(new) if ahead is None else ahead for ahead in made_ahead]
+        return [(draft or Proposal(), own) for draft, own in zip(proposals, states, strict=True)]
 
     def _check(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
         """Check all drafts in one call → verdicts, with signals and log-probabilities."""
@@ -109,15 +116,15 @@ class Responder:
             queries.append(Query.for_rows(job, task.sequence.slot(node.model)))
         with self._drafting_ahead(node, tasks, drafts):
             scores, p = self._score(node, jobs, queries)
-        # Tensor.split in two steps of Python takes longer than all that is decided greedily.
+        # Tensor.split is Python code, and takes longer than all greedy decisions together.
         parts = scores.split_with_sizes([job.num_rows for job in jobs])
         began = time.perf_counter()
-        # Ids past the target's vocabulary get no mass, so they must not lead either.
-        read = [part[:, : self._vocab_size] for part in parts] if node.rule.reads_scores else None
+        # Ids past the target's vocabulary have no probability, so they must not be ranked either.
+        ranked = [part[:, : self._vocab_size] for part in parts] if node.rule.reads_scores else None
         rngs = [task.sequence.rng for task in tasks]
-        verdicts = verify_batch(node, drafts, p, rngs, read, self._graphs)
+        verdicts = verify_batch(node, drafts, p, rngs, ranked, self._graphs)
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
-        return self._finished(checks, parts)
+        return self._complete_verdicts(checks, parts)
 
     @contextmanager
     def _drafting_ahead(
@@ -128,67 +135,73 @@ class Responder:
         if not (isinstance(leaf, Draft) and leaf.ahead) or node.index != self._root:
             yield
             return
-        places = tasks[0].places
+        node_infos = tasks[0].node_infos
+        max_context = node_infos[node.index].max_context
         calls: list[AheadCall] = []
         for task, draft in zip(tasks, drafts, strict=True):
-            limit = ahead_limit(leaf, task.sequence, len(draft), places[node.index].longest)
+            limit = ahead_limit(leaf, task.sequence, len(draft), max_context)
             if limit > 0:
                 job = self._job(leaf, task, task.sequence.context(draft.tokens), 1)
                 calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))
-        group = places[leaf.index].group
+        group = node_infos[leaf.index].group
         if not calls or group is None or group.drafter is None:
             yield
             return
-        with self._beside.drafting(group.drafter, calls, parted(node, leaf, calls)) as made:
+        in_thread = can_draft_in_thread(node, leaf, calls)
+        report = partial(self._report_forwards, leaf.index)
+        with self._background.drafting(group.drafter, calls, in_thread, report):
             yield
-        for observer in self._observers:
-            observer.forwarded(leaf.index, made.forwards, made.seconds)
 
     def _check_alternatives(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
-        """Check drafts where some sequence has several of one place; see :meth:`_check`."""
-        asked, drafts = AlternativeRows(), list[tuple[Proposal, ...]]()
+        """Check drafts where some sequence has several from one position; see :meth:`_check`."""
+        alternatives, drafts = AlternativeRows(), list[tuple[Proposal, ...]]()
         as_trees = self._checks_trees(node)
         for task in tasks:
             request = task.request
             assert isinstance(request, Check)
-            own = request.draft.drafts
+            several = request.draft.drafts
 
-            def job_of(
+            def make_job(
                 tokens: tuple[int, ...], task: Task = task, request: Check = request
             ) -> ScoreRows:
                 return self._job(node, task, task.context(request, tokens), len(tokens) + 1)
 
             if as_trees:
-                asked.add_tree(own, job_of, task.sequence.slot(node.model))
+                alternatives.add_tree(several, make_job, task.sequence.slot(node.model))
             else:
-                # A greedy tree may have more leaves than there shall be slots.
-                own = own[: _most_drafts(request.node)]
-                asked.add_apart(own, job_of, partial(task.sequence.slot, node.model))
-            drafts.append(own)
-        scores, p = self._score(node, asked.jobs, asked.queries, asked.rows)
+                # A greedy tree may have more leaves than a leaf's drafts have slots.
+                several = several[: _max_num_drafts(request.node)]
+                slot = partial(task.sequence.slot, node.model)
+                alternatives.add_in_separate_slots(several, make_job, slot)
+            drafts.append(several)
+        scores, p = self._score(node, alternatives.jobs, alternatives.queries, alternatives.rows)
         began = time.perf_counter()
-        rows = asked.distributions(p)
+        checked = [
+            list(zip(several, rows, strict=True))
+            for several, rows in zip(drafts, alternatives.distributions(p), strict=True)
+        ]
         choices = [
-            verify_drafts(node, several, own, task.sequence.rng)
-            for task, several, own in zip(tasks, drafts, rows, strict=True)
+            verify_drafts(node, several, [rows for _, rows in pairs], task.sequence.rng)
+            for task, several, pairs in zip(tasks, drafts, checked, strict=True)
         ]
         seconds = time.perf_counter() - began
-        numbers = [choice.draft for choice in choices]
-        chosen = [several[i] for several, i in zip(drafts, numbers, strict=True)]
-        chosen_rows = [own[i] for own, i in zip(rows, numbers, strict=True)]
-        verdicts = [choice.verdict for choice in choices]
-        every = [
-            list(zip(several, own, strict=True)) for several, own in zip(drafts, rows, strict=True)
-        ]
-        checks = Checks(node, tasks, chosen, chosen_rows, verdicts, seconds, every)
-        return self._finished(
-            checks, [asked.scores(scores, i, own) for i, own in enumerate(numbers)]
+        chosen = [pairs[choice.draft] for pairs, choice in zip(checked, choices, strict=True)]
+        checks = Checks(
+            node,
+            tasks,
+            [draft for draft, _ in chosen],
+            [rows for _, rows in chosen],
+            [choice.verdict for choice in choices],
+            seconds,
+            checked,
         )
+        parts = [alternatives.scores(scores, i, c.draft) for i, c in enumerate(choices)]
+        return self._complete_verdicts(checks, parts)
 
-    def _finished(self, checks: Checks, parts: Seq[torch.Tensor]) -> list[Verdict]:
+    def _complete_verdicts(self, checks: Checks, parts: Seq[torch.Tensor]) -> list[Verdict]:
         """Add signals and log-probabilities to verdicts, from each draft's scores [n + 1, V]."""
         for observer in self._observers:
-            observer.verified(checks)
+            observer.on_verify(checks)
         node = checks.node
         signal, is_root = node.window.signal, node.index == self._root
         verdicts: list[Verdict] = []
@@ -214,14 +227,14 @@ class Responder:
             queries.append(Query.for_rows(jobs[-1], task.sequence.slot(node.model)))
         scores, rows = self._score(node, jobs, queries)
         if node.index == self._root:
-            for task, job, own in zip(tasks, jobs, torch.split(scores, 1), strict=True):
+            for task, job, row in zip(tasks, jobs, torch.split(scores, 1), strict=True):
                 task.sequence.target_calls += 1
                 if task.sequence.want_logprobs:
-                    task.raw[job.context.pending] = own
+                    task.row_scores[job.context.pending] = row
         return rows
 
     def _job(self, node: Draft | Verify, task: Task, context: Context, num_rows: int) -> ScoreRows:
-        """Describe how the last ``num_rows`` rows of a context become distributions."""
+        """Describe how scores of the last ``num_rows`` positions become distributions."""
         sequence = task.sequence
         params = sequence.params
         return ScoreRows(
@@ -230,7 +243,7 @@ class Responder:
             context=context,
             start=len(context) + 1 - num_rows,
             num_rows=num_rows,
-            prompt_length=sequence.num_prompt,
+            prompt_length=sequence.prompt_length,
             vocab_size=self._vocab_size,
             history=sequence.history,
             model=node.name,
@@ -247,22 +260,24 @@ class Responder:
     ) -> tuple[torch.Tensor, list[Distributions]]:
         """Call a node's model → scores [Σ num_rows, V], and each job's distributions.
 
-        ``rows``: which of the queries' rows are the jobs', where they are not the same.
+        ``rows``: for each row of the jobs, its row among those of the queries; ``None``: the same.
         """
         model: LanguageModel = node.model
         began = time.perf_counter()
         scores = model.score(queries)
-        seconds = time.perf_counter() - began
-        for observer in self._observers:
-            observer.forwarded(node.index, 1, seconds)
+        self._report_forwards(node.index, 1, time.perf_counter() - began)
         if rows is not None:
             scores = scores[rows]
         return scores, distributions(jobs, scores)
 
-    def _checks_trees(self, node: Verify) -> bool:
-        """Return whether several drafts are checked in one slot of the node's model.
+    def _report_forwards(self, index: int, forwards: int, seconds: float) -> None:
+        for observer in self._observers:
+            observer.on_forward(index, forwards, seconds)
 
-        They are not where a drafter without trees reads the model's states draft by draft.
+    def _checks_trees(self, node: Verify) -> bool:
+        """Return whether several drafts are checked as a tree in one slot of the node's model.
+
+        They are not where a drafter that takes no trees reads the model's states draft by draft.
         """
         owner = node.model.cache_owner
         return takes_trees(node.model) and all(
@@ -272,16 +287,14 @@ class Responder:
         )
 
 
-def _most_drafts(node: Verify) -> int:
-    """Return the largest number of drafts that a leaf below makes of one place."""
-    leaves = [leaf for leaf in walk(node.below) if isinstance(leaf, Draft)]
-    return max(leaf.num_drafts for leaf in leaves)
+def _max_num_drafts(node: Verify) -> int:
+    return max(leaf.num_drafts for leaf in walk(node.below) if isinstance(leaf, Draft))
 
 
 def with_logprobs(task: Task, verdict: Verdict, rows: torch.Tensor) -> Verdict:
     """Add log-probabilities of the next emitted tokens that have none, from raw scores [R, V]."""
-    known = len(verdict.logprobs)
-    tokens = verdict.emitted.tokens[known : known + len(rows)]
+    start = len(verdict.logprobs)
+    tokens = verdict.emitted.tokens[start : start + len(rows)]
     values = (*verdict.logprobs, *logprobs(rows, tokens))
     verdict = dataclasses.replace(verdict, logprobs=values)
     k = task.sequence.num_top_logprobs

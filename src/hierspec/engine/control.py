@@ -1,15 +1,15 @@
 """Online control: which levels draft, and with which budgets, decided anew before every round.
 
-A controller hands out a *plan* at the start of each round of the target: a hierarchy of its own,
-made of the loaded levels. What it knows are the rounds before: how many tokens each emitted, and
-what became of the drafts of every level. Nothing of the round in progress reaches it. So given the
-text and all that happened so far, a round is the round of some fixed lossless hierarchy, and the
-output law stays the target's whatever the controller does [MATH §2]. :mod:`hierspec.exact`
-certifies that by enumeration, control state included.
+At the start of each round of the target a controller chooses a *plan*: a hierarchy made of the
+loaded levels. It knows only the rounds before: how many tokens each emitted, and how many drafted
+tokens of every level were kept. So given the text and all that happened so far, a round is the
+round of some fixed lossless hierarchy, and the output law stays the target's whatever the
+controller does [MATH §2]. :mod:`hierspec.exact` certifies that by enumeration, the controller's
+state included.
 
-Every sequence has a state and a plan of its own, which follow from its own text alone: so a seeded
-text is the same in any company. Calls are shared all the same: the runtime puts together requests
-that read the same, whatever budgets and levels lie below (:mod:`hierspec.engine.runtime`).
+Every sequence has a state and a plan of its own, which depend on its own text alone: so a seeded
+text is the same in any batch. Sequences with different plans still share calls
+(:meth:`hierspec.engine.runtime.Runtime.round`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any, Protocol
 
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.proposals import States
-from hierspec.core.windows import Counting, Counts, Window
+from hierspec.core.windows import Counting, Counts
 from hierspec.errors import HierspecError
 
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What a controller learns of a sequence's round of the target.
+    """What a controller learns from a sequence's round of the target.
 
     Attributes:
         num_emitted: tokens it added to the text.
-        counts: by node index: what the level above kept of that level's drafts in this round.
+        counts: by node index: how many of that level's drafted tokens were kept in this round.
     """
 
     num_emitted: int
@@ -39,12 +39,12 @@ class RoundReport:
 
 
 class Controller(Protocol):
-    """Stateless: the state is explicit and hashable, so that the exact interpreter can follow it.
+    """What chooses plans. Its state is explicit and hashable, for the exact interpreter.
 
     Attributes:
-        root: all levels, with windows that count (:func:`plan_of`); it gives node indices, window
-            states and metrics.
-        plans: every root it may choose, with the node indices of ``root``.
+        root: all levels, with windows that count (:func:`plan_of`); it defines node indices and
+            window states.
+        plans: every plan it may choose, with the node indices of ``root``.
     """
 
     @property
@@ -53,17 +53,17 @@ class Controller(Protocol):
     @property
     def plans(self) -> Sequence[Verify]: ...
 
-    def initial(self, num_prompt: int = 0, num_wanted: int = 128) -> Any:
+    def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> Any:
         """Return the state before a text's first round.
 
         Args:
-            num_prompt: tokens of its prompt.
-            num_wanted: tokens its output may have.
+            num_prompt_tokens: tokens of its prompt.
+            max_new_tokens: the most tokens its output may have.
         """
         ...
 
     def plan(self, state: Any) -> Verify:
-        """Return the root of the next round: one of ``plans``."""
+        """Return the plan of the next round: one of ``plans``."""
         ...
 
     def update(self, state: Any, report: RoundReport) -> Any:
@@ -75,7 +75,7 @@ def levels_below(root: Verify) -> list[Draft | Verify]:
     """List the levels that draft for the target, smallest first.
 
     Raises:
-        HierspecError: it is not a plain chain.
+        HierspecError: the levels are not a plain chain.
     """
     levels: list[Draft | Verify] = []
     for node in walk(root.below):
@@ -91,10 +91,10 @@ def levels_below(root: Verify) -> list[Draft | Verify]:
 def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
     """Return ``root`` with these budgets of its drafting levels, smallest first; 0 omits a level.
 
-    Nodes keep their indices, and their windows count. The lowest level used only drafts.
+    Nodes keep their indices, and their windows count. The lowest level with a budget only drafts.
 
     Raises:
-        HierspecError: not a plain chain, or not one budget for each level below the target.
+        HierspecError: the levels are not a plain chain, or do not have one budget each.
     """
     levels = levels_below(root)
     if len(budgets) != len(levels) or any(budget < 0 for budget in budgets):
@@ -103,7 +103,11 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
             f"target; got {list(budgets)}"
         )
     used = [
-        dataclasses.replace(node, budget=budget, window=_counting(node.window))
+        dataclasses.replace(
+            node,
+            budget=budget,
+            window=node.window if isinstance(node.window, Counting) else Counting(node.window),
+        )
         for node, budget in zip(levels, budgets, strict=True)
         if budget
     ]
@@ -113,29 +117,37 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         if isinstance(node, Verify) and below is not None:
             below = dataclasses.replace(node, below=below, exact_length=above.fixed_length)
             continue
-        count = node.num_drafts if isinstance(node, Draft) and above.multi_draft else 1
+        num_drafts = node.num_drafts if isinstance(node, Draft) and above.multi_draft else 1
         below = Draft(
-            node.index, node.name, node.model, node.budget, node.window, node.temperature, count
+            node.index,
+            node.name,
+            node.model,
+            node.budget,
+            node.window,
+            node.temperature,
+            num_drafts,
         ).for_rule(above)
     return dataclasses.replace(root, below=below)
 
 
-def _counting(window: Window) -> Counting:
-    return window if isinstance(window, Counting) else Counting(window)
-
-
 def label(plan: Verify) -> str:
-    """Name a plan: ``"plain"``, or its levels with their budgets: ``"small 3 > mid 12"``."""
+    """Name a plan: ``"plain"``, or its levels with their budgets: ``"small 3 > mid 12"``.
+
+    Levels of a hierarchy with concatenations are joined by ``+``.
+    """
     if plan.below is None:
         return "plain"
-    return " > ".join(f"{node.name} {node.budget}" for node in levels_below(plan))
+    nodes = list(walk(plan.below))
+    levels = [node for node in nodes if not isinstance(node, Concatenate)]
+    separator = " > " if len(levels) == len(nodes) else " + "
+    return separator.join(f"{node.name} {node.budget}" for node in levels)
 
 
-def report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:
-    """Make a round's report from its window states → it, and the next round's states: counts at 0.
+def round_report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:
+    """Report a round from its window states → the report, and the states with counts set to 0.
 
     Args:
-        root: the controller's.
+        root: of the controller.
     """
     counts, cleared = [Counts()] * len(states), list(states)
     for node in walk(root.below):
@@ -146,11 +158,11 @@ def report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport,
 
 
 class Steering:
-    """A controller at work on one sequence: its state, and a record of how rounds were spent."""
+    """A controller's state for one sequence, and how many rounds and tokens each plan had."""
 
-    def __init__(self, controller: Controller, num_prompt: int, num_wanted: int) -> None:
+    def __init__(self, controller: Controller, num_prompt_tokens: int, max_new_tokens: int) -> None:
         self.controller = controller
-        self.state = controller.initial(num_prompt, num_wanted)
+        self.state = controller.initial(num_prompt_tokens, max_new_tokens)
         self.switches = 0
         self.rounds: dict[str, int] = {}
         self.tokens: dict[str, int] = {}
@@ -159,7 +171,7 @@ class Steering:
     def plan(self) -> Verify:
         return self.controller.plan(self.state)
 
-    def ended(self, num_emitted: int, states: States) -> States:
+    def record_round(self, num_emitted: int, states: States) -> States:
         """Record a round: tokens emitted and the window states → the next round's states."""
         plan = self.plan()
         self.switches += self._last not in (None, plan)
@@ -167,8 +179,8 @@ class Steering:
         name = label(plan)
         self.rounds[name] = self.rounds.get(name, 0) + 1
         self.tokens[name] = self.tokens.get(name, 0) + num_emitted
-        seen, states = report(self.controller.root, num_emitted, states)
-        self.state = self.controller.update(self.state, seen)
+        report, states = round_report(self.controller.root, num_emitted, states)
+        self.state = self.controller.update(self.state, report)
         return states
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,34 +188,34 @@ class Steering:
         return {"switches": self.switches, "rounds": dict(self.rounds), "tokens": dict(self.tokens)}
 
 
-class Jumping:
-    """A controller that jumps between given plans by all that the last round showed.
+class JumpingController:
+    """A controller that jumps between given plans, for certificates and tests.
 
-    It serves no speed: it depends on earlier rounds as wildly as a controller may (kept tokens of
-    inner levels included), which makes it what certificates try.
+    Its choice depends on everything that it may know of earlier rounds, kept tokens of inner levels
+    included, and not on speed.
 
     Args:
         root: the loaded hierarchy, a plain chain.
-        budgets: one list for each plan, as :func:`plan_of` takes them.
+        budgets: for each plan, the budgets that :func:`plan_of` takes.
     """
 
     def __init__(self, root: Verify, budgets: Sequence[Sequence[int]]) -> None:
         self.root = plan_of(root, [node.budget for node in levels_below(root)])
-        self.plans = tuple(plan_of(root, each) for each in budgets)
+        self.plans = tuple(plan_of(root, plan_budgets) for plan_budgets in budgets)
         if not self.plans:
             raise HierspecError("a controller needs at least one plan")
 
-    def initial(self, num_prompt: int = 0, num_wanted: int = 128) -> int:
+    def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> int:
         return 0
 
     def plan(self, state: int) -> Verify:
         return self.plans[state]
 
     def update(self, state: int, report: RoundReport) -> int:
-        seen = state + 1 + report.num_emitted
-        for place, counts in enumerate(report.counts):
-            seen += (place + 2) * int(counts.kept) + int(counts.rejected)
-        return seen % len(self.plans)
+        total = state + 1 + report.num_emitted
+        for index, counts in enumerate(report.counts):
+            total += (index + 2) * int(counts.kept) + int(counts.rejected)
+        return total % len(self.plans)
 
 
 def initial_window_states(root: Verify, controller: Controller | None) -> States:

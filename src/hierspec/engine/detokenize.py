@@ -1,16 +1,16 @@
-"""Incremental detokenisation: text that never has to be taken back, at O(1) per token.
+"""Incremental detokenisation: text that is never revised, at O(1) per token.
 
 What a token adds to the text depends on its neighbours: a byte-level token may be half a
-character, a sentencepiece-like decoder strips the first space of whatever it is given. So a short
-*window* of recent tokens is decoded each time, and its text beyond the part already sent is new. A
-trailing replacement character may still become a real one and waits.
+character, and a sentencepiece-like decoder strips the first space of its input. So a short
+*window* of recent tokens is decoded each time, and its text beyond the part already returned is
+new. A trailing replacement character may still become a real one and is held back.
 
-Exact for byte-level BPE, invalid bytes included. Decoders with byte *fallback* judge a run of
-byte tokens as a whole; here an invalid run after a valid character keeps that character, where
+Exact for byte-level BPE, invalid bytes included. Decoders with byte *fallback* decode a run of
+byte tokens together; here an invalid run after a valid character keeps that character, where
 decoding everything at once would replace both.
 
-Byte-level tokens are bytes whatever stands beside them, so their text is a table and an
-incremental UTF-8 decoder, without asking the tokenizer at all (:class:`ByteDetokenizer`).
+A byte-level token has the same bytes beside any others, so its text comes from a table and an
+incremental UTF-8 decoder, without calling the tokenizer (:class:`ByteDetokenizer`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 _REPLACEMENT = "\ufffd"
-_PROMPT_TAIL = 16  # tokens of the prompt that the first window may lean on
-_WINDOW = 16  # a window of this many tokens is cut as soon as it may be
-_STUCK = 32  # a window this long without a whole character at its end holds invalid bytes
+_PROMPT_TAIL = 16  # tokens of the prompt that the first window begins with
+_WINDOW = 16  # tokens from which a window is cut as soon as possible
+_STUCK = 32  # a window this long that ends in an incomplete character holds invalid bytes
 _LONGEST_CHARACTER = 4  # bytes, hence tokens
 
 
@@ -33,12 +33,12 @@ class Detokenizer:
 
     Args:
         tokenizer: of transformers or ``tokenizers``; ``None`` makes every text empty.
-        prompt_ids: with them, text continues the prompt's (a leading space is kept); without,
+        prompt_ids: if given, text continues the prompt's (a leading space is kept); otherwise
             it equals decoding the output alone.
         skip_special_tokens: leave special tokens out of the text.
     """
 
-    __slots__ = ("_decode", "_mark", "_sent", "_skipped", "_window")
+    __slots__ = ("_cut_position", "_decode", "_num_returned", "_skipped", "_window")
 
     def __init__(
         self,
@@ -50,9 +50,10 @@ class Detokenizer:
         special: Iterable[int] = getattr(tokenizer, "all_special_ids", ()) or ()
         self._skipped = frozenset(special if skip_special_tokens else ())
         self._window = [i for i in _tail(prompt_ids) if i not in self._skipped]
-        self._mark = 0  # a place in the window where a character ended: it may be cut there
+        self._cut_position = 0  # where in the window a character ended, so that it may be cut
         text = self._decode(self._window)
-        self._sent = len(text.rstrip(_REPLACEMENT))  # characters of the window's text sent
+        # characters of the window's text that were returned
+        self._num_returned = len(text.rstrip(_REPLACEMENT))
 
     def add(self, token_id: int) -> str:
         """Add a token → the text that became final with it; may be empty."""
@@ -60,50 +61,49 @@ class Detokenizer:
             return ""  # decoders drop these first, so bytes on both sides still join
         self._window.append(token_id)
         text = self._decode(self._window)
-        whole = text.rstrip(_REPLACEMENT)
-        new = whole[self._sent :]
-        self._sent = max(self._sent, len(whole))
+        complete = text.rstrip(_REPLACEMENT)
+        new = complete[self._num_returned :]
+        self._num_returned = max(self._num_returned, len(complete))
         size = len(self._window)
-        if len(whole) == len(text):
-            if size >= _WINDOW and self._mark:
-                self._cut(self._mark, whole)
-                self._mark = len(self._window)
-            elif size - self._mark >= _WINDOW // 2:
-                self._mark = size
+        if len(complete) == len(text):
+            if size >= _WINDOW and self._cut_position:
+                self._cut(self._cut_position, complete)
+                self._cut_position = len(self._window)
+            elif size - self._cut_position >= _WINDOW // 2:
+                self._cut_position = size
         elif size >= _STUCK and size % _WINDOW == 0:
             new += self._unstick(text)
         return new
 
     def flush(self) -> str:
-        """Return what was still held back, as it is; nothing follows."""
+        """Return the text that was held back, as it is; no more tokens may be added."""
         text = self._decode(self._window)
-        new = text[self._sent :]
-        self._sent = len(text)
+        new = text[self._num_returned :]
+        self._num_returned = len(text)
         return new
 
-    def _cut(self, at: int, text: str) -> None:
-        """Forget the window's first ``at`` tokens, if the rest still decodes to the same text."""
-        rest = self._decode(self._window[at:])
+    def _cut(self, position: int, text: str) -> None:
+        """Drop the window's first ``position`` tokens, if the rest still decodes to its text."""
+        rest = self._decode(self._window[position:])
         if rest and text.endswith(rest):
-            self._window = self._window[at:]
-            self._sent = len(rest)
+            self._window = self._window[position:]
+            self._num_returned = len(rest)
 
     def _unstick(self, text: str) -> str:
-        """Give up on old invalid bytes at the window's end, so that it stays short."""
-        for at in range(len(self._window) - _LONGEST_CHARACTER, 0, -1):
-            # Equal only where no character straddles the cut: one that did would show, since
-            # all the bytes it could have are there.
-            left, right = self._decode(self._window[:at]), self._decode(self._window[at:])
-            if left + right == text:
-                new = left[self._sent :]
-                self._window, self._mark = self._window[at:], 0
-                self._sent = max(self._sent - len(left), 0)
+        """Return text up to invalid bytes that no later token completes; cut the window there."""
+        for position in range(len(self._window) - _LONGEST_CHARACTER, 0, -1):
+            # Equal only where no character straddles the cut: all bytes of one that did are there.
+            left = self._decode(self._window[:position])
+            if left + self._decode(self._window[position:]) == text:
+                new = left[self._num_returned :]
+                self._window, self._cut_position = self._window[position:], 0
+                self._num_returned = max(self._num_returned - len(left), 0)
                 return new
         return ""
 
 
 class ByteDetokenizer:
-    """The same for byte-level BPE: every token's bytes, decoded as they come."""
+    """The same for byte-level BPE, by decoding each token's bytes; see :class:`Detokenizer`."""
 
     __slots__ = ("_decoder", "_skipped", "_table", "_tokenizer")
 
@@ -124,13 +124,13 @@ class ByteDetokenizer:
         """Add a token → the text that became final with it; may be empty."""
         if token_id in self._skipped:
             return ""
-        found = self._table.get(token_id)
-        if found is None:
-            found = self._table[token_id] = _token_bytes(self._tokenizer, token_id)
-        return self._decoder.decode(found)
+        data = self._table.get(token_id)
+        if data is None:
+            data = self._table[token_id] = _token_bytes(self._tokenizer, token_id)
+        return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """Return what was still held back, as it is; nothing follows."""
+        """Return the text that was held back, as it is; no more tokens may be added."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -151,12 +151,12 @@ def token_bytes(tokenizer: Any, token_id: int) -> bytes:
     return _decoder(tokenizer, False)([token_id]).encode()
 
 
-_Table = tuple[dict[int, bytes], frozenset[int]]  # tokens met so far; special ones
+_Table = tuple[dict[int, bytes], frozenset[int]]  # bytes of tokens decoded so far; special ids
 _tables: WeakKeyDictionary[Any, tuple[int, _Table]] = WeakKeyDictionary()
 
 
 def _table(tokenizer: Any) -> _Table:
-    """Return the tokenizer's table, shared by its streams until tokens are added to it."""
+    """Return the tokenizer's table, which its detokenizers share until its vocabulary grows."""
     backend = _backend(tokenizer)
     size = backend.get_vocab_size(with_added_tokens=True)
     if tokenizer not in _tables or _tables[tokenizer][0] != size:
@@ -172,7 +172,7 @@ def _backend(tokenizer: Any) -> Any:
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
-    """Return whether decoding just joins bytes: known only of the library's own decoder."""
+    """Return whether the tokenizer decodes by joining bytes, as ``tokenizers``' ByteLevel does."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel
 
@@ -198,15 +198,15 @@ def _token_bytes(tokenizer: Any, token_id: int) -> bytes:
     alphabet = _alphabet()
     if all(character in alphabet for character in token):
         return bytes(alphabet[character] for character in token)
-    return token.encode()  # an added token stands for itself
+    return token.encode()  # an added token is its own text
 
 
 @cache
 def _alphabet() -> dict[str, int]:
     """Map characters to the bytes they encode: printable ones themselves, others from 256 on."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(rest)}
 
 
 def _tail(prompt_ids: Sequence[int]) -> Sequence[int]:
@@ -214,7 +214,7 @@ def _tail(prompt_ids: Sequence[int]) -> Sequence[int]:
 
 
 def _decoder(tokenizer: Any, skip_special_tokens: bool) -> Callable[[list[int]], str]:
-    """Return ``ids -> text`` without the clean-up of spaces, which rewrites text already sent."""
+    """Return ``ids -> text`` without the clean-up of spaces, which revises earlier text."""
     if tokenizer is None:
         return lambda ids: ""
     if hasattr(tokenizer, "clean_up_tokenization_spaces"):

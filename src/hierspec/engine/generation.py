@@ -1,7 +1,7 @@
-"""From prompts to token events: rounds, until every sequence has met its own end.
+"""From prompts to token events: rounds, until every sequence has ended.
 
-What a round emitted is committed one token at a time (:mod:`hierspec.engine.output`). Nothing is
-printed: callers get :class:`TokenEvent` values, and :class:`GenerationResult` when all is done.
+A round's tokens are committed one at a time (:mod:`hierspec.engine.output`). Nothing is printed:
+callers get :class:`TokenEvent` values, and :class:`GenerationResult` values at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hierspec.core.nodes import Node, Verify, walk
+from hierspec.core.nodes import Verify, walk
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import split_prompt
@@ -32,32 +32,33 @@ from .trace import Tracer, Tracing
 
 
 @contextmanager
-def _memory_for(texts: int) -> Generator[None]:
-    """Raise a :class:`HierspecError` with what to do where memory runs out."""
+def _explain_out_of_memory(num_texts: int) -> Generator[None]:
+    """Turn errors about memory into a :class:`HierspecError` that says what to do."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        # What torch raises on a CPU is known by its words alone.
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not (known or "can't allocate memory" in str(error)):
+        # On a CPU torch raises a plain RuntimeError.
+        out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not (out_of_memory or "can't allocate memory" in str(error)):
             raise
         raise HierspecError(
-            f"out of memory with {texts} text{'s' * (texts > 1)} at once: give fewer or shorter "
-            "prompts at a time, or ask for fewer samples or tokens"
+            f"out of memory with {num_texts} text{'s' * (num_texts > 1)} at once: give fewer or "
+            "shorter prompts at a time, or ask for fewer samples or tokens"
         ) from error
 
 
 class Generation:
-    """A batch in progress. Iterate it for events; ``results()`` afterwards, also when cut short.
+    """A batch in progress. Iterate it for events; then call ``results()``, also if cut short.
 
     Args:
         root: the hierarchy.
         prompts: token ids, at least one each.
         params: one for each prompt.
-        stop: for all, or one for each prompt.
-        seeds: (seed, place) of each prompt's randomness; default: ``seed`` and its own place.
-        caches: where each prompt's places in models' caches come from and go to; ``None``: fresh.
-        lock: held for the length of a round, so that threads may share the models.
+        stop: one for all prompts, or one for each.
+        seeds: (seed, index) of each prompt's randomness; default: ``seed`` and its own index.
+        caches: kept from an earlier generation, one for each prompt or ``None``.
+        lock: held during each round, so that threads may share the models.
+        until: called ``until(sequence, tokens so far)`` after every token; true ends the output.
         tracer: gets an event for every request but draws.
         controller: chooses the plan of every sequence's next round; ``None``: always ``root``.
 
@@ -98,10 +99,10 @@ class Generation:
         self.caches = [None] * len(prompts) if caches is None else list(caches)
         stops = [stop] * len(prompts) if isinstance(stop, StopConditions) else stop
         seeds = [(seed, i) for i in range(len(prompts))] if seeds is None else seeds
-        each = zip(prompts, params, stops, seeds, strict=True)
-        for i, (prompt, sampling, ends, own) in enumerate(each):
+        inputs = zip(prompts, params, stops, seeds, strict=True)
+        for i, (prompt, sampling, conditions, (own_seed, index)) in enumerate(inputs):
             tokens, source = split_prompt(root.model, prompt)
-            limit = ends.budget(len(tokens))
+            limit = conditions.budget(len(tokens))
             assert limit is not None, "max_new_tokens is always set"
             sequence = LiveSequence(
                 id=i,
@@ -109,15 +110,15 @@ class Generation:
                 tokens=tokens,
                 source=source,
                 params=sampling,
-                rng=PhiloxRng(*own),
-                wanted=limit,
+                rng=PhiloxRng(own_seed, index),
+                num_remaining_tokens=limit,
                 want_logprobs=want_logprobs,
                 num_top_logprobs=num_top_logprobs,
                 states=initial_window_states(root, controller),
             )
             steering = None if controller is None else Steering(controller, len(tokens), limit)
-            text = TextStream(tokenizer, ends, tokens)
-            output = Output(sequence, text, limit, self.names, steering, until, seed=own[0])
+            text = TextStream(tokenizer, conditions, tokens)
+            output = Output(sequence, text, limit, self.names, steering, until, seed=own_seed)
             self.streams.append(output)
         self.began = time.perf_counter()
         self.started = False
@@ -135,20 +136,20 @@ class Generation:
                 if kept is not None:
                     stream.sequence.adopt(kept)
             if len(live) > 1:
-                fresh = [one.sequence for one in live if not one.sequence.slots]
-                with self.lock, _memory_for(len(live)):
+                fresh = [stream.sequence for stream in live if not stream.sequence.slots]
+                with self.lock, _explain_out_of_memory(len(live)):
                     share_beginnings(fresh)
             prefill = True
             while live:
                 for stream in live:
-                    stream.prepare()
-                with self.lock, _memory_for(len(live)):
+                    stream.prepare_round()
+                with self.lock, _explain_out_of_memory(len(live)):
                     verdicts = self.runtime.round([stream.sequence for stream in live])
                 if prefill:
                     self.runtime.metrics.reset()
                 now = time.perf_counter()
                 for stream, verdict in zip(live, verdicts, strict=True):
-                    stream.ended_round(verdict, now)
+                    stream.record_round(verdict, now)
                     yield from stream.commit(verdict)
                     if stream.finish_reason is not None:
                         stream.close()
@@ -161,14 +162,15 @@ class Generation:
 
     @property
     def continues_prompts(self) -> bool:
-        """Whether a text goes on where its prompt ends; else an encoder has read the prompt."""
+        """Whether texts continue their prompts; false where an encoder reads the prompts."""
         return not any(stream.sequence.source for stream in self.streams)
 
     def results(self) -> list[GenerationResult]:
         """Return a result for every sequence, in the order of the prompts."""
         stats = self.runtime.metrics.levels
-        leaves: list[Node] = [node for node in walk(self.root) if node is not self.root]
-        levels = tuple(stats[node.index].to_dict() for node in leaves)
+        levels = tuple(
+            stats[node.index].to_dict() for node in walk(self.root) if node is not self.root
+        )
         return [
             GenerationResult(
                 text=stream.text.text,
@@ -176,8 +178,8 @@ class Generation:
                 finish_reason=stream.finish_reason or "cancelled",
                 seed=stream.seed,
                 num_prompt_tokens=stream.sequence.num_prompt_tokens,
-                time_to_first_token=max(stream.first_at - self.began, 0.0),
-                decode_seconds=stream.last_at - stream.first_at,
+                time_to_first_token=max(stream.first_round_time - self.began, 0.0),
+                decode_seconds=stream.last_round_time - stream.first_round_time,
                 target_calls=stream.sequence.target_calls,
                 mean_acceptance_length=stream.mean_acceptance_length(),
                 levels=levels,

@@ -1,6 +1,6 @@
 """One hierarchy of a service: its plans, its runtime, and caches of texts that have ended.
 
-The loop (:mod:`hierspec.engine.loop`) decides which requests are served, and when. A lane opens
+The loop (:mod:`hierspec.engine.loop`) decides which requests are served, and when. A lane creates
 their sequences, reads their prompts and runs their rounds.
 """
 
@@ -21,11 +21,11 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.sampling.scores import logprobs, top_logprobs
 
-from .control import Controller, Steering
-from .load import LoadControl, Plans, alike, named
-from .metrics import PerSequence
+from .control import Controller, Steering, label
+from .load import LoadControl, Plans, in_same_class
+from .metrics import SequenceMetrics
 from .output import Output
-from .prefixes import PrefixCache, read
+from .prefixes import PrefixCache, prefill
 from .runtime import Runtime
 from .sequences import LiveSequence
 from .stopping import TextStream
@@ -37,15 +37,15 @@ class Lane:
     """A hierarchy to be served.
 
     Attributes:
-        lock: held while its models run, for whoever else uses them.
-        shown: a level's name → its name in results and metrics.
+        lock: held while its models run, since others may use them.
+        display_name: a level's name → its name in results and metrics.
     """
 
     root: Verify
     tokenizer: Any
     controller: Controller | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
-    shown: Callable[[str], str] = str
+    display_name: Callable[[str], str] = str
 
 
 class ServedLane:
@@ -55,24 +55,26 @@ class ServedLane:
         adapt_to_load: let drafts follow the load.
 
     Attributes:
-        runtime: its ``metrics`` count all that happened.
+        runtime: its ``metrics`` count all rounds.
         prefixes: caches of texts that have ended.
-        counts: of every live sequence's drafts.
+        sequence_metrics: counters of every live sequence's drafts.
     """
 
     def __init__(self, lane: Lane, adapt_to_load: bool) -> None:
         self.tokenizer, self.controller, self.lock = lane.tokenizer, lane.controller, lane.lock
         root = lane.root if lane.controller is None else lane.controller.root
         check_decoder_only(root.model, "the service")
-        self.plans = Plans(root, controlled=lane.controller is not None, shown=lane.shown)
+        self.plans = Plans(
+            root, controlled=lane.controller is not None, display_name=lane.display_name
+        )
         self.load = LoadControl(len(self.plans.arms), adapt_to_load)
         self.runtime = Runtime(self.plans.root, lane.root.model.vocab_size)
         self.prefixes = PrefixCache()
-        self.counts = PerSequence(self.plans.root)
-        self.runtime.observe(self.counts)
+        self.sequence_metrics = SequenceMetrics(self.plans.root)
+        self.runtime.observe(self.sequence_metrics)
 
-    def open(self, ticket: Ticket, limit: int) -> None:
-        """Give a request its sequence, which may write ``limit`` tokens."""
+    def create_output(self, ticket: Ticket, limit: int) -> None:
+        """Create a request's sequence and its output of at most ``limit`` tokens."""
         request, prompt = ticket.request, list(ticket.request.prompt)
         sequence = LiveSequence(
             id=ticket.number,
@@ -80,7 +82,7 @@ class ServedLane:
             tokens=prompt,
             params=request.params,
             rng=PhiloxRng(request.seed, request.place),
-            wanted=limit,
+            num_remaining_tokens=limit,
             private=True,
             want_logprobs=request.logprobs is not None,
             num_top_logprobs=request.logprobs or 0,
@@ -93,60 +95,63 @@ class ServedLane:
         ticket.output = Output(sequence, text, limit, self.plans.names(), steering)
         if request.prediction and self.plans.prediction is not None:
             sequence.slot(self.plans.look_up).expect(request.prediction, len(prompt))
-        self.counts.follow(sequence)
+        self.sequence_metrics.follow(sequence)
 
     def copy_prefix(self, ticket: Ticket, live: Sequence[Ticket]) -> None:
-        """Copy what is cached of the prompt's beginning, also by other live requests."""
+        """Copy the longest cached prefix of the prompt, from ended or ``live`` requests."""
         assert ticket.output is not None
-        others = [
-            (other.request.tenant, other.output.sequence)
-            for other in live
-            if other is not ticket and other.output is not None
+        sources = [
+            (source.request.tenant, source.output.sequence)
+            for source in live
+            if source is not ticket and source.output is not None
         ]
         with self.lock:
-            found = self.prefixes.begin(ticket.output.sequence, ticket.request.tenant, others)
-        ticket.read = ticket.cached = found
-        ticket.looked = True
+            ticket.num_read = ticket.num_cached = self.prefixes.copy_prefix(
+                ticket.output.sequence, ticket.request.tenant, sources
+            )
+        ticket.prefix_copied = True
 
     def read_prompt(self, ticket: Ticket, end: int) -> None:
         """Let every model of the hierarchy read the prompt up to ``end``."""
         assert ticket.output is not None
         sequence = ticket.output.sequence
         scored = ticket.request.prompt_logprobs is not None
-        first = ticket.read + 1 if scored else None  # row r scores the token after so many
+        # The first row scores the token after so many.
+        first = ticket.num_read + 1 if scored else None
         with self.lock:
-            rows = read(sequence, end, first)
+            rows = prefill(sequence, end, first)
         if scored:
-            ticket.scores += _token_scores(rows, sequence.tokens[ticket.read + 1 :], ticket.request)
-        ticket.read = end
+            tokens = sequence.tokens[ticket.num_read + 1 :]
+            ticket.prompt_scores += _token_scores(rows, tokens, ticket.request)
+        ticket.num_read = end
 
     def run_round(self, tickets: Sequence[Ticket], num_streams: int) -> list[Verdict | Exception]:
-        """Run a round of the target for these requests → each one's verdict, or why it failed.
+        """Run a round of the target for these requests → the verdict or the error of each.
 
         Args:
-            num_streams: live requests, those included whose prompts are being read.
+            num_streams: number of live requests, including those whose prompts are being read.
         """
         outputs = [ticket.output for ticket in tickets if ticket.output is not None]
-        # Requests with plans of their own say nothing of an arm, where they are most of a round.
-        measures = 2 * sum(map(_follows_load, tickets)) > len(tickets)
-        arm, began = self.load.choose(num_streams, measures), time.monotonic()
-        measures = measures and alike(num_streams, len(tickets))
+        # A round measures an arm only if most of its requests follow the load.
+        measurable = 2 * sum(map(_follows_load, tickets)) > len(tickets)
+        arm, began = self.load.choose(num_streams, measurable), time.monotonic()
+        measurable = measurable and in_same_class(num_streams, len(tickets))
         for ticket, output in zip(tickets, outputs, strict=True):
-            output.prepare(self._plan(ticket.request, output, self.plans.arms[arm]))
-            measures = measures and output.started  # nor does a round that reads a prompt
+            output.prepare_round(self._plan(ticket.request, output, self.plans.arms[arm]))
+            measurable = measurable and output.started  # and if it reads no prompt
             if output.started:
-                used = named(output.sequence.root)
-                ticket.plans[used] = ticket.plans.get(used, 0) + 1
+                plan = label(output.sequence.root)
+                ticket.rounds_by_plan[plan] = ticket.rounds_by_plan.get(plan, 0) + 1
         with self.lock:
             verdicts = self.runtime.round_apart([output.sequence for output in outputs])
-        if measures:
+        if measurable:
             seconds = time.monotonic() - began
-            emitted = sum(len(v.emitted) for v in verdicts if not isinstance(v, Exception))
-            self.load.measured(len(tickets), arm, emitted, seconds)
+            num_tokens = sum(len(v.emitted) for v in verdicts if not isinstance(v, Exception))
+            self.load.record_round(len(tickets), arm, num_tokens, seconds)
         return verdicts
 
     def _plan(self, request: EngineRequest, output: Output, arm: Verify) -> Verify | None:
-        """Return the plan of a sequence's next round; ``None``: its steering chooses."""
+        """Return the plan of a sequence's next round; ``None``: let its steering choose."""
         plans = self.plans
         if not request.speculative:
             return plans.plain
@@ -159,14 +164,14 @@ class ServedLane:
             return plans.plain if arm is plans.plain and not request.fixed_plan else None
         if request.fixed_plan:
             return plans.full
-        # The first token need not wait for drafts, nor the others for those of a first comer.
+        # A first round needs no draft, and one would delay the other sequences.
         return arm if output.started else plans.plain
 
 
 def _token_scores(
     rows: torch.Tensor, tokens: list[int], request: EngineRequest
 ) -> list[TokenScore]:
-    """Return log-probabilities of tokens from raw scores [R, V]; the last row may have no token."""
+    """Score tokens by rows of raw scores [R, V]; the last row may have no token."""
     n = min(len(rows), len(tokens))
     if not n:
         return []

@@ -1,16 +1,16 @@
-"""Drafts that follow the load: what pays for one stream may not pay for sixteen.
+"""Draft lengths that follow the load: the best for one stream may be slow for sixteen.
 
-A forward for one sequence leaves most of the machine idle, so checking a draft costs little more
-than a step. With many sequences every row costs, and drafts that are thrown away cost most. Which
-length pays depends on the machine, the models and the texts, so it is measured: tokens a second of
-whole rounds, by the number of streams, for the hierarchy as configured, with its budgets halved and
-quartered, and without any draft. The best is used, and the others are tried again as often as that
-costs little.
+A forward for one sequence leaves most of the machine idle, so verifying a draft costs little more
+than decoding a token. With many sequences every row costs time, and rejected drafts waste most.
+Which length is fastest depends on the machine, the models and the texts, so it is measured: tokens
+per second of whole rounds, by the number of streams, for several plans, the *arms*: the hierarchy
+as configured, with its budgets halved and quartered, and plain decoding. The best is used, and the
+others are measured again as often as that costs little.
 
-Whatever is chosen, the output's law is the target's: a plan is chosen before its rounds, by what
-the clock said of earlier ones, and a round is lossless under any. But the random numbers that a
-sampled text takes depend on its drafts: a request with a seed of its own keeps the hierarchy as
-configured, so that its text is the same under any load.
+The output law is the target's under any choice: a plan is chosen before its rounds, by the times of
+earlier ones, and a round of any plan is lossless. But the random numbers that a sampled text takes
+depend on its drafts: a request with a seed of its own keeps the hierarchy as configured, so that
+its text is the same under any load.
 """
 
 from __future__ import annotations
@@ -21,61 +21,57 @@ from dataclasses import dataclass, field
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.drafters.prediction import Prediction
-from hierspec.errors import HierspecError
 
-from .control import label
-
-_SHARES = (1.0, 0.5, 0.25)
+_BUDGET_FACTORS = (1.0, 0.5, 0.25)
 _PREDICTED_TOKENS = 16
-_FIRST_TRY, _TRY = 3, 2  # rounds an arm is measured for, at first and again
-_MEMORY = 0.85  # weight of what was measured before
-_MANY = 4  # streams from which plain decoding is tried first
-_HOPELESS = 0.8  # of the best arm's speed: what drafts more, or less, than such a one is left out
-# Of the time may be lost by trying arms again. One stream's text matters more than its machine, and
-# changes with every request; of many streams it is the other way round.
-_FOR_FEW, _FOR_MANY = 0.1, 0.02
-_PATIENCE = 0.25  # seconds between two tries of an arm, at least
-_DOUBLINGS = 4  # with many streams an arm that lost again waits twice as long, so often at most
+_FIRST_TRIAL, _TRIAL = 3, 2  # rounds an arm is measured for, the first time and later
+_DECAY = 0.85  # of earlier measurements, for each new one
+_MANY_STREAMS = 4  # from so many streams on, plain decoding is tried first
+_HOPELESS = 0.8  # an arm slower than this part of the best ends the search in its direction
+# The share of time that may be lost by measuring arms again. With few streams the best arm depends
+# mostly on the text, which changes with every request; with many, on the machine, which does not.
+_MAX_LOSS_FEW, _MAX_LOSS_MANY = 0.1, 0.02
+_MIN_WAIT = 0.25  # seconds between two trials of an arm
+_MAX_DOUBLINGS = 4  # with many streams, each lost trial doubles an arm's wait, up to so often
 
 
 class Plans:
     """The plans of one hierarchy in a service.
 
     Attributes:
-        root: holds every node of every plan: for the runtime and for window states.
-        arms: the hierarchy as configured, with smaller budgets, and without drafts.
-        prediction: the target over a predicted output.
-        look_up: that drafts from it.
-        controlled: a controller chooses plans, so the nodes keep their indices and names.
+        root: has every node of every plan: for the runtime and for window states.
+        arms: the hierarchy as configured, with smaller budgets, and plain decoding.
+        prediction: the target verifying drafts from a predicted output; ``None`` if ``controlled``.
+        look_up: the drafter of that plan.
+
+    Args:
+        controlled: whether a controller chooses plans, so that nodes keep their indices and names.
+        display_name: a level's name → its name in results and metrics.
     """
 
     def __init__(
-        self, root: Verify, controlled: bool = False, shown: Callable[[str], str] = str
+        self, root: Verify, controlled: bool = False, display_name: Callable[[str], str] = str
     ) -> None:
-        self.controlled = controlled
         self.look_up = Prediction()
         self.prediction: Verify | None = None
         self.root = full = root
         if not controlled:
-            # What is predicted is drafted first of all, so that target calls meet.
-            full = _shifted(root, shown)
+            # The prediction's node has the lowest index, so it drafts first and requests with and
+            # without a prediction share the target's call.
+            full = _with_shifted_indices(root, display_name)
             draft = Draft(0, self.look_up.name, self.look_up, _PREDICTED_TOKENS).for_rule(root.rule)
             parts = (draft,) if full.below is None else (draft, full.below)
-            every = Concatenate(root.index + 1, "levels", parts)
             full = dataclasses.replace(full, index=root.index + 2)
-            self.root = dataclasses.replace(full, below=every)
+            below = Concatenate(root.index + 1, "levels", parts)
+            self.root = dataclasses.replace(full, below=below)
             self.prediction = dataclasses.replace(full, below=draft)
         self.plain = dataclasses.replace(full, below=None)
-        self.arms: list[Verify] = []
-        seen: set[tuple[int, ...]] = set()
+        arms_by_budgets: dict[tuple[int, ...], Verify] = {}  # rounding may give equal budgets
         if full.below is not None:
-            for share in _SHARES:
-                arm = dataclasses.replace(full, below=_scaled(full.below, share))
-                budgets = _budgets(arm)
-                if budgets not in seen:
-                    seen.add(budgets)
-                    self.arms.append(arm)
-        self.arms.append(self.plain)
+            for factor in _BUDGET_FACTORS:
+                below = _with_scaled_budgets(full.below, factor)
+                arms_by_budgets.setdefault(_budgets(below), dataclasses.replace(full, below=below))
+        self.arms = [*arms_by_budgets.values(), self.plain]
 
     @property
     def full(self) -> Verify:
@@ -91,21 +87,20 @@ class Plans:
 
 @dataclass(slots=True)
 class _Arm:
-    """What is known of a plan: tokens and seconds of its last rounds.
+    """Measurements of a plan at one load: decaying sums over its rounds.
 
     Attributes:
-        entering: seconds of the first round after another plan, in which drafters read what they
-            have missed.
-        tried: when it was last measured, in seconds of rounds.
-        lost: tries since the best arm changed in which it was not the best.
+        switch_seconds: of the first round after another plan, in which drafters catch up.
+        last_measured: when, in seconds of rounds at this load.
+        num_lost: trials since the best arm changed after which it was not the best.
     """
 
     tokens: float = 0.0
     seconds: float = 0.0
     rounds: float = 0.0
-    entering: float = 0.0
-    tried: float = 0.0
-    lost: int = 0
+    switch_seconds: float = 0.0
+    last_measured: float = 0.0
+    num_lost: int = 0
 
     @property
     def goodput(self) -> float:
@@ -113,166 +108,169 @@ class _Arm:
 
 
 @dataclass(slots=True)
-class _Level:
-    """What is known of a number of streams; ``clock``: seconds of its rounds."""
+class _LoadClass:
+    """Measurements at one class of loads: numbers of streams between two powers of two.
+
+    Attributes:
+        trial: the arm to measure next.
+        direction: of the first search: 1 towards less drafting, -1 towards more, 0 when it is over.
+        rounds_left: of the trial; 0: use the best arm.
+        clock: seconds of rounds at these loads.
+    """
 
     arms: list[_Arm]
-    trying: int
-    step: int
-    left: int = _FIRST_TRY
+    trial: int
+    direction: int
+    rounds_left: int = _FIRST_TRIAL
     clock: float = 0.0
 
     def best(self) -> int:
         return max(range(len(self.arms)), key=lambda arm: self.arms[arm].goodput)
 
-    def loss(self, arm: int) -> float:
-        """Estimate the seconds that trying an arm again costs; of one never tried those of its
-        neighbour, and twice that where it drafts more."""
-        known, factor = arm, 1.0
-        while not self.arms[known].seconds:
-            further = known + 1 < len(self.arms) and any(a.seconds for a in self.arms[known + 1 :])
-            known, factor = (known + 1, 2 * factor) if further else (known - 1, factor)
-        found, best = self.arms[known], self.arms[self.best()].goodput or 1.0
-        spent = _TRY * found.seconds / found.rounds
-        return factor * (found.entering + spent * max(0.0, 1 - found.goodput / best))
+    def trial_loss(self, arm: int) -> float:
+        """Estimate the seconds that measuring an arm again loses against the best one.
+
+        An arm that was never measured costs as much as the next that was, and twice that for each
+        arm that it drafts more than that one.
+        """
+        factor = 1.0
+        while not self.arms[arm].seconds:
+            if any(later.seconds for later in self.arms[arm + 1 :]):
+                arm, factor = arm + 1, 2 * factor
+            else:
+                arm -= 1
+        measured, best = self.arms[arm], self.arms[self.best()].goodput or 1.0
+        trial_seconds = _TRIAL * measured.seconds / measured.rounds
+        slowdown = max(0.0, 1 - measured.goodput / best)
+        return factor * (measured.switch_seconds + trial_seconds * slowdown)
 
 
 @dataclass(slots=True)
 class LoadControl:
-    """Which arm to use for how many streams.
+    """Chooses the arm for a number of streams, and learns from the rounds.
 
-    With few streams the first arm is tried first and then those that draft less, with many plain
-    decoding and then those that draft more; where that no longer pays the rest is left out. What
-    was found for half or twice as many streams is taken to begin with. Later each is tried again as
-    often as the time that it is expected to lose stays a small share, and with many streams less
-    often each time that it loses, until the best arm changes.
+    With few streams the first arm is measured first and then those that draft less, with many plain
+    decoding and then those that draft more, until an arm is much slower than the best. A class of
+    loads starts from the measurements of a neighbouring class if there are any. Later an arm is
+    measured again when the time that this is expected to lose is a small share of the time since,
+    and with many streams less often each time that it loses, until the best arm changes.
 
     Args:
         num_arms: the last is plain decoding.
-        adapt: false: always the first.
+        adapt: if false, always choose the first.
     """
 
     num_arms: int
     adapt: bool = True
-    levels: dict[int, _Level] = field(default_factory=dict[int, _Level])
-    _last: tuple[int, int] = (-1, -1)
+    classes: dict[int, _LoadClass] = field(default_factory=dict[int, _LoadClass])
+    _last: tuple[int, int] = (-1, -1)  # class and arm of the last measured round
 
-    def choose(self, streams: int, may_try: bool = True) -> int:
-        """Choose the arm of the next round; ``may_try``: that round can be measured."""
+    def choose(self, num_streams: int, measurable: bool = True) -> int:
+        """Choose the arm of the next round; only a ``measurable`` round can be a trial."""
         if not self.adapt or self.num_arms == 1:
             return 0
-        level = self._level(streams)
-        return level.trying if level.left > 0 and may_try else level.best()
+        load = self._load_class(num_streams)
+        return load.trial if load.rounds_left > 0 and measurable else load.best()
 
-    def measured(self, streams: int, arm: int, tokens: int, seconds: float) -> None:
-        """Record a round without prompts: its arm, the tokens it emitted and its seconds."""
+    def record_round(self, num_streams: int, arm: int, num_tokens: int, seconds: float) -> None:
+        """Record a round that read no prompt: its arm, how many tokens it emitted, its seconds."""
         if not self.adapt or self.num_arms == 1:
             return
-        level, here = self._level(streams), (_bucket(streams), arm)
-        switched, self._last = self._last != here, here
-        level.clock += seconds
-        found = level.arms[arm]
+        load, current = self._load_class(num_streams), (_class_of(num_streams), arm)
+        switched, self._last = self._last != current, current
+        load.clock += seconds
+        measured = load.arms[arm]
         if switched:
-            found.entering = seconds
+            measured.switch_seconds = seconds
             return
-        before = level.best()
-        found.tokens = _MEMORY * found.tokens + tokens
-        found.seconds = _MEMORY * found.seconds + seconds
-        found.rounds = _MEMORY * found.rounds + 1
-        found.tried = level.clock
-        if level.best() != before:  # another text, or another machine
-            for other in level.arms:
-                other.lost = 0
-        if level.left > 0 and arm == level.trying:
-            level.left -= 1
-            if not level.left:
-                found.lost = min(found.lost + (arm != level.best()), _DOUBLINGS)
-                if level.step:
-                    self._next(level)
-        if not level.left:
-            self._again(level, streams < _MANY)
+        previous_best = load.best()
+        measured.tokens = _DECAY * measured.tokens + num_tokens
+        measured.seconds = _DECAY * measured.seconds + seconds
+        measured.rounds = _DECAY * measured.rounds + 1
+        measured.last_measured = load.clock
+        if load.best() != previous_best:  # the texts have changed, or the machine
+            for loser in load.arms:
+                loser.num_lost = 0
+        if load.rounds_left > 0 and arm == load.trial:
+            load.rounds_left -= 1
+            if not load.rounds_left:
+                measured.num_lost = min(measured.num_lost + (arm != load.best()), _MAX_DOUBLINGS)
+                if load.direction:
+                    self._continue_first_search(load)
+        if not load.rounds_left:
+            self._start_trial(load, num_streams < _MANY_STREAMS)
 
-    def _next(self, level: _Level) -> None:
-        """Move on to the neighbour of the arm just tried for the first time, where that may pay."""
-        best = level.arms[level.best()].goodput
-        further = level.trying + level.step
-        if 0 <= further < self.num_arms and level.arms[level.trying].goodput > _HOPELESS * best:
-            level.trying, level.left = further, _FIRST_TRY
+    def _continue_first_search(self, load: _LoadClass) -> None:
+        """Measure the next arm, unless the last one was hopelessly slow."""
+        best = load.arms[load.best()].goodput
+        following = load.trial + load.direction
+        if 0 <= following < self.num_arms and load.arms[load.trial].goodput > _HOPELESS * best:
+            load.trial, load.rounds_left = following, _FIRST_TRIAL
         else:
-            level.step = 0
+            load.direction = 0
 
-    def _again(self, level: _Level, few: bool) -> None:
-        """Try another arm where the time since it was tried has made that cheap."""
-        best, share = level.best(), (_FOR_FEW if few else _FOR_MANY) / (self.num_arms - 1)
-        for at in range(self.num_arms):
-            arm = level.arms[at]
-            wait = max(_PATIENCE, level.loss(at) / share) * (1 if few else 2**arm.lost)
-            if at != best and level.clock - arm.tried > wait:
-                level.trying, level.left = at, _TRY
+    def _start_trial(self, load: _LoadClass, few_streams: bool) -> None:
+        """Measure an arm again if enough time has passed since it was last measured."""
+        best = load.best()
+        max_loss = (_MAX_LOSS_FEW if few_streams else _MAX_LOSS_MANY) / (self.num_arms - 1)
+        for i, arm in enumerate(load.arms):
+            wait = max(_MIN_WAIT, load.trial_loss(i) / max_loss)
+            wait *= 1 if few_streams else 2**arm.num_lost
+            if i != best and load.clock - arm.last_measured > wait:
+                load.trial, load.rounds_left = i, _TRIAL
                 return
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Return tokens a second of every arm, by the least number of streams of a class."""
+        """Return tokens per second of every arm, by the smallest number of streams of a class."""
         return {
-            str(1 << bucket): [arm.goodput for arm in level.arms]
-            for bucket, level in sorted(self.levels.items())
+            str(1 << number): [arm.goodput for arm in load.arms]
+            for number, load in sorted(self.classes.items())
         }
 
-    def _level(self, streams: int) -> _Level:
-        bucket = _bucket(streams)
-        if bucket not in self.levels:
-            for near in (bucket + 1, bucket - 1):
-                level = self.levels.get(near)
-                if level is not None and not level.step and not level.left:
-                    arms = [dataclasses.replace(arm, tried=0.0) for arm in level.arms]
-                    self.levels[bucket] = _Level(arms, 0, 0, left=0)
-                    return self.levels[bucket]
+    def _load_class(self, num_streams: int) -> _LoadClass:
+        number = _class_of(num_streams)
+        if number not in self.classes:
+            for neighbour in (number + 1, number - 1):
+                load = self.classes.get(neighbour)
+                if load is not None and not load.direction and not load.rounds_left:
+                    arms = [dataclasses.replace(arm, last_measured=0.0) for arm in load.arms]
+                    self.classes[number] = _LoadClass(arms, 0, 0, rounds_left=0)
+                    return self.classes[number]
             arms = [_Arm() for _ in range(self.num_arms)]
-            few = streams < _MANY
-            begin, step = (0, 1) if few else (self.num_arms - 1, -1)
-            self.levels[bucket] = _Level(arms, begin, step)
-        return self.levels[bucket]
+            first, direction = (0, 1) if num_streams < _MANY_STREAMS else (self.num_arms - 1, -1)
+            self.classes[number] = _LoadClass(arms, first, direction)
+        return self.classes[number]
 
 
-def named(plan: Verify) -> str:
-    """Name a plan of any shape: ``"plain"``, or its levels with their budgets."""
-    try:
-        return label(plan)
-    except HierspecError:  # no plain chain
-        return " + ".join(
-            f"{node.name} {node.budget}"
-            for node in walk(plan.below)
-            if not isinstance(node, Concatenate)
-        )
+def in_same_class(num_streams: int, other_num_streams: int) -> bool:
+    """Return whether two numbers of streams lie between the same powers of two."""
+    return _class_of(num_streams) == _class_of(other_num_streams)
 
 
-def alike(streams: int, others: int) -> bool:
-    """Return whether two numbers of streams are of one class: between the same powers of two."""
-    return _bucket(streams) == _bucket(others)
+def _class_of(num_streams: int) -> int:
+    return max(num_streams, 1).bit_length() - 1
 
 
-def _bucket(streams: int) -> int:
-    return max(streams, 1).bit_length() - 1
-
-
-def _scaled(node: Node, share: float) -> Node:
+def _with_scaled_budgets(node: Node, factor: float) -> Node:
     if isinstance(node, Concatenate):
-        return dataclasses.replace(node, parts=tuple(_scaled(part, share) for part in node.parts))
-    budget = max(1, round(node.budget * share))
+        parts = tuple(_with_scaled_budgets(part, factor) for part in node.parts)
+        return dataclasses.replace(node, parts=parts)
+    budget = max(1, round(node.budget * factor))
     if isinstance(node, Draft) or node.below is None:
         return dataclasses.replace(node, budget=budget)
-    return dataclasses.replace(node, budget=budget, below=_scaled(node.below, share))
+    below = _with_scaled_budgets(node.below, factor)
+    return dataclasses.replace(node, budget=budget, below=below)
 
 
-def _budgets(plan: Verify) -> tuple[int, ...]:
-    return tuple(node.budget for node in walk(plan.below) if not isinstance(node, Concatenate))
+def _budgets(node: Node) -> tuple[int, ...]:
+    return tuple(n.budget for n in walk(node) if not isinstance(n, Concatenate))
 
 
-def _shifted(root: Verify, shown: Callable[[str], str]) -> Verify:
-    """Return the hierarchy with every index one higher, and names as they are shown."""
+def _with_shifted_indices(root: Verify, display_name: Callable[[str], str]) -> Verify:
+    """Return the hierarchy with every index one higher, and with names for display."""
 
     def shifted(node: Node) -> Node:
-        index, name = node.index + 1, shown(node.name)
+        index, name = node.index + 1, display_name(node.name)
         if isinstance(node, Concatenate):
             parts = tuple(shifted(part) for part in node.parts)
             return dataclasses.replace(node, index=index, name=name, parts=parts)
@@ -280,6 +278,6 @@ def _shifted(root: Verify, shown: Callable[[str], str]) -> Verify:
             return dataclasses.replace(node, index=index, name=name)
         return dataclasses.replace(node, index=index, name=name, below=shifted(node.below))
 
-    found = shifted(root)
-    assert isinstance(found, Verify)
-    return found
+    result = shifted(root)
+    assert isinstance(result, Verify)
+    return result

@@ -1,4 +1,4 @@
-"""What a run counts, per level and in all, in vLLM's words (docs/math.md §0)."""
+"""Counters of a run, per level and in total, named as in vLLM (docs/math.md §0)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .sequences import LiveSequence, Task
 
 @dataclass(slots=True)
 class LevelStats:
-    """Counters of one level. ``accepted``: kept by the level above.
+    """Counters of one level. Accepted tokens are those that the level above kept.
 
     Attributes:
         calls: forwards of its model (a batch of sequences is one call).
-        num_drafts: rounds; several drafts of one place are one.
-        num_draft_tokens: of all drafts, alternatives included; a beginning that several drafts
-            share is checked once and counts once.
+        num_drafts: rounds; several drafts from one position count as one.
+        num_draft_tokens: of all drafts, alternatives included; a prefix that several drafts
+            share is verified once and counts once.
         accepted_per_pos: how often the token at each draft position was kept.
         forward_seconds: inside the model's forward.
-        verify_seconds: verifying drafts of the level below; without the forward and reading it.
-        seconds: forward, distributions, draws and verification together.
+        verify_seconds: of verifying drafts of the level below, given the distributions.
+        seconds: of forward, distributions, draws and verification together.
     """
 
     name: str
@@ -40,8 +40,8 @@ class LevelStats:
     verify_seconds: float = 0.0
     seconds: float = 0.0
 
-    def observe(self, drafted: int, accepted: int, offset: int = 0) -> None:
-        """Count a verified draft of this level, from position ``offset`` of its round."""
+    def count_draft(self, drafted: int, accepted: int, offset: int) -> None:
+        """Count a verified draft of this level that began at position ``offset`` of its round."""
         self.num_drafts += 1
         self.num_draft_tokens += drafted
         self.num_accepted_tokens += accepted
@@ -74,7 +74,7 @@ class Metrics(Observer):
 
     Args:
         names: of the nodes, by index.
-        root: index of the target's.
+        root: index of the target's node.
     """
 
     def __init__(self, names: Mapping[int, str], root: int) -> None:
@@ -90,21 +90,21 @@ class Metrics(Observer):
     def forward_seconds(self) -> float:
         return sum(stats.forward_seconds for stats in self.levels.values())
 
-    def forwarded(self, index: int, calls: int, seconds: float) -> None:
+    def on_forward(self, index: int, calls: int, seconds: float) -> None:
         self.levels[index].calls += calls
         self.levels[index].forward_seconds += seconds
 
-    def verified(self, checks: Checks) -> None:
+    def on_verify(self, checks: Checks) -> None:
         self.levels[checks.node.index].verify_seconds += checks.seconds
         for task, chosen, verdict in zip(checks.tasks, checks.drafts, checks.verdicts, strict=True):
-            count(self.levels, chosen, verdict.num_accepted)
+            _count_owners(self.levels, chosen, verdict.num_accepted)
             request = task.request
             assert isinstance(request, Check)
             if request.draft.alternatives:
                 tree, _ = Tree.merge(draft.tokens for draft in request.draft.drafts)
                 self.levels[chosen.owners[0]].num_draft_tokens += len(tree) - len(chosen)
 
-    def answered(
+    def on_answer(
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
     ) -> None:
         request = tasks[0].request
@@ -112,12 +112,12 @@ class Metrics(Observer):
         self.levels[index].seconds += seconds
         self.target_calls += index == self._root and type(request) in (Check, Row)
 
-    def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+    def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
         self.emitted += sum(len(verdict.emitted) for verdict in verdicts)
 
 
-class PerSequence(Observer):
-    """What became of the drafts of every followed sequence, in all and in its latest round.
+class SequenceMetrics(Observer):
+    """Counters of drafts for every followed sequence.
 
     Args:
         root: the hierarchy.
@@ -130,43 +130,44 @@ class PerSequence(Observer):
             if node is not root and not isinstance(node, Concatenate)
         }
         self._stats: dict[LiveSequence, dict[int, LevelStats]] = {}
-        self._before: dict[LiveSequence, dict[int, tuple[int, int]]] = {}
+        # (tokens drafted, tokens kept) of each level when round_counts was last called
+        self._previous: dict[LiveSequence, dict[int, tuple[int, int]]] = {}
 
     def follow(self, sequence: LiveSequence) -> None:
         """Count a sequence's drafts from now on."""
         self._stats[sequence] = {index: LevelStats(name) for index, name in self._names.items()}
-        self._before[sequence] = {}
+        self._previous[sequence] = {}
 
     def forget(self, sequence: LiveSequence) -> tuple[LevelStats, ...]:
-        """Count no more → what was counted, smallest level first; nothing if it never began."""
-        self._before.pop(sequence, None)
+        """Stop counting a sequence → its counters, smallest level first; empty if not followed."""
+        self._previous.pop(sequence, None)
         return tuple(self._stats.pop(sequence, {}).values())
 
-    def round_of(self, sequence: LiveSequence) -> tuple[tuple[str, int, int], ...]:
+    def round_counts(self, sequence: LiveSequence) -> tuple[tuple[str, int, int], ...]:
         """Return (level, tokens drafted, tokens kept) since the last call, smallest level first."""
-        before, out = self._before[sequence], list[tuple[str, int, int]]()
+        previous, out = self._previous[sequence], list[tuple[str, int, int]]()
         for index, stats in self._stats[sequence].items():
-            drafted, kept = before.get(index, (0, 0))
-            before[index] = (stats.num_draft_tokens, stats.num_accepted_tokens)
+            drafted, kept = previous.get(index, (0, 0))
+            previous[index] = (stats.num_draft_tokens, stats.num_accepted_tokens)
             if stats.num_draft_tokens > drafted:
                 new = stats.num_draft_tokens - drafted, stats.num_accepted_tokens - kept
                 out.append((stats.name, *new))
         return tuple(out)
 
-    def verified(self, checks: Checks) -> None:
+    def on_verify(self, checks: Checks) -> None:
         for task, chosen, verdict in zip(checks.tasks, checks.drafts, checks.verdicts, strict=True):
             levels = self._stats.get(task.sequence)
             if levels is not None:
-                count(levels, chosen, verdict.num_accepted)
+                _count_owners(levels, chosen, verdict.num_accepted)
 
 
-def count(levels: Mapping[int, LevelStats], draft: Proposal, num_accepted: int) -> None:
-    """Count a verified draft for the levels that drafted it, each its own tokens."""
+def _count_owners(levels: Mapping[int, LevelStats], draft: Proposal, num_accepted: int) -> None:
+    """Count a verified draft for the levels that own its tokens."""
     start, owners = 0, draft.owners
     while start < len(owners):
         end = start + 1
         while end < len(owners) and owners[end] == owners[start]:
             end += 1
         kept = min(max(num_accepted - start, 0), end - start)
-        levels[owners[start]].observe(end - start, kept, start)
+        levels[owners[start]].count_draft(end - start, kept, start)
         start = end

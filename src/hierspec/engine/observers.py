@@ -1,7 +1,6 @@
-"""Observers: whoever wants to know what happens in a runtime, while it happens.
+"""Observers of a runtime: counters, traces, look-ups that learn, and measurements.
 
-Counters, traces, drafters that learn and measurements are all observers
-(:meth:`hierspec.engine.runtime.Runtime.observe`). They see everything and decide nothing.
+They are added by :meth:`hierspec.engine.runtime.Runtime.observe`, and decide nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ class Checks:
     """Drafts verified in one call, sequence by sequence.
 
     Attributes:
-        node: that verified; of sequences with plans of their own, the first one's.
-        drafts: those that the verdicts are about: of several drafts of one place, the chosen ones.
-        p: the verifier's distributions at every place of each draft, and after it.
+        node: the node that verified; where sequences have different plans, the first one's.
+        drafts: of each sequence, the draft that its verdict is about; of several, the chosen one.
+        p: the verifier's distributions at each draft's n positions, and after it.
         seconds: of verifying, without the forward.
-        several: of each sequence all drafts that were checked, and ``p`` along each, where some
-            sequence had more than one.
+        alternatives: where some sequence had several drafts: of each sequence all of them, each
+            with its ``p``.
     """
 
     node: Verify
@@ -37,45 +36,46 @@ class Checks:
     p: Sequence[Distributions]
     verdicts: Sequence[Verdict]
     seconds: float
-    several: Sequence[Sequence[CheckedDraft]] | None = None
+    alternatives: Sequence[Sequence[CheckedDraft]] | None = None
 
     @property
-    def every(self) -> Sequence[Sequence[CheckedDraft]]:
-        """Of each sequence all drafts that were checked, and the verifier's rows along each."""
-        if self.several is not None:
-            return self.several
+    def checked_drafts(self) -> Sequence[Sequence[CheckedDraft]]:
+        """Of each sequence all drafts that were verified, each with its ``p``."""
+        if self.alternatives is not None:
+            return self.alternatives
         return [[pair] for pair in zip(self.drafts, self.p, strict=True)]
 
 
 class Observer:
     """The base of observers: every method does nothing. Times are in seconds."""
 
-    def round_began(self, sequences: Sequence[LiveSequence]) -> None:
-        """See a round of the target begin."""
+    def on_round_begin(self, sequences: Sequence[LiveSequence]) -> None:
+        """Handle the start of a round of the target."""
 
-    def forwarded(self, index: int, calls: int, seconds: float) -> None:
-        """See that the model of node ``index`` was called ``calls`` times, ``seconds`` in all."""
+    def on_forward(self, index: int, calls: int, seconds: float) -> None:
+        """Handle ``calls`` forwards of the model of node ``index``, ``seconds`` in all."""
 
-    def verified(self, checks: Checks) -> None:
-        """See drafts verified; nothing is committed yet."""
+    def on_verify(self, checks: Checks) -> None:
+        """Handle verified drafts; nothing is committed yet."""
 
-    def answered(
+    def on_answer(
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
     ) -> None:
-        """See requests answered that share a call: ``task.request`` of each.
+        """Handle the answers to requests that shared a call.
 
         Args:
+            tasks: their requests are still ``task.request``.
             answers: ``(Proposal, states)`` of a leaf's draft, ``Verdict`` of a check,
                 ``Distributions`` of a row, a token id of a draw.
             began: by ``time.perf_counter``.
         """
 
-    def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
-        """See a round end; its verdicts are the caller's to commit."""
+    def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+        """Handle the end of a round, before its verdicts are committed."""
 
 
-class Teaching(Observer):
-    """Lets look-ups learn from what the target verifies.
+class LookUpTrainer(Observer):
+    """Lets look-ups learn from what the target verified.
 
     Args:
         root: index of the target's node.
@@ -84,13 +84,18 @@ class Teaching(Observer):
     def __init__(self, root: int, look_ups: Sequence[LookUp]) -> None:
         self._root, self._look_ups = root, look_ups
 
-    def verified(self, checks: Checks) -> None:
+    def on_verify(self, checks: Checks) -> None:
         if checks.node.index != self._root:
             return
-        for task, draft, p, verdict, every in zip(
-            checks.tasks, checks.drafts, checks.p, checks.verdicts, checks.every, strict=True
+        for task, draft, p, verdict, drafts in zip(
+            checks.tasks,
+            checks.drafts,
+            checks.p,
+            checks.verdicts,
+            checks.checked_drafts,
+            strict=True,
         ):
             for look_up in self._look_ups:
                 slot = task.sequence.slot(look_up)
                 text = task.sequence.tokens
-                look_up.learn_from(text, draft, p, verdict.num_accepted, every, slot)
+                look_up.learn_from(text, draft, p, verdict.num_accepted, drafts, slot)

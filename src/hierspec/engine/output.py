@@ -1,8 +1,7 @@
-"""One sequence's output: what a round emitted becomes tokens, text and an end, one by one.
+"""One sequence's output: the tokens that rounds emit become text and events, one by one.
 
-An end-of-text token, a stop string or a limit inside a draft ends the output exactly there. A
-fixed batch (:mod:`hierspec.engine.generation`) and a service (:mod:`hierspec.engine.loop`) write
-their sequences through this.
+An end-of-text token, a stop string or a limit inside a draft ends the output exactly there. It
+serves fixed batches (:mod:`hierspec.engine.generation`) and services (:mod:`hierspec.engine.loop`).
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from .stopping import TextStream
 
 @dataclass(slots=True, eq=False)
 class Output:
-    """One sequence being written.
+    """One sequence's output so far.
 
     Attributes:
         names: of the levels, by node index.
-        limit: output tokens at most.
-        until: asked ``until(sequence, tokens so far)`` after every token; true ends the output.
+        limit: the most output tokens.
+        until: called ``until(sequence, tokens so far)`` after every token; true ends the output.
         steered: whether steering chose the plan of the round in progress.
-        first_at: when the first round ended, in seconds of the caller's clock; ``last_at``: the
-            latest one.
+        first_round_time: when the first round ended, in seconds of the caller's clock;
+            ``last_round_time``: when the latest one did.
     """
 
     sequence: LiveSequence
@@ -44,45 +43,45 @@ class Output:
     seed: int = 0
     finish_reason: str | None = None
     steered: bool = False
-    first_at: float = 0.0
-    last_at: float = 0.0
+    first_round_time: float = 0.0
+    last_round_time: float = 0.0
 
     @property
     def started(self) -> bool:
-        """Whether the prompt's own forward is behind it."""
+        """Whether the first round, which reads the prompt, has ended."""
         return bool(self.emitted)
 
-    def prepare(self, plan: Verify | None = None) -> None:
+    def prepare_round(self, plan: Verify | None = None) -> None:
         """Set how many tokens the next round may emit, and its plan.
 
         Args:
-            plan: instead of what steering would choose, which does not learn from that round.
+            plan: replaces the choice of steering, which then does not learn from the round.
         """
-        # The first token needs no draft: the prompt's own forward gives it.
-        self.sequence.wanted = self.limit - len(self.emitted) if self.started else 1
+        # The first token needs no draft: the forward that reads the prompt gives it.
+        self.sequence.num_remaining_tokens = self.limit - len(self.emitted) if self.started else 1
         self.steered = plan is None and self.steering is not None
         if plan is not None:
             self.sequence.root = plan
         elif self.steering is not None:
             self.sequence.root = self.steering.plan()
 
-    def ended_round(self, verdict: Verdict, now: float) -> None:
+    def record_round(self, verdict: Verdict, now: float) -> None:
         """Record the end of a round, before its tokens are committed."""
-        self.last_at = now
+        self.last_round_time = now
         if not self.started:
-            self.first_at = now
+            self.first_round_time = now
             self.sequence.target_calls = 0
         elif self.steered and self.steering is not None:
             sequence = self.sequence
-            sequence.states = self.steering.ended(len(verdict.emitted), sequence.states)
+            sequence.states = self.steering.record_round(len(verdict.emitted), sequence.states)
 
     def commit(self, verdict: Verdict) -> Iterator[TokenEvent]:
-        """Append a round's tokens, one by one, up to whatever ends the sequence."""
+        """Append a round's tokens, one by one, up to the first that ends the sequence."""
         for i, token in enumerate(verdict.emitted.tokens):
             self.emitted.append(token)
             self.sequence.tokens.append(token)
             text, reason = self.text.feed(token)
-            if reason is None and self._ended_by_caller():
+            if reason is None and self.until and self.until(self.sequence.id, self.sequence.tokens):
                 reason = "stop"
                 text += self.text.finish()
             logprob = verdict.logprobs[i] if verdict.logprobs else None
@@ -106,11 +105,14 @@ class Output:
                 return
 
     def close(self) -> str:
-        """Free the caches; cut short, the text that was held back. Safe to call twice."""
+        """Free the caches → text that was still held back if the output is cut short here.
+
+        Safe to call twice.
+        """
         rest = ""
         if self.finish_reason is None:
             self.finish_reason = "cancelled"
-            rest = self.text.finish()  # what was held back belongs to the text so far
+            rest = self.text.finish()
         self.sequence.close()
         return rest
 
@@ -118,7 +120,3 @@ class Output:
         """Return the tokens after the first per call of the target."""
         calls = self.sequence.target_calls
         return (len(self.emitted) - 1) / calls if calls else 0.0
-
-    def _ended_by_caller(self) -> bool:
-        sequence = self.sequence
-        return self.until is not None and self.until(sequence.id, sequence.tokens)

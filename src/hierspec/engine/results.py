@@ -1,4 +1,4 @@
-"""What a generation hands out: an event for every token, and a result for every sequence."""
+"""What a generation returns: an event for every token, and a result for every sequence."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class TokenEvent:
     Attributes:
         token_id: its id.
         text: the text that became final with it; may be empty (half a character, or a possible
-            beginning of a stop string) or hold several characters held back before.
+            beginning of a stop string) or include characters that were held back before.
         index: its place in the output, from 0.
         level: the name of the level that wrote it.
-        logprob: of the raw target, nats; ``None`` unless asked for.
-        top_logprobs: the likeliest tokens in its place and their log-probabilities, best first, as
-            many as were asked for.
-        sequence: which prompt of a batch it belongs to.
+        logprob: under the raw target, nats; ``None`` unless requested.
+        top_logprobs: the likeliest tokens at its position and their log-probabilities, best first,
+            as many as were requested.
+        sequence: index of its prompt in the batch.
         finish_reason: ``None`` until the sequence's last event: ``"stop"``, ``"length"`` or
             ``"cancelled"``.
     """
@@ -44,18 +44,18 @@ class GenerationResult:
     """One finished sequence. Times in seconds.
 
     The counters of ``levels`` and ``target`` are the whole batch's, the same in each of its
-    results, and count drafts as verified: before a stop or a limit cut the output.
+    results. They count drafts as verified, before a stop or a limit cuts the output.
 
     Attributes:
         finish_reason: ``"stop"`` (end of text or a stop string), ``"length"``, ``"cancelled"``.
         tokens_per_second: decoding only: tokens after the first over the time after the first.
         batch_size: how many sequences ran together.
         target_calls: forwards of the target this sequence took part in, without its prefill.
-        mean_acceptance_length: tokens after the first per target call, bonus included; what a
-            stop or a limit cut off does not count.
-        logprobs: of ``token_ids`` under the raw target, nats; empty unless asked for.
-        top_logprobs: for each of ``token_ids``, the likeliest tokens in its place and their
-            log-probabilities, best first; empty unless asked for.
+        mean_acceptance_length: tokens after the first per target call, bonus included, without
+            tokens that a stop or a limit cut off.
+        logprobs: of ``token_ids`` under the raw target, nats; empty unless requested.
+        top_logprobs: for each of ``token_ids``, the likeliest tokens at its position and their
+            log-probabilities, best first; empty unless requested.
         levels: counters per level below the target, smallest first.
         target: the same counters for the target.
         control: under a controller: how often this sequence's plan changed, and rounds and tokens
@@ -84,8 +84,8 @@ class GenerationResult:
 
     @property
     def tokens_per_second(self) -> float:
-        after_first = self.num_tokens - 1
-        return after_first / self.decode_seconds if after_first > 0 < self.decode_seconds else 0.0
+        decoded = self.num_tokens - 1  # the first comes with the prefill
+        return decoded / self.decode_seconds if decoded > 0 < self.decode_seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``generate --json`` prints."""

@@ -26,11 +26,13 @@ from .caches import KeptCache, Slots
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AheadDraft:
-    """A draft of the next round, for a text that may not come about (:mod:`.ahead`).
+    """A draft for the next round, made while the last draft was verified (:mod:`.ahead`).
+
+    It continues the text as it would be if that draft were kept whole.
 
     Attributes:
         length: of that text.
-        tail: its last tokens: the draft that was being checked.
+        tail: its last tokens: the draft that was being verified.
     """
 
     length: int
@@ -45,19 +47,20 @@ class AheadDraft:
 
 @dataclass(slots=True, eq=False)
 class LiveSequence:
-    """One generation in progress: its text, its randomness, and its places in models' caches.
+    """One generation in progress: its text, its randomness, and its slots in models' caches.
 
     Attributes:
         root: the hierarchy of the next round; a controller may replace it between rounds.
         tokens: prompt and emitted tokens; only ever grows. Of an encoder-decoder target: its
             decoder's start token and emitted tokens.
-        source: the prompt of such a target, which encoders read.
-        wanted: how many tokens are still of use; a round emits no more.
-        private: nothing of its text may be seen by other sequences, not even in drafts.
+        num_remaining_tokens: how many more tokens it may emit; a round emits no more.
+        prompt_length: how many of ``tokens`` are not output.
+        source: the prompt of an encoder-decoder target, which encoders read.
+        private: other sequences may not draft from its text.
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
-        num_top_logprobs: how many alternatives of every token, with their log-probabilities.
-        kept: where its places in models' caches come from, and go to when it ends.
-        ahead: a draft that was made for the next round while the last one was checked.
+        num_top_logprobs: how many likeliest tokens to report at every position.
+        kept: the cache that its slots come from, and go back to when it ends.
+        ahead: a draft for the next round, made while the last draft was verified.
     """
 
     id: int
@@ -65,8 +68,8 @@ class LiveSequence:
     tokens: list[int]
     params: SamplingParams
     rng: Rng
-    wanted: int
-    num_prompt: int = 0
+    num_remaining_tokens: int
+    prompt_length: int = 0
     source: tuple[int, ...] = ()
     private: bool = False
     want_logprobs: bool = False
@@ -79,30 +82,30 @@ class LiveSequence:
     ahead: AheadDraft | None = None
 
     def __post_init__(self) -> None:
-        self.num_prompt = self.num_prompt or len(self.tokens)
+        self.prompt_length = self.prompt_length or len(self.tokens)
         self.states = self.states or initial_states(self.root)
         if self.params.has_penalties:
-            self.history = History(self.num_prompt)
+            self.history = History(self.prompt_length)
 
     @property
     def noise(self) -> Noise | None:
-        """Noise by position, where every level draws by a race: under a rule with own tokens."""
+        """The races' noise by position; ``None`` unless the rule emits the verifier's own draws."""
         return self.rng.noise if self.root.rule.own_tokens and not self.params.greedy else None
 
     @property
     def num_prompt_tokens(self) -> int:
         """Length of the prompt as its caller gave it."""
-        return len(self.source) or self.num_prompt
+        return len(self.source) or self.prompt_length
 
     def context(self, pending: tuple[int, ...] = ()) -> Context:
-        """Return the text so far, continued by tokens of a round in progress."""
+        """Return the text so far, continued by the ``pending`` tokens of a round in progress."""
         return Context(self.tokens, pending, self.source)
 
     def slot(self, model: LanguageModel | LookUp, draft: int = 0) -> Any:
-        """Return this sequence's place in ``model``'s cache; views of one trunk share theirs.
+        """Return this sequence's slot in ``model``'s cache; views of one trunk share theirs.
 
-        Where several drafts are made at once, each has a place of its own, with its own copy of
-        the text so far: k times the memory, and only what is new to it is ever computed.
+        Where several drafts are made at once, each has a slot of its own, with its own copy of
+        the text so far: k times the memory, but only tokens that are new to it are computed.
         """
         owner = model.cache_owner
         key = (id(owner), draft)
@@ -111,25 +114,25 @@ class LiveSequence:
         return self.slots[key][1]
 
     def _open(self, owner: CacheOwner) -> Any:
-        """Open a place, shared with other sequences only where no draft can show in the text.
+        """Open a slot, shared with other sequences only where drafts cannot change the text.
 
-        What is sampled depends on what was drafted, and drafts learnt from a text are not
-        independent of the rng that wrote it: that may be this sequence's own, used again.
+        Sampled tokens depend on drafts, and drafts learnt from a text are not independent of the
+        rng that wrote it, which may be this sequence's own in an earlier generation.
         """
-        fixed = self.params.greedy or self.root.rule.own_tokens
-        shares = not self.private and fixed and self.root.rule.exact_for(True)
-        # The class is asked: Python keeps its answer, where an object is looked through every time.
-        if issubclass(type(owner), Shareable) and not shares:
+        independent = self.params.greedy or self.root.rule.own_tokens
+        can_share = not self.private and independent and self.root.rule.exact_for(True)
+        # Faster than isinstance: Python caches the result for a class, not for an object.
+        if issubclass(type(owner), Shareable) and not can_share:
             return cast(Shareable, owner).open_private()
         return owner.open()
 
     def adopt(self, kept: KeptCache) -> None:
-        """Start from the places of an earlier text."""
+        """Start from the slots that an earlier generation left in ``kept``."""
         self.slots.update(kept.take())
         self.kept = kept
 
     def close(self) -> None:
-        """Give the cache memory back, to be kept or freed. Safe to call twice."""
+        """Give the slots back to ``kept``, or free them. Safe to call twice."""
         if self.kept is not None:
             kept, self.kept = self.kept, None
             kept.give_back(self.slots)
@@ -141,10 +144,10 @@ class LiveSequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Nodes of one or several plans that share calls, since their requests read the same.
+    """Nodes of several plans whose requests share calls: their answers do not depend on the plan.
 
     Attributes:
-        index: of those nodes.
+        index: of these nodes.
         drafter: of a leaf.
     """
 
@@ -153,15 +156,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class NodeInfo:
     """What a runtime knows of a plan's node.
 
     Attributes:
-        longest: the longest context that all models at and below it can take.
-        group: of a level; a concatenation makes no requests that an interpreter answers.
+        max_context: the longest context that all models at and below it can take.
+        group: the nodes it shares calls with; ``None`` for a concatenation, which has no model.
     """
 
-    longest: int
+    max_context: int
     group: Group | None
 
 
@@ -170,24 +173,24 @@ class Task:
 
     Attributes:
         request: what it waits for, until there is a ``verdict``.
-        group: who is asked for it.
-        places: of the nodes of the sequence's plan, by index.
-        raw: the target's scores [1, V] at places asked for one by one, by the tokens pending there;
-            kept where log-probabilities are wanted.
+        group: of the node that the request is for.
+        node_infos: of the nodes of the sequence's plan, by index.
+        row_scores: the target's scores [1, V] for each :class:`Row` it answered, by ``pending``;
+            filled where log-probabilities are requested.
     """
 
-    __slots__ = ("_stack", "group", "places", "raw", "request", "sequence", "verdict")
+    __slots__ = ("_stack", "group", "node_infos", "request", "row_scores", "sequence", "verdict")
 
     request: Request
     group: Group
 
-    def __init__(self, sequence: LiveSequence, places: Mapping[int, Place]) -> None:
+    def __init__(self, sequence: LiveSequence, node_infos: Mapping[int, NodeInfo]) -> None:
         self.sequence = sequence
         self.verdict: Verdict | None = None
-        self.raw: dict[tuple[int, ...], torch.Tensor] = {}
-        self.places = places
-        root, wanted, states = sequence.root, sequence.wanted, sequence.states
-        self._stack: list[Coroutine] = [verified(root, (), wanted, states)]
+        self.row_scores: dict[tuple[int, ...], torch.Tensor] = {}
+        self.node_infos = node_infos
+        root, limit, states = sequence.root, sequence.num_remaining_tokens, sequence.states
+        self._stack: list[Coroutine] = [verified(root, (), limit, states)]
         self.advance(None)
 
     def context(self, request: Check | Propose | Row, tokens: tuple[int, ...] = ()) -> Context:
@@ -203,10 +206,10 @@ class Task:
                 self._stack.pop()
                 answer = stop.value
                 continue
-            place = self.places[request.node.index]
+            info = self.node_infos[request.node.index]
             if isinstance(request, Propose):
                 # When the context of some model of the node is full, it hands up nothing.
-                room = place.longest - len(self.sequence.tokens) - len(request.pending)
+                room = info.max_context - len(self.sequence.tokens) - len(request.pending)
                 limit = min(request.limit, room)
                 if limit <= 0:
                     answer = (Proposal(), request.states)
@@ -218,7 +221,7 @@ class Task:
                     continue
                 if limit < request.limit:
                     request = dataclasses.replace(request, limit=limit)
-            assert place.group is not None
-            self.request, self.group = request, place.group
+            assert info.group is not None
+            self.request, self.group = request, info.group
             return
         self.verdict, self.sequence.states = answer

@@ -23,10 +23,10 @@ class Generates(Protocol):
 
 
 class Session:
-    """A text that grows call by call: what a call shares with the one before is not read again.
+    """A text that grows call by call: the prefix it shares with the last call is not read again.
 
     Give the whole text each time (a conversation with all its messages); the models' caches are
-    rewound to where it differs. The output is that of a cold call, up to the rounding of sums
+    rewound to where it differs. The output is the same as without a session, up to rounding
     (:class:`~hierspec.engine.caches.KeptCache`). One call at a time; leaving a ``with`` block, or
     :meth:`close`, frees the caches.
 
@@ -59,7 +59,7 @@ class Session:
         return self.hierarchy.start([prompt], cache=self.cache, **options)
 
     def close(self) -> None:
-        """Free the caches. The session may go on, and reads everything anew."""
+        """Free the caches. The session may be used again, and then reads the whole text."""
         self.cache.close()
 
     def __enter__(self) -> Session:

@@ -1,7 +1,7 @@
 """When a generation ends, exact to the token: limits, end-of-text tokens, stop strings.
 
 Stop strings may begin and end in the middle of a token or of a draft. Text that may turn out to
-be the beginning of one is held back, so what was streamed is never taken back, and the token that
+be the beginning of one is held back, so streamed text is never revised, and the token that
 completes one is the last token of the output.
 """
 
@@ -18,14 +18,14 @@ from .detokenize import detokenizer
 
 @dataclass(frozen=True, slots=True)
 class StopConditions:
-    """When to stop, and what of the end to keep.
+    """When to stop, and whether stop strings and special tokens are kept in the text.
 
     Attributes:
-        eos_token_ids: a token of these ends the output (``"stop"``); it stays in the token ids
+        eos_token_ids: any of these tokens ends the output (``"stop"``); it stays in the token ids
             and is left out of the text.
         stop: strings that end the output (``"stop"``).
-        max_new_tokens: output tokens at most (``"length"``).
-        max_length: prompt and output tokens at most (``"length"``).
+        max_new_tokens: the most output tokens (``"length"``).
+        max_length: the most prompt and output tokens together (``"length"``).
         ignore_eos: treat end-of-text tokens as any other.
         include_stop_str: keep the stop string at the end of the text.
         skip_special_tokens: leave special tokens out of the text.
@@ -51,7 +51,7 @@ class StopConditions:
                 raise HierspecError(f"{name} must be an integer ≥ 1 or None, got {limit!r}")
 
     def budget(self, prompt_length: int) -> int | None:
-        """Return the output tokens allowed after a prompt of this length; ``None``: no limit.
+        """Return how many output tokens a prompt of this length allows; ``None``: no limit.
 
         Raises:
             HierspecError: the prompt leaves no room within ``max_length``.
@@ -72,16 +72,24 @@ class TextStream:
 
     Args:
         tokenizer: of transformers or ``tokenizers``; ``None`` leaves all texts empty.
-        conditions: none of them ends the stream when ``None``.
-        prompt_ids: the text then continues the prompt's (:mod:`hierspec.engine.detokenize`).
+        conditions: ``None``: nothing ends the stream.
+        prompt_ids: if given, the text continues the prompt's (:mod:`hierspec.engine.detokenize`).
         prompt_length: for ``max_length``; ``len(prompt_ids)`` by default.
 
     Attributes:
-        num_tokens: fed so far, the last one included.
+        num_tokens: how many tokens were fed, the one that ended the stream included.
         finish_reason: ``None``, then ``"stop"`` or ``"length"``.
     """
 
-    __slots__ = ("_budget", "_held", "_parts", "_text", "conditions", "finish_reason", "num_tokens")
+    __slots__ = (
+        "_budget",
+        "_detokenizer",
+        "_held_back",
+        "_parts",
+        "conditions",
+        "finish_reason",
+        "num_tokens",
+    )
 
     def __init__(
         self,
@@ -95,68 +103,69 @@ class TextStream:
             raise HierspecError("stop strings need a tokenizer; pass one, or stop at token ids")
         length = len(prompt_ids) if prompt_length is None else prompt_length
         self._budget = self.conditions.budget(length)
-        self._text = detokenizer(tokenizer, prompt_ids, self.conditions.skip_special_tokens)
-        self._held = ""  # decoded, but perhaps the beginning of a stop string
+        skip_special_tokens = self.conditions.skip_special_tokens
+        self._detokenizer = detokenizer(tokenizer, prompt_ids, skip_special_tokens)
+        self._held_back = ""  # decoded text that may be the beginning of a stop string
         self._parts: list[str] = []
         self.num_tokens = 0
         self.finish_reason: str | None = None
 
     @property
     def text(self) -> str:
-        """Everything handed out so far."""
+        """All text that became final so far."""
         return "".join(self._parts)
 
     def feed(self, token_id: int) -> tuple[str, str | None]:
-        """Take one token → (text that became final, why the output ends here or ``None``)."""
+        """Add a token → (text that became final, why the output ends here or ``None``)."""
         assert self.finish_reason is None, "the stream has ended"
         self.num_tokens += 1
         conditions = self.conditions
         if token_id in conditions.eos_token_ids and not conditions.ignore_eos:
             self.finish_reason = "stop"
             return self._end(), "stop"
-        delta = self._release(self._text.add(token_id))
+        delta = self._release(self._detokenizer.add(token_id))
         if self.finish_reason is None and self.num_tokens == self._budget:
             self.finish_reason = "length"
             delta += self._end()
         return delta, self.finish_reason
 
     def finish(self) -> str:
-        """Hand out what was held back, when something else ended the output."""
+        """Return the text that was held back, because something else ended the output."""
         if self.finish_reason is not None:
             return ""
         self.finish_reason = "cancelled"
         return self._end()
 
     def _end(self) -> str:
-        """End the text; half a character at its end may complete a stop string."""
-        delta = self._release(self._text.flush())
-        rest, self._held = self._held, ""
+        """Return all remaining text; an incomplete last character may complete a stop string."""
+        delta = self._release(self._detokenizer.flush())
+        rest, self._held_back = self._held_back, ""
         self._parts.append(rest)
         return delta + rest
 
     def _release(self, new: str) -> str:
-        """Add ``new`` to what is held and hand out all that no stop string can claim."""
-        text = self._held + new
+        """Add ``new`` to the held back text → all of it that cannot be part of a stop string."""
+        text = self._held_back + new
         conditions = self.conditions
         end = None
         if new and conditions.stop:
             # The first to begin; of those, the first to end.
-            found = [(at, len(s)) for s in conditions.stop if (at := text.find(s)) >= 0]
-            if found:
-                at, length = min(found)
-                end = at + length if conditions.include_stop_str else at
+            matches = [(start, len(s)) for s in conditions.stop if (start := text.find(s)) >= 0]
+            if matches:
+                start, length = min(matches)
+                end = start + length if conditions.include_stop_str else start
         if end is not None:
             self.finish_reason = "stop"
-            text, self._held = text[:end], ""
+            text, self._held_back = text[:end], ""
         elif conditions.stop:
-            keep = len(text) - _claimed(text, conditions.stop)
-            text, self._held = text[:keep], text[keep:]
+            end = len(text) - _partial_stop_length(text, conditions.stop)
+            text, self._held_back = text[:end], text[end:]
         self._parts.append(text)
         return text
 
 
-def _claimed(text: str, stop: tuple[str, ...]) -> int:
-    """Return the length of the longest end of ``text`` that properly begins a stop string."""
+def _partial_stop_length(text: str, stop: tuple[str, ...]) -> int:
+    """Return the length of the longest suffix of ``text`` that is a stop string's proper prefix."""
     longest = 0
     for s in stop:
         for size in range(min(len(s) - 1, len(text)), longest, -1):

@@ -1,7 +1,7 @@
 """Token events for transformers' streamers (``TextStreamer``, ``TextIteratorStreamer``, …).
 
-A streamer expects the prompt first (``skip_prompt=True`` drops exactly that), then every token as
-a tensor, then ``end()``, also when generation fails: the thread that reads it waits for that.
+A streamer expects the prompt first (``skip_prompt=True`` drops it), then every token as a tensor,
+then ``end()``, also when generation fails, since the thread that reads from it waits for that.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hierspec.errors import HierspecError
 from .results import TokenEvent
 
 
-def one_sequence(count: int) -> None:
-    """Refuse a streamer for more sequences than one, or for none.
+def check_single_sequence(num_sequences: int) -> None:
+    """Refuse a streamer unless there is exactly one sequence.
 
     Raises:
-        HierspecError: with how several are streamed.
+        HierspecError: with how to stream several.
     """
-    if count != 1:
+    if num_sequences != 1:
         raise HierspecError("a streamer takes one sequence: stream prompts one at a time")
 
 
@@ -31,8 +31,8 @@ class StreamerAdapter:
 
     Args:
         streamer: of transformers.
-        prompt_ids: put first, as ``generate`` does; may be empty for a streamer that does not
-            skip the prompt.
+        prompt_ids: given to the streamer first, as ``generate`` does; may be empty for a streamer
+            that does not skip the prompt.
     """
 
     def __init__(self, streamer: Any, prompt_ids: Sequence[int] = ()) -> None:
@@ -48,25 +48,25 @@ class StreamerAdapter:
             streamer.put(torch.tensor([list(prompt_ids)]))
 
     def put(self, event: TokenEvent) -> None:
-        """Hand on one token.
+        """Give the streamer one token.
 
         Raises:
             HierspecError: an event of a batch's second or later sequence.
         """
-        one_sequence(event.sequence + 1)
+        check_single_sequence(event.sequence + 1)
         self.streamer.put(torch.tensor([event.token_id]))
 
     def end(self) -> None:
-        """Flush; safe to call twice."""
+        """End the streamer; safe to call twice."""
         if not self._ended:
             self._ended = True
             self.streamer.end()
 
 
-def streamed(
+def tee_to_streamer(
     events: Iterable[TokenEvent], streamer: Any, prompt_ids: Sequence[int] = ()
 ) -> Iterator[TokenEvent]:
-    """Yield the events, handing each to ``streamer``, which ends whatever happens."""
+    """Yield the events and give each token to ``streamer``, which is ended in any case."""
     adapter = StreamerAdapter(streamer, prompt_ids)
     try:
         for event in events:

@@ -1,4 +1,4 @@
-"""A request in the engine's loop: what is asked, its progress, and what its caller receives."""
+"""A request in the engine's loop, its progress, and what its caller receives."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from .stopping import StopConditions
 
 
 class RequestCancelledError(Exception):
-    """The caller has gone, or the loop is ending."""
+    """The caller cancelled the request, or the loop is shutting down."""
 
 
 class DeadlineError(Exception):
-    """The request took longer than it was given."""
+    """The request was not finished by its deadline."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EngineRequest:
-    """One sequence to be written.
+    """A request for one sequence.
 
     Attributes:
         prompt: token ids, at least one.
-        seed: of all its randomness; ``place``: which of the sequences with that seed it is.
-        stop: its limits; ``max_new_tokens`` is set.
-        logprobs: report the raw target's log-probability of every token written, and those of so
-            many likeliest ones; ``None``: none.
-        prompt_logprobs: the same for the prompt's own tokens.
-        lane: which hierarchy.
+        seed: of all its randomness; ``place``: its index among the sequences with that seed.
+        stop: when it ends; ``max_new_tokens`` is set.
+        logprobs: report the raw target's log-probability of every output token, and of this many
+            likeliest ones at its position; ``None``: report none.
+        prompt_logprobs: the same for the prompt's tokens.
+        lane: name of its hierarchy; empty for the default.
         priority: lower goes first.
         deadline: by ``time.monotonic``; ``None``: there is none.
-        tenant: whose it is; caches are shared among a tenant's requests only.
-        speculative: false: plain decoding.
-        fixed_plan: drafts do not follow the load, so that a seeded text is always the same.
+        tenant: caches are shared among requests of one tenant only.
+        speculative: false for plain decoding.
+        fixed_plan: whether drafts ignore the load, so that a seeded text is always the same.
         prediction: tokens that the output is expected to repeat.
     """
 
@@ -60,7 +60,7 @@ class EngineRequest:
 
 
 class TokenScore(NamedTuple):
-    """A token's log-probability under the raw target, and the likeliest tokens in its place."""
+    """A token's log-probability under the raw target, and the likeliest tokens at its position."""
 
     logprob: float
     top_logprobs: tuple[tuple[int, float], ...] = ()
@@ -68,16 +68,16 @@ class TokenScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a sequence came to its end. Times in seconds.
+    """The result of a request. Times in seconds.
 
     Attributes:
-        error: why, if it is no end of a text: then ``finish_reason`` is ``"cancelled"``.
-        text: all of it.
-        num_cached_tokens: of the prompt, taken from kept caches.
-        levels: what became of its drafts, smallest level first.
-        plans: rounds of the target by what drafted for them.
-        prompt_logprobs: of every token of the prompt but the first, where asked for.
-        rest: text that was held back for a stop string, where it was cut short.
+        error: what failed; ``None`` if the text ended. Else ``finish_reason`` is ``"cancelled"``.
+        text: the whole output.
+        num_cached_tokens: tokens of the prompt copied from caches of other texts.
+        levels: counters of its drafts, smallest level first.
+        plans: number of rounds of the target by plan.
+        prompt_logprobs: of every token of the prompt but the first, if requested.
+        rest: text that was still held back for a stop string when the output was cut short.
     """
 
     finish_reason: str
@@ -104,7 +104,7 @@ class Progress:
 
     Attributes:
         drafts: (level, tokens drafted, tokens kept) of this round, smallest level first.
-        prompt_logprobs: of every token of the prompt but the first: with the first progress.
+        prompt_logprobs: of every token of the prompt but the first; only in the first progress.
     """
 
     events: list[TokenEvent]
@@ -117,40 +117,50 @@ Sink = Callable[[Progress], None]
 
 
 class Ticket:
-    """A request in the loop. ``cancel`` may be called from any thread, any time, twice."""
+    """A request in the loop.
+
+    Attributes:
+        number: unique in the loop.
+        max_tokens: of cache: its prompt and the longest output.
+        order: lower is served first.
+        num_read: tokens of the prompt that are in its caches; ``num_cached``: of these, copied
+            from other texts.
+        prefix_copied: whether such texts were searched.
+    """
 
     __slots__ = (
-        "arrived",
-        "cached",
+        "arrival_time",
         "cancelled",
-        "joined",
-        "looked",
+        "max_tokens",
+        "num_cached",
+        "num_read",
         "number",
         "order",
         "output",
-        "plans",
-        "read",
+        "prefix_copied",
+        "prompt_scores",
         "request",
-        "scores",
+        "rounds_by_plan",
         "sink",
-        "size",
+        "start_time",
     )
 
-    def __init__(self, request: EngineRequest, sink: Sink, number: int, size: int) -> None:
-        self.request, self.sink, self.number, self.size = request, sink, number, size
+    def __init__(self, request: EngineRequest, sink: Sink, number: int, max_tokens: int) -> None:
+        self.request, self.sink, self.number = request, sink, number
+        self.max_tokens = max_tokens
         self.order = (request.priority, number)
-        self.arrived = time.monotonic()
-        self.joined = 0.0
-        self.cancelled = self.looked = False
+        self.arrival_time = time.monotonic()
+        self.start_time = 0.0
+        self.cancelled = self.prefix_copied = False
         self.output: Output | None = None
-        self.read = self.cached = 0
-        self.plans: dict[str, int] = {}
-        self.scores: list[TokenScore] = []
+        self.num_read = self.num_cached = 0
+        self.rounds_by_plan: dict[str, int] = {}
+        self.prompt_scores: list[TokenScore] = []
 
     def cancel(self) -> None:
-        """End the request within one round; its sink gets the end."""
+        """End the request within one round; safe from any thread, at any time, and twice."""
         self.cancelled = True
 
     @property
-    def unread(self) -> int:
-        return len(self.request.prompt) - self.read
+    def num_unread(self) -> int:
+        return len(self.request.prompt) - self.num_read

@@ -1,16 +1,15 @@
-"""Traces: what every level asked and what came of it, one JSON object a line.
+"""Traces: every level's requests and their answers, one JSON object a line.
 
 An event is a flat dictionary. Interpreters fill in ``kind`` (``"draft"``, ``"check"``, ``"row"``),
-``sequence``, ``level`` (the node's name), ``base_length`` (tokens of context before the request)
-and what belongs to the kind: ``tokens`` of a draft; ``draft``, ``num_accepted`` and ``emitted`` of
-a check. The tracer adds ``time``, in seconds since it was made.
+``sequence``, ``level`` (the node's name), ``index`` (the node's), ``base_length`` (tokens of
+context before the request) and the keys of the kind: ``tokens`` of a draft; ``draft``,
+``num_accepted`` and ``emitted`` of a check, with ``owners``, for each token of the draft the index
+of the node that drafted it. The tracer adds ``time``, in seconds since it was created.
 
-Interpreters with a clock also say when: ``began``, in seconds since the first request of the
-generation, and ``seconds``; sequences that share a call share both. ``index`` is the node's, and
-``owners`` are the indices of the nodes whose draft a check was given, a token each. A ``draft``
-that is not a ``leaf`` is what a whole level handed up: its calls have events of their own. Where a
-level drafts several times from one place, ``others`` are the further drafts; what was accepted is
-then a beginning of any of them.
+Interpreters with a clock add ``began``, in seconds since the first request of the generation, and
+``seconds``; sequences that share a call share both. A ``draft`` that is not a ``leaf`` is the
+proposal of a whole level, whose calls have events of their own. If a level makes several drafts
+from one position, ``others`` are the further drafts, and the accepted tokens are a prefix of any.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ class Tracer(Protocol):
 
 
 class Tracing(Observer):
-    """Gives a tracer an event for every request of a runtime but draws."""
+    """Records an event for every request of a runtime but draws."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._first: float | None = None  # when the first request began: times count from there
+        self._first_began: float | None = None
 
-    def answered(
+    def on_answer(
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
     ) -> None:
-        if self._first is None:
-            self._first = began
-        times = (began - self._first, seconds)
+        if self._first_began is None:
+            self._first_began = began
+        times = (began - self._first_began, seconds)
         for task, answer in zip(tasks, answers, strict=True):
             sequence = task.sequence
             event = event_of(task.request, answer, sequence.id, len(sequence.tokens), times)
@@ -67,7 +66,7 @@ class ListTracer:
 
 
 class JsonLinesTracer:
-    """Writes events to a text stream as they come, so that an interrupted run keeps its own."""
+    """Writes each event to a text stream at once, so that an interrupted run keeps its events."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.perf_counter) -> None:
         self._stream = stream
@@ -86,10 +85,10 @@ def event_of(
     committed: int = 0,
     times: tuple[float, float] | None = None,
 ) -> dict[str, Any] | None:
-    """Return an answered request's event; ``None`` for a draw: the next event shows its token.
+    """Return an answered request's event; ``None`` for a draw, whose token the next event shows.
 
     Args:
-        committed: tokens of the sequence before the round; ``pending`` ones are added.
+        committed: number of tokens of the sequence before the round.
         times: when the request began and how long it took, seconds; ``None``: there is no clock.
     """
     if not isinstance(request, Propose | Check | Row):
@@ -126,12 +125,12 @@ def _alternatives(proposal: Proposal) -> dict[str, Any]:
     return {"others": [list(draft.tokens) for draft in proposal.alternatives]}
 
 
-def traced(
+def record_requests(
     coroutine: Coroutine, tracer: Tracer, sequence: int = 0, committed: int = 0
 ) -> Generator[Request, Any, Any]:
-    """Wrap a coroutine, for any interpreter: every request is recorded once answered.
+    """Wrap a coroutine for any interpreter, so that each request is recorded with its answer.
 
-    Requests of its children are recorded if the interpreter wraps theirs too.
+    Requests of coroutines that it waits for are recorded only if those are wrapped too.
     """
     answer: Any = None
     while True:

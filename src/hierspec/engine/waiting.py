@@ -1,4 +1,4 @@
-"""Requests that wait for their turn: a bounded queue by priority, then arrival."""
+"""The queue of waiting requests: bounded, and ordered by priority, then arrival."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class RefusedError(Exception):
-    """A request that was not taken; the same request may be welcome later.
+    """A request was refused for now, and may be sent again later.
 
     Attributes:
         retry_after: seconds after which to try again.
@@ -22,7 +22,7 @@ class RefusedError(Exception):
 
 
 class QueueFullError(RefusedError):
-    """There are as many waiting as there may be."""
+    """As many requests are waiting as may."""
 
 
 class DrainingError(RefusedError):
@@ -30,7 +30,7 @@ class DrainingError(RefusedError):
 
 
 class Queued(Protocol):
-    """What waits: the lowest ``order`` goes first."""
+    """An item of the queue; the lowest ``order`` goes first."""
 
     @property
     def order(self) -> tuple[int, int]: ...
@@ -39,16 +39,19 @@ class Queued(Protocol):
 T = TypeVar("T", bound=Queued)
 
 
-class Waiting(Generic[T]):
-    """The queue. Any thread may push; the engine's own takes.
+class WaitingQueue(Generic[T]):
+    """The queue. Any thread may push; the engine's thread removes.
 
     Args:
-        longest: how many may wait.
-        streams: how many are served at once, for the guess of how long a newcomer waits.
+        max_waiting: how many items may wait.
+        max_served: how many are served at once, to estimate how long an item waits.
+
+    Attributes:
+        changed: notified when items arrive, and when the queue is closed.
     """
 
-    def __init__(self, longest: int, streams: int) -> None:
-        self.longest, self.streams = longest, streams
+    def __init__(self, max_waiting: int, max_served: int) -> None:
+        self.max_waiting, self.max_served = max_waiting, max_served
         self.changed = threading.Condition()
         self.closed = False
         self._items: list[T] = []
@@ -58,49 +61,49 @@ class Waiting(Generic[T]):
         return len(self._items)
 
     def push(self, items: list[T]) -> None:
-        """Queue these, all or none.
+        """Queue these items, all or none.
 
         Raises:
-            DrainingError: no more are taken.
-            QueueFullError: there is no room for them all.
+            DrainingError: the queue is closed.
+            QueueFullError: there is no room for all of them.
         """
         with self.changed:
             if self.closed:
                 raise DrainingError("the service is shutting down: send this to another one", 5)
-            if len(self._items) + len(items) > self.longest:
+            if len(self._items) + len(items) > self.max_waiting:
                 raise QueueFullError(
-                    f"{len(self._items)} requests are waiting already and at most {self.longest} "
-                    "may: try again later",
+                    f"{len(self._items)} requests are waiting already and at most "
+                    f"{self.max_waiting} may: try again later",
                     self.retry_after(),
                 )
             for item in items:
-                bisect.insort(self._items, item, key=lambda other: other.order)
+                bisect.insort(self._items, item, key=lambda queued: queued.order)
             self.changed.notify_all()
 
     def first(self) -> T | None:
-        """Return the next item and leave it in its place."""
+        """Return the first item without removing it; ``None`` if there is none."""
         with self.changed:
             return self._items[0] if self._items else None
 
-    def remove(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Remove and return the items for which ``unwanted`` holds."""
+    def remove(self, condition: Callable[[T], bool]) -> list[T]:
+        """Remove and return the items for which ``condition`` holds."""
         with self.changed:
-            out = [item for item in self._items if unwanted(item)]
-            if out:
-                self._items = [item for item in self._items if item not in out]
-            return out
+            removed = [item for item in self._items if condition(item)]
+            if removed:
+                self._items = [item for item in self._items if item not in removed]
+            return removed
 
     def close(self) -> None:
-        """Take no more."""
+        """Refuse new items."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
 
-    def served(self, seconds: float) -> None:
+    def record_service_time(self, seconds: float) -> None:
         """Record that an item was served for ``seconds``."""
         self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
 
     def retry_after(self) -> int:
         """Estimate the seconds, 1 to 60, until about half of the queue has been served."""
-        guess = self._mean_seconds * len(self._items) / (2 * self.streams)
-        return max(1, min(60, math.ceil(guess)))
+        seconds = self._mean_seconds * len(self._items) / (2 * self.max_served)
+        return max(1, min(60, math.ceil(seconds)))

@@ -11,7 +11,7 @@ below the target names the number of its ``model``.
 
 ``"control": [[2, 3], [0, 1], [0, 0]]`` certifies budgets that change between rounds: each entry is
 a plan, one budget per level below the target (0: not used), and what the last round kept, level by
-level, decides the next plan (:class:`hierspec.engine.control.Jumping`).
+level, decides the next plan (:class:`hierspec.engine.control.JumpingController`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, Rule
 from hierspec.config.nodes import tree
 from hierspec.config.numbered import NumberedChain, NumberedConcatenation, NumberedConfig
 from hierspec.core.nodes import Verify
-from hierspec.engine.control import Jumping
+from hierspec.engine.control import JumpingController
 from hierspec.errors import HierspecError
 from hierspec.lm.tabular import TabularModel
 from hierspec.utils.files import read_text
@@ -115,13 +115,13 @@ def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
     return root, parsed.vocab, parsed.horizon
 
 
-def parse_control(case: Mapping[str, Any], root: Verify) -> Jumping | None:
+def parse_control(case: Mapping[str, Any], root: Verify) -> JumpingController | None:
     """Return the controller of a case, ``None`` where it has none."""
     plans = validate(Case, case, "case").control
     if plans is None:
         return None
     try:
-        controller = Jumping(root, plans)
+        controller = JumpingController(root, plans)
         for plan in controller.plans:
             check(plan, allow_lossy=True)
     except HierspecError as error:

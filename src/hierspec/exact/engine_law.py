@@ -1,11 +1,13 @@
-"""The engine's own output law: the runtime itself, run for every box of uniforms it tells apart.
+"""The engine's own output law: the runtime itself, run once for every box of uniforms.
+
+A box holds the uniforms that make all of its comparisons come out the same.
 
 :mod:`hierspec.exact.interpreter` puts probabilities where the runtime draws numbers; what the
 runtime does with them (shortcuts, padding, recorded calls, drafts made in chunks), and how it reads
 scores, it cannot see. Here the runtime runs as it does for a user, on an rng that splits
-(:mod:`hierspec.exact.splitting`), so that whatever lies between a score and a token is in the law.
+(:mod:`hierspec.exact.splitting`), so the law includes everything between a score and a token.
 It costs a run for each box, so models are tiny and texts short; for larger ones, the interpreter
-proves what rules, windows and trees do.
+proves that rules, windows and trees are lossless.
 """
 
 from __future__ import annotations
@@ -28,20 +30,20 @@ Text = tuple[int, ...]
 
 
 def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[Text, float]:
-    """Return the law of the tokens of one sequence of a generation, of the first by default.
+    """Return the output law of one sequence of a generation.
 
     Args:
-        start: makes the generation, the same one each time (:meth:`hierspec.Hierarchy.start` with
-            a seed, which the other sequences draw their numbers from).
+        start: starts the generation, the same one each time (:meth:`hierspec.Hierarchy.start` with
+            a seed, which the other sequences draw their random numbers from).
     """
 
     def program(rng: Any) -> Text:
         generation = start()
-        stream = generation.streams[sequence]
-        stream.sequence.rng = rng
+        output = generation.streams[sequence]
+        output.sequence.rng = rng
         for _ in generation:
             pass
-        return tuple(stream.emitted)
+        return tuple(output.emitted)
 
     return outcome_law(program)
 
@@ -51,7 +53,7 @@ class Neighbour(NamedTuple):
 
     tokens: Sequence[int]
     params: SamplingParams
-    wanted: int = 4
+    num_tokens: int = 4
 
 
 def engine_law(
@@ -79,36 +81,39 @@ def engine_law(
     runtime = Runtime(root, root.model.vocab_size)
     half = len(neighbours) // 2
 
-    def round_after(text: Text, states: Any, wanted: int) -> dict[tuple[Text, Any], float]:
+    def round_law(text: Text, states: Any, num_remaining: int) -> dict[tuple[Text, Any], float]:
         def program(rng: Any) -> tuple[Text, Any]:
-            mine = LiveSequence(
-                0, root, [*prompt, *text], params, rng, wanted, len(prompt), states=states
+            sequence = LiveSequence(
+                0, root, [*prompt, *text], params, rng, num_remaining, len(prompt), states=states
             )
-            others = [
-                LiveSequence(i, root, [*other.tokens], other.params, PhiloxRng(1, i), other.wanted)
-                for i, other in enumerate(neighbours, start=1)
+            batch = [
+                LiveSequence(i, root, [*n.tokens], n.params, PhiloxRng(1, i), n.num_tokens)
+                for i, n in enumerate(neighbours, start=1)
             ]
-            batch = [*others[:half], mine, *others[half:]]
+            batch.insert(half, sequence)
             try:
                 verdict = runtime.round(batch)[half]
             finally:
-                for sequence in batch:
-                    sequence.close()
-            return verdict.emitted.tokens, mine.states
+                for member in batch:
+                    member.close()
+            return verdict.emitted.tokens, sequence.states
 
         return outcome_law(program)
 
-    out: dict[Text, float] = {}
-    ended: list[dict[tuple[Text, Any], float]] = [{} for _ in range(horizon)]
-    ended[0][(), states or initial_states(root)] = 1.0
+    law: dict[Text, float] = {}
+    # the probability of every text and window state, by the length of the text
+    masses_by_length: list[dict[tuple[Text, Any], float]] = [{} for _ in range(horizon)]
+    masses_by_length[0][(), states or initial_states(root)] = 1.0
     for length in range(horizon):
-        for (text, states), mass in ended[length].items():
-            wanted = horizon - length if cut_at_horizon else horizon
-            for (more, after), chance in round_after(text, states, wanted).items():
-                if not more:
+        for (text, states), mass in masses_by_length[length].items():
+            num_remaining = horizon - length if cut_at_horizon else horizon
+            outcomes = round_law(text, states, num_remaining)
+            for (emitted, next_states), probability in outcomes.items():
+                if not emitted:
                     raise HierspecError("a round of the target emitted nothing")
-                now = (*text, *more)
-                target: dict[Any, float] = ended[len(now)] if len(now) < horizon else out
-                key: Any = (now, after) if len(now) < horizon else now[:horizon]
-                target[key] = target.get(key, 0.0) + mass * chance
-    return out
+                longer = (*text, *emitted)
+                is_complete = len(longer) >= horizon
+                masses: dict[Any, float] = law if is_complete else masses_by_length[len(longer)]
+                key: Any = longer[:horizon] if is_complete else (longer, next_states)
+                masses[key] = masses.get(key, 0.0) + mass * probability
+    return law

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hierspec.core.proposals import States
-from hierspec.engine.control import Controller, label, report
+from hierspec.engine.control import Controller, label, round_report
 
 from .bounds import UNLIMITED, max_order, sufficient_limit
 from .interpreter import ExactInterpreter
@@ -111,7 +111,7 @@ class Rounds:
         out: dict[Any, np.ndarray] = {}
         for (m, after), law in by_length(outcomes, self.vocab_size).items():
             if self.controller is not None:
-                seen, after = report(self.root, m, after)
+                seen, after = round_report(self.root, m, after)
                 control = self.controller.update(state[1], seen)
             key = (m, (after, control))
             out[key] = out[key] + law if key in out else law

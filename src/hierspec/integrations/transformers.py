@@ -24,7 +24,7 @@ from hierspec.config.checkpoints import Loaded, tokenizer_beside
 from hierspec.config.drafts import levels
 from hierspec.config.levels import DraftModelConfig, NgramTableConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.engine.streamers import one_sequence, streamed
+from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
 from hierspec.errors import HierspecError
 from hierspec.lm.hf.support import check_supported, is_encoder_decoder
 from hierspec.presets import defaults
@@ -121,11 +121,11 @@ def custom_generate(
     )
     events = iter(generation)
     if token_streamer is not None or streamer is not None:
-        one_sequence(len(rows))
+        check_single_sequence(len(rows))
     if token_streamer is not None:
-        events = streamed(events, token_streamer, rows[0])
+        events = tee_to_streamer(events, token_streamer, rows[0])
     elif streamer is not None:  # generate has put the prompt into it already
-        events = streamed(events, streamer)
+        events = tee_to_streamer(events, streamer)
     for _ in events:
         pass
     out = _padded(input_ids, [r.token_ids for r in generation.results()], generation_config)

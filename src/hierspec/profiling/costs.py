@@ -77,10 +77,10 @@ class _RoundSeconds(Observer):
     def __init__(self) -> None:
         self.seconds, self._began = 0.0, 0.0
 
-    def round_began(self, sequences: Sequence[LiveSequence]) -> None:
+    def on_round_begin(self, sequences: Sequence[LiveSequence]) -> None:
         self._began = time.perf_counter()
 
-    def round_ended(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+    def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
         self.seconds += time.perf_counter() - self._began
 
 
@@ -113,7 +113,7 @@ class _Clock(Observer):
         self.budget = budget
         self.calls: list[tuple[bool, int, float]] = []
 
-    def answered(
+    def on_answer(
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
     ) -> None:
         request = tasks[0].request

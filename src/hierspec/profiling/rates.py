@@ -154,7 +154,7 @@ class _SurvivalObserver(Observer):
         self.pool, self.drafter, self.above, self.max_budget = pool, drafter, above, max_budget
         self.drafts_seen, self.counting, self.place = FollowedDrafts(), True, 0
 
-    def verified(self, checks: Checks) -> None:
+    def on_verify(self, checks: Checks) -> None:
         if not self.counting:
             return
         drafts = checks.drafts

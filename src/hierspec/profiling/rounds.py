@@ -82,7 +82,7 @@ def open_sequence(
         tokens=list(tokens),
         params=SamplingParams(temperature=temperature),
         rng=rng,
-        wanted=1 << 30,
+        num_remaining_tokens=1 << 30,
     )
 
 
@@ -136,7 +136,7 @@ def distributions_after(
                 context=context,
                 start=start,
                 num_rows=n + 1,
-                prompt_length=sequence.num_prompt,
+                prompt_length=sequence.prompt_length,
                 vocab_size=pool.vocab_size,
                 model=entrant.name,
             )

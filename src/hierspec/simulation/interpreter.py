@@ -111,7 +111,7 @@ def simulate(
         verdict, states = run.drive(verified(plan, (), limit, run.states))
         per_round.append((run.total - start_ms, len(verdict.emitted)))
         run.end_round(len(verdict.emitted))
-        run.states = steering.ended(len(verdict.emitted), states) if steering else states
+        run.states = steering.record_round(len(verdict.emitted), states) if steering else states
     spent, emitted = np.array(per_round).T
     ratio = spent.sum() / emitted.sum()
     error = math.sqrt(((spent - ratio * emitted) ** 2).sum()) / emitted.sum()

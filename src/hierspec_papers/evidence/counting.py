@@ -77,10 +77,12 @@ class ExpectedTokens(Observer):
         self.root = root
         return self
 
-    def verified(self, checks: Checks) -> None:
+    def on_verify(self, checks: Checks) -> None:
         if checks.node.index != self.root:
             return
-        for task, every, verdict in zip(checks.tasks, checks.every, checks.verdicts, strict=True):
+        for task, every, verdict in zip(
+            checks.tasks, checks.checked_drafts, checks.verdicts, strict=True
+        ):
             number, kept, (draft, p) = task.sequence.id, verdict.num_accepted, every[0]
             if len(every) > 1:
                 expected = {"drafts": 1, "kept": kept, **expected_of_drafts(every)}

@@ -55,7 +55,7 @@ class AcceptanceCounter(Observer):
     def __init__(self, levels: int) -> None:
         self.counts = [AcceptanceCounts() for _ in range(levels)]
 
-    def verified(self, checks: Checks) -> None:
+    def on_verify(self, checks: Checks) -> None:
         for draft, verdict in zip(checks.drafts, checks.verdicts, strict=True):
             if draft.tokens:
                 kept, offered = verdict.num_accepted, len(draft)

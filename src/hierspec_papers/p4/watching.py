@@ -148,13 +148,13 @@ class _DraftObserver(Observer):
     def __init__(self, root: int, verified_drafts: _VerifiedDrafts) -> None:
         self.root, self.verified_drafts = root, verified_drafts
 
-    def verified(self, checks: Checks) -> None:
+    def on_verify(self, checks: Checks) -> None:
         if checks.node.index == self.root:
             for draft, p, verdict in zip(checks.drafts, checks.p, checks.verdicts, strict=True):
                 if draft.tokens:
                     self.verified_drafts.add(checks.node.rule, draft, p, verdict.num_accepted)
 
-    def round_ended(self, sequences: Sequence[Any], verdicts: Sequence[Verdict]) -> None:
+    def on_round_end(self, sequences: Sequence[Any], verdicts: Sequence[Verdict]) -> None:
         self.verified_drafts.make_room()
 
 

@@ -144,15 +144,15 @@ class OnlineController:
 
     # --- the controller's contract
 
-    def initial(self, num_prompt: int = 0, num_wanted: int = 128) -> OnlineState:
+    def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> OnlineState:
         state = OnlineState(
             plan=0,
             trial=None,
             evidence=(Evidence(),) * len(self.pairs),
             account=self.loss_budget * self.estimates.plain_ms,
             num_written=0.0,
-            num_remaining=float(num_wanted),
-            unread=(float(num_prompt),) * len(self.indices),
+            num_remaining=float(max_new_tokens),
+            unread=(float(num_prompt_tokens),) * len(self.indices),
             plain_tokens=0.0,
             wait=float(self.first_wait),
             trials=0,
