@@ -59,4 +59,4 @@ def install(monkeypatch) -> None:
     monkeypatch.setattr("hierspec.utils.graphs.new_pool", object)
     monkeypatch.setattr("hierspec.utils.graphs.new_stream", lambda device: object())
     monkeypatch.setattr(F, "scaled_dot_product_attention", _attention)
-    monkeypatch.setattr("hierspec.utils.graphs.pinned", lambda tensor: tensor)
+    monkeypatch.setattr("hierspec.utils.graphs.pin", lambda tensor: tensor)

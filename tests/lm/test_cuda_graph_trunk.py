@@ -231,7 +231,7 @@ def test_end_of_text_needs_no_shape_of_its_own(backend, fixed):
     for count in (4, 4, 3, 2, 1):
         query = Query(slot, Context([1, 2]), 2)
         trunk.draft([query], [count], 4, READINGS[0], [()], 0)
-    assert len([key for key in trunk.graphs._kept if key[0] == "draft"]) <= 2  # prompt, then none
+    assert len([key for key in trunk.graphs._calls if key[0] == "draft"]) <= 2  # prompt, then none
 
 
 def test_what_cannot_be_recorded_runs_as_it_stands(monkeypatch):

@@ -9,9 +9,9 @@ from letters import Letters
 
 from hierspec.utils.conversations import (
     Conversation,
-    find_answers,
     holds_conversations,
     read_conversations,
+    tokenize_conversation,
 )
 
 
@@ -57,12 +57,12 @@ def test_a_file_without_answers_is_refused(tmp_path: Path) -> None:
 def test_answers_are_found_in_the_ids() -> None:
     """A position counts where the token after it is the answer's, its end included."""
     said = ("user", "q"), ("assistant", "one"), ("user", "r"), ("assistant", "up"), ("user", "s")
-    found = find_answers(Conversation(said), Letters())
+    found = tokenize_conversation(Conversation(said), Letters())
     text = "".join(map(chr, found.ids))
     assert text == "<u:q>\n<a:one>\n<u:r>\n<a:up>\n"
-    assert "".join(text[p + 1] for p in found.positions) == "one>up>"
+    assert "".join(text[p + 1] for p in found.answer_positions) == "one>up>"
 
 
 def test_a_tokenizer_without_a_template_is_refused() -> None:
     with pytest.raises(ValueError, match="no chat template"):
-        find_answers(Conversation((("user", "q"), ("assistant", "a"))), None)
+        tokenize_conversation(Conversation((("user", "q"), ("assistant", "a"))), None)

@@ -22,7 +22,7 @@ def process(monkeypatch, tmp_path):
         maps = tmp_path / "maps"
         maps.write_text("\n".join(lines))
         monkeypatch.setattr(openmp, "_MAPS", maps)
-        monkeypatch.setattr(openmp, "_shipped", lambda: frozenset(shipped))
+        monkeypatch.setattr(openmp, "_shipped_runtimes", lambda: frozenset(shipped))
         monkeypatch.setattr(sys, "platform", platform)
         monkeypatch.setitem(sys.modules, "torch", object())
         for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
@@ -83,7 +83,10 @@ def test_this_process():
     import torch
 
     assert torch.get_num_threads() > 0
-    loaded, shipped = {Path(path).name for path in openmp._loaded()}, openmp._shipped()
+    loaded, shipped = (
+        {Path(path).name for path in openmp._loaded_runtimes()},
+        openmp._shipped_runtimes(),
+    )
     assert not loaded or not shipped or shipped <= loaded
 
 
@@ -104,7 +107,9 @@ print(before, after, work())
 """
 
 
-@pytest.mark.skipif(not openmp._pauses(), reason="torch's OpenMP runtime is not GNU's here")
+@pytest.mark.skipif(
+    not openmp._pause_functions(), reason="torch's OpenMP runtime is not GNU's here"
+)
 def test_threads_that_wait_are_given_back_and_come_again():
     command = [sys.executable, "-c", THREADS]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -106,7 +106,7 @@ TEMPLATE = (
 
 
 def test_chat(tokenizer):
-    with pytest.raises(ValueError, match="no chat template: give a text without --chat"):
+    with pytest.raises(ValueError, match="no chat template: leave --chat"):
         apply_chat(tokenizer, "hi")
     tokenizer.chat_template = TEMPLATE
     ids = apply_chat(tokenizer, "hi")

@@ -10,15 +10,15 @@ from hierspec.errors import HierspecError
 MIN_TEMPERATURE = 1e-5  # float32 scores divided by less lose the digits that matter
 
 
-def check_temperature(value: Any, where: str) -> None:
-    """Refuse a ``value`` that is no valid sampling temperature; ``where`` names it in the error.
+def check_temperature(value: Any, name: str) -> None:
+    """Refuse a ``value`` that is no valid sampling temperature; ``name`` is its own in the error.
 
     Raises:
         HierspecError: it is neither 0 (greedy) nor a finite number of at least ``MIN_TEMPERATURE``.
     """
     if not is_temperature(value):
         raise HierspecError(
-            f"{where} must be 0 (greedy) or a number of at least {MIN_TEMPERATURE}, not {value!r}"
+            f"{name} must be 0 (greedy) or a number of at least {MIN_TEMPERATURE}, not {value!r}"
         )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
 
 from .files import read_text
-from .prompts import apply_chat
+from .prompts import JSON_LINES, apply_chat
 
 UNKNOWN_DOMAIN = "other"
 
@@ -34,17 +35,13 @@ class Conversation:
 
     @property
     def prompt(self) -> str:
-        """The contents of all messages before the first answer, a line each."""
-        before = []
-        for role, content in self.messages:
-            if role == "assistant":
-                break
-            before.append(content)
-        return "\n".join(before)
+        """The contents of all messages before the first answer, joined by newlines."""
+        questions = takewhile(lambda message: message[0] != "assistant", self.messages)
+        return "\n".join(content for _, content in questions)
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class TokenizedConversation:
     """Token ids of a conversation, and the positions whose next token belongs to an answer.
 
     The last such position of an answer is the one before its end-of-turn token, also where the
@@ -52,12 +49,12 @@ class Answers:
     """
 
     ids: list[int]
-    positions: list[int]
+    answer_positions: list[int]
 
 
 def holds_conversations(path: Path) -> bool:
     """Tell whether the first line of a ``.jsonl`` file is a conversation."""
-    if path.suffix.lower() not in (".jsonl", ".ndjson") or not path.is_file():
+    if path.suffix.lower() not in JSON_LINES or not path.is_file():
         return False
     with path.open("rb") as file:
         for line in file:
@@ -71,35 +68,36 @@ def holds_conversations(path: Path) -> bool:
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """Return all conversations of a file that hold an answer.
+    """Return all conversations of a file that contain an answer.
 
-    An incomplete last line is skipped: the file is still being written.
+    An incomplete last line is skipped, since the file may still be being written.
 
     Raises:
         HierspecError: the file cannot be read, or a line is no conversation; names file and line.
     """
-    found: list[Conversation] = []
+    conversations: list[Conversation] = []
     lines = read_text(path, "the conversations").split("\n")
     for number, line in enumerate(lines, 1):
-        if not line.strip() or (number == len(lines) and not _is_json(line)):
+        if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            conversation = _conversation(row)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            conversation = _conversation(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if number == len(lines) and isinstance(error, json.JSONDecodeError):
+                continue
             raise HierspecError(
                 f'{path}, line {number}: no conversation; a line is {{"messages": [{{"role": '
                 '"user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
             ) from None
         if any(role == "assistant" for role, _ in conversation.messages):
-            found.append(conversation)
-    if not found:
+            conversations.append(conversation)
+    if not conversations:
         raise HierspecError(f"{path} holds no conversation with an answer")
-    return found
+    return conversations
 
 
-def find_answers(conversation: Conversation, tokenizer: Any) -> Answers:
-    """Return a conversation's token ids in the model's chat template, and where its answers are.
+def tokenize_conversation(conversation: Conversation, tokenizer: Any) -> TokenizedConversation:
+    """Tokenize a conversation by the model's chat template, up to its last answer.
 
     Raises:
         HierspecError: the tokenizer has no chat template, or one that refuses the messages.
@@ -116,7 +114,7 @@ def find_answers(conversation: Conversation, tokenizer: Any) -> Answers:
         end = len(_ids(tokenizer, messages[: number + 1]))
         ends = [i for i in range(start, end) if ids[i] == tokenizer.eos_token_id]
         positions += range(start - 1, ends[0] if ends else end - 1)
-    return Answers(ids, positions)
+    return TokenizedConversation(ids, positions)
 
 
 def _ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
@@ -128,11 +126,3 @@ def _conversation(row: Any) -> Conversation:
     if not all(isinstance(part, str) for message in messages for part in message):
         raise TypeError
     return Conversation(messages, str(row.get("domain") or UNKNOWN_DOMAIN))
-
-
-def _is_json(line: str) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""CUDA graphs: work on an accelerator, recorded once for each shape and replayed.
+"""CUDA graphs: functions on an accelerator, recorded once for each shape and replayed.
 
 A small model's layers take less time on a GPU than Python takes to launch them. A graph launches
 them all at once, at the price of fixed shapes and fixed addresses: what varies (token ids,
@@ -21,20 +21,20 @@ from hierspec.errors import first_line
 Body = Callable[[], None]  # reads and writes static tensors; is idempotent
 _MAX_KEPT = 64  # recordings
 _TRIALS = 2  # runs of a shape before it is recorded: they may be the only ones, and they warm up
-_RECORDING = threading.Lock()  # a process records one graph at a time
+_RECORDING_LOCK = threading.Lock()  # a process records one graph at a time
 
 
 class Graphs:
     """Functions by shape, recorded as graphs once a shape has come up several times.
 
-    The graphs share a stream to be recorded on and, since they run one after another and keep
-    nothing there between runs, the memory of their intermediates. So all are discarded together:
-    CUDA's libraries free a stream's workspace with the first graph that is discarded, and the
-    others would go on using it.
+    The graphs share the stream on which they are recorded and, since they run one after another and
+    keep nothing there between runs, the memory of their intermediates. So all are discarded
+    together: CUDA's libraries free a stream's workspace with the first graph that is discarded, and
+    the others would go on using it.
 
     Args:
         device: where they run; only on CUDA is anything recorded.
-        max_kept: how many are kept; one more discards all others.
+        max_kept: how many are kept; one more discards all the others.
 
     Attributes:
         num_recorded: graphs recorded so far.
@@ -44,22 +44,21 @@ class Graphs:
         self.device = device
         self.max_kept = max_kept
         self.num_recorded = 0
-        self._kept: dict[Hashable, GraphCall] = {}
+        self._calls: dict[Hashable, GraphCall] = {}
         self._stream: Any = None
         self._pool: Any = None
 
     def get(self, key: Hashable, make: Callable[[], tuple[Any, Body]]) -> GraphCall:
         """Return the call kept for a shape; ``make`` → (static tensors, body) of a new one."""
-        found = self._kept.get(key)
-        if found is None:
-            if len(self._kept) == self.max_kept:
+        if key not in self._calls:
+            if len(self._calls) == self.max_kept:
                 self.clear()
-            found = self._kept[key] = GraphCall(self, *make())
-        return found
+            self._calls[key] = GraphCall(self, *make())
+        return self._calls[key]
 
     def clear(self) -> None:
         """Discard all graphs: the addresses they were recorded with are about to change."""
-        self._kept.clear()
+        self._calls.clear()
         self._pool = None
 
     def record(self, body: Body) -> Body | None:
@@ -69,12 +68,11 @@ class Graphs:
         if self._pool is None:
             self._pool = new_pool()
         try:
-            with _RECORDING:
+            with _RECORDING_LOCK:
                 run = record(body, self.device, self._stream, self._pool)
         except RuntimeError as error:  # a kernel that cannot be recorded: slower, equal results
             self._pool = None
-            why = first_line(error)
-            warnings.warn(f"running without a CUDA graph: {why}", stacklevel=4)
+            warnings.warn(f"running without a CUDA graph: {first_line(error)}", stacklevel=4)
             return None
         self.num_recorded += 1
         return run
@@ -152,14 +150,14 @@ def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
 
 
 def upload(out: torch.Tensor, values: Sequence[Any]) -> None:
-    """Copy numbers from the host into a static tensor of an accelerator, without waiting for it.
+    """Copy numbers from the host into a static tensor of an accelerator; do not wait for the copy.
 
     The copy starts in pinned memory, which torch's allocator does not reuse before the copy ends.
     """
     host = torch.tensor(values, dtype=out.dtype)
-    out.copy_(host if out.device.type == "cpu" else pinned(host), non_blocking=True)
+    out.copy_(host if out.device.type == "cpu" else pin(host), non_blocking=True)
 
 
-def pinned(tensor: torch.Tensor) -> torch.Tensor:
+def pin(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy in page-locked memory, which a GPU can read without the host."""
     return tensor.pin_memory()

@@ -1,4 +1,4 @@
-"""This machine: its devices, and records of where something was measured, without host names."""
+"""This machine: its devices, its memory, and records of where a measurement was made."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from hierspec.errors import HierspecError
 
 from . import openmp
 
-_ROOT = Path(__file__).resolve().parents[3]  # of a checkout; anything, where installed
+_WIDE_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+_ROOT = Path(__file__).resolve().parents[3]  # of a checkout; meaningless where installed
 
 
-def environment(**more: Any) -> dict[str, Any]:
-    """Return commit (empty outside a checkout), versions, hardware, load, and what is ``more``."""
+def environment(**extra: Any) -> dict[str, Any]:
+    """Return commit (empty outside a checkout), versions, hardware and load, with ``extra`` added.
+
+    Host names are left out.
+    """
     import torch
 
     names = ("hierspec", "torch", "transformers", "numpy")
@@ -31,7 +35,7 @@ def environment(**more: Any) -> dict[str, Any]:
         **openmp.settings(),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "load_average": load_average(),
-        **more,
+        **extra,
     }
 
 
@@ -42,19 +46,20 @@ def hardware(device: Any) -> dict[str, Any]:
 
     return {
         "machine": platform.machine(),
-        "processor": _cpuinfo().get("model name", platform.processor() or platform.machine()),
+        "processor": _cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         **openmp.settings(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "hierspec": metadata.version("hierspec").partition(".dev")[0],  # costs outlast a commit
+        # Without the commit: costs stay the same from one to the next.
+        "hierspec": metadata.version("hierspec").partition(".dev")[0],
     }
 
 
 def device(name: str) -> Any:
-    """Return the ``torch.device`` of a name; of ``auto`` a GPU if there is one, else the CPU.
+    """Return the ``torch.device`` of a name; for ``auto`` a GPU if there is one, else the CPU.
 
     Raises:
         HierspecError: this machine has no such device, or it stores no data (``meta``).
@@ -63,27 +68,27 @@ def device(name: str) -> Any:
 
     gpus = torch.cuda.device_count()
     try:
-        found = torch.device(("cuda" if gpus else "cpu") if name == "auto" else name)
-        if found.type == "cuda":  # without initialising it
-            usable = (found.index or 0) < gpus
+        device = torch.device(("cuda" if gpus else "cpu") if name == "auto" else name)
+        if device.type == "cuda":  # without initialising it
+            usable = (device.index or 0) < gpus
         else:
-            torch.empty(0, device=found)
-            usable = found.type != "meta"
+            torch.empty(0, device=device)
+            usable = device.type != "meta"
     except (RuntimeError, AssertionError, NotImplementedError):
         usable = False
     if not usable:
         raise HierspecError(f"device {name!r} is not available here; try --device cpu")
-    return found
+    return device
 
 
 def processor_features() -> frozenset[str]:
-    """Return the processor's features by Linux's names (``avx2``, ``asimdhp``, …), else none."""
+    """Return the processor's features by Linux's names (``avx2``, …); none on other systems."""
     fields = _cpuinfo()
     return frozenset((fields.get("flags") or fields.get("Features") or "").split())
 
 
 def load_average() -> list[float]:
-    """Return the load averages of 1, 5 and 15 minutes; none where the system keeps none."""
+    """Return the load averages of 1, 5 and 15 minutes; ``[]`` where the system has none."""
     return [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else []
 
 
@@ -94,22 +99,23 @@ def _commit() -> str:
     code = ["--", "src", "benchmarks", ":(exclude)benchmarks/results"]
     try:
         name = _git("describe", "--always").stdout.strip()
-        changed = _git("diff", "--quiet", "HEAD", *code).returncode == 1
+        is_dirty = _git("diff", "--quiet", "HEAD", *code).returncode == 1
     except OSError:  # no git
         return ""
-    return f"{name}-dirty" if changed else name
+    return f"{name}-dirty" if is_dirty else name
 
 
-def _git(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["git", *words], cwd=_ROOT, capture_output=True, text=True)
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True)
 
 
 def _cpu() -> str:
-    fields = _cpuinfo()
-    flags = fields.get("flags", "").split()
-    wide = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
-    name = fields.get("model name", platform.processor() or platform.machine())
-    return f"{name} family {fields.get('cpu family', '?')} ({', '.join(wide)})"
+    flags = [flag for flag in _WIDE_FLAGS if flag in processor_features()]
+    return f"{_cpu_name()} family {_cpuinfo().get('cpu family', '?')} ({', '.join(flags)})"
+
+
+def _cpu_name() -> str:
+    return _cpuinfo().get("model name", platform.processor() or platform.machine())
 
 
 def _cpuinfo() -> dict[str, str]:
@@ -123,19 +129,19 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def available_memory() -> int:
-    """Return the bytes left to a process on the machine, or in its container if that is less.
+    """Return the bytes available to a process here: the machine's, or its container's if fewer.
 
-    Where the system does not report them, half of all memory.
+    Where the system does not report them, return half of all memory.
     """
-    found: list[int] = []
+    limits: list[int] = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         fields = dict(line.split(":", 1) for line in lines)
-        found.append(int(fields["MemAvailable"].split()[0]) * 1024)
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
+        container_limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        if limit != "max":
-            found.append(max(0, int(limit) - used))
+        if container_limit != "max":
+            limits.append(max(0, int(container_limit) - used))
     except (OSError, KeyError, ValueError):
         pass
-    return min(found, default=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    return min(limits, default=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)

@@ -1,11 +1,11 @@
-"""How OpenMP's threads wait for their next piece of work; to be set before torch is loaded.
+"""How OpenMP's threads wait for their next task, which is set before torch is loaded.
 
 A forward is some hundred parallel regions of 10 to 500 µs. Threads that sleep in between must be
 woken for each: 10 µs on some machines, 60 to 80 on a virtual one whose idle cores are halted.
 Threads that never sleep starve each other as soon as anything else runs on a machine with few
-cores: a forward can take a second. In between: spin for about as long as the slowest wake-up
-takes, then sleep, so that a wait costs at most twice the optimum. 6000 spins are 60 µs where a
-pause takes 10 ns (measured by ``benchmarks/waiting.py``).
+cores: a forward can take a second. The compromise is to spin for about as long as the slowest
+wake-up takes and then sleep, so that a wait costs at most twice the optimum. 6000 spins are 60 µs
+where a pause takes 10 ns (measured by ``benchmarks/waiting.py``).
 
 GNU OpenMP (torch's wheels on Linux) reads these variables once. Intel's and LLVM's runtimes (torch
 from conda, on macOS, on Windows) ignore ``GOMP_SPINCOUNT`` and would only sleep: nothing is set
@@ -25,13 +25,16 @@ from pathlib import Path
 from typing import Any
 
 _SPINS = 6000
-_HARD = 2  # omp_pause_hard: end the threads
-_GNU, _OTHERS = "libgomp", ("libiomp", "libomp", "vcomp")
+_PAUSE_HARD = 2  # omp_pause_hard: end the threads
+_GNU, _OTHER_RUNTIMES = "libgomp", ("libiomp", "libomp", "vcomp")
 _MAPS = Path("/proc/self/maps")
 
 
 def prepare() -> None:
-    """Let threads spin briefly, then sleep, unless the user has set how; before torch is loaded."""
+    """Set that threads spin briefly, then sleep, unless the user's environment sets a policy.
+
+    It takes effect only before torch is loaded.
+    """
     if "OMP_WAIT_POLICY" not in os.environ and is_gnu():
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # the spin count takes precedence over it
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
@@ -43,25 +46,25 @@ def release() -> None:
     GNU's runtime counts all threads of a process, also the workers of an idle thread. Once there
     are more threads than processors, none of them spins any more: with models loaded in one thread
     and run in another a token takes 1.5 times as long (SmolLM2 on two cores). Starting new threads
-    takes 0.1 ms. Without effect within a parallel region.
+    takes 0.1 ms. Calls within a parallel region have no effect.
     """
-    for pause in _pauses():
-        pause(_HARD)
+    for pause in _pause_functions():
+        pause(_PAUSE_HARD)
 
 
 @cache
-def _pauses() -> tuple[Any, ...]:
+def _pause_functions() -> tuple[Any, ...]:
     """Return ``omp_pause_resource_all`` of each GNU runtime in this process that has it."""
-    found = []
-    for path in _loaded():
+    functions = []
+    for path in _loaded_runtimes():
         if path.rpartition("/")[2].startswith(_GNU):
             with contextlib.suppress(OSError, AttributeError):
-                found.append(ctypes.CDLL(path).omp_pause_resource_all)
-    return tuple(found)
+                functions.append(ctypes.CDLL(path).omp_pause_resource_all)
+    return tuple(functions)
 
 
 def threads_spin() -> bool:
-    """Tell whether threads are known to spin before they sleep: then handing work over is cheap."""
+    """Tell whether threads are known to spin before they sleep, and so start a task quickly."""
     if not is_gnu():
         return False
     count = os.environ.get("GOMP_SPINCOUNT")
@@ -73,39 +76,38 @@ def threads_spin() -> bool:
 def is_gnu() -> bool:
     """Tell whether torch's OpenMP runtime, the one loaded or else the one it ships, is GNU's.
 
-    If neither is known, Linux is taken to have GNU's. With two runtimes in one process (a preloaded
-    one beside torch's own) it is not known which of them torch calls, and the answer is no.
+    If neither is known, Linux is assumed to have GNU's. With two runtimes in one process (one
+    preloaded, and torch's own) it is not known which of them torch calls, and the answer is no.
     """
-    loaded = _loaded() if "torch" in sys.modules else frozenset()
-    names = frozenset(path.rpartition("/")[2] for path in loaded) or _shipped()
-    if any(name.startswith(_OTHERS) for name in names):
+    paths = _loaded_runtimes() if "torch" in sys.modules else frozenset()
+    names = frozenset(path.rpartition("/")[2] for path in paths) or _shipped_runtimes()
+    if any(name.startswith(_OTHER_RUNTIMES) for name in names):
         return False
     return any(name.startswith(_GNU) for name in names) or sys.platform == "linux"
 
 
-def _loaded() -> frozenset[str]:
+def _loaded_runtimes() -> frozenset[str]:
     """Return the paths of this process's OpenMP runtimes; none where the system lists no files."""
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return frozenset()
-    return _runtimes("/" + line.partition("/")[2] for line in lines if "/" in line)
+    return _runtimes_among("/" + line.partition("/")[2] for line in lines if "/" in line)
 
 
 @cache
-def _shipped() -> frozenset[str]:
-    """Return the file names of the runtimes in torch's folder of libraries, not loading torch."""
+def _shipped_runtimes() -> frozenset[str]:
+    """Return the file names of the runtimes in torch's folder of libraries; torch is not loaded."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return frozenset()
     folder = Path(spec.origin).parent / "lib"
-    found = _runtimes(str(path) for path in folder.glob("*omp*"))
-    return frozenset(path.rpartition("/")[2] for path in found)
+    return _runtimes_among(path.name for path in folder.glob("*omp*"))
 
 
-def _runtimes(paths: Iterable[str]) -> frozenset[str]:
-    known = (_GNU, *_OTHERS)
-    return frozenset(path for path in paths if path.rpartition("/")[2].startswith(known))
+def _runtimes_among(paths: Iterable[str]) -> frozenset[str]:
+    prefixes = (_GNU, *_OTHER_RUNTIMES)
+    return frozenset(path for path in paths if path.rpartition("/")[2].startswith(prefixes))
 
 
 def settings() -> dict[str, str | None]:

@@ -1,10 +1,10 @@
 """Prompts from files and standard input, and chat templates.
 
 ``.jsonl`` and ``.ndjson`` hold one prompt a line: a JSON string, or an object with ``prompt``,
-``turns`` (the first is taken), ``question`` or ``text``, looked up in that order; where
-conversations are accepted, ``messages`` comes before all of them. Any other file is one prompt as
-a whole, without the newline that editors put at its end. Standard input (``-``) is read as lines
-of JSON if its first line is a JSON object, and as one prompt otherwise.
+``turns`` (the first is used), ``question`` or ``text``, looked up in that order; where
+conversations are accepted, ``messages`` comes before all of them. The text of any other file is one
+prompt, without the newline that editors put at its end. Standard input (``-``) is read as lines of
+JSON if its first line is a JSON object, and as one prompt otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hierspec.utils.schema import parse_json
 T = TypeVar("T")
 
 KEYS = ("prompt", "turns", "question", "text")
-_JSON_LINES = (".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson")  # suffixes of files that hold a JSON value on each line
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PromptFile:
     """Prompts with the name and hash of their file, so that results can be checked.
 
     Attributes:
-        prompts: texts; also conversations (lists of messages) where those were asked for.
+        prompts: texts; also conversations (lists of messages) where those are accepted.
         name: file name without its folder; ``-`` for standard input.
         sha256: of the file's bytes, hexadecimal.
     """
@@ -51,15 +51,15 @@ def read_prompt_file(
     Raises:
         HierspecError: no such file, not UTF-8, or a line without a prompt; names file and line.
     """
-    body, text, where, is_jsonl = _read(path, noun)
-    read: Callable[[Any], Any] = _prompt_or_messages if conversations else _prompt_of
-    prompts = _json_lines(text, where, read) if is_jsonl else (_whole(text, where, noun),)
+    body, text, source, is_jsonl = _read_source(path, noun)
+    parse_row: Callable[[Any], Any] = _prompt_or_messages if conversations else _prompt_of
+    prompts = _json_lines(text, source, parse_row) if is_jsonl else (_prompt(text, source, noun),)
     if not prompts:
-        raise HierspecError(f"{where} holds no {noun}")
+        raise HierspecError(f"{source} holds no {noun}")
     return PromptFile(prompts, Path(path).name, hashlib.sha256(body).hexdigest())
 
 
-def _read(path: str | Path, noun: str) -> tuple[bytes, str, str, bool]:
+def _read_source(path: str | Path, noun: str) -> tuple[bytes, str, str, bool]:
     """Return a file's bytes, its text, its name for errors, and whether each line is JSON."""
     name = str(path)
     if name == "-":
@@ -68,21 +68,21 @@ def _read(path: str | Path, noun: str) -> tuple[bytes, str, str, bool]:
         try:
             body = Path(path).read_bytes()
         except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
-            why = getattr(error, "strerror", None) or error
-            raise HierspecError(f"cannot read {noun}s from {name}: {why}") from None
-    where = "standard input" if name == "-" else name
-    text = _decode(body, where)
-    is_jsonl = Path(name).suffix.lower() in _JSON_LINES or (name == "-" and _starts_json(text))
-    return body, text, where, is_jsonl
+            reason = getattr(error, "strerror", None) or error
+            raise HierspecError(f"cannot read {noun}s from {name}: {reason}") from None
+    source = "standard input" if name == "-" else name
+    text = _decode(body, source)
+    is_jsonl = Path(name).suffix.lower() in JSON_LINES or (name == "-" and _starts_json(text))
+    return body, text, source, is_jsonl
 
 
 def read_prompts(path: str | Path, *, conversations: bool = False) -> list[Any]:
-    """Read only the prompts of :func:`read_prompt_file`."""
+    """Read a file as :func:`read_prompt_file` does, and return its prompts."""
     return list(read_prompt_file(path, conversations=conversations).prompts)
 
 
 def read_ids(path: str | Path) -> list[list[int]]:
-    """Read prompts that are given as token ids, from the files :func:`read_prompt_file` takes.
+    """Read prompts that are token ids, from the files that :func:`read_prompt_file` reads.
 
     A line of ``.jsonl`` is a list of ids, or an object with ``prompt_token_ids``; any other file
     holds the ids of one prompt, separated by blanks or commas.
@@ -90,30 +90,30 @@ def read_ids(path: str | Path) -> list[list[int]]:
     Raises:
         HierspecError: as :func:`read_prompt_file`, or the file holds anything but ids.
     """
-    _, text, where, is_jsonl = _read(path, "prompt")
-    found = _json_lines(text, where, _ids_of) if is_jsonl else (parse_ids(text, where),)
-    if not found:
-        raise HierspecError(f"{where} holds no prompt")
-    return list(found)
+    _, text, source, is_jsonl = _read_source(path, "prompt")
+    prompts = _json_lines(text, source, _ids_of) if is_jsonl else (parse_ids(text, source),)
+    if not prompts:
+        raise HierspecError(f"{source} holds no prompt")
+    return list(prompts)
 
 
-def parse_ids(text: str, where: str) -> list[int]:
+def parse_ids(text: str, source: str) -> list[int]:
     """Parse token ids as people write them: ``1 2 3``, ``1,2,3`` or ``[1, 2, 3]``.
 
     Raises:
         HierspecError: the text is empty, or holds anything else.
     """
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
-    wrong = [w for w in words if not (w.isascii() and w.isdecimal() and len(w) < 10)]
-    if wrong or not words:
-        got = wrong[0][:40] if wrong else ""
-        raise HierspecError(f"{where}: token ids are numbers, as in 1 2 3; got {got!r}")
+    invalid = [w for w in words if not (w.isascii() and w.isdecimal() and len(w) < 10)]
+    if invalid or not words:
+        word = invalid[0][:40] if invalid else ""
+        raise HierspecError(f"{source}: token ids are numbers, as in 1 2 3; got {word!r}")
     return [int(word) for word in words]
 
 
 def read_stdin() -> str:
     """Read standard input as one prompt, even if it looks like JSON."""
-    return _whole(_decode(sys.stdin.buffer.read(), "standard input"), "standard input")
+    return _prompt(_decode(sys.stdin.buffer.read(), "standard input"), "standard input")
 
 
 def is_conversation(prompt: Any) -> bool:
@@ -136,7 +136,7 @@ def apply_chat(
     Args:
         tokenizer: of transformers, with a chat template.
         conversation: the user's message, or messages with ``role`` and ``content``.
-        tools: functions that the model may call, or their JSON schemas, as the template takes them.
+        tools: functions that the model may call, or their JSON schemas.
         options: further variables of the template (``enable_thinking=False``, …).
 
     Raises:
@@ -144,8 +144,8 @@ def apply_chat(
     """
     if not getattr(tokenizer, "chat_template", None):
         raise HierspecError(
-            "this model's tokenizer has no chat template: give a text without --chat (chat=True), "
-            "or use an instruction-tuned model"
+            "this model's tokenizer has no chat template: leave --chat (chat=True) out, or use an "
+            "instruction-tuned model"
         )
     messages: Any = conversation
     if isinstance(conversation, str):
@@ -161,24 +161,24 @@ def apply_chat(
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=False, **options
         )
-    except Exception as error:  # templates are programs; they raise what they like
+    except Exception as error:  # templates are programs, and may raise anything
         raise HierspecError(f"the chat template refuses these messages: {error}") from error
     return [int(token) for token in ids]
 
 
-def _decode(body: bytes, where: str) -> str:
+def _decode(body: bytes, source: str) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = body[: error.start].count(b"\n") + 1
-        raise HierspecError(f"{where}, line {line}: not UTF-8 text") from None
+        raise HierspecError(f"{source}, line {line}: not UTF-8 text") from None
 
 
-def _whole(text: str, where: str, noun: str = "prompt") -> str:
+def _prompt(text: str, source: str, noun: str = "prompt") -> str:
     """Return a text as one prompt, without the newline that ``echo`` and editors append."""
     prompt = text.removesuffix("\n").removesuffix("\r")
     if not prompt:
-        raise HierspecError(f"{where} holds no {noun}")
+        raise HierspecError(f"{source} holds no {noun}")
     return prompt
 
 
@@ -193,14 +193,14 @@ class _RowError(ValueError):
     """A line of a prompt file holds no valid prompt."""
 
 
-def _json_lines(text: str, where: str, read_row: Callable[[Any], T]) -> tuple[T, ...]:
+def _json_lines(text: str, source: str, parse_row: Callable[[Any], T]) -> tuple[T, ...]:
     prompts = []
     # Not splitlines(): JSON strings may hold U+2028 and the like.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            place = f"{where}, line {number}"
+            place = f"{source}, line {number}"
             try:
-                prompts.append(read_row(parse_json(line, place)))
+                prompts.append(parse_row(parse_json(line, place)))
             except _RowError as error:
                 raise HierspecError(f"{place}: {error}") from None
     return tuple(prompts)
@@ -222,8 +222,8 @@ def _prompt_of(row: Any) -> str:
     if isinstance(row, Mapping):
         key = next((k for k in KEYS if k in row), "")
         if not key:
-            found = ", ".join(map(str, row)) or "none"
-            raise _RowError(f"needs one of the keys {', '.join(KEYS)}; found {found}")
+            keys = ", ".join(map(str, row)) or "none"
+            raise _RowError(f"needs one of the keys {', '.join(KEYS)}; found {keys}")
         prompt = row[key]
         if key == "turns":
             if not isinstance(prompt, list) or not prompt:

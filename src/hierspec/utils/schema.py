@@ -229,7 +229,7 @@ def error_at(path: Sequence[str | int], message: str) -> PydanticCustomError:
 def _error_message(error: ValidationError, shape: Any, data: Any, source: str) -> str:
     """Return the first error in one line; an unknown key comes before the key it should be."""
     errors = error.errors(include_url=False)
-    details = next((each for each in errors if each["type"] in _UNKNOWN_KEY), errors[0])
+    details = next((entry for entry in errors if entry["type"] in _UNKNOWN_KEY), errors[0])
     kind, loc, context = details["type"], details["loc"], details.get("ctx", {})
     parent = _place(loc[:-1], data, source)
     path = context.get("path", ())

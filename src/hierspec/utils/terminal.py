@@ -11,11 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-_MIN_FOLDED = 24  # characters: a column of text is not folded to less
-_MAX_PIPED = 72  # characters of a column of text where the width of the output is not known
-_ENDLESS = 4096  # columns of a file or a pipe: lines there are as long as they need to be
+# Widths in characters
+_MIN_FOLDED = 24  # of a folded column of text
+_MAX_PIPED = 72  # of a column of text where the width of the output is not known
+_UNLIMITED = 4096  # of a file or a pipe, where lines are as long as they need to be
 _INDENT = 4
-_MIN_TERMINAL = 40  # columns: narrower terminals are written to as if they had as many
+_MIN_TERMINAL = 40  # narrower terminals are treated as if they were as wide as this
 
 
 def console(stderr: bool = False, columns: bool = False) -> Console:
@@ -24,24 +25,24 @@ def console(stderr: bool = False, columns: bool = False) -> Console:
     Args:
         columns: obey the variable ``COLUMNS`` where there is no terminal.
     """
-    found = Console(stderr=stderr, highlight=False)
-    if found.is_terminal or (columns and os.environ.get("COLUMNS", "").isdigit()):
-        found.width = max(_MIN_TERMINAL, found.width)
+    output = Console(stderr=stderr, highlight=False)
+    if output.is_terminal or (columns and os.environ.get("COLUMNS", "").isdigit()):
+        output.width = max(_MIN_TERMINAL, output.width)
     else:
-        found.width = _ENDLESS
-    return found
+        output.width = _UNLIMITED
+    return output
 
 
 class Borderless(Table):
     """A table without lines whose numbers and headers are never cut or broken.
 
     Columns of text fold where they are too wide. If the table is still too wide, every row becomes
-    a paragraph: its first cell, and below it the others with their headers.
+    a paragraph: its first cell, and below it the other cells with their headers.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         gaps = sum(self.padding[1] for _ in self.columns[1:])
-        if self._fit(console, options) + gaps <= options.max_width:
+        if self._set_min_widths(console, options) + gaps <= options.max_width:
             yield from super().__rich_console__(console, options)
             return
         if self.title:
@@ -49,28 +50,27 @@ class Borderless(Table):
         for row in range(self.row_count):
             yield from self._paragraph(row, options.max_width - _INDENT)
 
-    def _fit(self, console: Console, options: ConsoleOptions) -> int:
+    def _set_min_widths(self, console: Console, options: ConsoleOptions) -> int:
         """Set every column's minimum width and return their sum."""
-        wide = options.update(width=_ENDLESS)
+        unlimited = options.update(width=_UNLIMITED)
         for column in self.columns:
             parts = [column.header, *column.cells]
-            whole = max(Measurement.get(console, wide, part).maximum for part in parts)
-            head = Measurement.get(console, wide, column.header).maximum
+            widths = [Measurement.get(console, unlimited, part).maximum for part in parts]
+            header_width, full_width = widths[0], max(widths)
             if column.no_wrap:
-                column.min_width = whole
+                column.min_width = full_width
                 continue
-            column.min_width = min(whole, max(head, _MIN_FOLDED))
-            if not console.is_terminal and options.max_width == _ENDLESS:
-                column.max_width = max(head, _MAX_PIPED)
+            column.min_width = min(full_width, max(header_width, _MIN_FOLDED))
+            if not console.is_terminal and options.max_width == _UNLIMITED:
+                column.max_width = max(header_width, _MAX_PIPED)
         return sum(column.min_width or 0 for column in self.columns)
 
     def _paragraph(self, row: int, width: int) -> Iterator[RenderableType]:
-        first, *others = (list(column.cells)[row] for column in self.columns)
-        yield first
-        cells = zip(self.columns[1:], others, strict=True)
-        texts = [(_text(column.header, "dim"), _text(cell)) for column, cell in cells]
+        title, *cells = (list(column.cells)[row] for column in self.columns)
+        yield title
         line = Text()
-        for header, text in texts:
+        for column, cell in zip(self.columns[1:], cells, strict=True):
+            header, text = _text(column.header, "dim"), _text(cell)
             if not text:
                 continue
             part = Text(" ").join((header, text)) if header else text

@@ -66,7 +66,7 @@ _T5: dict[str, Any] = {
     "decoder_start_token_id": 0,
     "dropout_rate": 0.0,
 }
-# Those whose encoder reads the prompt
+# Families with an encoder that reads the prompt
 ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5Config", _T5),
     "flan_t5": (
@@ -76,7 +76,7 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mt5": ("MT5Config", _T5),
     "umt5": ("UMT5Config", _T5),
 }
-# The same of families that are refused by name: name → configuration class and its own values
+# Families that are refused by name, likewise
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("MambaConfig", {"state_size": 4}),
     "bart": ("BartConfig", {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}),
@@ -114,7 +114,7 @@ def tiny_config(family: str, layers: int = 3, **changes: Any) -> Any:
     """Return the transformers configuration of a tiny model."""
     import transformers
 
-    kind, own = {**FAMILIES, **ENCODER_DECODERS, **REFUSED}[family]
+    config_class, own = {**FAMILIES, **ENCODER_DECODERS, **REFUSED}[family]
     values = {**_COMMON, "num_hidden_layers": layers, **own, **changes}
     if family in ENCODER_DECODERS:
         shared = {key: _COMMON[key] for key in ("vocab_size", "eos_token_id", "pad_token_id")}
@@ -131,7 +131,7 @@ def tiny_config(family: str, layers: int = 3, **changes: Any) -> Any:
             "eos_token_id": 2,
             "pad_token_id": 0,
         }
-    return getattr(transformers, kind)(**values)
+    return getattr(transformers, config_class)(**values)
 
 
 def tiny_model(
@@ -141,8 +141,8 @@ def tiny_model(
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     config = tiny_config(family, layers, **changes)
-    kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model: Any = kind.from_config(config, dtype=dtype)
+    auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model: Any = auto.from_config(config, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -31,9 +31,9 @@ from hierspec.training.family.corpus import load_corpus
 from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.conversations import (
     Conversation,
-    find_answers,
     holds_conversations,
     read_conversations,
+    tokenize_conversation,
 )
 from hierspec.utils.files import json_digest
 from hierspec.utils.prompts import read_prompt_file
@@ -149,8 +149,8 @@ def split_conversations(
         is_full = len(same_domain) * num_domains >= settings.held_out or tokens_left <= 0
         if is_held_out and is_full:
             continue
-        answers = find_answers(conversation, tokenizer)
-        positions = [p for p in answers.positions if p < longest]
+        answers = tokenize_conversation(conversation, tokenizer)
+        positions = [p for p in answers.answer_positions if p < longest]
         if not positions:
             continue
         ids = torch.tensor(answers.ids[: positions[-1] + 1], dtype=torch.int32)
