@@ -57,9 +57,9 @@ def hierarchy_of(name: str, target: dict[str, Any]) -> Any:
         changes = dict(method)
         shares = changes.pop("exit_shares", None)
         if shares:
-            from hierspec.config.target import target_config
+            from hierspec.config.target import model_config
 
-            depth = target_config(target["model"]).num_hidden_layers
+            depth = model_config(target["model"]).num_hidden_layers
             changes["exit_layers"] = at_shares(depth, shares)
         level: Any = config.levels[0]
         config = dataclasses.replace(config, levels=(dataclasses.replace(level, **changes),))

@@ -109,7 +109,7 @@ def test_the_stack_is_shown_a_line_a_level(model, small):
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"assistant_model": "x"}, r"no 'assistant_model': say drafts=\[model\]"),
+        ({"assistant_model": "x"}, r"no 'assistant_model': use drafts=\[model\]"),
         ({"draftz": "x"}, "did you mean 'drafts'"),
         ({"temperature": 1}, r"an option of each call: generate\(prompt, temperature"),
         ({"dtype": "float32"}, '"dtype": ...'),
@@ -208,7 +208,7 @@ def test_stopping_criteria_end_a_sequence(fast):
         ({"generation_config": GenerationConfig(num_beams=2)}, "beam search"),
         ({"generation_config": GenerationConfig(guidance_scale=2.0)}, "guidance_scale"),
         ({"generation_config": GenerationConfig(output_scores=True)}, "output_scores"),
-        ({"generation_config": GenerationConfig(), "temperature": 1.0}, "leave temperature out"),
+        ({"generation_config": GenerationConfig(), "temperature": 1.0}, "temperature too: leave it out"),
         ({"generation_config": {"top_k": 3}}, "must be a GenerationConfig"),
         ({"logit_bias": {96: 1.0}}, "no token 96"),
         ({"logprobs": -1}, "logprobs"),
@@ -335,7 +335,7 @@ def test_methods_without_a_model_of_their_own_are_drafts_by_name(model, tmp_path
     assert levels(["eagle3:own"])[0]["model"] == "own"
     table = levels(["ngram:own.pt"])[0]
     assert (table["method"], table["table"]) == ("ngram_table", "own.pt")
-    with pytest.raises(HierspecError, match="in 8 bits, or quantized:4"):
+    with pytest.raises(HierspecError, match="for 8 bits, or quantized:4"):
         Hierarchy(tmp_path, drafts=["quantized:5"])
     with pytest.raises(HierspecError, match="exit:LAYER, as in exit:4"):
         Hierarchy(tmp_path, drafts=["exit:four"])

@@ -14,7 +14,7 @@ from typing import Any, Never
 from hierspec.config import arguments, options, requests
 from hierspec.config.build import Built, build
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.ends import with_tokenizer
+from hierspec.config.ends import add_tokenizer_eos
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.template import Template
@@ -74,7 +74,7 @@ class Hierarchy:
             HierspecError: a model that cannot be driven, or of another vocabulary; an argument that
                 does not exist, with what it is called here.
         """
-        options.known_to_make(unknown)
+        options.refuse_unknown_arguments(unknown)
         if not isinstance(target, Built):
             from hierspec.presets.defaults import configuration_of
 
@@ -319,7 +319,7 @@ class Hierarchy:
             HierspecError: an empty prompt, one longer than the context, a rule that would change
                 the output law, a parameter out of range, or one that says what another says too.
         """
-        options.known(params, _OPTIONS)
+        options.refuse_unknown_options(params, _OPTIONS)
         found = requests.resolve(
             self.root.model,
             Template(self.tokenizer, chat, tools, chat_template_kwargs),
@@ -351,7 +351,7 @@ class Hierarchy:
             want_logprobs=wanted,
             num_top_logprobs=alternatives,
             lock=self._lock,
-            until=options.until(until, stopping_criteria, found.max_time),
+            until=options.stop_test(until, stopping_criteria, found.max_time),
             caches=options.caches(cache, len(found.prompts)),
             tracer=tracer,
             controller=self.controller,
@@ -361,7 +361,7 @@ class Hierarchy:
         """Return the tokens that end a text: the caller's, or the model's and the tokenizer's."""
         if chosen is not None:
             return arguments.eos_ids(chosen)
-        return with_tokenizer(self.ends, self.tokenizer)
+        return add_tokenizer_eos(self.ends, self.tokenizer)
 
     def __repr__(self) -> str:
         """Show the stack, the target on top, one line a level."""
@@ -371,7 +371,7 @@ class Hierarchy:
 def _built(config: HierarchyConfig, tokenizer: Any) -> Built:
     loaded = Loaded()
     if tokenizer is not None:
-        arguments.tokenizer(tokenizer)
+        arguments.check_tokenizer(tokenizer)
         loaded.tokenizers[config.target.model] = tokenizer
     return build(config, loaded)
 

@@ -16,7 +16,7 @@ from hierspec.bench.methods.base import Method, Request, Run, Unavailable
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.turns import run_interleaved
 from hierspec.config.schema import TargetConfig
-from hierspec.config.target import target_config
+from hierspec.config.target import model_config
 from hierspec.errors import HierspecError
 from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
@@ -115,9 +115,7 @@ class Lab:
         report(f"loading {target.model}", 0.0)
         context = int(models.plain.root.model.max_length)
         for draft in models.drafts:
-            context = min(
-                context, getattr(target_config(draft), "max_position_embeddings", context)
-            )
+            context = min(context, getattr(model_config(draft), "max_position_embeddings", context))
         room = min(longest, context - max_new_tokens)
         if room < 1:
             raise HierspecError(

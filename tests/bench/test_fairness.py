@@ -291,7 +291,7 @@ def test_other_engines_get_as_many_trials(drafts, monkeypatch):
 @pytest.mark.parametrize(("layers", "exits"), [(2, 1), (4, 2), (8, 3), (32, 3)])
 def test_early_exits_get_as_many_trials_however_many_there_are(layers, exits, monkeypatch):
     config = SimpleNamespace(num_hidden_layers=layers, model_type="llama")
-    monkeypatch.setattr("hierspec.config.target.target_config", lambda name: config)
+    monkeypatch.setattr("hierspec.config.target.model_config", lambda name: config)
     (entry,) = (entry for entry in peers() if entry.name == "transformers-early-exit")
     found = [method.configuration for method in entry.candidates(zoo(), 0.0)]
     assert len({repr(configuration) for configuration in found}) == grids.TRIALS

@@ -64,7 +64,7 @@ def test_a_folder_that_is_not_there_is_named(capsys, option, preset):
         ("other vocabulary", "but its config.json asks for (99, 8)"),
         ("cut weights", "is damaged"),
         ("pickled weights", "pytorch_model.bin is not a safetensors file"),
-        ("cut tokenizer", "the tokenizer beside"),
+        ("cut tokenizer", "the tokenizer in"),
         ("adapter", "names no base model: set base_model_name_or_path"),
     ],
 )

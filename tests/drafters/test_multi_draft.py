@@ -570,7 +570,7 @@ def test_hierarchy_files():
         ([level(), level(num_drafts=2)], "only the first level"),
         (
             [{"method": "prompt_lookup", "num_speculative_tokens": 2, "num_drafts": 2}],
-            "one draft to make",
+            "makes only one draft",
         ),
     ]:
         with pytest.raises(ValueError, match=match):

@@ -127,7 +127,7 @@ def test_candidates(text, method, fields):
         ('{"method": "draft_model", "model": "m", "verify": "block"}', "leave verify out"),
         ('{"method": "concatenate", "parts": []}', "a concatenation is none"),
         ("exit:2,num_drafts=many", "num_drafts"),
-        ("prompt-lookup,num_drafts=2", "has one draft to make"),
+        ("prompt-lookup,num_drafts=2", "makes only one draft"),
     ],
 )
 def test_bad_candidates(text, words):
@@ -482,8 +482,8 @@ def test_what_ends_the_texts_of_a_model_in_memory_is_not_looked_up(tiny_family, 
     """Its name is any name: nothing of that name is read, from a folder or a hub."""
     target, loaded = TargetConfig(model="of-mine"), Loaded()
     model = Loaded().backend(TargetConfig(model=tiny_family["target"]))
-    loaded.put(target, model, None)
-    monkeypatch.setattr("hierspec.config.checkpoints.ends_of", None)
+    loaded.add(target, model, None)
+    monkeypatch.setattr("hierspec.config.checkpoints.model_eos_ids", None)
     assert load(target, [parse("prompt-lookup")], loaded).ends == frozenset()
 
 

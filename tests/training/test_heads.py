@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from hierspec import Hierarchy
 from hierspec.cli import run
-from hierspec.config.exit_heads import HeadsWarning, attach, load_into, read
+from hierspec.config.exit_heads import HeadsWarning, load_head, load_into, read
 from hierspec.config.schema import TargetConfig
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
@@ -236,7 +236,7 @@ def test_samples_have_the_targets_joint_law(models, trained) -> None:
 def test_caches_of_the_trunk_are_shared_with_and_without_heads(models, trained) -> None:
     backend = load(models["llama"])
     trunk = Trunk(backend, [1, 2])
-    head = attach(trained["llama"], 1, backend, str(models["llama"]))
+    head = load_head(trained["llama"], 1, backend, str(models["llama"]))
     with_head, without, target = trunk.view(1, head), trunk.view(1), trunk.view()
     ids = [5, 9, 11, 40, 7]
     fresh = [Trunk(backend, [1, 2]) for _ in range(3)]
@@ -261,7 +261,7 @@ def test_backends_agree_on_scores(models, trained, name, kind, dtype, tolerance)
     rows = {}
     for backend in ("lean", "hf"):
         loaded = load(models[name], dtype, backend=backend)
-        head = attach(trained[name], 2, loaded, str(models[name]))
+        head = load_head(trained[name], 2, loaded, str(models[name]))
         rows[backend] = rows_of(Trunk(loaded, [2]).view(2, head), ids, 1)
         assert rows[backend].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     scale = rows["hf"].abs().max()
@@ -278,7 +278,7 @@ def test_engine_scores_are_those_trained(models, trained) -> None:
         ids = torch.arange(20)
         states = Frozen(backend, (1, 2)).states(ids[None])
         for layer, h in zip((1, 2), states[:2], strict=True):
-            head = attach(file.path, layer, backend, str(models[name]))
+            head = load_head(file.path, layer, backend, str(models[name]))
             got = rows_of(Trunk(backend, [layer]).view(layer, head), ids.tolist(), 1)
             with torch.no_grad():
                 expected = heads.scores(layer, backend, h).to(got.dtype)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from hierspec import Hierarchy
 from hierspec.cli import run
-from hierspec.config.exit_heads import attach, read
+from hierspec.config.exit_heads import load_head, read
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.exit_heads import KINDS, Heads
@@ -102,7 +102,7 @@ def test_other_tokens_score_minus_infinity_on_both_backends(models, trained, nam
     found = {}
     for backend in ("lean", "hf") if name == "llama" else ("hf",):
         loaded = load(models[name], torch.float64, backend=backend)
-        head = attach(file.path, 2, loaded, str(models[name]))
+        head = load_head(file.path, 2, loaded, str(models[name]))
         assert head.num_parameters > 0
         found[backend] = rows = rows_of(Trunk(loaded, [2]).view(2, head), ids)
         assert rows.shape == (len(ids), 96)
@@ -124,7 +124,7 @@ def test_engine_scores_are_those_trained(models, trained) -> None:
         text = torch.arange(20)
         early, *_ = Frozen(backend, (1, 2)).states(text[None])
         got = rows_of(
-            Trunk(backend, [1]).view(1, attach(file.path, 1, backend, str(models[name]))),
+            Trunk(backend, [1]).view(1, load_head(file.path, 1, backend, str(models[name]))),
             text.tolist(),
         )
         with torch.no_grad():
@@ -243,7 +243,7 @@ def _beyond(info: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
 def test_a_file_that_does_not_fit_is_refused(models, trained, tmp_path, change, message) -> None:
     path = _changed(trained["llama"], tmp_path / "bad.safetensors", change)
     with pytest.raises(ValueError, match=message):
-        attach(path, 1, load(models["llama"]), str(models["llama"]))
+        load_head(path, 1, load(models["llama"]), str(models["llama"]))
 
 
 def test_heads_can_be_gone_on_with(models, trained, tmp_path, capsys) -> None:

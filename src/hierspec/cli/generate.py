@@ -212,7 +212,7 @@ def generate(
         models = _load(config, as_json, console)
     if tokenizer is not None:
         models.tokenizer = _load_fitting_tokenizer(tokenizer, models)
-    if not as_json and (unread := ends.unread(models.config.target.model)):
+    if not as_json and (unread := ends.ignored_sampling(models.config.target.model)):
         say(
             console,
             f"hierspec: note: of the model's generation_config {', '.join(unread)} is not applied: "

@@ -283,7 +283,7 @@ def show(
 
     from .rendering.heads import show_acceptance_head, show_exit_heads
 
-    if acceptance_head.is_one(acceptance_head.locate(file)):
+    if acceptance_head.is_acceptance_head(acceptance_head.locate(file)):
         head = acceptance_head.read(file)
         acceptance_head.load(head)  # read and checked
         show_acceptance_head(head, as_json)

@@ -1,8 +1,8 @@
-"""The file of an acceptance head: ``acceptance_head.safetensors``, checked before it is used.
+"""The file of an acceptance head, ``acceptance_head.safetensors``, which is checked before use.
 
-Tensors ``blocks.I.weight`` [d, d] and ``blocks.I.bias`` [d], ``out.weight`` [1, d] and ``out.bias``
-[1]. One metadata entry, ``hierspec``, holds a JSON object: on which draft model for which target it
-was trained, and how well it predicts on held-out text.
+Its tensors are ``blocks.I.weight`` [d, d] and ``blocks.I.bias`` [d], ``out.weight`` [1, d] and
+``out.bias`` [1]. One metadata entry, ``hierspec``, holds a JSON object: on which draft model for
+which target it was trained, and how well it predicts on held-out text.
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ from typing_extensions import TypedDict  # pydantic needs this one below Python 
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.acceptance_head import AcceptanceHead, PredictingExit
 from hierspec.lm.trunk.trunk import ExitModel
-from hierspec.utils import schema
 from hierspec.utils.files import expand_user
 from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import registry, trained
 
-from .exit_heads import save_whole, warn_of_others
+from .exit_heads import (
+    METADATA_KEY,
+    SCHEMA,
+    check_metadata,
+    damaged,
+    save_tensors,
+    warn_if_other_weights,
+)
 
 FILE = "acceptance_head.safetensors"
 KIND = "acceptance"
-SCHEMA = 1
-_KEY = "hierspec"
 
 
 class HeadInfo(TypedDict):
-    """What is known of a head; ``docs/heads.md`` lists the keys, of which these are checked."""
+    """The checked keys of a head's metadata; ``docs/heads.md`` lists all keys."""
 
     kind: Literal["acceptance"]
     model: NonEmptyString
@@ -48,7 +52,7 @@ class HeadInfo(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """A file whose description was read and found sound.
+    """The file of an acceptance head whose metadata was read and is valid.
 
     Attributes:
         info: its metadata; ``model`` is the draft model.
@@ -59,7 +63,7 @@ class HeadFile:
 
 
 def locate(ref: str | Path) -> Path:
-    """Return the file behind a path or ``zoo:NAME-acceptance``: itself, or that in a folder."""
+    """Return the file of a head for its path, for its folder's, or for ``zoo:NAME-acceptance``."""
     name = str(ref)
     if name.startswith(registry.PREFIX) and name != registry.ACCEPTANCE:
         raise HierspecError(
@@ -70,26 +74,26 @@ def locate(ref: str | Path) -> Path:
     return path / FILE if path.is_dir() else path
 
 
-def is_one(path: Path) -> bool:
-    """Return whether a file is marked as an acceptance head."""
-    return bool(_described(path))
+def is_acceptance_head(path: Path) -> bool:
+    """Return whether a file's metadata says that it holds an acceptance head."""
+    return bool(_metadata(path))
 
 
-def _described(path: Path) -> dict[str, Any]:
-    """Return a file's metadata of its acceptance head; empty where it holds none."""
+def _metadata(path: Path) -> dict[str, Any]:
+    """Return the metadata of an acceptance head; empty if the file holds none."""
     try:
         with safe_open(path, framework="pt") as file:
-            info = json.loads((file.metadata() or {}).get(_KEY, "{}"))
+            info = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
     except (SafetensorError, OSError, ValueError, RecursionError):
         return {}
     return info if isinstance(info, dict) and info.get("kind") == KIND else {}
 
 
 def read(ref: str | Path) -> HeadFile:
-    """Open the file of a head, or the one in a folder.
+    """Read and check the metadata of a head's file, or of the one in a folder.
 
     Raises:
-        HierspecError: there is none, it is damaged, or it is something else.
+        HierspecError: there is no file, it is damaged, or it holds no acceptance head.
     """
     path = locate(ref)
     if not path.is_file():
@@ -97,21 +101,13 @@ def read(ref: str | Path) -> HeadFile:
             f"no acceptance head at {str(path)!r}: train one with hierspec heads train "
             "--kind acceptance --target TARGET --draft MODEL"
         )
-    info = _described(path)
+    info = _metadata(path)
     if not info:
         raise HierspecError(
             f"{path} is no acceptance head: give a file that hierspec heads train "
             "--kind acceptance has written"
         )
-    if info.get("schema_version") != SCHEMA:
-        raise HierspecError(
-            f"{path} has schema version {info.get('schema_version')!r}, this hierspec reads "
-            f"{SCHEMA}: train the head again, or use the hierspec that wrote it"
-        )
-    try:
-        schema.validate(HeadInfo, info, "its metadata")
-    except HierspecError as error:
-        raise _damaged(path, error) from None
+    check_metadata(HeadInfo, info, path)
     return HeadFile(path, cast(HeadInfo, info))
 
 
@@ -127,9 +123,9 @@ def load(file: HeadFile) -> AcceptanceHead:
             tensors = {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
         head.load_state_dict(tensors)
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise _damaged(file.path, first_line(error)) from None
+        raise damaged(file.path, first_line(error)) from None
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-        raise _damaged(file.path, "it holds NaN or infinite numbers")
+        raise damaged(file.path, "it holds NaN or infinite numbers")
     return head.requires_grad_(False)
 
 
@@ -139,32 +135,29 @@ def write(path: Path, head: AcceptanceHead, info: Mapping[str, Any]) -> None:
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
         for name, tensor in head.state_dict().items()
     }
-    save_whole(path, tensors, {"schema_version": SCHEMA, **info}, "the acceptance head")
+    save_tensors(path, tensors, {"schema_version": SCHEMA, **info}, "the acceptance head")
 
 
 def attach(ref: str | Path, view: ExitModel, model: str) -> PredictingExit:
-    """Give a draft model the head of a file.
+    """Return a draft model with the head of a file.
 
     Args:
-        model: what the draft model was loaded by; tells whether its weights are those trained on.
+        model: the name or path by which the draft model was loaded; shows whether the head was
+            trained on its weights.
 
     Raises:
         HierspecError: no such head, a damaged file, or one of a model of another size.
 
     Warns:
-        HeadsWarning: the size fits and the weights are others. Output stays exact all the same.
+        HeadsWarning: the size fits, but the weights differ. The output is exact nevertheless.
     """
     file = read(ref)
-    size, own = file.info["hidden_size"], view.trunk.backend.hidden_size
-    if size != own:
+    trained_size, size = file.info["hidden_size"], view.trunk.backend.hidden_size
+    if trained_size != size:
         raise HierspecError(
-            f"{file.path} was trained on {file.info['model']}, whose hidden_size is {size}; that "
-            f"of {model} is {own}: train an acceptance head for {model}"
+            f"{file.path} was trained on {file.info['model']}, whose hidden_size is "
+            f"{trained_size}; that of {model} is {size}: train an acceptance head for {model}"
         )
-    what = "drafts may end too early or too late; train the head again"
-    warn_of_others(file.path, file.info, model, what)
+    consequence = "drafts may end too early or too late; train the head again"
+    warn_if_other_weights(file.path, file.info, model, consequence)
     return PredictingExit(view, load(file))
-
-
-def _damaged(path: Path, why: object) -> HierspecError:
-    return HierspecError(f"{path} is damaged ({why}): train the head again")

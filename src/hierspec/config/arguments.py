@@ -1,7 +1,7 @@
-"""What callers hand over, brought into one form; each refusal names the fix.
+"""The arguments of Python callers, converted to one form each; every refusal names the fix.
 
-Lists, tuples, one-dimensional tensors and arrays are all fine as token ids; a text where a list
-belongs, or a number where a text belongs, is a mistake worth a line.
+Lists, tuples, one-dimensional tensors and arrays are all fine as token ids; a text in place of a
+list, or a number in place of a text, is refused.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import short_repr
 
-from .in_memory import ModelInMemory, is_model, named
+from .in_memory import ModelInMemory, is_model, wrap_model
 from .schema import TargetConfig
 
 
 def prompt_list(value: Any) -> list[Any]:
-    """List several prompts: any iterable of them, but not a text, which is one prompt."""
+    """Return a list of prompts from any iterable of them; refuse a text, which is one prompt."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise HierspecError(
             f"prompts must be a list of prompts, not {short_repr(value)}: write [prompt]"
@@ -26,36 +26,36 @@ def prompt_list(value: Any) -> list[Any]:
     return list(value)
 
 
-def token_ids(value: Any, what: str = "a prompt") -> list[int]:
+def token_ids(value: Any, name: str = "a prompt") -> list[int]:
     """Return the integers of a list, a tuple, a one-dimensional tensor or array."""
     if hasattr(value, "tolist"):
         if getattr(value, "ndim", 1) != 1:
             raise HierspecError(
-                f"{what} must be one row of token ids, not a tensor of shape "
+                f"{name} must be one row of token ids, not a tensor of shape "
                 f"{tuple(value.shape)}: give value[0], or each row to generate_batch"
             )
         value = value.tolist()
     if isinstance(value, Mapping) and "input_ids" in value:
         raise HierspecError(
-            f"{what} must be a text or one row of token ids, not all that a tokenizer gives: take "
-            'its ["input_ids"], and of a batch each row'
+            f"{name} must be a text or one row of token ids, not a tokenizer's whole output: give "
+            'its ["input_ids"], and for a batch each row of them'
         )
     if isinstance(value, Mapping):
         raise HierspecError(
-            f"{what} must be a text, a list of token ids, or a list of messages, and this is a "
-            "mapping: a conversation of one message is [message]"
+            f"{name} must be a text, a list of token ids, or a list of messages, not a mapping: a "
+            "conversation of one message is [message]"
         )
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise HierspecError(
-            f"{what} must be a text or a list of token ids, not {short_repr(value)}"
+            f"{name} must be a text or a list of token ids, not {short_repr(value)}"
         )
-    found = list(value)
-    if found and all(isinstance(one, str) for one in found):
+    ids = list(value)
+    if ids and all(isinstance(token, str) for token in ids):
         raise HierspecError(
-            f"{what} holds {short_repr(found[0])}, which is not a token id: give one text without "
+            f"{name} holds {short_repr(ids[0])}, which is not a token id: give one text without "
             "a list, and several to generate_batch"
         )
-    return [_id(token, what) for token in found]
+    return [_token_id(token, name) for token in ids]
 
 
 def seed(value: Any) -> int | None:
@@ -81,11 +81,11 @@ def stop_strings(value: Any) -> tuple[str, ...]:
 
 def eos_ids(value: Any) -> frozenset[int]:
     """Return the ids that end the output, from one or several."""
-    several = hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1
-    if several or isinstance(value, list | tuple | set | frozenset | range):
-        ids = [_id(token, "eos_token_id") for token in value]
+    is_vector = hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1
+    if is_vector or isinstance(value, list | tuple | set | frozenset | range):
+        ids = [_token_id(token, "eos_token_id") for token in value]
     else:
-        ids = [_id(value, "eos_token_id")]
+        ids = [_token_id(value, "eos_token_id")]
     if ids and min(ids) < 0:
         raise HierspecError(
             f"eos_token_id must be at least 0, not {min(ids)} (ignore_eos=True: none)"
@@ -94,34 +94,34 @@ def eos_ids(value: Any) -> frozenset[int]:
 
 
 def target(value: Any) -> TargetConfig | None:
-    """Return the target for a configuration, or for a model: loaded, by name, or by path."""
+    """Return a target's configuration from itself or from a model: loaded, a name, or a path."""
     if value is None or isinstance(value, TargetConfig):
         return value
     return TargetConfig(model=model_name(value, "target"))
 
 
-def model_names(value: Any, what: str) -> tuple[str, ...]:
+def model_names(value: Any, name: str) -> tuple[str, ...]:
     """Return the names of one or several models, which may be loaded, names or paths."""
     if isinstance(value, list | tuple):
-        return tuple(model_name(one, what) for one in value)
-    return (model_name(value, what),)
+        return tuple(model_name(model, name) for model in value)
+    return (model_name(value, name),)
 
 
-def model_name(value: Any, what: str) -> str:
+def model_name(value: Any, name: str) -> str:
     """Return a directory, a hub id, ``zoo:NAME``, or a loaded model as text."""
-    value = named(value)
+    value = wrap_model(value)
     if isinstance(value, ModelInMemory):
         return value
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
         raise HierspecError(
-            f"{what} must be a directory, a hub id, zoo:NAME or a loaded model, "
+            f"{name} must be a directory, a hub id, zoo:NAME or a loaded model, "
             f"not {short_repr(value)}"
         )
     return str(value)
 
 
-def tokenizer(value: Any) -> None:
-    """Refuse what is no tokenizer: a model in its place, or the name of one."""
+def check_tokenizer(value: Any) -> None:
+    """Refuse what is no tokenizer: a model, or the name of a tokenizer."""
     if is_model(value):
         raise HierspecError(
             "the second argument is the tokenizer, not a model: give models that draft as "
@@ -129,23 +129,23 @@ def tokenizer(value: Any) -> None:
         )
     if not callable(value) or not hasattr(value, "decode"):
         raise HierspecError(
-            "tokenizer must be a loaded one, as AutoTokenizer.from_pretrained gives it, not "
+            "tokenizer must be a loaded one, as from AutoTokenizer.from_pretrained, not "
             f"{short_repr(value)}; without it the one saved beside the model is used"
         )
 
 
-def integer(value: Any, what: str) -> int:
+def integer(value: Any, name: str) -> int:
     """Return an integer; refuse booleans, texts and fractions."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)
     except TypeError:
         pass
-    raise HierspecError(f"{what} must be an integer, not {short_repr(value)}")
+    raise HierspecError(f"{name} must be an integer, not {short_repr(value)}")
 
 
-def _id(value: Any, what: str) -> int:
+def _token_id(value: Any, name: str) -> int:
     try:
         return integer(value, "")
     except ValueError:
-        raise HierspecError(f"{what} holds {short_repr(value)}, which is not a token id") from None
+        raise HierspecError(f"{name} holds {short_repr(value)}, which is not a token id") from None

@@ -1,4 +1,4 @@
-"""A hierarchy ready to run: its models loaded, its levels wired, refused where it is unsound."""
+"""A hierarchy ready to run, built of its configuration: models loaded, rules checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hierspec.verifiers.soundness import check as check_soundness
 from .chains import AnyLevelConfig
 from .checkpoints import Loaded
 from .models import LevelModels
-from .nodes import rule, tree
+from .nodes import build_nodes, make_rule
 from .schema import HierarchyConfig, TargetConfig
 
 
@@ -24,8 +24,8 @@ class Built:
 
     Attributes:
         root: the target's node.
-        tokenizer: the target's, or ``None`` where it has none.
-        ends: tokens that end a text of the target, beside the tokenizer's own.
+        tokenizer: the target's; ``None`` if it has none.
+        ends: ids that end a text of the target, apart from the tokenizer's own.
     """
 
     root: Verify
@@ -35,42 +35,43 @@ class Built:
 
 
 def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
-    """Load the models of ``config`` and wire them.
+    """Load the models of ``config`` and build its nodes.
 
     Args:
-        loaded: checkpoints to share; what is missing there is loaded and added.
+        loaded: checkpoints to share; missing ones are loaded and added.
 
     Raises:
         HierspecError: a model cannot be read, an exit is out of range, vocabularies differ, or a
-            rule is unsound where it stands and ``allow_lossy`` is off.
+            rule is unsound at its level and ``allow_lossy`` is off.
     """
     loaded = loaded or Loaded()
     models = LevelModels(_target(config), config.levels, loaded)
-    target, names = models.top(), set()
+    target, names = models.target_view(), set()
 
-    def model_of(level: AnyLevelConfig | None, _: str) -> tuple[Any, str]:
+    def model_and_name(level: AnyLevelConfig | None, _: str) -> tuple[Any, str]:
         model, name = (target, config.target.model) if level is None else models.model(level)
         name = str(name)
-        unique, i = name, 2
-        while unique in names:
-            unique, i = f"{name}#{i}", i + 1
-        names.add(unique)
-        return model, unique
+        unique_name, i = name, 2
+        while unique_name in names:
+            unique_name, i = f"{name}#{i}", i + 1
+        names.add(unique_name)
+        return model, unique_name
 
-    root = tree(config.levels, model_of, rule(config.verify, config.top_m, config.lenience))
+    rule = make_rule(config.verify, config.top_m, config.lenience)
+    root = build_nodes(config.levels, model_and_name, rule)
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
     name = config.target.model
-    openmp.release()  # loading took threads, and rounds may run in another one
-    return Built(root, loaded.tokenizers.get(name), config, loaded.ends_of(name))
+    openmp.release()  # loading started threads, and rounds may run in another thread
+    return Built(root, loaded.tokenizers.get(name), config, loaded.eos_ids(name))
 
 
 def _target(config: HierarchyConfig) -> TargetConfig:
-    """Return the target, on the backend that a deterministic hierarchy needs."""
+    """Return the target, with the deterministic backend if the hierarchy is deterministic."""
     target = config.target
     if not config.deterministic:
         return target
     if target.backend == "hf":
         raise HierspecError(
-            "deterministic decoding runs on the lean backend: leave backend out, or deterministic"
+            "deterministic decoding needs the lean backend: leave out backend, or deterministic"
         )
     return dataclasses.replace(target, backend="deterministic")

@@ -1,7 +1,7 @@
-"""Chains of levels, smallest first: what each place allows, concatenations, and how both are read.
+"""Chains of levels, smallest first: their types, and which fields each place in a chain allows.
 
-The first level of a chain only drafts, each other one verifies the one before it. In place of the
-first there may be a concatenation, whose parts are chains again.
+The first level of a chain only drafts, every other one verifies the one before it. The first may be
+a concatenation, whose parts are chains themselves.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from .levels import (
 
 T = TypeVar("T")
 
-_NONE_BELOW = "the first level has nothing below it to verify, and this says how; remove it"
+_NONE_BELOW = "the first level has nothing below it to verify, so this has no use; remove it"
 # Fields that mean nothing on a first level: field → the value that is allowed, and why.
 _NOT_OF_FIRST = {
     "verify": (
         None,
-        "the first level only drafts: it has nothing below it to verify; remove it (how it is "
-        "verified is said by the level above, or by the target's own rule)",
+        "the first level only drafts: it has nothing below it to verify; remove it (the level "
+        "above, or the target, sets how its drafts are verified)",
     ),
     "top_m": (1, _NONE_BELOW),
     "lenience": (DEFAULT_LENIENCE, _NONE_BELOW),
     "bonus": (True, _NONE_BELOW),
 }
-# Fields that only a first level has, likewise.
+# Fields that only a first level may set, likewise.
 _ONLY_OF_FIRST = {
     "ahead": (False, "only the first level drafts ahead; remove it"),
     "num_drafts": (1, "only the first level makes alternative drafts; remove it"),
@@ -60,35 +60,36 @@ _ONLY_OF_FIRST = {
         "unsure",
     ),
 }
-_PREDICTING = ("draft_model", "number")  # methods whose models may predict acceptance
+_PREDICTING_METHODS = ("draft_model", "number")  # their models may predict acceptance
 
 
 def _check_unset(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> None:
     """Refuse level ``i`` of its chain if one of these fields is set."""
-    for name, (allowed, why) in fields.items():
+    for name, (allowed, message) in fields.items():
         if getattr(level, name, allowed) != allowed:
-            raise error_at([i, name], why)
+            raise error_at([i, name], message)
 
 
-def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
-    """Read a chain; refuse a level whose method or fields do not fit its place."""
-    levels = read(value)
+def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
+    """Validate a chain; refuse a level whose method or fields do not fit its place."""
+    levels = validate_form(value)
     for i, level in enumerate(levels):
         if isinstance(level, ConcatenateConfig):
             if i > 0:
                 raise error_at(
                     [i],
-                    "a concatenation only drafts, so it comes first; nest what is below it into "
-                    "its parts",
+                    "a concatenation only drafts, so it comes first; move the levels below it "
+                    "into its parts",
                 )
             continue
         if i == 0:
             _check_unset(i, level, _NOT_OF_FIRST)
-        if level.window.signal == "acceptance" and (i > 0 or level.method not in _PREDICTING):
+        can_predict = i == 0 and level.method in _PREDICTING_METHODS
+        if level.window.signal == "acceptance" and not can_predict:
             raise error_at(
                 [i, "window"],
                 "an acceptance window belongs to a first level of method draft_model, whose head "
-                "predicts what is kept of its draft; use the entropy window here",
+                "predicts which of its tokens are kept; use the entropy window here",
             )
         if i == 0:
             continue
@@ -98,8 +99,8 @@ def check_chain(value: Any, read: Callable[[Any], Any]) -> Any:
         if isinstance(level, Eagle3LevelConfig):
             raise error_at(
                 [i],
-                "eagle3 cannot verify: every step of it reads the step before, so a draft cannot "
-                "be checked at once; put it first (an early exit or a draft model may verify it)",
+                "eagle3 cannot verify: each of its steps reads the one before, so it cannot check "
+                "a draft in one call; put it first (an early exit or a draft model may verify it)",
             )
     return levels
 
@@ -146,13 +147,13 @@ class ConcatenateConfig:
     repeat: Count = 1
 
 
-def flat(levels: Sequence[Any], kind: type[T] | tuple[type[T], ...]) -> list[T]:
+def find_levels(levels: Sequence[Any], kind: type[T] | tuple[type[T], ...]) -> list[T]:
     """Return the levels of a class, those inside concatenations included."""
-    out = []
+    matching = []
     for level in levels:
         if isinstance(level, ConcatenateConfig):
             for part in level.parts:
-                out += flat(part, kind)
+                matching += find_levels(part, kind)
         elif isinstance(level, kind):
-            out.append(level)
-    return out
+            matching.append(level)
+    return matching

@@ -1,4 +1,4 @@
-"""Checkpoints in memory: weights and tokenizers, loaded once however many hierarchies name them."""
+"""Checkpoints in memory: weights and tokenizers, loaded once for any number of hierarchies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hierspec.utils import machine
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
-from .ends import ends_of
+from .ends import model_eos_ids
 from .in_memory import ModelInMemory
 from .schema import TargetConfig
 
@@ -30,49 +30,49 @@ class Loaded:
 
     backends: dict[Key, Backend] = field(default_factory=dict)
     tokenizers: dict[str, Any] = field(default_factory=dict)
-    ends: dict[str, frozenset[int]] = field(default_factory=dict)
+    eos_ids_by_model: dict[str, frozenset[int]] = field(default_factory=dict)
 
-    def put(self, target: TargetConfig, backend: Backend, tokenizer: Any) -> None:
+    def add(self, target: TargetConfig, backend: Backend, tokenizer: Any) -> None:
         """Add a model that is in memory already; ``target.model`` is its name.
 
-        What ends its texts is the caller's affair: nothing is looked up by that name.
+        No ids that end its texts are looked up by that name; the caller must know them.
         """
         self.backends[key_of(target)] = backend
         self.tokenizers[target.model] = tokenizer
-        self.ends[target.model] = frozenset()
+        self.eos_ids_by_model[target.model] = frozenset()
 
-    def ends_of(self, model: str) -> frozenset[int]:
-        """Return the tokens that end a text of a model, beside its tokenizer's own."""
-        if model not in self.ends:
-            self.ends[model] = ends_of(model)
-        return self.ends[model]
+    def eos_ids(self, model: str) -> frozenset[int]:
+        """Return the ids that end a text of a model, apart from its tokenizer's own."""
+        if model not in self.eos_ids_by_model:
+            self.eos_ids_by_model[model] = model_eos_ids(model)
+        return self.eos_ids_by_model[model]
 
     def backend(self, model: TargetConfig) -> Backend:
-        """Return a model's weights; load them, and its tokenizer, where they are missing.
+        """Return a model's weights; load them and its tokenizer first if they are missing.
 
         Raises:
-            HierspecError: it cannot be read, or has a dtype or device that there is not.
+            HierspecError: it cannot be read, or its dtype or device does not exist.
         """
-        key = key_of(model)
-        if key not in self.backends and isinstance(model.model, ModelInMemory):
-            self.backends[key] = from_memory(model)
-            if model.model not in self.tokenizers:
-                self.tokenizers[model.model] = tokenizer_beside(model.model.model)
-        if key not in self.backends:
-            source: str | WeightSource = model.model
-            if registry.can_resolve(model.model):
-                source = registry.resolve(model.model)
-            self.backends[key] = load(
-                source,
-                dtype=_dtype(model.dtype),
-                device=machine.device(model.device),
-                backend=model.backend,
-            )
-            if model.model not in self.tokenizers:
-                self.tokenizers[model.model] = load_tokenizer(source)
+        key, name = key_of(model), model.model
+        if key in self.backends:
+            return self.backends[key]
+        if isinstance(name, ModelInMemory):
+            self.backends[key] = wrap_in_memory(model)
+            if name not in self.tokenizers:
+                self.tokenizers[name] = load_tokenizer_of(name.model)
+            return self.backends[key]
+        source = registry.resolve(name) if registry.can_resolve(name) else name
+        self.backends[key] = load(
+            source,
+            dtype=_dtype(model.dtype),
+            device=machine.device(model.device),
+            backend=model.backend,
+        )
+        if name not in self.tokenizers:
+            self.tokenizers[name] = load_tokenizer(source)
         return self.backends[key]
 
-    def drafting(self, model: TargetConfig) -> Backend:
+    def draft_backend(self, model: TargetConfig) -> Backend:
         """Return a model's weights as a draft runs them (:mod:`hierspec.lm.lean.kernel_weights`).
 
         Raises:
@@ -85,45 +85,45 @@ class Loaded:
 
 
 def key_of(model: TargetConfig) -> Key:
-    """Return what distinguishes checkpoints in memory."""
+    """Return the key of a checkpoint in memory."""
     return (model.model, model.dtype, model.backend)
 
 
 def draft_key_of(model: TargetConfig) -> Key:
-    """Return what distinguishes models in memory that draft."""
+    """Return the key of a draft model in memory."""
     return (model.model, model.dtype, "draft")
 
 
-def from_memory(target: TargetConfig) -> Backend:
-    """Run a model that its caller has loaded: its own layers, or ``lean`` on a copy.
+def wrap_in_memory(target: TargetConfig) -> Backend:
+    """Wrap a model that its caller has loaded: its own layers, or ``lean`` on a copy.
 
     Raises:
-        HierspecError: it cannot be driven, or is asked to be what it is not.
+        HierspecError: it is not supported, or has another dtype or device than ``target``.
     """
     assert isinstance(target.model, ModelInMemory)
     model, name = plain_model(target.model.model), str(target.model)
     dtype = _dtype(target.dtype)
     if dtype is not None and dtype != model.dtype:
         raise HierspecError(
-            f"{name} is loaded in {str(model.dtype).removeprefix('torch.')}, and dtype "
-            f"{target.dtype!r} was asked: load it in that, or leave dtype out"
+            f"{name} is loaded in {str(model.dtype).removeprefix('torch.')}, not in dtype "
+            f"{target.dtype!r}: load it in that, or leave dtype out"
         )
     if target.device != "auto" and torch.device(target.device).type != model.device.type:
         raise HierspecError(
-            f"{name} is loaded on {model.device}, and device {target.device!r} was asked: move it "
-            "there, or leave device out"
+            f"{name} is loaded on {model.device}, not on device {target.device!r}: move it there, "
+            "or leave device out"
         )
     return wrap(model, name, target.backend)
 
 
-def tokenizer_beside(model: Any) -> Any:
-    """Load the tokenizer saved beside a loaded model; ``None`` where there is none."""
+def load_tokenizer_of(model: Any) -> Any:
+    """Load the tokenizer saved with a loaded model; return ``None`` if there is none."""
     path = plain_model(model).config.name_or_path
     return load_tokenizer(path) if path else None
 
 
 def load_tokenizer(source: str | WeightSource) -> Any:
-    """Load the tokenizer beside a model; ``None`` where there is none (ids in, ids out)."""
+    """Load the tokenizer saved with a model; return ``None`` if there is none."""
     from transformers import AutoTokenizer
 
     path = source if isinstance(source, str) else source.tokenizer_path
@@ -136,14 +136,12 @@ def load_tokenizer(source: str | WeightSource) -> Any:
         return load_tokenizer(base_model_of(folder))
     try:
         return AutoTokenizer.from_pretrained(path)
-    except Exception as error:  # tokenizers raise what they like
-        file = folder / "tokenizer.json"
-        if not file.is_file():
-            return None  # generation says where one is needed
-        why = first_line(error)
+    except Exception as error:  # tokenizers may raise anything
+        if not (folder / "tokenizer.json").is_file():
+            return None  # generation raises an error if it needs one
         raise HierspecError(
-            f"the tokenizer beside {folder} cannot be read ({why}): fetch its files again, or move "
-            "them away and give token ids (--ids)"
+            f"the tokenizer in {folder} cannot be read ({first_line(error)}): fetch its files "
+            "again, or move them away and give token ids (--ids)"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""``drafts=[small, "ngram"]``: what a list of drafters means as the levels of a hierarchy."""
+"""The argument ``drafts=[small, "ngram"]``: a list of drafters as the levels of a hierarchy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_UPS = {
 }
 QUANTIZED, EAGLE3, TABLE = "quantized", "eagle3", "ngram_table"
 NAMES = "exit:LAYER, eagle3:FOLDER, ngram, ngram:TABLE, prompt-lookup, suffix, quantized"
-ALONE, LOWEST, HIGHER = 8, 3, 12  # tokens; as in the preset hierarchy
+_ONLY_BUDGET, _LOWEST_BUDGET, _HIGHER_BUDGET = 8, 3, 12  # tokens; as in the preset hierarchy
 
 
 def levels(drafts: Any) -> list[Mapping[str, Any]]:
@@ -31,25 +31,25 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
             own first layers), ``eagle3:FOLDER``, ``ngram`` (copies what followed the same words
             earlier in the text; also called ``prompt-lookup``), ``ngram:TABLE`` (a file of
             ``hierspec ngram build``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's own
-            weights in int8; ``quantized:4`` in 4 bits), or a level as in a hierarchy file. What
-            copies costs next to nothing and stands lowest, wherever it is named.
+            weights in int8; ``quantized:4`` in 4 bits), or a level as in a hierarchy file. Levels
+            that copy text cost next to nothing and are put lowest, wherever they are in the list.
 
     Raises:
-        HierspecError: something else.
+        HierspecError: a draft is none of these.
     """
     if isinstance(drafts, str | Mapping) or is_model(drafts) or not isinstance(drafts, Iterable):
         drafts = [drafts]
-    found = [_level(draft) for draft in drafts]
-    copies = set(LOOK_UPS.values())
-    found.sort(key=lambda level: level.get("method") not in copies)  # stable
-    return [_placed(level, place, len(found)) for place, level in enumerate(found)]
+    chain = [_level(draft) for draft in drafts]
+    look_ups = set(LOOK_UPS.values())
+    chain.sort(key=lambda level: level.get("method") not in look_ups)  # stable
+    return [_with_defaults(level, index, len(chain)) for index, level in enumerate(chain)]
 
 
 def _level(draft: Any) -> dict[str, Any]:
     if isinstance(draft, Mapping):
         return dict(draft)
     if isinstance(draft, str) and not isinstance(draft, ModelInMemory):
-        return named(draft) or {"method": "draft_model", "model": draft}
+        return parse_method(draft) or {"method": "draft_model", "model": draft}
     if hasattr(draft, "__fspath__") or is_model(draft):
         return {"method": "draft_model", "model": draft}
     raise HierspecError(
@@ -58,22 +58,22 @@ def _level(draft: Any) -> dict[str, Any]:
     )
 
 
-def named(draft: str) -> dict[str, Any] | None:
-    """Return the level that a name means; ``None``: it names a model.
+def parse_method(draft: str) -> dict[str, Any] | None:
+    """Return the level of ``ngram``, ``exit:4``, …; ``None`` for the name of a model.
 
     Raises:
-        HierspecError: an exit without its layer, other bits than 4 and 8.
+        HierspecError: an exit without its layer, or other bits than 4 and 8.
     """
     kind, colon, detail = draft.partition(":")
     if draft in LOOK_UPS:
         return {"method": LOOK_UPS[draft]}
     if kind == QUANTIZED:
         if detail not in ("", "4", "8"):
-            raise HierspecError(f"draft {draft!r}: say quantized, in 8 bits, or quantized:4")
+            raise HierspecError(f"draft {draft!r}: write quantized, for 8 bits, or quantized:4")
         return {"method": QUANTIZED, **({"bits": int(detail)} if detail else {})}
     if kind == "exit" and colon:
         if not detail.isdecimal():
-            raise HierspecError(f"draft {draft!r}: say exit:LAYER, as in exit:4")
+            raise HierspecError(f"draft {draft!r}: write exit:LAYER, as in exit:4")
         return {"method": "early_exit", "exit_layer": int(detail)}
     if kind in ("ngram", TABLE):
         return {"method": TABLE, **({"table": detail} if detail else {})}
@@ -85,14 +85,14 @@ def named(draft: str) -> dict[str, Any] | None:
 
 
 def is_method(draft: str) -> bool:
-    """Return whether a name says how to draft (``ngram``, ``exit:4``, …), not with which model."""
-    return not isinstance(draft, ModelInMemory) and named(draft) is not None
+    """Return whether a draft is a method (``ngram``, ``exit:4``, …) and not a model's name."""
+    return not isinstance(draft, ModelInMemory) and parse_method(draft) is not None
 
 
-def _placed(level: dict[str, Any], place: int, count: int) -> dict[str, Any]:
-    """Return a level with defaults for what it leaves open."""
+def _with_defaults(level: dict[str, Any], index: int, num_levels: int) -> dict[str, Any]:
     if level.get("method") == "concatenate":
         return level
-    size = ALONE if count == 1 else LOWEST if place == 0 else HIGHER
-    rule = {"verify": "block"} if place > 0 else {}
-    return {"num_speculative_tokens": size, **rule, **level}
+    higher = _HIGHER_BUDGET if index > 0 else _LOWEST_BUDGET
+    budget = _ONLY_BUDGET if num_levels == 1 else higher
+    rule = {"verify": "block"} if index > 0 else {}
+    return {"num_speculative_tokens": budget, **rule, **level}

@@ -9,41 +9,41 @@ from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
 from .in_memory import ModelInMemory
-from .target import target_config
+from .target import model_config
 
 
-def ends_of(model: str) -> frozenset[int]:
-    """Return the ids in the model's generation configuration; in its own where it has no other.
+def model_eos_ids(model: str) -> frozenset[int]:
+    """Return the ids in the model's generation configuration; else those in its configuration.
 
-    A chat model may have several, of which its tokenizer knows one: that of a turn, or of a text.
+    A chat model may have several, of which its tokenizer has one: the end of a turn, or of a text.
     """
-    found = _generation_config(model) or target_config(model)
-    ids = getattr(found, "eos_token_id", None)
+    config = _generation_config(model) or model_config(model)
+    ids = getattr(config, "eos_token_id", None)
     return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
-def with_tokenizer(ends: frozenset[int], tokenizer: Any) -> frozenset[int]:
-    """Return what ends a text by the model, and by its tokenizer if it names an end."""
-    own = getattr(tokenizer, "eos_token_id", None)
-    return ends if own is None else ends | {own}
+def add_tokenizer_eos(eos_token_ids: frozenset[int], tokenizer: Any) -> frozenset[int]:
+    """Return the ids that end a text for the model, and the tokenizer's own if it has one."""
+    eos_token_id = getattr(tokenizer, "eos_token_id", None)
+    return eos_token_ids if eos_token_id is None else eos_token_ids | {eos_token_id}
 
 
-_SAMPLING = {"do_sample": False, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+_SAMPLING_DEFAULTS = {"do_sample": False, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
 
 
-def unread(model: str) -> list[str]:
-    """Return sampling settings of a model's generation configuration, which apply only if asked.
+def ignored_sampling(model: str) -> list[str]:
+    """Return the sampling settings of a model's generation configuration, as ``name=value``.
 
-    Fields that change ``generate``'s text, as ``repetition_penalty=1.2``; :class:`Hierarchy` and
-    the command line are greedy by default.
+    They would change the text of transformers' ``generate``; :class:`Hierarchy` and the command
+    line ignore them, and are greedy by default.
     """
-    found = _generation_config(model)
-    values = {name: getattr(found, name, None) for name in _SAMPLING}
-    return [f"{k}={v}" for k, v in values.items() if v is not None and v != _SAMPLING[k]]
+    config = _generation_config(model)
+    values = {name: getattr(config, name, None) for name in _SAMPLING_DEFAULTS}
+    return [f"{k}={v}" for k, v in values.items() if v not in (None, _SAMPLING_DEFAULTS[k])]
 
 
 def _generation_config(model: str) -> Any:
-    """Return the generation configuration of a loaded model, or beside a saved one, if any."""
+    """Return the generation configuration of a loaded model or a saved one; ``None`` without it."""
     from transformers import GenerationConfig
 
     if isinstance(model, ModelInMemory):
@@ -55,5 +55,5 @@ def _generation_config(model: str) -> Any:
     folder = expand_user(model)
     try:
         return GenerationConfig.from_pretrained(folder if folder.is_dir() else model)
-    except Exception:  # as in transformers: the model's own configuration counts
+    except Exception:  # as in transformers: the model's own configuration is used
         return None

@@ -1,8 +1,9 @@
-"""The file of trained exit heads: ``exit_heads.safetensors``, checked before anything is used.
+"""The file of trained exit heads, ``exit_heads.safetensors``, which is checked before it is used.
 
-Tensors ``exit.LAYER.weight`` and ``exit.LAYER.bias``, of an mlp also ``exit.LAYER.down``; where
-heads score a part of the vocabulary, ``vocabulary`` with its ids. One metadata entry, ``hierspec``,
-holds a JSON object: what was trained, on which model, and how well the heads did on held-out text.
+Its tensors are ``exit.LAYER.weight`` and ``exit.LAYER.bias``, for an mlp also ``exit.LAYER.down``,
+and ``vocabulary`` if the heads score a part of the vocabulary: the ids of that part. One metadata
+entry, ``hierspec``, holds a JSON object: what was trained, on which model, and how well the heads
+did on held-out text.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from hierspec.utils.schema import NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint, trained
 
 FILE = trained.HEADS_FILE
-SCHEMA = 1
-_KEY = "hierspec"
+SCHEMA = 1  # version of the metadata, for exit heads and acceptance heads
+METADATA_KEY = "hierspec"
 
 
 def _ascending(exits: list[int]) -> list[int]:
@@ -46,8 +47,7 @@ Figures = dict[str, dict[str, _Finite]]  # by exit, by name
 
 
 class HeadsInfo(TypedDict):
-    """What is known of a file of heads; ``docs/heads.md`` lists the keys, of which these are
-    checked."""
+    """The checked keys of the metadata of a file of heads; ``docs/heads.md`` lists all keys."""
 
     kind: Literal["transform", "full", "mlp"]
     exits: Annotated[list[PositiveInteger], Field(min_length=1), AfterValidator(_ascending)]
@@ -67,12 +67,12 @@ class HeadsInfo(TypedDict):
 
 
 class HeadsWarning(HierspecWarning, UserWarning):
-    """Heads that fit a model's sizes and were trained on other weights."""
+    """Heads that fit a model's sizes, but were trained on other weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadsFile:
-    """A file of heads whose description was read and found sound; tensors are read on demand.
+    """A file of heads whose metadata was read and is valid; tensors are read on demand.
 
     Attributes:
         info: its metadata.
@@ -90,28 +90,28 @@ class HeadsFile:
         return tuple(self.info["exits"])
 
     def vocabulary(self) -> torch.Tensor | None:
-        """Return the ids [v] int64 that the heads score, ascending; ``None``: all there are.
+        """Return the ids [v] int64 that the heads score, ascending; ``None`` if they score all.
 
         Raises:
-            HierspecError: they are none.
+            HierspecError: they are missing, or no ascending ids.
         """
         size = self.info.get("vocabulary_size")
         if size is None:
             return None
         ids = self._read(["vocabulary"]).get("vocabulary")
         if ids is None:
-            raise _damaged(self.path, "the vocabulary is missing")
-        ids, whole = ids.long(), self.info["vocab_size"]
-        steps = bool((ids.diff() > 0).all())
-        if ids.shape != (size,) or not steps or int(ids[0]) < 0 or int(ids[-1]) >= whole:
-            raise _damaged(self.path, f"the vocabulary is not {size} ascending ids below {whole}")
+            raise damaged(self.path, "the vocabulary is missing")
+        ids, limit = ids.long(), self.info["vocab_size"]
+        ascends = bool((ids.diff() > 0).all())
+        if ids.shape != (size,) or not ascends or int(ids[0]) < 0 or int(ids[-1]) >= limit:
+            raise damaged(self.path, f"the vocabulary is not {size} ascending ids below {limit}")
         return ids
 
     def tensors(self, layer: int) -> dict[str, torch.Tensor]:
-        """Return the head after ``layer`` layers: its weight, and bias and down if any.
+        """Return the tensors of the head after ``layer`` layers by name: weight, bias, down.
 
         Raises:
-            HierspecError: there is none, or its numbers are not those of a head.
+            HierspecError: there is no such head, or its tensors are not those of a head.
         """
         if layer not in self.exits:
             raise HierspecError(
@@ -121,22 +121,21 @@ class HeadsFile:
             )
         shapes = self._shapes()
         names = {f"exit.{layer}.{part}": part for part in shapes}
-        found = {names[name]: tensor for name, tensor in self._read(list(names)).items()}
+        tensors = {names[name]: tensor for name, tensor in self._read(list(names)).items()}
         for part in ("weight", "down"):
-            if part in shapes and part not in found:
-                raise _damaged(self.path, f"the {part} of exit {layer} is missing")
-        for part, tensor in found.items():
-            shape = shapes[part]
-            wrong = None
-            if tensor.shape != shape:
-                wrong = f"has shape {tuple(tensor.shape)}, not {shape}"
+            if part in shapes and part not in tensors:
+                raise damaged(self.path, f"the {part} of exit {layer} is missing")
+        for part, tensor in tensors.items():
+            defect = None
+            if tensor.shape != shapes[part]:
+                defect = f"has shape {tuple(tensor.shape)}, not {shapes[part]}"
             elif tensor.dtype not in DTYPES:
-                wrong = f"is of {tensor.dtype}, which no head is"
+                defect = f"is of {tensor.dtype}, which no head is"
             elif not tensor.isfinite().all():
-                wrong = "holds NaN or infinite numbers"
-            if wrong:
-                raise _damaged(self.path, f"the {part} of exit {layer} {wrong}")
-        return found
+                defect = "holds NaN or infinite numbers"
+            if defect:
+                raise damaged(self.path, f"the {part} of exit {layer} {defect}")
+        return tensors
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         info, size = self.info, self.info["hidden_size"]
@@ -148,14 +147,14 @@ class HeadsFile:
             return {"weight": (size + inner, size), "bias": (size + inner,), "down": (size, inner)}
         return {"weight": (size, info.get("input_size", size)), "bias": (size,)}
 
-    def _read(self, wanted: list[str]) -> dict[str, torch.Tensor]:
-        """Read those of the tensors that exist."""
+    def _read(self, names: list[str]) -> dict[str, torch.Tensor]:
+        """Read the tensors of these names that exist."""
         try:
             with safe_open(self.path, framework="pt") as file:
-                names = set(file.keys())
-                return {name: file.get_tensor(name) for name in wanted if name in names}
+                existing = set(file.keys())
+                return {name: file.get_tensor(name) for name in names if name in existing}
         except (SafetensorError, OSError) as error:
-            raise _damaged(self.path, first_line(error)) from None
+            raise damaged(self.path, first_line(error)) from None
 
 
 def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any]) -> None:
@@ -166,29 +165,29 @@ def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any])
     }
     if heads.ids is not None:
         tensors["vocabulary"] = heads.ids.to("cpu", torch.int32)
-    save_whole(path, tensors, {"schema_version": SCHEMA, **info}, "the heads")
+    save_tensors(path, tensors, {"schema_version": SCHEMA, **info}, "the heads")
 
 
-def save_whole(
-    path: Path, tensors: dict[str, torch.Tensor], info: Mapping[str, Any], what: str
+def save_tensors(
+    path: Path, tensors: dict[str, torch.Tensor], info: Mapping[str, Any], noun: str
 ) -> None:
-    """Write tensors and a description as safetensors, readable like any file one writes.
+    """Write tensors and metadata as safetensors, with the permissions of any new file.
 
     Args:
-        what: it is, for messages.
+        noun: the content's name in the error: ``the heads``.
     """
 
-    def save(target: Path) -> None:
-        save_file(tensors, target, {_KEY: json.dumps(info)})
+    def save(temporary: Path) -> None:
+        save_file(tensors, temporary, {METADATA_KEY: json.dumps(info)})
         mask = os.umask(0)  # it can only be read by setting it
         os.umask(mask)
-        target.chmod(0o666 & ~mask)  # safetensors writes for the owner alone
+        temporary.chmod(0o666 & ~mask)  # safetensors writes for the owner alone
 
-    write_atomically(path, save, what)
+    write_atomically(path, save, noun)
 
 
 def load_into(heads: Heads, file: HeadsFile) -> None:
-    """Give heads that are trained on the numbers of a file.
+    """Load the tensors of a file into heads that are to be trained further.
 
     Raises:
         HierspecError: they are of another size.
@@ -207,16 +206,16 @@ def load_into(heads: Heads, file: HeadsFile) -> None:
 
 
 def locate(ref: str | Path) -> Path:
-    """Return the file behind a path or ``zoo:smollm2-heads``: itself, or that in a folder."""
+    """Return the file of heads for its path, for its folder's, or for ``zoo:smollm2-heads``."""
     path = expand_user(trained.locate(str(ref)))
     return path / FILE if path.is_dir() else path
 
 
 def read(ref: str | Path) -> HeadsFile:
-    """Open a file of heads, or the one in a folder.
+    """Read and check the metadata of a file of heads, or of the one in a folder.
 
     Raises:
-        HierspecError: there is none, it is damaged, or it is something else.
+        HierspecError: there is no file, it is damaged, or it holds no exit heads.
     """
     path = locate(ref)
     if not path.is_file():
@@ -226,63 +225,74 @@ def read(ref: str | Path) -> HeadsFile:
         )
     try:
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
+            text = (file.metadata() or {}).get(METADATA_KEY)
         info = None if text is None else json.loads(text)
     except OSError as error:
-        why = error.strerror or error
-        raise HierspecError(f"cannot read the exit heads in {path} ({why})") from None
+        reason = error.strerror or error
+        raise HierspecError(f"cannot read the exit heads in {path} ({reason})") from None
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise _damaged(path, first_line(error)) from None
+        raise damaged(path, first_line(error)) from None
     if not isinstance(info, dict) or "exits" not in info:
         raise HierspecError(
             f"{path} holds no exit heads: give a file that hierspec heads train has written"
         )
+    check_metadata(HeadsInfo, info, path)
+    num_layers = info["num_layers"]
+    if too_deep := [layer for layer in info["exits"] if layer >= num_layers]:
+        raise damaged(
+            path,
+            f"its metadata.exits: a model of {num_layers} layers has none after layer "
+            f"{too_deep[0]}",
+        )
+    return HeadsFile(path, cast(HeadsInfo, info))
+
+
+def check_metadata(shape: Any, info: dict[str, Any], path: Path) -> None:
+    """Refuse metadata of another schema version, or not of this shape.
+
+    Raises:
+        HierspecError: the file has to be trained again.
+    """
     if info.get("schema_version") != SCHEMA:
         raise HierspecError(
             f"{path} has schema version {info.get('schema_version')!r}, this hierspec reads "
-            f"{SCHEMA}: train the heads again, or use the hierspec that wrote them"
+            f"{SCHEMA}: train it again, or use the hierspec that wrote it"
         )
     try:
-        schema.validate(HeadsInfo, info, "its metadata")
+        schema.validate(shape, info, "its metadata")
     except HierspecError as error:
-        raise _damaged(path, error) from None
-    last = info["num_layers"] - 1
-    if beyond := [layer for layer in info["exits"] if layer > last]:
-        raise _damaged(
-            path,
-            f"its metadata.exits: a model of {last + 1} layers has none after layer {beyond[0]}",
-        )
-    return HeadsFile(path, cast(HeadsInfo, info))
+        raise damaged(path, error) from None
 
 
 Parts = MutableMapping[tuple[Path, int], VocabularyPart]  # by file and model in memory
 
 
-def attach(
+def load_head(
     ref: str | Path, layer: int, backend: Backend, model: str, parts: Parts | None = None
 ) -> ExitHead:
-    """Return the head after ``layer`` layers of a loaded model, ready to score.
+    """Load the head after ``layer`` layers of a model in memory.
 
     Args:
         ref: a file of heads, or a folder that holds ``exit_heads.safetensors``.
-        model: what the model was loaded by; tells whether its weights are those trained on.
-        parts: what heads of one file share, to be shared by further calls.
+        model: the name or path by which the model was loaded; shows whether the head was trained on
+            its weights.
+        parts: parts of vocabularies that calls share; new ones are added.
 
     Raises:
         HierspecError: no such head, a damaged file, or heads of a model of other sizes.
 
     Warns:
-        HeadsWarning: the sizes fit and the weights are others. Output stays exact all the same.
+        HeadsWarning: the sizes fit, but the weights differ. The output is exact nevertheless.
     """
     file = read(ref)
     for key in ("hidden_size", "vocab_size", "num_layers"):
-        theirs, ours = file.info[key], getattr(backend, key)
-        if theirs != ours:
+        trained_size, size = file.info[key], getattr(backend, key)
+        if trained_size != size:
             raise HierspecError(
-                f"{file.path} was trained on {file.info['model']}, whose {key} is {theirs}; that "
-                f"of {backend.name} is {ours}: train heads for {backend.name}"
+                f"{file.path} was trained on {file.info['model']}, whose {key} is {trained_size}; "
+                f"that of {backend.name} is {size}: train heads for {backend.name}"
             )
-    found, ids = file.tensors(layer), file.vocabulary()
+    tensors, ids = file.tensors(layer), file.vocabulary()
     parts = {} if parts is None else parts
     key = (file.path.resolve(), id(backend))
     try:
@@ -290,10 +300,10 @@ def attach(
             parts[key] = vocabulary_part(backend, ids, file.kind)
         head = ExitHead(
             file.kind,
-            found["weight"],
-            found.get("bias"),
+            tensors["weight"],
+            tensors.get("bias"),
             backend,
-            found.get("down"),
+            tensors.get("down"),
             parts.get(key),
         )
         with torch.no_grad():
@@ -302,28 +312,31 @@ def attach(
         raise HierspecError(
             f"{file.path} does not fit {backend.name} ({first_line(error)}): train heads for it"
         ) from None
-    warn_of_others(
+    warn_if_other_weights(
         file.path, file.info, model, "drafts may be kept less often; train the heads again"
     )
     return head
 
 
-def warn_of_others(path: Path, info: Mapping[str, Any], model: str, what: str) -> None:
-    """Warn where what lies in a file was trained on other weights than a model's, if that is known.
+def warn_if_other_weights(
+    path: Path, info: Mapping[str, Any], model: str, consequence: str
+) -> None:
+    """Warn if a file is known to have been trained on other weights than a model's.
 
     Args:
         info: the file's metadata.
-        what: may come of it, and what to do.
+        consequence: the end of the warning: what may follow, and what to do.
     """
-    mark = info.get("fingerprint")
-    if mark and fingerprint.compute_if_local(model) not in (None, mark):
+    trained_on = info.get("fingerprint")
+    if trained_on and fingerprint.compute_if_local(model) not in (None, trained_on):
         warnings.warn(
             f"{path} was trained on other weights than those of {model}: output stays exact, "
-            + what,
+            + consequence,
             HeadsWarning,
             stacklevel=3,
         )
 
 
-def _damaged(path: Path, why: object) -> HierspecError:
-    return HierspecError(f"{path} is damaged ({why}): train the heads again")
+def damaged(path: Path, reason: object) -> HierspecError:
+    """Return the error of a file that cannot be used."""
+    return HierspecError(f"{path} is damaged ({reason}): train it again")

@@ -1,4 +1,4 @@
-"""What a hierarchy file's fields hold, each read and checked in one way: windows, rules, models."""
+"""Types for the fields of a hierarchy file: windows, rules, models, files of heads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hierspec.utils.schema import (
 )
 from hierspec.verifiers import registry
 
-from .in_memory import ModelInMemory, named
+from .in_memory import ModelInMemory, wrap_model
 
 
 @checked_dataclass
@@ -64,12 +64,13 @@ WINDOWS = {
 }
 
 
-def _window(value: Any, read: Callable[[Any], Any]) -> Window:
-    """Parse a window from ``{"kind": "entropy", …}``, just the kind, or a window itself."""
+def _window(value: Any, validate_form: Callable[[Any], Any]) -> Window:
+    """Parse a window from ``{"kind": "entropy", …}``, from its kind alone, or from a window."""
     if isinstance(value, tuple(WINDOWS.values())):
         return value
-    asked = dataclasses.asdict(read({"kind": value} if isinstance(value, str) else value))
-    return WINDOWS[asked.pop("kind")](**asked)
+    form = validate_form({"kind": value} if isinstance(value, str) else value)
+    parameters = dataclasses.asdict(form)
+    return WINDOWS[parameters.pop("kind")](**parameters)
 
 
 AnyWindow = Annotated[
@@ -81,25 +82,25 @@ AnyWindow = Annotated[
 ]
 
 
-def _rule(name: Any) -> str:
-    """Return a verification rule's own name, also for an alias."""
-    known = registry.names()
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(f"no verifier called {short_repr(name)}; there are: {', '.join(known)}")
+def _canonical_rule(name: Any) -> str:
+    names = registry.names()
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"no verifier called {short_repr(name)}; there are: {', '.join(names)}")
     return registry.canonical_name(name)
 
 
-def _path(name: Any) -> Any:
+def _path_to_text(name: Any) -> Any:
     return os.fspath(name) if isinstance(name, os.PathLike) else name
 
 
-Rule = Annotated[str, BeforeValidator(_rule)]
-ModelName = Annotated[NonEmptyString, BeforeValidator(_path)]  # directory, hub id or zoo:NAME
+Rule = Annotated[str, BeforeValidator(_canonical_rule)]
+# a directory, a hub id or zoo:NAME
+ModelName = Annotated[NonEmptyString, BeforeValidator(_path_to_text)]
 
 
-def _model(value: Any, read: Callable[[Any], Any]) -> str:
-    value = named(value)
-    return value if isinstance(value, ModelInMemory) else read(value)
+def _model(value: Any, validate_form: Callable[[Any], Any]) -> str:
+    value = wrap_model(value)
+    return value if isinstance(value, ModelInMemory) else validate_form(value)
 
 
 AnyModel = Annotated[
@@ -113,7 +114,7 @@ HeadsFile = Annotated[
     ModelName,
     Expected("the path of a file that hierspec heads train has written, or of its folder"),
 ]
-DEFAULT_LENIENCE = 1.0  # none: as strict as tokenwise
+DEFAULT_LENIENCE = 1.0  # as strict as tokenwise
 Lenience = Annotated[float, Strict(), Field(ge=1, lt=1e6), Expected("a number, at least 1")]
 Layers = Annotated[
     tuple[Natural, ...], Field(min_length=1), Expected("a list of layer numbers, not empty")

@@ -1,9 +1,9 @@
-"""Models that callers have loaded themselves, standing wherever a model's name may stand.
+"""Models that callers have loaded themselves, which may be used wherever a model's name may.
 
 A configuration names its models, and messages, metrics and files show those names. So a loaded
-model is a name that carries the model: text to whoever writes it down, and one of a kind to
-whoever looks it up. Written to a file it is where the model came from, which is where it can be
-loaded again.
+model is represented by a name that carries the model: it prints like any name, and as a key it is
+equal only to a name of the same model. Written to a file it is the place the model came from, from
+which it can be loaded again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 
 class ModelInMemory(str):
-    """The name of a model that is in memory: ``name_or_path``, or its class and size without one.
+    """The name of a model that is in memory: ``name_or_path``, or else its class and size.
 
-    Two of them are equal where they carry the same model; none equals a plain name.
+    Two are equal if they carry the same model; none equals a plain name.
     """
 
     model: Any
@@ -36,7 +36,7 @@ class ModelInMemory(str):
         return id(self.model)
 
     def __reduce__(self) -> Any:
-        return (str, (str(self),))  # a copy in another process knows where it came from
+        return (str, (str(self),))  # in another process the name alone remains
 
 
 def _size(model: Any) -> str:
@@ -49,12 +49,12 @@ def _size(model: Any) -> str:
 
 
 def is_model(value: Any) -> bool:
-    """Return whether a value is a model, of transformers or peft, and not the name of one."""
+    """Return whether a value is a loaded model, of transformers or peft."""
     return hasattr(value, "named_modules") and hasattr(value, "forward")
 
 
-def named(value: Any) -> Any:
-    """Wrap a model so that it can take the place of a name; return anything else as it is."""
+def wrap_model(value: Any) -> Any:
+    """Wrap a model so that it can be used as a name; return anything else unchanged."""
     if isinstance(value, ModelInMemory) or not is_model(value):
         return value
     return ModelInMemory(value)

@@ -40,12 +40,12 @@ class LevelConfig:
 
     Attributes:
         num_speculative_tokens: how many tokens it must hold before it hands them up.
-        verify: by which rule it verifies the level below; the first level has none below.
+        verify: the rule by which it verifies the level below; the first level has none.
         top_m: for ``verify: leading``.
         lenience: for ``verify: lenient``.
         temperature: absolute; ``None``: the request's. Ignored when greedy.
-        window: when it hands up before its budget is reached.
-        bonus: whether a fully kept draft earns one more token.
+        window: the rule by which it hands up before its budget is reached.
+        bonus: whether it adds one more token to a fully kept draft.
         num_drafts: how many alternative drafts it makes; only for a first level under a level that
             verifies by ``induced-block``, ``traversal``, ``block-rrs``, ``rrs`` or
             ``rrs-without-replacement``.
@@ -62,13 +62,13 @@ class LevelConfig:
     num_drafts: Count = 1
 
     @property
-    def most_tokens(self) -> int:
-        """The most tokens of one draft."""
+    def max_tokens(self) -> int:
+        """The largest number of tokens of one draft."""
         return self.num_speculative_tokens
 
     @property
-    def most_drafts(self) -> int:
-        """The most drafts at one position."""
+    def max_drafts(self) -> int:
+        """The largest number of drafts at one position."""
         return self.num_drafts
 
 
@@ -77,10 +77,10 @@ class DraftModelConfig(LevelConfig):
     """A separate model of the target's vocabulary.
 
     Attributes:
-        model: its name, or the model itself where it is loaded already.
+        model: its name, or a loaded model.
         backend: as the target's. With ``auto`` a Llama-shaped model of up to 256 MB runs calls of
-            few rows in compiled kernels on CPUs (float32 and bfloat16, held twice then); ``lean``
-            leaves that out, as ``ahead`` does.
+            few rows in compiled kernels on CPUs (float32 and bfloat16; its weights are then stored
+            twice); ``lean`` runs without them, and so does a level with ``ahead``.
         ahead: it drafts on while the target verifies, and the target adds no bonus tokens; for the
             only level of a hierarchy [PEARL].
     """
@@ -127,18 +127,15 @@ class NgramTableConfig(LevelConfig):
     max_order: PositiveInteger | None = None
 
 
-# Fields without a use for a level that copies: field → the value that is allowed, and why.
-_NOT_COPIED = {
-    "temperature": (
-        None,
-        "copies tokens and scores none, so there is no temperature to them; remove it",
-    ),
+# Fields that mean nothing for a level that copies: field → the value that is allowed, and why.
+_NOT_OF_LOOK_UPS = {
+    "temperature": (None, "copies tokens and scores none, so temperature has no use; remove it"),
     "window": (
         FixedWindow(),
         "copies tokens and has no scores for a window to read; remove it "
         "(num_speculative_tokens limits a draft)",
     ),
-    "num_drafts": (1, "has one draft to make; remove it"),
+    "num_drafts": (1, "makes only one draft; remove num_drafts"),
 }
 
 
@@ -146,17 +143,17 @@ _NOT_COPIED = {
 class LookUpConfig(LevelConfig):
     """A level that copies tokens: it has no scores for a temperature or a window."""
 
-    @field_validator(*_NOT_COPIED)
+    @field_validator(*_NOT_OF_LOOK_UPS)
     @classmethod
-    def _copies(cls, value: Any, info: ValidationInfo) -> Any:
-        allowed, why = _NOT_COPIED[info.field_name or ""]
+    def _check_unused(cls, value: Any, info: ValidationInfo) -> Any:
+        allowed, message = _NOT_OF_LOOK_UPS[info.field_name or ""]
         if value != allowed:
-            raise ValueError(f"{info.data['method']} {why}")
+            raise ValueError(f"{info.data['method']} {message}")
         return value
 
-    def _check_range(self, least: str, most: str) -> None:
-        if getattr(self, most) < getattr(self, least):
-            raise error_at([most], f"{most} must not be below {least}")
+    def _check_range(self, low: str, high: str) -> None:
+        if getattr(self, high) < getattr(self, low):
+            raise error_at([high], f"{high} must not be below {low}")
 
 
 @checked_dataclass
@@ -173,10 +170,10 @@ class PromptLookupConfig(LookUpConfig):
 
 @checked_dataclass
 class NgramPoolConfig(LookUpConfig):
-    """Copies what followed the latest tokens elsewhere in this text or in all [after Lookahead].
+    """Copies what followed the latest tokens earlier in this text or in any [after Lookahead].
 
     Attributes:
-        shared: one pool for all sequences of a hierarchy, earlier ones included.
+        shared: use one pool for all sequences of a hierarchy, earlier ones included.
     """
 
     method: Literal["ngram_pool"] = "ngram_pool"
@@ -195,7 +192,7 @@ class LookaheadConfig(LookUpConfig):
     The only level of a hierarchy, verified by ``rrs`` or another rule for several drafts.
 
     Attributes:
-        num_speculative_tokens: tokens of an n-gram behind its first one (their N − 1).
+        num_speculative_tokens: tokens of an n-gram after its first one (their N − 1).
         window_size: columns of guesses (their W).
         max_candidates: n-grams checked in a call (their G).
     """
@@ -205,23 +202,23 @@ class LookaheadConfig(LookUpConfig):
     max_candidates: Count = 7
 
     @property
-    def most_tokens(self) -> int:
-        """The most tokens of one draft; the window's paths are longer than n-grams."""
+    def max_tokens(self) -> int:
+        """The largest number of tokens of one draft; the window's paths are longer than n-grams."""
         return self.num_speculative_tokens + max(0, self.window_size - 2)
 
     @property
-    def most_drafts(self) -> int:
-        """Columns and candidates; until the window is full it holds a column more for each call."""
+    def max_drafts(self) -> int:
+        """Columns and candidates; until the window is full it has one more column in each call."""
         return self.window_size + self.num_speculative_tokens - 1 + self.max_candidates
 
 
 @checked_dataclass
 class SuffixConfig(LookUpConfig):
-    """Copies the most frequent continuation of the text's longest known suffix [SuffixDecoding].
+    """Copies the most frequent continuation of the text's longest repeated suffix [SuffixDecoding].
 
     Attributes:
         max_order: the longest context, in tokens.
-        store: how many tokens of earlier greedy outputs of this hierarchy are kept and copied from.
+        store: how many tokens of this hierarchy's earlier greedy outputs are kept and copied from.
     """
 
     method: Literal["suffix"] = "suffix"
@@ -237,12 +234,12 @@ class LayerSkipConfig(LevelConfig):
     """The target without some of its layers, or parts of them, on its own cache [SWIFT].
 
     Attributes:
-        skip_layers: left out, counted from 0.
-        skip_attention, skip_mlp: of further layers, only the attention or the MLP is left out.
-        skip: instead of them, the share of layers to leave out, at even distances; the first and
-            the last layer stay.
-        search: with ``skip``, look while drafting for attentions and MLPs to leave out; ``skip`` is
-            the share of all that lie between the first and the last layer.
+        skip_layers: the layers to leave out, counted from 0.
+        skip_attention, skip_mlp: further layers of which only the attention or the MLP is left out.
+        skip: instead of these, the share of layers to leave out, evenly spaced; the first and the
+            last layer are kept.
+        search: with ``skip``, search while drafting for attentions and MLPs to leave out; ``skip``
+            is then their share of those between the first and the last layer.
     """
 
     method: Literal["layer_skip"] = "layer_skip"
@@ -253,20 +250,18 @@ class LayerSkipConfig(LevelConfig):
     search: Search | None = None
 
     def __post_init__(self) -> None:
-        named = any((self.skip_layers, self.skip_attention, self.skip_mlp))
-        if (self.skip is not None) == named:
+        lists_layers = any((self.skip_layers, self.skip_attention, self.skip_mlp))
+        if (self.skip is not None) == lists_layers:
             raise HierspecError(
-                "layer_skip takes either skip_layers (which layers; skip_attention and skip_mlp: "
-                "parts of them) or skip (which share of them), and one of the two is needed"
+                "layer_skip needs either skip_layers (a list of layers; skip_attention and "
+                "skip_mlp: of parts of them) or skip (the share of layers to leave out)"
             )
-        if self.search is not None and (named or self.num_drafts > 1):
-            key = "num_drafts" if self.skip is not None else "search"
+        if self.search is not None and lists_layers:
             raise error_at(
-                [key],
-                "a search chooses for one draft a round: remove it"
-                if key == "num_drafts"
-                else "a search needs skip, the share to leave out, in place of given layers",
+                ["search"], "a search needs skip, the share to leave out, in place of lists"
             )
+        if self.search is not None and self.num_drafts > 1:
+            raise error_at(["num_drafts"], "a search chooses for one draft a round: remove it")
 
 
 @checked_dataclass
@@ -274,7 +269,7 @@ class QuantizedConfig(LevelConfig):
     """The target's own weights in fewer bits, on the target's cache [after QuantSpec].
 
     Attributes:
-        bits: of a weight: 8, or 4 (in the layers; needs a C compiler).
+        bits: for each weight: 8, or 4 (only in the layers; needs a C compiler).
     """
 
     method: Literal["quantized"] = "quantized"
@@ -286,9 +281,9 @@ class RetrievalConfig(LevelConfig):
     """The target on chosen parts of its own cache, for long texts [TriForce].
 
     Attributes:
-        budget: how many tokens of the text it attends to, beside the latest.
-        chunk_size: how many lie together and are chosen together.
-        refresh: after how many new tokens they are chosen anew.
+        budget: how many tokens of the text it attends to, in addition to the latest.
+        chunk_size: how many adjacent tokens are chosen together.
+        refresh: the number of new tokens after which it chooses again.
     """
 
     method: Literal["retrieval"] = "retrieval"
@@ -299,14 +294,14 @@ class RetrievalConfig(LevelConfig):
 
 @checked_dataclass
 class AdaptiveExitConfig(LevelConfig):
-    """Each token from the first exit of the target that is sure of it [AdaDecode].
+    """Drafts each token with the first exit of the target that is sure of it [AdaDecode].
 
     Attributes:
         exit_layers: layer counts as in ``early_exit``, shallowest first.
-        confidence: the least probability of an exit's likeliest token that makes it sure.
-        unsure: who writes a token that no exit is sure of: the last ``exit``, or the ``target``,
-            with the draft ending before it.
-        head: of all exits, as in ``early_exit``.
+        confidence: an exit is sure if its likeliest token has at least this probability.
+        unsure: which model writes a token that no exit is sure of: the last ``exit``, or the
+            ``target``, before whose token the draft ends.
+        head: for all exits, as in ``early_exit``.
     """
 
     method: Literal["adaptive_exit"] = "adaptive_exit"

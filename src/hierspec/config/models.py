@@ -1,7 +1,7 @@
-"""The models of a hierarchy's levels: views that share what can be shared.
+"""The models of a hierarchy's levels, which share trunks and caches where they can.
 
 One checkpoint has one trunk, however often a hierarchy names it: every early exit is a view of the
-target's own, and levels that leave out the same layers share a cache.
+target's trunk, and levels that leave out the same layers share a cache.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.zoo import registry, trained
 
-from .chains import AnyLevelConfig, ConcatenateConfig, flat
+from .chains import AnyLevelConfig, ConcatenateConfig, find_levels
 from .checkpoints import Key, Loaded, draft_key_of, key_of, load_tokenizer
 from .in_memory import ModelInMemory
 from .levels import (
@@ -52,7 +52,7 @@ from .levels import (
     SuffixConfig,
 )
 from .schema import TargetConfig
-from .target import target_config
+from .target import model_config
 from .vocabulary import check_same_vocabulary, check_sizes, check_table, vocabulary_key
 
 
@@ -65,22 +65,22 @@ class LevelModels:
     """Makes the models of one hierarchy.
 
     Args:
-        levels: all that will be asked for; a trunk must know beforehand where they exit.
-        loaded: checkpoints to share; what is missing there is loaded and added.
+        levels: all levels of the hierarchy; a trunk is made for their exits.
+        loaded: checkpoints to share; missing ones are loaded and added.
     """
 
     target: TargetConfig
     levels: Sequence[AnyLevelConfig]
     loaded: Loaded
     trunks: dict[Key, Trunk] = field(default_factory=dict)
-    skipping: dict[Skip, SelfDraft] = field(default_factory=dict)
-    quantized: dict[int, SelfDraft] = field(default_factory=dict)
-    retrieving: dict[tuple[int, int, int], RetrievalModel] = field(default_factory=dict)
-    parts: dict[Any, Any] = field(default_factory=dict)  # of vocabularies, by file of heads
-    networks: dict[str, Eagle3Network] = field(default_factory=dict)
-    eagles: dict[str, Eagle3Model] = field(default_factory=dict)
+    skip_models: dict[Skip, SelfDraft] = field(default_factory=dict)
+    quantized_models: dict[int, SelfDraft] = field(default_factory=dict)  # by number of bits
+    retrieval_models: dict[tuple[int, int, int], RetrievalModel] = field(default_factory=dict)
+    vocabulary_parts: dict[Any, Any] = field(default_factory=dict)  # by file of heads
+    eagle3_networks: dict[str, Eagle3Network] = field(default_factory=dict)
+    eagle3_models: dict[str, Eagle3Model] = field(default_factory=dict)
 
-    def top(self) -> Any:
+    def target_view(self) -> Any:
         """Return the target's model.
 
         Raises:
@@ -99,79 +99,90 @@ class LevelModels:
             return None, level.method
         if isinstance(level, EarlyExitConfig):
             name = f"{target.model}@{level.exit_layer}" + ("+head" if level.head else "")
-            return self._exit(level.exit_layer, level.head), name
+            return self._exit_model(level.exit_layer, level.head), name
         if isinstance(level, NgramTableConfig):
             path = registry.ngram_path(level.table)
             table = NgramModel.load(path, max_order=level.max_order)
-            counted_in = table.vocabulary or self._counted_in(level.table)
-            check_table(level.table, table.vocab_size, counted_in, *self._target_vocabulary())
+            key = table.vocabulary or self._table_key(level.table)
+            check_table(level.table, table.vocab_size, key, *self._target_vocabulary())
             return table, "ngram_table"
         if isinstance(level, PromptLookupConfig):
-            finder = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)
-            return finder, "prompt_lookup"
+            look_up = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)
+            return look_up, "prompt_lookup"
         if isinstance(level, NgramPoolConfig):
             return NgramPool(level.ngram_min, level.ngram_max, level.shared), "ngram_pool"
         if isinstance(level, LookaheadConfig):
-            size = level.num_speculative_tokens + 1
-            return Lookahead(size, level.window_size, level.max_candidates), "lookahead"
+            ngram_size = level.num_speculative_tokens + 1
+            return Lookahead(ngram_size, level.window_size, level.max_candidates), "lookahead"
         if isinstance(level, SuffixConfig):
             return Suffix(level.max_order, level.store), "suffix"
         if isinstance(level, AdaptiveExitConfig):
-            exits = [self._exit(layer, level.head) for layer in level.exit_layers]
+            exits = [self._exit_model(layer, level.head) for layer in level.exit_layers]
             name = f"{target.model}@{'|'.join(map(str, level.exit_layers))}"
             name += "+head" if level.head else ""
             return AdaptiveExit(exits, level.confidence, name, level.unsure == "target"), name
         if isinstance(level, LayerSkipConfig):
-            return self._skipping(level)
+            return self._skip_model(level)
         if isinstance(level, QuantizedConfig):
             trunk = self._trunk(target)
             from hierspec.lm.lean.quantized import can_quantize, quantize
 
             own_layers = isinstance(target.model, ModelInMemory) and target.backend == "auto"
-            if own_layers and can_quantize(target_config(target.model)):
+            if own_layers and can_quantize(model_config(target.model)):
                 raise HierspecError(
                     f"a quantized draft needs the lean backend, and {target.model}, which is "
                     "loaded, runs through its own layers: give its path, or as the target "
                     'TargetConfig(model=model, backend="lean"), which copies its weights once'
                 )
-            if level.bits not in self.quantized:
-                copied = quantize(trunk.backend, level.bits)
-                self.quantized[level.bits] = SelfDraft(trunk, copied)
-            return self.quantized[level.bits], f"{target.model}:int{level.bits}"
+            if level.bits not in self.quantized_models:
+                backend = quantize(trunk.backend, level.bits)
+                self.quantized_models[level.bits] = SelfDraft(trunk, backend)
+            return self.quantized_models[level.bits], f"{target.model}:int{level.bits}"
         if isinstance(level, RetrievalConfig):
-            check_decoder_only(self.top(), "retrieval", "draft with early_exit or a smaller model")
+            check_decoder_only(
+                self.target_view(), "retrieval", "draft with early_exit or a smaller model"
+            )
             key = (level.budget, level.chunk_size, level.refresh)
-            if key not in self.retrieving:
-                self.retrieving[key] = RetrievalModel(self._trunk(target), *key)
-            return self.retrieving[key], f"{target.model}~{level.budget}"
+            if key not in self.retrieval_models:
+                self.retrieval_models[key] = RetrievalModel(self._trunk(target), *key)
+            return self.retrieval_models[key], f"{target.model}~{level.budget}"
         if isinstance(level, Eagle3LevelConfig):
-            return self._eagle3(level.model), level.model
+            return self._eagle3_model(level.model), level.model
         assert isinstance(level, DraftModelConfig)
-        same = dataclasses.replace(
+        return self._draft_model(level), level.model
+
+    def _draft_model(self, level: DraftModelConfig) -> Any:
+        target = self.target
+        draft = dataclasses.replace(
             target,
             model=level.model,
             dtype=level.dtype or target.dtype,
             backend=level.backend,
         )
-        # The target itself shares its trunk; what drafts ahead leaves threads to the target.
-        own = same.backend == "auto" and key_of(same) != key_of(target) and not level.ahead
-        trunk = self._trunk(same, drafts=own)
+        # The target itself shares its trunk; a level that drafts ahead leaves the target threads.
+        has_own_weights = (
+            draft.backend == "auto" and key_of(draft) != key_of(target) and not level.ahead
+        )
+        trunk = self._trunk(draft, has_own_weights)
         view, tokenizer = trunk.view(), self.loaded.tokenizers.get(level.model)
-        name, theirs, size = self._target_vocabulary()
-        check_same_vocabulary(name, theirs, level.model, tokenizer)
-        if tokenizer is None or theirs is None:
-            check_sizes(name, size, level.model, view.vocab_size)
-        if not isinstance(self.top(), EncoderDecoder):
+        name, target_tokenizer, vocab_size = self._target_vocabulary()
+        check_same_vocabulary(name, target_tokenizer, level.model, tokenizer)
+        if tokenizer is None or target_tokenizer is None:
+            check_sizes(name, vocab_size, level.model, view.vocab_size)
+        if not isinstance(self.target_view(), EncoderDecoder):
             check_decoder_only(view, f"the decoder-only {name}", "draft with a decoder-only model")
         self._warn_if_larger(level.model, trunk.backend)
-        return self._predicting(level, view), level.model
+        return self._with_acceptance_head(level, view)
 
     def _warn_if_larger(self, name: str, draft: Backend) -> None:
-        """Warn where a draft model is larger than its target, by layers times width squared."""
+        """Warn if a draft model is larger than its target, by layers times width squared."""
         target = self._trunk(self.target).backend
-        sizes = [one.num_layers * one.hidden_size**2 for one in (draft, target)]
+        backends = (draft, target)
+        sizes = [backend.num_layers * backend.hidden_size**2 for backend in backends]
         if sizes[0] > sizes[1]:
-            shapes = [f"{one.num_layers} layers of {one.hidden_size}" for one in (draft, target)]
+            shapes = [
+                f"{backend.num_layers} layers of {backend.hidden_size}" for backend in backends
+            ]
             warnings.warn(
                 f"the draft {name} ({shapes[0]}) is larger than its target {self.target.model} "
                 f"({shapes[1]}): output stays exact, and nothing gets faster; were they exchanged?",
@@ -179,7 +190,7 @@ class LevelModels:
                 stacklevel=2,
             )
 
-    def _predicting(self, level: DraftModelConfig, view: Any) -> Any:
+    def _with_acceptance_head(self, level: DraftModelConfig, view: Any) -> Any:
         """Return the draft model with the head that its window reads, if it reads one."""
         if not isinstance(level.window, AcceptanceWindow):
             return view
@@ -192,18 +203,21 @@ class LevelModels:
 
         return attach(level.window.head, view, level.model)
 
-    def _exit(self, layer: int, heads: str | None) -> ExitModel:
-        """Return the target's exit after so many layers, with the head that was trained for it."""
-        trunk = self._trunk(self.target)
+    def _exit_model(self, layer: int, heads: str | None) -> ExitModel:
+        """Return the target's exit after ``layer`` layers, with a trained head if one is given."""
+        trunk, name = self._trunk(self.target), self.target.model
         if heads is None:
             return trunk.view(layer)
-        from .exit_heads import attach
+        from .exit_heads import load_head
 
-        return trunk.view(layer, attach(heads, layer, trunk.backend, self.target.model, self.parts))
+        head = load_head(heads, layer, trunk.backend, name, self.vocabulary_parts)
+        return trunk.view(layer, head)
 
-    def _skipping(self, level: LayerSkipConfig) -> tuple[Any, str]:
-        """Return the target without some layers or parts; equal skips share a model."""
-        check_decoder_only(self.top(), "layer_skip", "draft with early_exit or a smaller model")
+    def _skip_model(self, level: LayerSkipConfig) -> tuple[Any, str]:
+        """Return the target without some layers or parts, and its name; equal skips share it."""
+        check_decoder_only(
+            self.target_view(), "layer_skip", "draft with early_exit or a smaller model"
+        )
         trunk = self._trunk(self.target)
         depth = trunk.backend.num_layers
         if level.search is not None:
@@ -215,33 +229,33 @@ class LevelModels:
         if level.skip is not None:
             skip = Skip.whole_layers(evenly_spaced_layers(level.skip, depth))
         else:
-            whole = level.skip_layers or ()
+            layers = level.skip_layers or ()
             skip = Skip(
-                tuple(sorted((*whole, *(level.skip_attention or ())))),
-                tuple(sorted((*whole, *(level.skip_mlp or ())))),
+                tuple(sorted((*layers, *(level.skip_attention or ())))),
+                tuple(sorted((*layers, *(level.skip_mlp or ())))),
             )
-        if skip not in self.skipping:
-            self.skipping[skip] = SelfDraft(trunk, SkippingBackend(trunk.backend, skip))
-        model = self.skipping[skip]
+        if skip not in self.skip_models:
+            self.skip_models[skip] = SelfDraft(trunk, SkippingBackend(trunk.backend, skip))
+        model = self.skip_models[skip]
         return model, model.name.replace(trunk.backend.name, self.target.model, 1)
 
-    def _counted_in(self, table: str) -> str:
-        """Return the vocabulary of a table that does not name it; empty where it is unknown."""
-        shipped = registry.is_ngram(table) and not registry.is_shipped(self.target.model)
-        return vocabulary_key(load_tokenizer(registry.resolve("zoo:trunk"))) if shipped else ""
+    def _table_key(self, table: str) -> str:
+        """Return the vocabulary key of a table without one of its own; empty if it is unknown."""
+        is_known = registry.is_ngram(table) and not registry.is_shipped(self.target.model)
+        return vocabulary_key(load_tokenizer(registry.resolve("zoo:trunk"))) if is_known else ""
 
-    def _eagle3(self, name: str) -> Eagle3Model:
+    def _eagle3_model(self, name: str) -> Eagle3Model:
         """Return a network over the target's trunk; levels that name the same one share it."""
-        if name not in self.eagles:
-            trunk, network = self._trunk(self.target), self._network(name)
+        if name not in self.eagle3_models:
+            trunk, network = self._trunk(self.target), self._eagle3_network(name)
             layers = check_fits(name, network.config, self.target.model, trunk.backend)
-            self.eagles[name] = Eagle3Model(trunk, network, layers, name)
-        return self.eagles[name]
+            self.eagle3_models[name] = Eagle3Model(trunk, network, layers, name)
+        return self.eagle3_models[name]
 
-    def _network(self, name: str) -> Eagle3Network:
-        if name not in self.networks:
-            self.networks[name] = eagle3.read_network(trained.locate(name))
-        return self.networks[name]
+    def _eagle3_network(self, name: str) -> Eagle3Network:
+        if name not in self.eagle3_networks:
+            self.eagle3_networks[name] = eagle3.read_network(trained.locate(name))
+        return self.eagle3_networks[name]
 
     def _target_vocabulary(self) -> tuple[str, Any, int]:
         """Return the target's name, tokenizer and number of scored ids."""
@@ -252,20 +266,21 @@ class LevelModels:
             self._trunk(target).backend.vocab_size,
         )
 
-    def _trunk(self, model: TargetConfig, drafts: bool = False) -> Trunk:
-        key = draft_key_of(model) if drafts else key_of(model)
+    def _trunk(self, model: TargetConfig, is_draft: bool = False) -> Trunk:
+        key = draft_key_of(model) if is_draft else key_of(model)
         if key not in self.trunks:
-            backend = self.loaded.drafting(model) if drafts else self.loaded.backend(model)
-            exits = self._exits(backend) if key == key_of(self.target) else ()
+            loaded = self.loaded
+            backend = loaded.draft_backend(model) if is_draft else loaded.backend(model)
+            exits = self._exit_layers(backend) if key == key_of(self.target) else ()
             self.trunks[key] = trunk_for(backend, exits, graphs=model.cuda_graphs)
         return self.trunks[key]
 
-    def _exits(self, backend: Backend) -> list[int]:
-        """Return all layer counts of the target after which a level ends, or reads its states."""
-        exits = {level.exit_layer for level in flat(self.levels, EarlyExitConfig)}
-        for level in flat(self.levels, AdaptiveExitConfig):
+    def _exit_layers(self, backend: Backend) -> list[int]:
+        """Return the layer counts of the target after which a level exits, or reads its states."""
+        exits = {level.exit_layer for level in find_levels(self.levels, EarlyExitConfig)}
+        for level in find_levels(self.levels, AdaptiveExitConfig):
             exits.update(level.exit_layers)
-        for level in flat(self.levels, Eagle3LevelConfig):
-            config = self._network(level.model).config
+        for level in find_levels(self.levels, Eagle3LevelConfig):
+            config = self._eagle3_network(level.model).config
             exits.update(check_fits(level.model, config, self.target.model, backend))
         return sorted(exits)

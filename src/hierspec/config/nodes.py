@@ -1,7 +1,7 @@
-"""From levels to nodes: the one way, whatever the levels' models are.
+"""Nodes built of levels, whatever the levels' models are.
 
-Real models come from :mod:`hierspec.config.build`; certificates plug in tables, and simulations
-plain numbers (:mod:`hierspec.config.numbered`).
+Real models come from :mod:`hierspec.config.build`; certificates use tables, and simulations plain
+numbers (:mod:`hierspec.config.numbered`).
 """
 
 from __future__ import annotations
@@ -22,36 +22,33 @@ from .fields import DEFAULT_LENIENCE
 from .levels import LevelConfig
 
 # (level, its place) → (model, name). A concatenation's model is not used; ``None`` is the target.
-ModelOf = Callable[[Any, str], tuple[Any, str]]
+ModelAndName = Callable[[Any, str], tuple[Any, str]]
 
 
-def tree(
-    levels: Sequence[Any], model_of: ModelOf, verifier: Verifier, bonus: bool = True
+def build_nodes(
+    levels: Sequence[Any], model_and_name: ModelAndName, verifier: Verifier, bonus: bool = True
 ) -> Verify:
     """Build the target's node over a chain of levels; nodes are numbered from the bottom.
 
     Args:
         levels: smallest first; level configurations or concatenations of them.
-        model_of: called once for each node, lowest first.
+        model_and_name: called once for each node, lowest first.
         verifier: the rule by which the target verifies the last level.
-        bonus: whether the target adds a token to a draft that it keeps whole.
+        bonus: whether the target adds a token to a fully kept draft.
     """
-    builder = _Builder(model_of)
-    below = builder.chain(levels, verifier.fixed_length, "levels")
-    common = builder.common(None, "target")
+    builder = _Builder(model_and_name)
+    below = builder.build_chain(levels, verifier.fixed_length, "levels")
+    fields = builder.node_fields(None, "target")
     _check_ahead(below, verifier)
-    _check_alone(below)
+    _check_only_level(below)
     if isinstance(below, Draft) and below.ahead:
-        bonus = False  # a token that the draft ahead could not have known
-    return Verify(**common, budget=1, rule=verifier, below=_under(below, verifier), bonus=bonus)
+        bonus = False  # the level that drafts ahead does not know this token
+    below = _prepare_draft(below, verifier)
+    return Verify(**fields, budget=1, rule=verifier, below=below, bonus=bonus)
 
 
 def _check_ahead(below: Node | None, verifier: Verifier) -> None:
-    """Refuse a level that drafts ahead where that cannot be.
-
-    Raises:
-        HierspecError: with the fix.
-    """
+    """Refuse a level that drafts ahead where this is not possible."""
     for node in walk(below):
         if not isinstance(node, Draft) or not node.ahead:
             continue
@@ -72,12 +69,8 @@ def _check_ahead(below: Node | None, verifier: Verifier) -> None:
             )
 
 
-def _check_alone(below: Node | None) -> None:
-    """Refuse a look-up that learns from checks of its own drafts where others check them.
-
-    Raises:
-        HierspecError: with the fix.
-    """
+def _check_only_level(below: Node | None) -> None:
+    """Refuse a look-up that learns from the target's checks of its drafts beside other levels."""
     for node in walk(below):
         if node is below or isinstance(node, Concatenate):
             continue
@@ -89,61 +82,63 @@ def _check_alone(below: Node | None) -> None:
 
 
 class _Builder:
-    def __init__(self, model_of: ModelOf) -> None:
-        self.model_of = model_of
-        self.count = 0
+    def __init__(self, model_and_name: ModelAndName) -> None:
+        self.model_and_name = model_and_name
+        self.num_nodes = 0
 
-    def chain(self, levels: Sequence[Any], fixed: bool, where: str) -> Node | None:
-        """Build the levels as nested nodes; ``fixed``: the rule above needs a fixed length."""
+    def build_chain(self, levels: Sequence[Any], fixed_length: bool, place: str) -> Node | None:
+        """Build the levels as nested nodes; ``fixed_length``: the rule above them needs one."""
+        fixed_lengths = [*(level_rule(level).fixed_length for level in levels[1:]), fixed_length]
         below: Node | None = None
         for i, level in enumerate(levels):
-            needs_fixed = rule_of(levels[i + 1]).fixed_length if i + 1 < len(levels) else fixed
-            below = self.node(level, below, needs_fixed, f"{where}[{i}]")
+            below = self.build_node(level, below, fixed_lengths[i], f"{place}[{i}]")
         return below
 
-    def node(self, level: Any, below: Node | None, fixed: bool, where: str) -> Node:
+    def build_node(self, level: Any, below: Node | None, fixed_length: bool, place: str) -> Node:
         if isinstance(level, ConcatenateConfig):
             chains = (
-                self.chain(part, fixed, f"{where}.parts[{i}]") for i, part in enumerate(level.parts)
+                self.build_chain(part, fixed_length, f"{place}.parts[{i}]")
+                for i, part in enumerate(level.parts)
             )
             parts = tuple(part for part in chains if part is not None)
-            common = self.common(level, where)
-            return Concatenate(common["index"], common["name"], parts, level.repeat)
-        common = self.common(level, where) | {
-            "budget": level.most_tokens,
+            fields = self.node_fields(level, place)
+            return Concatenate(fields["index"], fields["name"], parts, level.repeat)
+        fields = self.node_fields(level, place) | {
+            "budget": level.max_tokens,
             "window": level.window,
             "temperature": level.temperature,
         }
         if below is None:
             ahead = getattr(level, "ahead", False)
-            return Draft(**common, num_drafts=level.most_drafts, ahead=ahead)
-        own = rule_of(level)
+            return Draft(**fields, num_drafts=level.max_drafts, ahead=ahead)
+        rule = level_rule(level)
         return Verify(
-            **common,
-            rule=own,
-            below=_under(below, own),
+            **fields,
+            rule=rule,
+            below=_prepare_draft(below, rule),
             bonus=level.bonus,
-            exact_length=fixed,
+            exact_length=fixed_length,
         )
 
-    def common(self, level: Any, where: str) -> dict[str, Any]:
-        model, name = self.model_of(level, where)
-        self.count += 1
-        return {"index": self.count - 1, "name": name, "model": model}
+    def node_fields(self, level: Any, place: str) -> dict[str, Any]:
+        """Return the fields that every kind of node has."""
+        model, name = self.model_and_name(level, place)
+        self.num_nodes += 1
+        return {"index": self.num_nodes - 1, "name": name, "model": model}
 
 
-def _under(below: Node | None, verifier: Verifier) -> Node | None:
+def _prepare_draft(below: Node | None, verifier: Verifier) -> Node | None:
     return below.for_rule(verifier) if isinstance(below, Draft) else below
 
 
-def rule_of(level: LevelConfig) -> Verifier:
+def level_rule(level: LevelConfig) -> Verifier:
     """Return the rule by which a level verifies the one below it."""
-    return rule(level.verify or "tokenwise", level.top_m, level.lenience)
+    return make_rule(level.verify or "tokenwise", level.top_m, level.lenience)
 
 
-def rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
+def make_rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
     """Return a rule by name, with its parameter."""
-    found = registry.get(name)
-    if isinstance(found, Lenient):
-        return dataclasses.replace(found, lenience=lenience)
-    return dataclasses.replace(found, top_m=top_m) if isinstance(found, Leading) else found
+    rule = registry.get(name)
+    if isinstance(rule, Lenient):
+        return dataclasses.replace(rule, lenience=lenience)
+    return dataclasses.replace(rule, top_m=top_m) if isinstance(rule, Leading) else rule

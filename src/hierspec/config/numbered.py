@@ -1,6 +1,6 @@
 """Levels whose models are numbers: rows of a simulation's costs, or tables of a certificate's case.
 
-All else of a level, and the way from levels to nodes, is the hierarchy file's.
+Their other fields, and how nodes are built of them, are those of a hierarchy file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hierspec.utils.schema import Expected, Integer, ReadAs, checked_dataclass
 
 from .chains import ConcatenateConfig, Parts, check_chain
 from .levels import LevelConfig
-from .nodes import rule, tree
+from .nodes import build_nodes, make_rule
 
 
 @checked_dataclass
 class NumberedConfig(LevelConfig):
-    """A level whose model is known by its number; ``None``: that of its place in the chain."""
+    """A level whose model is a number; ``None``: the number of its place in the chain."""
 
     method: Literal["number"] = "number"
     model: Annotated[Integer, Expected("the number of a model")] | None = None
@@ -43,7 +43,7 @@ NumberedChain = Annotated[
 
 @checked_dataclass
 class NumberedConcatenation(ConcatenateConfig):
-    """A concatenation of such levels."""
+    """A concatenation of levels whose models are numbers."""
 
     parts: Parts[NumberedChain]
 
@@ -54,22 +54,22 @@ def chain(
     """Build a plain chain that verifies tokenwise: level i drafts ``budgets[i]`` tokens.
 
     Args:
-        models: numbers of the models, smallest first, target last; 0, 1, 2, … unless given.
-        bonus: whether middle levels emit a bonus token.
+        models: numbers of the models, smallest first, target last; default: 0, 1, 2, ….
+        bonus: whether the levels between the first and the target emit a bonus token.
 
     Raises:
         HierspecError: not one budget of at least 1 for each model but the last.
     """
     *drafters, target = range(len(budgets) + 1) if models is None else models
     if len(drafters) != len(budgets) or any(budget < 1 for budget in budgets):
-        raise HierspecError("it takes one budget of at least 1 for each model but the last")
+        raise HierspecError("give one budget of at least 1 for each model but the last")
     levels = [
         NumberedConfig(model=model, num_speculative_tokens=budget, bonus=bonus or i == 0)
         for i, (model, budget) in enumerate(zip(drafters, budgets, strict=True))
     ]
 
-    def model_of(level: NumberedConfig | None, _: str) -> tuple[int | None, str]:
+    def model_and_name(level: NumberedConfig | None, _: str) -> tuple[int | None, str]:
         model = target if level is None else level.model
         return model, f"model {model}"
 
-    return tree(levels, model_of, rule("tokenwise"))
+    return build_nodes(levels, model_and_name, make_rule("tokenwise"))

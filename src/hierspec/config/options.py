@@ -1,7 +1,7 @@
-"""Options of a request, for each of its prompts: a list of values, or one for all.
+"""The options of a call: a value for each of its prompts, from a list of values or one for all.
 
-What transformers and vLLM call otherwise is refused with what it is called here; nothing that a
-caller says is ignored.
+Options that transformers and vLLM call otherwise are refused with their names here; no option is
+ignored.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from .arguments import integer
 SAMPLING = tuple(field.name for field in fields(SamplingParams))
 
 
-def known(options: Mapping[str, Any], others: Sequence[str]) -> None:
-    """Refuse an option that there is not, with what transformers' options are called here.
+def refuse_unknown_options(options: Mapping[str, Any], other_names: Sequence[str]) -> None:
+    """Refuse an option that does not exist; name the one that replaces it.
 
     Args:
-        others: names of the call's options beyond those of sampling.
+        other_names: names of the call's options beyond those of sampling.
     """
     for name in options:
         if name in SAMPLING:
             continue
-        hint = _ELSEWHERE.get(name)
-        if hint is None and name in _fields_of_generation_config():
+        hint = _OPTION_HINTS.get(name)
+        if hint is None and name in _generation_config_fields():
             hint = f"give it as generation_config=GenerationConfig({name}=...)"
-        near = nearest_key(name, [*SAMPLING, *others])
+        near = nearest_key(name, [*SAMPLING, *other_names])
         if hint is None and near is not None:
             hint = f"did you mean {near!r}? help(Hierarchy.generate) lists them all"
         raise HierspecError(f"no option {name!r}: {hint or 'help(Hierarchy.generate) lists them'}")
 
 
-_ELSEWHERE = {
+_OPTION_HINTS = {
     "assistant_model": "name draft models in drafts= when the Hierarchy is made",
     "do_sample": "temperature=0 is greedy (the default), and any above it samples",
     "hierarchy": "make the Hierarchy with it: Hierarchy.from_config(hierarchy)",
     "input_ids": "the ids are the prompt itself, the first argument",
     "attention_mask": "give each prompt without padding, as a list of ids",
-    "max_length": "say max_new_tokens, which does not count the prompt",
-    "max_tokens": "say max_new_tokens",
-    "n": "say num_return_sequences",
-    "num_beams": "beam search is not done",
-    "stop_strings": "say stop",
-    "stop_token_ids": "say eos_token_id",
+    "max_length": "use max_new_tokens, which does not count the prompt",
+    "max_tokens": "use max_new_tokens",
+    "n": "use num_return_sequences",
+    "num_beams": "beam search is not supported",
+    "stop_strings": "use stop",
+    "stop_token_ids": "use eos_token_id",
     "use_cache": "there always is one",
 }
 
 
-def known_to_make(options: Mapping[str, Any]) -> None:
-    """Refuse an argument that ``Hierarchy(...)`` has not, with what it is called there."""
-    for name in options:
-        hint = _MAKING.get(name)
-        if hint is None and name in (*SAMPLING, *_fields_of_generation_config()):
+def refuse_unknown_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse an argument that ``Hierarchy(...)`` does not have; name what replaces it."""
+    for name in arguments:
+        hint = _ARGUMENT_HINTS.get(name)
+        if hint is None and name in (*SAMPLING, *_generation_config_fields()):
             hint = f"it is an option of each call: generate(prompt, {name}=...)"
         near = nearest_key(name, ["target", "tokenizer", "drafts", "controller"])
         if hint is None and near is not None:
@@ -69,30 +69,32 @@ def known_to_make(options: Mapping[str, Any]) -> None:
         raise HierspecError(f"Hierarchy has no {name!r}: {hint or 'see help(Hierarchy)'}")
 
 
-_FILE = 'give a mapping: Hierarchy({{"target": {{"model": ..., "{}": ...}}, "levels": [...]}})'
-_MAKING = {
+_IN_MAPPING = (
+    'give a mapping: Hierarchy({{"target": {{"model": ..., "{}": ...}}, "levels": [...]}})'
+)
+_ARGUMENT_HINTS = {
     **dict.fromkeys(
         ("draft", "draft_model", "assistant_model", "assistant", "speculative_model"),
-        "say drafts=[model], smallest first",
+        "use drafts=[model], smallest first",
     ),
     **dict.fromkeys(
         ("num_speculative_tokens", "num_assistant_tokens"),
         'give levels: drafts=[{"method": "draft_model", "model": ..., '
         '"num_speculative_tokens": ...}]',
     ),
-    **dict.fromkeys(("dtype", "torch_dtype"), _FILE.format("dtype")),
-    **dict.fromkeys(("device", "device_map"), _FILE.format("device")),
+    **dict.fromkeys(("dtype", "torch_dtype"), _IN_MAPPING.format("dtype")),
+    **dict.fromkeys(("device", "device_map"), _IN_MAPPING.format("device")),
     **dict.fromkeys(
-        ("preset", "name"), "say Hierarchy.from_preset(name, target=model, drafts=[...])"
+        ("preset", "name"), "use Hierarchy.from_preset(name, target=model, drafts=[...])"
     ),
     **dict.fromkeys(
-        ("hierarchy", "config", "levels"), "say Hierarchy.from_config(file, mapping or preset)"
+        ("hierarchy", "config", "levels"), "use Hierarchy.from_config(file, mapping or preset)"
     ),
     "model": "the target is the first argument: Hierarchy(model, tokenizer, drafts=[...])",
 }
 
 
-def _fields_of_generation_config() -> frozenset[str]:
+def _generation_config_fields() -> frozenset[str]:
     from transformers import GenerationConfig
 
     return frozenset(GenerationConfig().to_dict())
@@ -102,19 +104,22 @@ def sampling_params(value: Any, options: Mapping[str, Any], count: int) -> list[
     """Return sampling parameters for each of ``count`` prompts.
 
     Args:
-        value: of ``sampling=``: one or a mapping for all, or a list with one for each.
-        options: given one by one; a number may be a list with one for each.
+        value: the argument ``sampling``: parameters or a mapping for all, or a list with one entry
+            for each.
+        options: the parameters passed one by one; a number may be a list with one for each.
     """
     if value is not None and options:
         raise HierspecError(f"give sampling=... or {', '.join(options)}, not both")
     if value is not None:
-        return [_params(one) for one in each(value, count, "sampling")]
-    single = {name: options[name] for name in _NOT_NUMBERS if name in options}
-    numbers = {name: each(options[name], count, name) for name in options if name not in single}
+        return [_params(entry) for entry in broadcast(value, count, "sampling")]
+    shared = {name: options[name] for name in _NOT_NUMBERS if name in options}
+    numbers = {
+        name: broadcast(options[name], count, name) for name in options if name not in shared
+    }
     if not any(isinstance(options[name], list | tuple) for name in numbers):
         return [SamplingParams.make(**options)] * count
-    rows = [{name: several[i] for name, several in numbers.items()} for i in range(count)]
-    return [SamplingParams.make(**single, **row) for row in rows]
+    rows = [{name: values[i] for name, values in numbers.items()} for i in range(count)]
+    return [SamplingParams.make(**shared, **row) for row in rows]
 
 
 _NOT_NUMBERS = ("logit_bias", "logits_processors")
@@ -128,27 +133,27 @@ def _params(value: Any) -> SamplingParams:
     raise HierspecError(f"sampling must be SamplingParams or a mapping, not {short_repr(value)}")
 
 
-def not_twice(said: Mapping[str, Any], by: str) -> None:
-    """Refuse an option that something else, given too, says as well."""
-    for name, value in said.items():
+def refuse_beside_config(options: Mapping[str, Any]) -> None:
+    """Refuse options that are not ``None``, since a ``generation_config`` sets them too."""
+    for name, value in options.items():
         if value is not None:
-            raise HierspecError(f"{by} says it: leave {name} out, or set it there")
+            raise HierspecError(f"generation_config sets {name} too: leave it out, or set it there")
 
 
 def lengths(value: Any, count: int) -> list[int | None]:
-    """Return each prompt's maximum of output tokens; ``None``: what the context holds."""
+    """Return each prompt's ``max_new_tokens``; ``None``: as many as fit into the context."""
     return [
-        None if one is None else integer(one, "max_new_tokens")
-        for one in each(value, count, "max_new_tokens")
+        None if length is None else integer(length, "max_new_tokens")
+        for length in broadcast(value, count, "max_new_tokens")
     ]
 
 
-def copies(value: Any, sampling: Sequence[SamplingParams]) -> int:
+def num_samples(value: Any, sampling: Sequence[SamplingParams]) -> int:
     """Return the number of samples of each prompt."""
     number = integer(value, "num_return_sequences")
     if number < 1:
         raise HierspecError(f"num_return_sequences must be at least 1, not {number}")
-    if number > 1 and any(one.greedy for one in sampling):
+    if number > 1 and any(params.greedy for params in sampling):
         raise HierspecError(
             "num_return_sequences above 1 needs sampling, since greedy decoding gives one text: "
             "set a temperature above 0"
@@ -156,21 +161,21 @@ def copies(value: Any, sampling: Sequence[SamplingParams]) -> int:
     return number
 
 
-def seeds(value: Any, count: int, copies: int) -> tuple[int, list[tuple[int, int]] | None]:
-    """Return a batch's seed and, where prompts have their own, each sequence's (seed, place)."""
+def seeds(value: Any, count: int, num_samples: int) -> tuple[int, list[tuple[int, int]] | None]:
+    """Return a batch's seed and, if each prompt has its own, (seed, sample) of each sequence."""
     if not isinstance(value, list | tuple):
         return _seed(value), None
-    own = [_seed(one) for one in each(value, count, "seed")]
-    return (own or [0])[0], [(one, place) for one in own for place in range(copies)]
+    own = [_seed(seed) for seed in broadcast(value, count, "seed")]
+    return (own or [0])[0], [(seed, sample) for seed in own for sample in range(num_samples)]
 
 
 def _seed(value: Any) -> int:
-    chosen = arguments.seed(value)
-    return secrets.randbits(32) if chosen is None else chosen
+    seed = arguments.seed(value)
+    return secrets.randbits(32) if seed is None else seed
 
 
-def inside(sampling: SamplingParams, vocab_size: int) -> None:
-    """Refuse biases of tokens that there are not."""
+def check_logit_bias(sampling: SamplingParams, vocab_size: int) -> None:
+    """Refuse biases of tokens outside the vocabulary."""
     for token, _ in sampling.logit_bias:
         if token >= vocab_size:
             raise HierspecError(
@@ -188,14 +193,14 @@ def caches(value: Any, count: int) -> list[KeptCache | None] | None:
                 f"a cache serves one sequence, and there are {count}: give a list of caches"
             )
         return [value]
-    found = each(value, count, "cache")
-    if not all(one is None or isinstance(one, KeptCache) for one in found):
+    kept = broadcast(value, count, "cache")
+    if not all(cache is None or isinstance(cache, KeptCache) for cache in kept):
         raise HierspecError("cache must be a KeptCache, or a list of them (Hierarchy.session())")
-    return found
+    return kept
 
 
 def logprobs(value: Any) -> tuple[bool, int]:
-    """Return whether log-probabilities are wanted, and of how many alternatives to a token."""
+    """Return whether to report log-probabilities, and of how many alternatives to each token."""
     if value is None or isinstance(value, bool):
         return bool(value), 0
     number = integer(value, "logprobs")
@@ -206,65 +211,66 @@ def logprobs(value: Any) -> tuple[bool, int]:
     return True, number
 
 
-def each(value: Any, count: int, what: str) -> list[Any]:
-    """Return one value for each of ``count`` prompts, from a list of them or one for all."""
+def broadcast(value: Any, count: int, name: str) -> list[Any]:
+    """Return a value for each of ``count`` prompts, from a list of them or one for all."""
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:
-        raise HierspecError(f"{what} has {len(value)} entries for {count} prompts")
+        raise HierspecError(f"{name} has {len(value)} entries for {count} prompts")
     return list(value)
 
 
-def stops(value: Any, count: int) -> list[tuple[str, ...]]:
-    """Stop strings of each prompt: one text or several for all, or a list with one entry each.
+def stop_strings(value: Any, count: int) -> list[tuple[str, ...]]:
+    """Return the stop strings of each prompt.
 
-    A list of texts alone is for all; entries that are lists, or ``None``, are one for each.
+    A text or a list of texts is for all prompts; of a list that contains lists, or ``None``, each
+    prompt has one entry.
     """
-    several = isinstance(value, list | tuple) and any(not isinstance(one, str) for one in value)
-    if several and all(one is None or isinstance(one, str | list | tuple) for one in value):
-        return [arguments.stop_strings(one) for one in each(value, count, "stop")]
+    is_nested = isinstance(value, list | tuple) and any(not isinstance(v, str) for v in value)
+    if is_nested and all(v is None or isinstance(v, str | list | tuple) for v in value):
+        return [arguments.stop_strings(entry) for entry in broadcast(value, count, "stop")]
     return [arguments.stop_strings(value)] * count
 
 
-Until = Callable[[int, Sequence[int]], bool]
+StopTest = Callable[[int, Sequence[int]], bool]  # (sequence, its tokens so far) → whether it ends
 
 
-def until(value: Any, criteria: Any, max_time: float | None) -> Until | None:
-    """Return what ends sequences, as a function of a sequence's number and its tokens so far.
+def stop_test(until: Any, criteria: Any, max_time: float | None) -> StopTest | None:
+    """Combine what ends sequences; return ``None`` if nothing does.
 
     Args:
-        value: such a function.
-        criteria: of transformers; asked about one text at a time, and handed no scores.
+        until: a test of the caller's.
+        criteria: of transformers; called for one text at a time, without scores.
         max_time: seconds from now.
     """
-    if value is not None and not callable(value):
+    if until is not None and not callable(until):
         raise HierspecError(
-            f"until must be a function of (sequence, tokens), not {short_repr(value)}"
+            f"until must be a function of (sequence, tokens), not {short_repr(until)}"
         )
-    last = None if max_time is None else time.monotonic() + max_time
-    found: list[Any] = [value, _criteria(criteria)]
-    ends: list[Until] = [one for one in found if one is not None]
-    if last is not None:
-        ends.append(lambda sequence, tokens: time.monotonic() > last)
-    if len(ends) < 2:
-        return ends[0] if ends else None
-    return lambda sequence, tokens: any(one(sequence, tokens) for one in ends)
+    candidates: list[Any] = [until, _criteria_test(criteria)]
+    tests: list[StopTest] = [test for test in candidates if test is not None]
+    if max_time is not None:
+        deadline = time.monotonic() + max_time
+        tests.append(lambda sequence, tokens: time.monotonic() > deadline)
+    if len(tests) < 2:
+        return tests[0] if tests else None
+    return lambda sequence, tokens: any(test(sequence, tokens) for test in tests)
 
 
-def _criteria(value: Any) -> Until | None:
+def _criteria_test(value: Any) -> StopTest | None:
     if value is None:
         return None
-    found = list(value) if isinstance(value, Iterable) else [value]
-    for one in found:
-        if not callable(one):
+    criteria = list(value) if isinstance(value, Iterable) else [value]
+    for criterion in criteria:
+        if not callable(criterion):
             raise HierspecError(
-                "stopping_criteria must be functions of (input_ids [1, L], scores), as "
-                f"transformers' are, not {short_repr(one)}"
+                "stopping_criteria must be functions of (input_ids [1, L], scores), like those "
+                f"of transformers, not {short_repr(criterion)}"
             )
     import torch
 
-    def met(_: int, tokens: Sequence[int]) -> bool:
+    def is_met(_: int, tokens: Sequence[int]) -> bool:
         ids = torch.tensor([list(tokens)])
-        return any(bool(torch.as_tensor(one(ids, None)).all()) for one in found)
+        return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in criteria)
 
-    return met
+    return is_met

@@ -1,4 +1,4 @@
-"""The prompts and options of a call, resolved: what each of its sequences begins with and obeys."""
+"""The prompts and options of a call, resolved to the tokens and settings of each sequence."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Requests:
 
     Attributes:
         prompts: token ids.
-        seed: of all sequences together, as it is reported.
-        seeds: (seed, place) of each sequence; ``None``: ``seed`` and its number.
+        seed: of the whole call, as it is reported.
+        seeds: (seed, sample) of each sequence; ``None``: ``seed`` and the sequence's number.
         max_time: seconds, where a ``generation_config`` limits them.
     """
 
@@ -58,39 +58,39 @@ def resolve(
 
     Args:
         model: the target.
-        eos_token_ids: called with the caller's ids, or ``None`` → what ends a text.
-        params: fields of :class:`SamplingParams` that were given one by one.
+        eos_token_ids: (the caller's ids, or ``None``) → the ids that end a text.
+        params: fields of :class:`SamplingParams` that were passed one by one.
         config: transformers' ``generation_config``, or ``None``.
 
     Raises:
         HierspecError: an empty prompt, one longer than the context, a parameter out of range, or
-            one that says what another says too.
+            one that another sets too.
     """
-    given = arguments.prompt_list(prompts)
-    places = [f" at place {i}" if len(given) > 1 else "" for i in range(len(given))]
+    prompts = arguments.prompt_list(prompts)
     ids = [
-        _checked(template.ids(prompt), model, place)
-        for prompt, place in zip(given, places, strict=True)
+        _check_prompt(template.ids(prompt), model, f" at place {i}" if len(prompts) > 1 else "")
+        for i, prompt in enumerate(prompts)
     ]
-    vocab, count, max_time = model.vocab_size, len(ids), None
+    vocab_size, count, max_time = model.vocab_size, len(ids), None
     if config is not None:
         beginnings = [split_prompt(model, prompt) for prompt in ids]
-        asked = generation_config.read(config, beginnings, vocab, eos_token_ids(None))
-        others = {"sampling": sampling, "stop": stop, "eos_token_id": eos_token_id, **params}
-        options.not_twice(others, "generation_config")
-        if asked.max_new_tokens is not None:
+        settings = generation_config.convert(config, beginnings, vocab_size, eos_token_ids(None))
+        options.refuse_beside_config(
+            {"sampling": sampling, "stop": stop, "eos_token_id": eos_token_id, **params}
+        )
+        if settings.max_new_tokens is not None:
             if max_new_tokens != MAX_NEW_TOKENS:
-                options.not_twice({"max_new_tokens": max_new_tokens}, "generation_config")
-            max_new_tokens = asked.max_new_tokens
-        stop, eos_token_id, each = asked.stop, asked.eos_token_ids, asked.sampling
-        max_time = asked.max_time
+                options.refuse_beside_config({"max_new_tokens": max_new_tokens})
+            max_new_tokens = settings.max_new_tokens
+        stop, eos_token_id, sampling = settings.stop, settings.eos_token_ids, settings.sampling
+        max_time = settings.max_time
         if num_return_sequences == 1:
-            num_return_sequences = asked.num_return_sequences
+            num_return_sequences = settings.num_return_sequences
     else:
-        each = options.sampling_params(sampling, params, count)
-    for own in each:
-        options.inside(own, vocab)
-    copies = options.copies(num_return_sequences, each)
+        sampling = options.sampling_params(sampling, params, count)
+    for sampling_params in sampling:
+        options.check_logit_bias(sampling_params, vocab_size)
+    num_samples = options.num_samples(num_return_sequences, sampling)
     stops = [
         StopConditions(
             eos_token_ids=eos_token_ids(eos_token_id),
@@ -101,22 +101,22 @@ def resolve(
             include_stop_str=include_stop_str,
         )
         for texts, length in zip(
-            options.stops(stop, count), options.lengths(max_new_tokens, count), strict=True
+            options.stop_strings(stop, count), options.lengths(max_new_tokens, count), strict=True
         )
     ]
-    common_seed, seeds = options.seeds(seed, count, copies)
+    common_seed, seeds = options.seeds(seed, count, num_samples)
     return Requests(
-        _repeat(ids, copies),
-        _repeat(each, copies),
-        _repeat(stops, copies),
+        _repeat(ids, num_samples),
+        _repeat(sampling, num_samples),
+        _repeat(stops, num_samples),
         common_seed,
         seeds,
         max_time,
     )
 
 
-def _checked(ids: list[int], model: LanguageModel, place: str) -> list[int]:
-    """Refuse a prompt that the target cannot continue."""
+def _check_prompt(ids: list[int], model: LanguageModel, place: str) -> list[int]:
+    """Return the ids of a prompt, provided that the target can continue it."""
     if not ids:
         raise HierspecError(f"the prompt{place} is empty: give at least one token to continue")
     if min(ids) < 0 or max(ids) >= model.vocab_size:
@@ -131,5 +131,5 @@ def _checked(ids: list[int], model: LanguageModel, place: str) -> list[int]:
     return ids
 
 
-def _repeat(values: Sequence[Any], copies: int) -> list[Any]:
-    return [value for value in values for _ in range(copies)]
+def _repeat(values: Sequence[Any], count: int) -> list[Any]:
+    return [value for value in values for _ in range(count)]

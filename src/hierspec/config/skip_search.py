@@ -1,4 +1,4 @@
-"""The ``search`` of a ``layer_skip`` level: how it looks for what to leave out."""
+"""The field ``search`` of a ``layer_skip`` level: how it searches for the parts to leave out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SWIFT = SearchSettings()
 
 @checked_dataclass
 class SkipSearchConfig:
-    """What :class:`~hierspec.lm.skip_search.SearchSettings` says, but for the share.
+    """The fields of :class:`~hierspec.lm.skip_search.SearchSettings` except the share.
 
     Attributes:
         shared: one search for all greedy texts of a hierarchy, earlier ones included.
@@ -38,17 +38,17 @@ class SkipSearchConfig:
     shared: Boolean = False
 
     def settings(self, share: float) -> SearchSettings:
-        """Return the settings of a search for that share of all parts."""
+        """Return the settings of a search for this share of all parts."""
         values = dataclasses.asdict(self)
         del values["shared"]
         return SearchSettings(share, **values)
 
 
-def _search(value: Any, read: Callable[[Any], Any]) -> SkipSearchConfig:
-    """Parse a search from ``{"kind": "random", …}``, just the kind, or a configuration."""
+def _search(value: Any, validate_form: Callable[[Any], Any]) -> SkipSearchConfig:
+    """Parse a search from ``{"kind": "random", …}``, its kind alone, or a configuration."""
     if isinstance(value, SkipSearchConfig):
         return value
-    return read({"kind": value} if isinstance(value, str) else value)
+    return validate_form({"kind": value} if isinstance(value, str) else value)
 
 
 Search = Annotated[SkipSearchConfig, ReadAs(SkipSearchConfig, _search)]

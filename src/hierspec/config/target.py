@@ -1,4 +1,4 @@
-"""A model by its name: whether there is one, and its own configuration, without its weights."""
+"""Models by name: whether one exists, and its configuration, without its weights."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .in_memory import ModelInMemory
 
 
 def check_name(model: str) -> None:
-    """Refuse a name that leads to no model. Nothing is loaded, torch neither.
+    """Refuse the name of a model that does not exist; nothing is loaded, not even torch.
 
     Raises:
-        HierspecError: no folder, no file, or no name of ours; a hub id may be anything else.
+        HierspecError: it is no folder, no file, not in the zoo, and cannot be a hub id either.
     """
     if isinstance(model, ModelInMemory):
         return
@@ -27,8 +27,8 @@ def check_name(model: str) -> None:
         check_reference(model)
 
 
-def target_config(model: str) -> Any:
-    """Return the configuration of a model by name, as transformers reads it.
+def model_config(model: str) -> Any:
+    """Return transformers' configuration of the model of that name.
 
     Raises:
         HierspecError: there is none, or transformers cannot use it.
@@ -40,9 +40,9 @@ def target_config(model: str) -> Any:
     from transformers import AutoConfig
 
     if is_adapter(model):
-        return target_config(base_model_of(model))
+        return model_config(base_model_of(model))
     check_name(model)
     try:
         return AutoConfig.from_pretrained(model)
-    except Exception as error:  # transformers and its validators raise what they like
+    except Exception as error:  # transformers and its validators may raise anything
         raise HierspecError(f"cannot read the configuration of {model!r}: {error}") from error

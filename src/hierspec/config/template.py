@@ -1,4 +1,4 @@
-"""From a prompt of any form to token ids: a text, a conversation, or ids already."""
+"""Prompts of any form, a text, a conversation or token ids, converted to token ids."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Template:
     """How the prompts of one request become token ids.
 
     Attributes:
-        tokenizer: the target's; ``None``: only ids can be read.
-        chat: put texts through the chat template, too.
+        tokenizer: the target's; ``None``: only ids are accepted.
+        chat: apply the chat template to texts, too.
         tools, variables: for the template (:func:`hierspec.utils.prompts.apply_chat`).
     """
 
@@ -33,26 +33,26 @@ class Template:
         Raises:
             HierspecError: no tokenizer, no chat template, or options that only a template reads.
         """
-        conversation = is_conversation(prompt)
-        templated = conversation or (self.chat and isinstance(prompt, str))
-        if (self.tools or self.variables) and not templated:
+        has_messages = is_conversation(prompt)
+        needs_template = has_messages or (self.chat and isinstance(prompt, str))
+        if (self.tools or self.variables) and not needs_template:
             raise HierspecError(
                 "tools and chat_template_kwargs are for the chat template: add chat=True, or give "
                 "a list of messages"
             )
-        if not isinstance(prompt, str) and not conversation:
+        if not isinstance(prompt, str) and not has_messages:
             return arguments.token_ids(prompt)
         if self.tokenizer is None:
             raise HierspecError(
                 "the target has no tokenizer beside it: name one (on the command line --tokenizer "
                 "FOLDER, in Python the second argument), or give token ids (--ids)"
             )
-        if templated:
+        if needs_template:
             return apply_chat(self.tokenizer, prompt, self.tools, **(self.variables or {}))
         ids = self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked later
         if prompt and not ids:
             raise HierspecError(
-                f"the tokenizer ({type(self.tokenizer).__name__}) makes no token of this text: see "
-                "whether it is the model's own, or give token ids"
+                f"the tokenizer ({type(self.tokenizer).__name__}) makes no token of this text: "
+                "check that it is the model's own, or give token ids"
             )
         return ids

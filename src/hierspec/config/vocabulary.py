@@ -16,7 +16,7 @@ _PADDING = 0.25  # share of an embedding that may plausibly be padding
 
 
 class VocabularyWarning(HierspecWarning, UserWarning):
-    """Two models may not share a vocabulary, and nothing is there to tell."""
+    """Two models may not share a vocabulary, and there is no tokenizer to compare."""
 
 
 def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_tokenizer: Any) -> None:
@@ -24,8 +24,8 @@ def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_toke
 
     Args:
         name, other_name: of the models, for the message.
-        tokenizer, other_tokenizer: of transformers or ``tokenizers``; ``None`` (a model without
-            one) leaves nothing to compare.
+        tokenizer, other_tokenizer: of transformers or ``tokenizers``; nothing is compared if one is
+            ``None`` (a model without a tokenizer).
 
     Raises:
         HierspecError: they differ below the size of the smaller one; names the models and the first
@@ -33,70 +33,69 @@ def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_toke
     """
     if tokenizer is None or other_tokenizer is None or tokenizer is other_tokenizer:
         return
-    vocab, other = tokenizer.get_vocab(), other_tokenizer.get_vocab()
-    if vocab == other:
+    vocab, other_vocab = tokenizer.get_vocab(), other_tokenizer.get_vocab()
+    if vocab == other_vocab:
         return
     tokens = {i: token for token, i in vocab.items()}
-    others = {i: token for token, i in other.items()}
-    for i in range(min(max(tokens, default=-1), max(others, default=-1)) + 1):
-        if tokens.get(i) != others.get(i):
+    other_tokens = {i: token for token, i in other_vocab.items()}
+    for i in range(min(max(tokens, default=-1), max(other_tokens, default=-1)) + 1):
+        if tokens.get(i) != other_tokens.get(i):
+            texts = [repr(t[i]) if i in t else "missing" for t in (other_tokens, tokens)]
             raise HierspecError(
-                f"{other_name} and {name} do not share a vocabulary: token {i} is "
-                f"{_shown(others.get(i))} in {other_name} and {_shown(tokens.get(i))} in {name}; "
-                "use models of one family"
+                f"{other_name} and {name} do not share a vocabulary: token {i} is {texts[0]} in "
+                f"{other_name} and {texts[1]} in {name}; use models of one family"
             )
 
 
 def check_sizes(name: str, size: int, other_name: str, other_size: int) -> None:
-    """Warn where a size is all there is to compare, and padding hardly explains the difference."""
+    """Warn if two sizes differ by more than padding explains; for models without tokenizers."""
     if abs(size - other_size) > _PADDING * max(size, other_size):
         warnings.warn(
             f"{other_name} scores {other_size} tokens and {name} {size}, and without a tokenizer "
-            "beside both nobody can tell whether ids mean the same: use models of one family",
+            "for both it is unknown whether ids mean the same: use models of one family",
             VocabularyWarning,
             stacklevel=2,
         )
 
 
 def num_ids(tokenizer: Any) -> int:
-    """Return a tokenizer's largest id, and one."""
+    """Return a tokenizer's largest id plus 1."""
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
 def vocabulary_key(tokenizer: Any, size: int | None = None) -> str:
-    """Return a short hash of which token every id below ``size`` is: others may be added."""
+    """Return a short hash of the tokens whose ids are below ``size``; larger ids do not change it.
+
+    Without ``size`` it is of all tokens.
+    """
     vocab = tokenizer.get_vocab().items()
-    kept = [item for item in vocab if size is None or item[1] < size]
-    return json_digest(sorted(kept, key=lambda item: item[1]))
+    items = [item for item in vocab if size is None or item[1] < size]
+    return json_digest(sorted(items, key=lambda item: item[1]))
 
 
 def check_table(
-    table: str, size: int, counted_in: str, name: str, tokenizer: Any, target_size: int
+    table: str, size: int, key: str, name: str, tokenizer: Any, target_size: int
 ) -> None:
     """Compare an n-gram table's vocabulary with the target's.
 
     Args:
-        counted_in: the table's :func:`vocabulary_key`; empty for one that does not say.
+        key: the table's :func:`vocabulary_key`; empty if the table does not have one.
 
     Raises:
         HierspecError: it is larger, or was counted over another tokenizer's ids.
     """
-    own = "build one over the target's own tokenizer: hierspec ngram build"
-    if tokenizer is not None and counted_in:
-        if size > target_size or counted_in != vocabulary_key(tokenizer, size):
+    fix = "build one over the target's own tokenizer: hierspec ngram build"
+    if tokenizer is not None and key:
+        if size > target_size or key != vocabulary_key(tokenizer, size):
             raise HierspecError(
                 f"the n-gram table {table} was counted in another vocabulary than that of {name}: "
-                + own
+                + fix
             )
         return
-    words = target_size if tokenizer is None else num_ids(tokenizer)
-    if size > target_size or (tokenizer is not None and size not in (words, target_size)):
+    expected = target_size if tokenizer is None else num_ids(tokenizer)
+    if size > target_size or (tokenizer is not None and size not in (expected, target_size)):
         raise HierspecError(
-            f"the n-gram table {table} has {size} tokens and {name} has {words}: {own}"
+            f"the n-gram table {table} has {size} tokens and {name} has {expected}: {fix}"
         )
     if tokenizer is None:
         check_sizes(name, target_size, table, size)
-
-
-def _shown(token: str | None) -> str:
-    return "missing" if token is None else repr(token)

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from pydantic import Field, Strict
 
 from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, Rule
-from hierspec.config.nodes import tree
+from hierspec.config.nodes import build_nodes
 from hierspec.config.numbered import NumberedChain, NumberedConcatenation, NumberedConfig
 from hierspec.core.nodes import Verify
 from hierspec.engine.control import JumpingController
@@ -165,7 +165,7 @@ def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
         return models[level.model], where
 
     rule = _get_rule(target.verify, target, place)
-    return tree(below, model_of, rule, target.bonus)
+    return build_nodes(below, model_of, rule, target.bonus)
 
 
 def _get_rule(name: str, level: Any, where: str) -> Any:

@@ -19,8 +19,8 @@ import torch
 from hierspec.api import Hierarchy
 from hierspec.config import generation_config as generation_configs
 from hierspec.config.build import Built, build
-from hierspec.config.chains import flat
-from hierspec.config.checkpoints import Loaded, tokenizer_beside
+from hierspec.config.chains import find_levels
+from hierspec.config.checkpoints import Loaded, load_tokenizer_of
 from hierspec.config.drafts import levels
 from hierspec.config.levels import DraftModelConfig, NgramTableConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -218,10 +218,10 @@ def _read_levels(hierarchy: Any) -> dict[str, Any]:
 def _built_on(model: Any, config: HierarchyConfig) -> Built:
     from hierspec.lm.hf.decoder import HFBackend
 
-    shared = not flat(config.levels, (DraftModelConfig, NgramTableConfig))
+    shared = not find_levels(config.levels, (DraftModelConfig, NgramTableConfig))
     loaded, backend = Loaded(), HFBackend(model)
     backend.model = None  # its parts suffice; a cached entry must not keep its own key alive
-    loaded.put(config.target, backend, None if shared else tokenizer_beside(model))
+    loaded.add(config.target, backend, None if shared else load_tokenizer_of(model))
     return build(config, loaded)
 
 
@@ -230,7 +230,7 @@ def _stop_criteria(model: Any, stop_strings: str | Sequence[str] | None) -> list
         return []
     from transformers import StopStringCriteria
 
-    tokenizer = tokenizer_beside(model)
+    tokenizer = load_tokenizer_of(model)
     if tokenizer is None:
         raise HierspecError(
             "no tokenizer lies beside the model to read stop_strings with: give "

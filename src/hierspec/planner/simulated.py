@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hierspec.config.nodes import rule, tree
+from hierspec.config.nodes import build_nodes, make_rule
 from hierspec.config.numbered import NumberedConcatenation, NumberedConfig
 from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
@@ -252,7 +252,7 @@ def build_root(chain: Chain, names: Sequence[str] | None = None) -> Verify:
         is_tail = chain.tail and key.endswith(".parts[1][0]")
         return model, model_name(model) + (" (tail)" if is_tail else "")
 
-    return tree(levels, model_of, rule("tokenwise"))
+    return build_nodes(levels, model_of, make_rule("tokenwise"))
 
 
 def simulate_chain(

@@ -20,7 +20,7 @@ from hierspec.config.drafts import is_method
 from hierspec.config.drafts import levels as draft_levels
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import check_name, target_config
+from hierspec.config.target import check_name, model_config
 from hierspec.lm.adapters import is_adapter
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
@@ -167,7 +167,7 @@ def _has_int8_copy(target: TargetConfig) -> bool:
     if isinstance(target.model, ModelInMemory) and target.backend != "lean":
         return False  # and so does what is loaded already
     # The released model is known to be; asking would convert its file.
-    return target.model == RELEASED or can_quantize(target_config(target.model))
+    return target.model == RELEASED or can_quantize(model_config(target.model))
 
 
 def _exits(heads: str) -> list[dict[str, Any]]:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hierspec.config import arguments
-from hierspec.config.chains import flat
+from hierspec.config.chains import find_levels
 from hierspec.config.drafts import is_method
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import DraftModelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import check_name, target_config
+from hierspec.config.target import check_name, model_config
 from hierspec.errors import HierspecError
 from hierspec.utils.files import expand_user
 from hierspec.zoo import trained
@@ -112,7 +112,7 @@ def preset(
     target = target or TargetConfig(model=chosen.target)
 
     def num_layers() -> int:
-        return target_config(target.model).num_hidden_layers
+        return model_config(target.model).num_hidden_layers
 
     exits = trained_exits(target.model)
     models = PresetModels(target, tuple(drafts) or chosen.drafts, num_layers, *exits)
@@ -149,7 +149,7 @@ def configured(
                 "them out"
             )
         config = HierarchyConfig.load(hierarchy)
-        levels = flat(config.levels, DraftModelConfig)
+        levels = find_levels(config.levels, DraftModelConfig)
         for model in (target or config.target.model, *(level.model for level in levels)):
             check_name(model)
         changes["model"] = target

@@ -11,11 +11,11 @@ from typing import Any
 
 from hierspec.config import drafts, exit_heads
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.ends import with_tokenizer
+from hierspec.config.ends import add_tokenizer_eos
 from hierspec.config.levels import DraftModelConfig, LevelConfig, QuantizedConfig
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import target_config
+from hierspec.config.target import model_config
 from hierspec.core.windows import (
     AcceptanceWindow,
     ConfidenceWindow,
@@ -170,7 +170,7 @@ def default_names(target: str) -> list[str]:
 
 def _quantizable(target: str) -> bool:
     try:
-        return not is_adapter(target) and can_quantize(target_config(target))
+        return not is_adapter(target) and can_quantize(model_config(target))
     except HierspecError:
         return False  # no such model: loading it will raise
 
@@ -180,7 +180,7 @@ def _method(head: str) -> dict[str, Any]:
         raise HierspecError(f"a candidate is empty: name a model, {drafts.NAMES}")
     if head == "ngram":  # the shipped table; in Python's list of drafts a look-up
         return {"method": drafts.TABLE}
-    return drafts.named(head) or {"method": "draft_model", "model": head}
+    return drafts.parse_method(head) or {"method": "draft_model", "model": head}
 
 
 def _number(text: str, value: str) -> float:
@@ -300,7 +300,7 @@ def load(
         raise HierspecError(f"candidate {duplicates[0]!r} is given twice; leave one out")
     loaded = loaded or Loaded()
     models = LevelModels(target, [candidate.level for candidate in candidates], loaded)
-    top = models.top()
+    top = models.target_view()
     check_decoder_only(top, "profiling", "name a hierarchy, such as speculative or prompt-lookup")
     entrants = [
         Entrant(
@@ -314,7 +314,7 @@ def load(
     ]
     entrants.append(Entrant(target.model, top, target.model))
     tokenizer = loaded.tokenizers.get(target.model)
-    ends = with_tokenizer(loaded.ends_of(target.model), tokenizer)
+    ends = add_tokenizer_eos(loaded.eos_ids(target.model), tokenizer)
     return CandidatePool(target, tuple(entrants), tokenizer, ends)
 
 
@@ -379,8 +379,8 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    config = target_config(model)
-    size, excluded = config.vocab_size * config.hidden_size, 0
+    config = model_config(model)
+    size, less = config.vocab_size * config.hidden_size, 0
     if registry.can_resolve(model) and SCORED in (source := registry.resolve(model)).names():
         excluded = size - len(source.tensor(SCORED)) * config.hidden_size
     if not (embedding or config.tie_word_embeddings):

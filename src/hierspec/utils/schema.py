@@ -343,7 +343,7 @@ def _resolve(shape: Any) -> Any:
     """Return a type without ``Annotated`` and ``| None``, with forward references resolved."""
     while get_origin(shape) is Annotated:
         shape, *metadata = get_args(shape)
-        shape = next((each.form for each in metadata if isinstance(each, ReadAs)), shape)
+        shape = next((item.form for item in metadata if isinstance(item, ReadAs)), shape)
     if isinstance(shape, ForwardRef):
         return getattr(sys.modules[str(shape.__forward_module__)], shape.__forward_arg__)
     members = [member for member in _members(shape) if member is not type(None)]

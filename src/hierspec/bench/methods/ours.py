@@ -97,9 +97,9 @@ class BenchModels:
     @property
     def num_layers(self) -> int:
         """Layers of the target."""
-        from hierspec.config.target import target_config
+        from hierspec.config.target import model_config
 
-        return int(target_config(self.target.model).num_hidden_layers)
+        return int(model_config(self.target.model).num_hidden_layers)
 
     def _target(self) -> dict[str, Any]:
         target = self.target

@@ -156,9 +156,9 @@ def dynamic(models: BenchModels, temperature: float) -> list[Method]:
 
 def early_exit(models: BenchModels, temperature: float) -> list[Method]:
     """List exits after an eighth, a quarter and a half of the layers, with several lengths."""
-    from hierspec.config.target import target_config
+    from hierspec.config.target import model_config
 
-    config = target_config(models.target.model)
+    config = model_config(models.target.model)
     depth = config.num_hidden_layers
     if config.model_type not in EXITS:
         raise Unavailable(f"transformers has no early exit for {config.model_type} models")

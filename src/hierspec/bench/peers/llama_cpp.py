@@ -176,13 +176,13 @@ def prompt_lookup(models: BenchModels, original: bool = False) -> list[Method]:
 
 
 def _refuse_unsupported(models: BenchModels, original: bool) -> None:
-    from hierspec.config.target import target_config
+    from hierspec.config.target import model_config
 
     if original:
         _own_file(models.target.model)
     import_peer("llama_cpp", PACKAGE)
     import_peer("gguf", "gguf")
-    if why := unsupported(target_config(models.target.model), "float32"):
+    if why := unsupported(model_config(models.target.model), "float32"):
         raise Unavailable(f"no GGUF file of this model is written: {why}")
 
 

@@ -167,7 +167,7 @@ def _writer(
     """Return ``write(number)``: it generates a batch of plain continuations at temperature 1."""
     target = TargetConfig(model=model, backend="hf")
     loaded = Loaded()
-    loaded.put(target, backend, tokenizer)
+    loaded.add(target, backend, tokenizer)
     hierarchy = Hierarchy(build(HierarchyConfig(target=target), loaded))
     texts = builtin(model)
     starts = [_start_ids(texts[i % len(texts)], tokenizer, backend) for i in range(_OWN_BATCH)]
