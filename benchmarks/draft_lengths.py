@@ -19,7 +19,7 @@ import common
 import hierspec
 from hierspec.config.levels import DraftModelConfig
 from hierspec.core.windows import AcceptanceWindow, EntropyWindow, FixedWindow, Window
-from hierspec.zoo.registry import ACCEPTANCE
+from hierspec.zoo.registry import MID_ACCEPTANCE
 
 LENGTHS = (2, 4, 8)
 ENTROPIES = (1.0, 2.0)
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("prompts", type=Path, nargs="+")
     parser.add_argument("--target", default="zoo:trunk")
     parser.add_argument("--draft", default="zoo:mid")
-    parser.add_argument("--head", default=ACCEPTANCE)
+    parser.add_argument("--head", default=MID_ACCEPTANCE)
     parser.add_argument("--count", type=int, default=12, help="prompts of each file")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--context", type=int, default=256, help="last tokens of a prompt")

@@ -43,7 +43,7 @@ def hierarchy_of(name: str, target: dict[str, Any]) -> Any:
     """Return a method's hierarchy."""
     from hierspec import Hierarchy, preset
     from hierspec.config.schema import TargetConfig
-    from hierspec.presets.systems import at_shares
+    from hierspec.presets.systems import layers_at_shares
 
     method = METHODS[name]
     if method is None:
@@ -60,7 +60,7 @@ def hierarchy_of(name: str, target: dict[str, Any]) -> Any:
             from hierspec.config.target import model_config
 
             depth = model_config(target["model"]).num_hidden_layers
-            changes["exit_layers"] = at_shares(depth, shares)
+            changes["exit_layers"] = layers_at_shares(depth, shares)
         level: Any = config.levels[0]
         config = dataclasses.replace(config, levels=(dataclasses.replace(level, **changes),))
     return Hierarchy.from_config(config)

@@ -208,7 +208,10 @@ def test_stopping_criteria_end_a_sequence(fast):
         ({"generation_config": GenerationConfig(num_beams=2)}, "beam search"),
         ({"generation_config": GenerationConfig(guidance_scale=2.0)}, "guidance_scale"),
         ({"generation_config": GenerationConfig(output_scores=True)}, "output_scores"),
-        ({"generation_config": GenerationConfig(), "temperature": 1.0}, "temperature too: leave it out"),
+        (
+            {"generation_config": GenerationConfig(), "temperature": 1.0},
+            "temperature too: leave it out",
+        ),
         ({"generation_config": {"top_k": 3}}, "must be a GenerationConfig"),
         ({"logit_bias": {96: 1.0}}, "no token 96"),
         ({"logprobs": -1}, "logprobs"),

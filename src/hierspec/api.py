@@ -320,7 +320,7 @@ class Hierarchy:
                 the output law, a parameter out of range, or one that says what another says too.
         """
         options.refuse_unknown_options(params, _OPTIONS)
-        found = requests.resolve(
+        found = requests.resolve_requests(
             self.root.model,
             Template(self.tokenizer, chat, tools, chat_template_kwargs),
             self.eos_token_ids,

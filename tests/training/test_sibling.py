@@ -187,7 +187,7 @@ def test_what_cannot_be_is_said_in_a_line(model: Path, trained, tmp_path, monkey
     with pytest.raises(ValueError, match="vocabulary is missing"):
         registry.resolve(str(broken))
     (broken / sibling.FILE).write_text("{}")
-    with pytest.raises(ValueError, match="does not say whose sibling"):
+    with pytest.raises(ValueError, match="does not name the larger model"):
         registry.check(str(broken))
     (broken / sibling.FILE).write_text(json.dumps({"schema_version": 9, "model": "x"}))
     with pytest.raises(ValueError, match="schema version 9"):
@@ -196,13 +196,13 @@ def test_what_cannot_be_is_said_in_a_line(model: Path, trained, tmp_path, monkey
         (broken / sibling.FILE).write_text(json.dumps({"schema_version": 1, "model": model}))
         for ask in (registry.check, registry.resolve):
             with pytest.raises(
-                ValueError, match=r"sibling\.json says that this is a sibling of"
+                ValueError, match=r"sibling\.json names .* as the larger model"
             ) as e:
                 ask(str(broken))
             assert "\n" not in str(e.value)
     (broken / sibling.FILE).write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="no sound sibling"):
+    with pytest.raises(ValueError, match="no usable sibling"):
         registry.resolve(str(broken))
     (broken / sibling.FILE).write_text("no JSON")
-    with pytest.raises(ValueError, match="no sound sibling"):
+    with pytest.raises(ValueError, match="no usable sibling"):
         registry.resolve(str(broken))

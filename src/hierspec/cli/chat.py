@@ -119,7 +119,7 @@ def _config(
     device: str | None,
 ) -> HierarchyConfig:
     from hierspec.presets import defaults
-    from hierspec.presets.registry import AUTO, configured, is_file
+    from hierspec.presets.registry import AUTO, is_file, read_hierarchy
 
     if hierarchy is None:
         chat_target = target_config(target or defaults.RELEASED, dtype, device)
@@ -131,7 +131,7 @@ def _config(
         )
     if target is None and not is_file(hierarchy):
         target = defaults.RELEASED
-    return configured(hierarchy, target, drafts, dtype, device)
+    return read_hierarchy(hierarchy, target, drafts, dtype, device)
 
 
 def _user_lines(console: Console) -> Iterator[str]:

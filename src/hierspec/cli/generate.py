@@ -167,7 +167,7 @@ def generate(
     from hierspec.config import arguments, ends
     from hierspec.config.drafts import is_method
     from hierspec.presets import defaults
-    from hierspec.presets.registry import AUTO, configured
+    from hierspec.presets.registry import AUTO, read_hierarchy
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use_threads
 
@@ -186,14 +186,14 @@ def generate(
     arguments.seed(seed)
     drafts, console, note = tuple(split_values(draft)), notes(), ""
     if hierarchy is None and (not drafts or any(map(is_method, drafts))):
-        default = defaults.start(target, drafts, dtype, device)
+        default = defaults.choose_default(target, drafts, dtype, device)
         config, note = default.config, default.note
         chat = default.chat and not ids if chat is None else chat
     elif hierarchy == AUTO:
         config = None
     else:
         preset = "hierarchy" if hierarchy is None else hierarchy
-        config = configured(preset, target, drafts, dtype, device)
+        config = read_hierarchy(preset, target, drafts, dtype, device)
         if drafts and not target:
             note = f"hierspec: note: no --target is named: it is {config.target.model}"
     use_threads(threads)

@@ -53,9 +53,9 @@ def target_config(model: str, dtype: str | None, device: str | None) -> TargetCo
         HierspecError: no model has that name; known before torch is loaded, which takes seconds.
     """
     from hierspec.config.schema import TargetConfig
-    from hierspec.config.target import check_name
+    from hierspec.config.target import check_model_name
 
-    check_name(model)
+    check_model_name(model)
     return TargetConfig(model=model, dtype=dtype or "auto", device=device or "auto")
 
 

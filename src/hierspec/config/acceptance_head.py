@@ -65,10 +65,10 @@ class HeadFile:
 def locate(ref: str | Path) -> Path:
     """Return the file of a head for its path, for its folder's, or for ``zoo:NAME-acceptance``."""
     name = str(ref)
-    if name.startswith(registry.PREFIX) and name != registry.ACCEPTANCE:
+    if name.startswith(registry.PREFIX) and name != registry.MID_ACCEPTANCE:
         raise HierspecError(
-            f"no acceptance head is shipped for {name}, only {registry.ACCEPTANCE}: train one with "
-            "hierspec heads train --kind acceptance --target TARGET --draft MODEL -o FILE"
+            f"no acceptance head is shipped for {name}, only {registry.MID_ACCEPTANCE}: train one "
+            "with hierspec heads train --kind acceptance --target TARGET --draft MODEL -o FILE"
         )
     path = expand_user(trained.locate(name))
     return path / FILE if path.is_dir() else path

@@ -64,7 +64,7 @@ class Loaded:
         source = registry.resolve(name) if registry.can_resolve(name) else name
         self.backends[key] = load(
             source,
-            dtype=_dtype(model.dtype),
+            dtype=_parse_dtype(model.dtype),
             device=machine.device(model.device),
             backend=model.backend,
         )
@@ -102,7 +102,7 @@ def wrap_in_memory(target: TargetConfig) -> Backend:
     """
     assert isinstance(target.model, ModelInMemory)
     model, name = plain_model(target.model.model), str(target.model)
-    dtype = _dtype(target.dtype)
+    dtype = _parse_dtype(target.dtype)
     if dtype is not None and dtype != model.dtype:
         raise HierspecError(
             f"{name} is loaded in {str(model.dtype).removeprefix('torch.')}, not in dtype "
@@ -145,7 +145,7 @@ def load_tokenizer(source: str | WeightSource) -> Any:
         ) from None
 
 
-def _dtype(name: str) -> torch.dtype | None:
+def _parse_dtype(name: str) -> torch.dtype | None:
     if name == "auto":
         return None
     dtype = getattr(torch, name.removeprefix("torch."), None)

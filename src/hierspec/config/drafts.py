@@ -18,7 +18,7 @@ LOOK_UPS = {
     "ngram-pool": "ngram_pool",
     "suffix": "suffix",
 }
-QUANTIZED, EAGLE3, TABLE = "quantized", "eagle3", "ngram_table"
+_QUANTIZED, _EAGLE3, TABLE = "quantized", "eagle3", "ngram_table"
 NAMES = "exit:LAYER, eagle3:FOLDER, ngram, ngram:TABLE, prompt-lookup, suffix, quantized"
 _ONLY_BUDGET, _LOWEST_BUDGET, _HIGHER_BUDGET = 8, 3, 12  # tokens; as in the preset hierarchy
 
@@ -39,13 +39,13 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
     """
     if isinstance(drafts, str | Mapping) or is_model(drafts) or not isinstance(drafts, Iterable):
         drafts = [drafts]
-    chain = [_level(draft) for draft in drafts]
+    chain = [_to_level(draft) for draft in drafts]
     look_ups = set(LOOK_UPS.values())
     chain.sort(key=lambda level: level.get("method") not in look_ups)  # stable
     return [_with_defaults(level, index, len(chain)) for index, level in enumerate(chain)]
 
 
-def _level(draft: Any) -> dict[str, Any]:
+def _to_level(draft: Any) -> dict[str, Any]:
     if isinstance(draft, Mapping):
         return dict(draft)
     if isinstance(draft, str) and not isinstance(draft, ModelInMemory):
@@ -67,20 +67,20 @@ def parse_method(draft: str) -> dict[str, Any] | None:
     kind, colon, detail = draft.partition(":")
     if draft in LOOK_UPS:
         return {"method": LOOK_UPS[draft]}
-    if kind == QUANTIZED:
+    if kind == _QUANTIZED:
         if detail not in ("", "4", "8"):
             raise HierspecError(f"draft {draft!r}: write quantized, for 8 bits, or quantized:4")
-        return {"method": QUANTIZED, **({"bits": int(detail)} if detail else {})}
+        return {"method": _QUANTIZED, **({"bits": int(detail)} if detail else {})}
     if kind == "exit" and colon:
         if not detail.isdecimal():
             raise HierspecError(f"draft {draft!r}: write exit:LAYER, as in exit:4")
         return {"method": "early_exit", "exit_layer": int(detail)}
     if kind in ("ngram", TABLE):
         return {"method": TABLE, **({"table": detail} if detail else {})}
-    if kind == EAGLE3:
-        return {"method": EAGLE3, "model": detail or registry.EAGLE3}
-    if trained.kind(draft) == trained.EAGLE3:
-        return {"method": EAGLE3, "model": draft}
+    if kind == _EAGLE3:
+        return {"method": _EAGLE3, "model": detail or registry.SMOLLM2_EAGLE3}
+    if trained.kind(draft) == trained.EAGLE3_KIND:
+        return {"method": _EAGLE3, "model": draft}
     return None
 
 

@@ -64,7 +64,7 @@ WINDOWS = {
 }
 
 
-def _window(value: Any, validate_form: Callable[[Any], Any]) -> Window:
+def _parse_window(value: Any, validate_form: Callable[[Any], Any]) -> Window:
     """Parse a window from ``{"kind": "entropy", …}``, from its kind alone, or from a window."""
     if isinstance(value, tuple(WINDOWS.values())):
         return value
@@ -77,7 +77,7 @@ AnyWindow = Annotated[
     Window,
     ReadAs(
         Annotated[_Fixed | _Entropy | _Confidence | _Acceptance, Field(discriminator="kind")],
-        _window,
+        _parse_window,
     ),
 ]
 
@@ -98,7 +98,7 @@ Rule = Annotated[str, BeforeValidator(_canonical_rule)]
 ModelName = Annotated[NonEmptyString, BeforeValidator(_path_to_text)]
 
 
-def _model(value: Any, validate_form: Callable[[Any], Any]) -> str:
+def _parse_model(value: Any, validate_form: Callable[[Any], Any]) -> str:
     value = wrap_model(value)
     return value if isinstance(value, ModelInMemory) else validate_form(value)
 
@@ -107,7 +107,7 @@ AnyModel = Annotated[
     str,
     ReadAs(
         Annotated[ModelName, Expected("a non-empty string (a model's name), or a loaded model")],
-        _model,
+        _parse_model,
     ),
 ]
 HeadsFile = Annotated[

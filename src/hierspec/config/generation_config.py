@@ -106,7 +106,7 @@ class GenerationSettings:
     max_time: float | None
 
 
-def convert(
+def convert_config(
     config: Any, prompts: Sequence[SplitPrompt], vocab_size: int, eos_token_ids: frozenset[int]
 ) -> GenerationSettings:
     """Convert a configuration to settings for these prompts.

@@ -21,7 +21,9 @@ class ModelInMemory(str):
 
     def __new__(cls, model: Any) -> ModelInMemory:
         config = getattr(model, "config", None)
-        name = getattr(config, "name_or_path", None) or f"{type(model).__name__}-{_size(model)}"
+        name = (
+            getattr(config, "name_or_path", None) or f"{type(model).__name__}-{_format_size(model)}"
+        )
         self = super().__new__(cls, name)
         self.model = model
         return self
@@ -39,7 +41,7 @@ class ModelInMemory(str):
         return (str, (str(self),))  # in another process the name alone remains
 
 
-def _size(model: Any) -> str:
+def _format_size(model: Any) -> str:
     """Return the number of parameters as in names of models: 27K, 135M, 7B."""
     number = sum(parameter.numel() for parameter in model.parameters())
     for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):

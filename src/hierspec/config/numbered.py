@@ -27,7 +27,7 @@ class NumberedConfig(LevelConfig):
     model: Annotated[Integer, Expected("the number of a model")] | None = None
 
 
-def _kind(level: Any) -> str:
+def _level_kind(level: Any) -> str:
     method = level.get("method") if isinstance(level, Mapping) else getattr(level, "method", None)
     return "concatenate" if method == "concatenate" else "number"
 
@@ -37,7 +37,7 @@ _Level = (
     | Annotated[ForwardRef("NumberedConcatenation", module=__name__), Tag("concatenate")]
 )
 NumberedChain = Annotated[
-    tuple[Any, ...], ReadAs(tuple[Annotated[_Level, Discriminator(_kind)], ...], check_chain)
+    tuple[Any, ...], ReadAs(tuple[Annotated[_Level, Discriminator(_level_kind)], ...], check_chain)
 ]
 
 

@@ -37,7 +37,7 @@ class Requests:
     max_time: float | None = None
 
 
-def resolve(
+def resolve_requests(
     model: LanguageModel,
     template: Template,
     eos_token_ids: Callable[[Any], frozenset[int]],
@@ -74,7 +74,9 @@ def resolve(
     vocab_size, count, max_time = model.vocab_size, len(ids), None
     if config is not None:
         beginnings = [split_prompt(model, prompt) for prompt in ids]
-        settings = generation_config.convert(config, beginnings, vocab_size, eos_token_ids(None))
+        settings = generation_config.convert_config(
+            config, beginnings, vocab_size, eos_token_ids(None)
+        )
         options.refuse_beside_config(
             {"sampling": sampling, "stop": stop, "eos_token_id": eos_token_id, **params}
         )

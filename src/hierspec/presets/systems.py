@@ -1,9 +1,9 @@
 """The five papers' systems as presets; :mod:`.baselines` has those of other papers.
 
-One function each, from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
+Each is a function from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
 own where they give any. Two things differ to keep the target's distribution (MATH): recovered and
 bonus tokens are handed up with the level's own distribution, and residuals use that of the model
-that drafted the slot.
+that drafted the token.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
 from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
 
-TAIL = 10  # tokens of the smallest model after every level [P1 Appendix D]
-SINGLE = 8  # draft length where a system has one drafter and its paper fixes none
+TAIL_BUDGET = 10  # tokens of the smallest model after every level [P1 Appendix D]
+DRAFT_BUDGET = 8  # for systems with one drafter whose paper gives no length
 NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
-WINDOW = 10  # P5's K (Appendix A.1)
+WINDOW_SIZE = 10  # P5's K (Appendix A.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class PresetModels:
     Attributes:
         target: the model whose distribution is kept.
         drafts: smaller models, smallest first.
-        num_layers: of the target; early-exit presets place their exits by it.
-        heads: trained for exits of the target, and ``trained``: after which layers; exits are then
-            placed at the nearest of those.
+        num_layers: returns the target's number of layers, by which early exits are placed.
+        heads: a file of heads trained for exits of the target.
+        trained: the layers after which those exits are; exits are placed at the nearest of them.
     """
 
     target: TargetConfig
@@ -60,15 +60,15 @@ class PresetModels:
         return self.drafts[0], self.drafts[-1]
 
     def exit_layers(self, name: str, *shares: float) -> tuple[int, ...]:
-        """Return layer counts at about these shares of the depth, each above the one before it.
+        """Return layer counts at about these shares of the depth, strictly ascending.
 
         Raises:
             HierspecError: the target is too shallow.
         """
         depth = self.num_layers()
-        layers = one_each(depth, shares)
+        layers = layer_per_share(depth, shares)
         if len(self.trained) >= len(shares):
-            layers = nearest(layers, self.trained)
+            layers = nearest_layers(layers, self.trained)
         if layers[-1] >= depth:
             raise HierspecError(
                 f"{name} needs a target of at least {len(shares) + 1} layers, this one has {depth}"
@@ -76,7 +76,7 @@ class PresetModels:
         return layers
 
     def exit_level(self, layer: int, num_tokens: int, verify: str | None = None) -> EarlyExitConfig:
-        """Return an exit as a level, with the head that was trained for it, if any."""
+        """Return an exit as a level, with its trained head if there is one."""
         head = self.heads if layer in self.trained else None
         return EarlyExitConfig(
             exit_layer=layer, num_speculative_tokens=num_tokens, verify=verify, head=head
@@ -88,9 +88,9 @@ class Preset:
     """A named configuration.
 
     Attributes:
-        source: key of :data:`hierspec.presets.registry.PAPERS`; empty where there is no paper.
-        max_drafts: how many draft models it uses; ``None``: all there are.
-        target, drafts: the models used where the user names none.
+        source: key of :data:`hierspec.presets.registry.PAPERS`; empty if there is no paper.
+        max_drafts: how many draft models it uses; ``None``: any number.
+        target, drafts: the models used if the user names none.
     """
 
     name: str
@@ -105,26 +105,26 @@ class Preset:
 PRESETS: dict[str, Preset] = {}
 
 
-def preset(
+def register_preset(
     name: str, summary: str, source: str = "", max_drafts: int | None = None, **models: Any
 ) -> Callable[[Callable[[PresetModels], HierarchyConfig]], Any]:
     """Register the decorated function as the preset of that name."""
 
-    def registered(make: Callable[[PresetModels], HierarchyConfig]) -> Any:
+    def register(make: Callable[[PresetModels], HierarchyConfig]) -> Any:
         PRESETS[name] = Preset(name, summary, source, make, max_drafts, **models)
         return make
 
-    return registered
+    return register
 
 
 def draft_level(
-    model: str, num_tokens: int, verify: str | None = None, **more: Any
+    model: str, num_tokens: int, verify: str | None = None, **fields: Any
 ) -> DraftModelConfig:
     """Return a draft model as a level; with ``verify`` it verifies the level below."""
-    return DraftModelConfig(model=model, num_speculative_tokens=num_tokens, verify=verify, **more)
+    return DraftModelConfig(model=model, num_speculative_tokens=num_tokens, verify=verify, **fields)
 
 
-def at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
+def layers_at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
     """Return the layer counts nearest to these shares of ``depth`` layers, ascending and distinct.
 
     Each lies between 1 and ``depth`` − 1, so a model of one layer has none.
@@ -134,57 +134,59 @@ def at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
     return tuple(sorted({min(max(1, round(share * depth)), depth - 1) for share in shares}))
 
 
-def one_each(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
-    """Return a layer count for each share, each above the one before; some may exceed ``depth``."""
-    found = [0]
+def layer_per_share(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
+    """Return a layer count for each share, strictly ascending; some may exceed ``depth``."""
+    layers = [0]
     for share in shares:
-        found.append(max(found[-1] + 1, round(share * depth)))
-    return tuple(found[1:])
+        layers.append(max(layers[-1] + 1, round(share * depth)))
+    return tuple(layers[1:])
 
 
-def nearest(layers: Iterable[int], known: Sequence[int]) -> tuple[int, ...]:
-    """Return for each layer the nearest of ``known``, ascending and distinct."""
+def nearest_layers(layers: Sequence[int], trained: Sequence[int]) -> tuple[int, ...]:
+    """Return for each layer the nearest one that is trained, ascending and distinct."""
     chosen: list[int] = []
-    left, rest = sorted(known), list(layers)
-    for i, layer in enumerate(rest):
-        usable = left[: len(left) - (len(rest) - 1 - i)]  # enough must stay for those above
-        chosen.append(min(usable, key=lambda other: abs(other - layer)))
-        left = left[left.index(chosen[-1]) + 1 :]
+    candidates = sorted(trained)
+    for i, layer in enumerate(layers, 1):
+        num_usable = len(candidates) - (len(layers) - i)  # enough must remain for later layers
+        chosen.append(min(candidates[:num_usable], key=lambda other: abs(other - layer)))
+        candidates = candidates[candidates.index(chosen[-1]) + 1 :]
     return tuple(chosen)
 
 
-@preset("autoregressive", "plain decoding, one token a call", max_drafts=0)
+@register_preset("autoregressive", "plain decoding, one token a call", max_drafts=0)
 def autoregressive(models: PresetModels) -> HierarchyConfig:
     """Decode with the target alone."""
     return HierarchyConfig(target=models.target)
 
 
-@preset("speculative", "one draft model, tokenwise verification", "Speculative", max_drafts=1)
+@register_preset(
+    "speculative", "one draft model, tokenwise verification", "Speculative", max_drafts=1
+)
 def speculative(models: PresetModels) -> HierarchyConfig:
     """Draft with one model, verify tokenwise (Leviathan et al., Chen et al., 2023)."""
-    return models.with_levels(draft_level(models.drafts[-1], SINGLE))
+    return models.with_levels(draft_level(models.drafts[-1], DRAFT_BUDGET))
 
 
 # --- P1: a hierarchy of models, or of one model's exits
 
 
-@preset("hierarchy", "a chain of draft models, block verification", "P1")
+@register_preset("hierarchy", "a chain of draft models, block verification", "P1")
 def hierarchy(models: PresetModels) -> HierarchyConfig:
     """Stack all draft models [P1 Algorithm 1], verified by block."""
-    return _chain(models)
+    return _stack(models)
 
 
-def _chain(models: PresetModels, **more: Any) -> HierarchyConfig:
-    """Stack all draft models, with the fields ``more`` in every level, verified by block."""
-    small, *others = models.drafts
+def _stack(models: PresetModels, **fields: Any) -> HierarchyConfig:
+    """Stack all draft models, with ``fields`` set in every level, verified by block."""
+    small, *larger = models.drafts
     levels = [
-        draft_level(small, 3, **more),
-        *(draft_level(model, 12, "block", **more) for model in others),
+        draft_level(small, 3, **fields),
+        *(draft_level(model, 12, "block", **fields) for model in larger),
     ]
     return models.with_levels(*levels, verify="block")
 
 
-@preset(
+@register_preset(
     "self-speculative",
     "two early exits of the target as a chain, block verification",
     "P1",
@@ -204,36 +206,38 @@ def self_speculative(models: PresetModels) -> HierarchyConfig:
     )
 
 
-@preset("horizontal-tail", "as hierarchy; every level appends tokens of the smallest model", "P1")
+@register_preset(
+    "horizontal-tail", "as hierarchy; every level appends tokens of the smallest model", "P1"
+)
 def horizontal_tail(models: PresetModels) -> HierarchyConfig:
-    """Append tokens of the smallest model to every level's own, in :func:`hierarchy`.
+    """Append tokens of the smallest model to those of every level of :func:`hierarchy`.
 
     P1's HSD + HH (§5, Appendix D) takes the heuristic from CS-Drafting (Chen et al., 2023,
-    arXiv 2312.11462). The smallest level's tail would be more of the same, so it has none. P1's
+    arXiv 2312.11462). The smallest level has no tail, which would only make its draft longer. P1's
     smallest model is a table that costs next to nothing; ten tokens of a network are not free.
     """
-    small, *others = models.drafts
+    small, *larger = models.drafts
     below: AnyLevelConfig = draft_level(small, 3)
-    for model in others:
-        own = (below, draft_level(model, 12, "block"))
-        below = ConcatenateConfig(parts=(own, (draft_level(small, TAIL),)))
+    for model in larger:
+        chain, tail = (below, draft_level(model, 12, "block")), (draft_level(small, TAIL_BUDGET),)
+        below = ConcatenateConfig(parts=(chain, tail))
     return models.with_levels(below, verify="block")
 
 
-@preset("tempered", "as hierarchy, drafters at temperature 0.5; for requests at 0.6", "P1")
+@register_preset("tempered", "as hierarchy, drafters at temperature 0.5; for requests at 0.6", "P1")
 def tempered(models: PresetModels) -> HierarchyConfig:
     """Run :func:`hierarchy` with drafters at 0.5, for requests at 0.6 [P1 §5, Table 10].
 
     A level's temperature is absolute: for requests below 0.5 this would be hotter than the target.
     Greedy requests ignore it.
     """
-    return _chain(models, temperature=0.5)
+    return _stack(models, temperature=0.5)
 
 
 # --- P3: exits of one model draft and pre-verify
 
 
-@preset("hispec", "two early exits of the target draft and pre-verify", "P3", max_drafts=0)
+@register_preset("hispec", "two early exits of the target draft and pre-verify", "P3", max_drafts=0)
 def hispec(models: PresetModels) -> HierarchyConfig:
     """Draft with an eighth of the layers, pre-verify with a quarter of them [P3 §3, §6].
 
@@ -250,7 +254,7 @@ def hispec(models: PresetModels) -> HierarchyConfig:
     )
 
 
-@preset("layerskip", "one early exit of the target drafts", "LayerSkip", max_drafts=0)
+@register_preset("layerskip", "one early exit of the target drafts", "LayerSkip", max_drafts=0)
 def layerskip(models: PresetModels) -> HierarchyConfig:
     """Draft with one exit after a quarter of the layers (Elhoushi et al., 2024).
 
@@ -263,21 +267,23 @@ def layerskip(models: PresetModels) -> HierarchyConfig:
 # --- P4: branch resampling
 
 
-@preset("branch", "one draft model, capped branch resampling (= block)", "P4", max_drafts=1)
+@register_preset(
+    "branch", "one draft model, capped branch resampling (= block)", "P4", max_drafts=1
+)
 def branch(models: PresetModels) -> HierarchyConfig:
     """Verify by capped branch resampling, which is block verification [MATH §1]."""
-    return models.with_levels(draft_level(models.drafts[-1], SINGLE), verify="block")
+    return models.with_levels(draft_level(models.drafts[-1], DRAFT_BUDGET), verify="block")
 
 
-@preset(
+@register_preset(
     "naive", "one draft model, naive branch resampling with its extra calls", "P4", max_drafts=1
 )
 def naive(models: PresetModels) -> HierarchyConfig:
     """Verify by naive branch resampling [P4 §5.1]: lossless at a fixed length, with more calls."""
-    return models.with_levels(draft_level(models.drafts[-1], SINGLE), verify="naive")
+    return models.with_levels(draft_level(models.drafts[-1], DRAFT_BUDGET), verify="naive")
 
 
-@preset(
+@register_preset(
     "multi-draft",
     "several drafts of one model a round, block verification of one after another",
     "P4",
@@ -286,11 +292,11 @@ def naive(models: PresetModels) -> HierarchyConfig:
 def multi_draft(models: PresetModels) -> HierarchyConfig:
     """Verify several drafts by block, one after another: P4's Algorithm 3, made lossless."""
     return models.with_levels(
-        draft_level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="block-rrs"
+        draft_level(models.drafts[-1], DRAFT_BUDGET, num_drafts=NUM_DRAFTS), verify="block-rrs"
     )
 
 
-@preset(
+@register_preset(
     "multi-draft-tokenwise",
     "several drafts of one model a round, recursive rejection sampling",
     "P4",
@@ -299,39 +305,41 @@ def multi_draft(models: PresetModels) -> HierarchyConfig:
 def multi_draft_tokenwise(models: PresetModels) -> HierarchyConfig:
     """Verify several drafts by recursive rejection with replacement [P4 Table 2, its baseline]."""
     return models.with_levels(
-        draft_level(models.drafts[-1], SINGLE, num_drafts=NUM_DRAFTS), verify="rrs"
+        draft_level(models.drafts[-1], DRAFT_BUDGET, num_drafts=NUM_DRAFTS), verify="rrs"
     )
 
 
 # --- P5: dynamic windows. Its Table 2 lists vanilla speculation, pre-verify, self-verify, both, and
 # HSDDW. The paper's text describes the first, second and last fully, "both" only as the second with
-# self-verify added, and says that HSDDW is more than that. Read here as: in "both" the *drafter*
+# self-verify added, and says that HSDDW is more than that. Our reading: in "both" the *drafter*
 # stops by its entropy and the middle model still gathers a fixed number of tokens; in HSDDW the
-# middle model's entropy also decides when the target is asked. Vanilla is ``speculative``.
+# middle model's entropy also decides when the target verifies. Vanilla is ``speculative``.
 
 
-@preset("dynamic-windows", "entropy decides when a level hands up, thresholds adapt", "P5")
+@register_preset("dynamic-windows", "entropy decides when a level hands up, thresholds adapt", "P5")
 def dynamic_windows(models: PresetModels) -> HierarchyConfig:
     """Stop every level by its own entropy [P5 §3.2, Algorithm 2]; Table 2: HSDDW."""
-    small, *others = models.drafts
-    levels = [draft_level(model, 15, "tokenwise", window=EntropyWindow()) for model in others]
-    return models.with_levels(draft_level(small, WINDOW, window=EntropyWindow()), *levels)
+    small, *larger = models.drafts
+    levels = [draft_level(model, 15, "tokenwise", window=EntropyWindow()) for model in larger]
+    return models.with_levels(draft_level(small, WINDOW_SIZE, window=EntropyWindow()), *levels)
 
 
-@preset("self-verify", "one draft model that stops by its own entropy", "P5", max_drafts=1)
+@register_preset("self-verify", "one draft model that stops by its own entropy", "P5", max_drafts=1)
 def self_verify(models: PresetModels) -> HierarchyConfig:
     """Stop one draft model by its own entropy [P5 §3.1, Algorithm 1]; Table 2: self-verify."""
-    return models.with_levels(draft_level(models.drafts[-1], WINDOW, window=EntropyWindow()))
+    return models.with_levels(draft_level(models.drafts[-1], WINDOW_SIZE, window=EntropyWindow()))
 
 
-@preset("pre-verify", "two draft models, fixed windows, tokenwise", "P5", max_drafts=2)
+@register_preset("pre-verify", "two draft models, fixed windows, tokenwise", "P5", max_drafts=2)
 def pre_verify(models: PresetModels) -> HierarchyConfig:
     """Run speculative decoding twice in sequence [P5 Figure 5a]; Table 2: pre-verify."""
     small, mid = models.pair("pre-verify")
-    return models.with_levels(draft_level(small, WINDOW), draft_level(mid, WINDOW, "tokenwise"))
+    return models.with_levels(
+        draft_level(small, WINDOW_SIZE), draft_level(mid, WINDOW_SIZE, "tokenwise")
+    )
 
 
-@preset(
+@register_preset(
     "pre-self-verify",
     "as pre-verify, the smaller model stops by its own entropy",
     "P5",
@@ -341,27 +349,28 @@ def pre_self_verify(models: PresetModels) -> HierarchyConfig:
     """Run :func:`pre_verify` with a drafter that stops by entropy [P5 Figure 5b]; Table 2: both."""
     small, mid = models.pair("pre-self-verify")
     return models.with_levels(
-        draft_level(small, WINDOW, window=EntropyWindow()), draft_level(mid, WINDOW, "tokenwise")
+        draft_level(small, WINDOW_SIZE, window=EntropyWindow()),
+        draft_level(mid, WINDOW_SIZE, "tokenwise"),
     )
 
 
 # --- P2: three models, one verification
 
 
-@preset("interleaved", "small and mid draft in turn, one verification", "P2", max_drafts=2)
+@register_preset("interleaved", "small and mid draft in turn, one verification", "P2", max_drafts=2)
 def interleaved(models: PresetModels) -> HierarchyConfig:
-    """Draft a token of the small model, then one of the larger model, four times."""
+    """Draft a token with the small model, then one with the larger model, four times."""
     small, mid = models.pair("interleaved")
     parts = ((draft_level(small, 1),), (draft_level(mid, 1),))
     return models.with_levels(ConcatenateConfig(parts=parts, repeat=4))
 
 
-@preset("horizontal", "mid drafts first, then small, one verification", "P2", max_drafts=2)
+@register_preset("horizontal", "mid drafts first, then small, one verification", "P2", max_drafts=2)
 def horizontal(models: PresetModels) -> HierarchyConfig:
-    """Draft all tokens of the larger model first, then those of the small one.
+    """Draft with the larger model first, then with the small one.
 
-    No fewer tokens a call than interleaving wherever the larger model's are kept at least as often
-    as the small one's [MATH §2].
+    This emits no fewer tokens a call than interleaving if the larger model's are kept at least as
+    often as the small one's [MATH §2].
     """
     small, mid = models.pair("horizontal")
     return models.with_levels(

@@ -158,7 +158,7 @@ def default_names(target: str) -> list[str]:
     names = ["prompt-lookup", "suffix"]
     has_copy = machine.device("auto").type == "cpu" and _quantizable(target)
     for drafter in trained.drafters_for(target):
-        if trained.kind(drafter) != trained.HEADS:
+        if trained.kind(drafter) != trained.HEADS_KIND:
             names.append(drafter)
         elif not (has_copy and kernels.load()):
             exits = exit_heads.read(drafter).exits
@@ -380,7 +380,7 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     config = model_config(model)
-    size, less = config.vocab_size * config.hidden_size, 0
+    size, excluded = config.vocab_size * config.hidden_size, 0
     if registry.can_resolve(model) and SCORED in (source := registry.resolve(model)).names():
         excluded = size - len(source.tensor(SCORED)) * config.hidden_size
     if not (embedding or config.tie_word_embeddings):

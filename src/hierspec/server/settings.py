@@ -146,13 +146,13 @@ class ServeSettings:
             HierspecError: there is no such hierarchy, or one of its models does not exist.
         """
         from hierspec.presets import defaults
-        from hierspec.presets.registry import configured, is_file
+        from hierspec.presets.registry import is_file, read_hierarchy
 
         dtype, device = (None if word == "auto" else word for word in (self.dtype, self.device))
         if hierarchy is None:
-            return defaults.start(self.target, self.draft, dtype, device).config
+            return defaults.choose_default(self.target, self.draft, dtype, device).config
         target = self.model if is_file(hierarchy) else self.target
-        return configured(
+        return read_hierarchy(
             hierarchy, target, self.draft, dtype, device, ignore_unused=bool(self.hierarchies)
         )
 
@@ -162,10 +162,10 @@ class ServeSettings:
         Raises:
             HierspecError: names the one that is missing.
         """
-        from hierspec.config.target import check_name
+        from hierspec.config.target import check_model_name
         from hierspec.presets.registry import AUTO
 
-        check_name(self.target)
+        check_model_name(self.target)
         for name in (self.hierarchy, *self.hierarchies.values()):
             if name not in (None, AUTO):
                 self.configuration(name)

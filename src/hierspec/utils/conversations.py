@@ -105,19 +105,19 @@ def tokenize_conversation(conversation: Conversation, tokenizer: Any) -> Tokeniz
     messages = [{"role": role, "content": text} for role, text in conversation.messages]
     last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
     apply_chat(tokenizer, messages[:last])  # to fail with a one-line error, if at all
-    ids = _ids(tokenizer, messages[: last + 1])
+    ids = _template_ids(tokenizer, messages[: last + 1])
     positions: list[int] = []
     for number, message in enumerate(messages[: last + 1]):
         if message["role"] != "assistant":
             continue
         start = len(apply_chat(tokenizer, messages[:number]))
-        end = len(_ids(tokenizer, messages[: number + 1]))
+        end = len(_template_ids(tokenizer, messages[: number + 1]))
         ends = [i for i in range(start, end) if ids[i] == tokenizer.eos_token_id]
         positions += range(start - 1, ends[0] if ends else end - 1)
     return TokenizedConversation(ids, positions)
 
 
-def _ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+def _template_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
 
 

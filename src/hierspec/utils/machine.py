@@ -26,7 +26,7 @@ def environment(**extra: Any) -> dict[str, Any]:
 
     names = ("hierspec", "torch", "transformers", "numpy")
     return {
-        "commit": _commit(),
+        "commit": _git_commit(),
         "versions": {"python": platform.python_version()}
         | {name: metadata.version(name) for name in names},
         "cpu": _cpu(),
@@ -92,7 +92,7 @@ def load_average() -> list[float]:
     return [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else []
 
 
-def _commit() -> str:
+def _git_commit() -> str:
     if not (_ROOT / ".git").exists():
         return ""
     # Changed results of earlier measurements, and changed pages, do not make the code dirty.

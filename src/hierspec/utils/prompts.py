@@ -71,7 +71,7 @@ def _read_source(path: str | Path, noun: str) -> tuple[bytes, str, str, bool]:
             reason = getattr(error, "strerror", None) or error
             raise HierspecError(f"cannot read {noun}s from {name}: {reason}") from None
     source = "standard input" if name == "-" else name
-    text = _decode(body, source)
+    text = _decode_utf8(body, source)
     is_jsonl = Path(name).suffix.lower() in JSON_LINES or (name == "-" and _starts_json(text))
     return body, text, source, is_jsonl
 
@@ -113,7 +113,7 @@ def parse_ids(text: str, source: str) -> list[int]:
 
 def read_stdin() -> str:
     """Read standard input as one prompt, even if it looks like JSON."""
-    return _prompt(_decode(sys.stdin.buffer.read(), "standard input"), "standard input")
+    return _prompt(_decode_utf8(sys.stdin.buffer.read(), "standard input"), "standard input")
 
 
 def is_conversation(prompt: Any) -> bool:
@@ -166,7 +166,7 @@ def apply_chat(
     return [int(token) for token in ids]
 
 
-def _decode(body: bytes, source: str) -> str:
+def _decode_utf8(body: bytes, source: str) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -70,7 +70,7 @@ class Borderless(Table):
         yield title
         line = Text()
         for column, cell in zip(self.columns[1:], cells, strict=True):
-            header, text = _text(column.header, "dim"), _text(cell)
+            header, text = _one_line_text(column.header, "dim"), _one_line_text(cell)
             if not text:
                 continue
             part = Text(" ").join((header, text)) if header else text
@@ -85,7 +85,7 @@ class Borderless(Table):
             yield Padding(line, (0, 0, 0, _INDENT))
 
 
-def _text(part: RenderableType, style: str = "") -> Text:
+def _one_line_text(part: RenderableType, style: str = "") -> Text:
     """Return a header or cell as one line, without the blanks at the ends of its lines."""
     text = part if isinstance(part, Text) else Text(str(part))
     if style:

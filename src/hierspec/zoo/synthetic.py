@@ -1,4 +1,4 @@
-"""``zoo:large``: the trunk made wide and deep at load time, with almost the same distribution.
+"""``zoo:large``: the trunk, made wider and deeper at load time, with almost the same distribution.
 
 A model with the cost of 116 million parameters, or several billions, that predicts like the trunk:
 a **synthetic cost with a real distribution**, for measuring hierarchies. Not a better model.
@@ -33,7 +33,7 @@ from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
 if TYPE_CHECKING:
     import torch
 
-WIDEN, DEEPEN = 2, 2  # by default, and at least
+WIDEN, DEEPEN = 2, 2  # defaults, and the smallest values
 DEFAULT_EPS = 0.1
 
 CALIBRATION_FILE = "large.json"
@@ -48,7 +48,7 @@ class Calibration:
     """Numbers that give ``eps`` the same meaning for any trunk.
 
     Attributes:
-        scale: multiplies eps, so that α(trunk, large) is about .96 at eps = .1.
+        scale: the factor for eps with which α(trunk, large) is about .96 at eps = .1.
         residual_rms: of the trunk's residual stream after each of its layers, on held-out text.
     """
 
@@ -57,7 +57,7 @@ class Calibration:
 
     @classmethod
     def load(cls, folder: Path, num_layers: int) -> Calibration:
-        """Read the calibration in a folder; without one, return neutral numbers."""
+        """Read the calibration in a folder; if there is none, return all ones."""
         path = folder / CALIBRATION_FILE
         if not path.is_file():
             return cls(1.0, (1.0,) * num_layers)
@@ -83,10 +83,10 @@ class Inflated:
         return self.trunk.tokenizer_path
 
     def names(self) -> list[str]:
-        whole = [EMBEDDING, FINAL_NORM]
         parts = [n.split(".", 3)[3] for n in self.trunk.names() if n.startswith("model.layers.0.")]
-        depth = range(self.config.num_hidden_layers)
-        return whole + [f"model.layers.{layer}.{part}" for layer in depth for part in parts]
+        layers = range(self.config.num_hidden_layers)
+        in_layers = [f"model.layers.{layer}.{part}" for layer in layers for part in parts]
+        return [EMBEDDING, FINAL_NORM, *in_layers]
 
     def tensor(self, name: str) -> torch.Tensor:
         import torch

@@ -12,7 +12,7 @@ from typing import Any
 
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
-from hierspec.zoo.registry import HEADS
+from hierspec.zoo.registry import SMOLLM2_HEADS
 
 Level = dict[str, Any]
 TRAINED = (
@@ -63,7 +63,7 @@ def _model(name: str) -> Level:
 
 
 def _exit(layer: int) -> Level:
-    return {"method": "early_exit", "exit_layer": layer, "head": HEADS}
+    return {"method": "early_exit", "exit_layer": layer, "head": SMOLLM2_HEADS}
 
 
 FAMILIES = {
@@ -77,7 +77,7 @@ FAMILIES = {
             _exit(5),
             {"method": "quantized", "bits": 4},
             (5, 10, 15, 20),
-            HEADS,
+            SMOLLM2_HEADS,
             "M2 is the target's own copy in 4 bits",
             ("eagle3",),
         ),
@@ -89,7 +89,7 @@ FAMILIES = {
             _exit(5),
             _exit(15),
             (5, 10, 15, 20),
-            HEADS,
+            SMOLLM2_HEADS,
         ),
         Family(
             "trunk",

@@ -22,7 +22,7 @@ from typing import Any
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.summary import ratio
 from hierspec.errors import HierspecError
-from hierspec.presets.systems import at_shares
+from hierspec.presets.systems import layers_at_shares
 from hierspec.zoo.registry import is_shipped
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
@@ -64,7 +64,7 @@ def drafters(lab: Lab) -> list[str]:
     model is given. Above the smallest, drafters that cannot verify are left out.
     """
     table = ["ngram"] if is_shipped(lab.target) else []
-    exits = [f"exit:{layer}" for layer in at_shares(lab.models.num_layers, EXITS)]
+    exits = [f"exit:{layer}" for layer in layers_at_shares(lab.models.num_layers, EXITS)]
     names = dict.fromkeys([*table, *(lab.models.drafts or exits)])
     return [name for i, name in enumerate(names) if not i or lab.models.verifies(name)]
 

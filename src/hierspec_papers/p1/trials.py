@@ -23,7 +23,7 @@ from hierspec.planner.latency import latency
 from hierspec.planner.plan import Choice
 from hierspec.planner.search import plan
 from hierspec.presets.registry import trained_exits
-from hierspec.presets.systems import at_shares
+from hierspec.presets.systems import layers_at_shares
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import Profile, from_dict
@@ -113,7 +113,7 @@ def candidate_names(lab: Lab) -> dict[str, list[str]]:
     depth = lab.models.num_layers
     heads, layers = trained_exits(lab.target)
     if not heads:
-        layers = range(1, depth) if depth <= EVERY_LAYER else at_shares(depth, EXITS)
+        layers = range(1, depth) if depth <= EVERY_LAYER else layers_at_shares(depth, EXITS)
     suffix = f",head={heads}" if heads else ""
     table = ["ngram"] if lab.models.drafts and lab.target.startswith("zoo:") else []
     return {

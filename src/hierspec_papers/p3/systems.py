@@ -17,7 +17,7 @@ from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import ExitHead
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import preset, trained_exits
-from hierspec.presets.systems import at_shares
+from hierspec.presets.systems import layers_at_shares
 
 N_D, N_I = 2, 4  # P3 §6: tokens drafted per step, tokens held before the target verifies
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the depth: exits worth trying
@@ -40,7 +40,7 @@ def exits_to_try(num_layers: int, *more_layers: int) -> tuple[int, ...]:
     P3 tries every layer; the number of pairs grows with its square, so here deep models have few.
     """
     valid = (layer for layer in more_layers if 0 < layer < num_layers)
-    return tuple(sorted({*at_shares(num_layers, FRACTIONS), *valid}))
+    return tuple(sorted({*layers_at_shares(num_layers, FRACTIONS), *valid}))
 
 
 def candidate_exits(models: BenchModels) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.errors import HierspecError
-from hierspec.presets.systems import at_shares
+from hierspec.presets.systems import layers_at_shares
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import Measured, model_notes, own_table, side_by_side, target_forwards
 from hierspec_papers.measured import drafted as drafted_tokens
@@ -88,7 +88,7 @@ def measure(lab: Lab) -> Reproduction:
     Raises:
         HierspecError: there is neither a draft model nor an early exit.
     """
-    exits = at_shares(lab.models.num_layers, SHARES)
+    exits = layers_at_shares(lab.models.num_layers, SHARES)
     methods = [
         *(
             HierarchyMethod(name, lab.models, [draft_level(name, DRAFTED)], verify="block")

@@ -58,7 +58,7 @@ def _singles(name: str, models: BenchModels, drafts: Sequence[str], verify: str)
 
 def _shipped_eagle3(target: str) -> str:
     drafters = trained.drafters_for(target)
-    return next((name for name in drafters if trained.kind(name) == trained.EAGLE3), "")
+    return next((name for name in drafters if trained.kind(name) == trained.EAGLE3_KIND), "")
 
 
 def eagle3(name: str, models: BenchModels) -> list[Method]:
