@@ -5,7 +5,7 @@ import json
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
 from hierspec_papers.lab import Lab
-from hierspec_papers.terminal import pictures
+from hierspec_papers.terminal import rendered
 
 PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
 HEADS = (2, 3, 5)  # layers of exits with trained heads
@@ -33,4 +33,4 @@ def check_prints(found):
     """Check that the result is plain JSON and that there is something to print."""
     assert json.loads(json.dumps(found.to_dict()))["what"] == found.what
     assert all(note.strip() for table in found.tables for note in table.notes)
-    assert len(list(pictures(found))) >= 2 * len(found.tables)
+    assert len(list(rendered(found))) >= 2 * len(found.tables)

@@ -66,8 +66,8 @@ def replayed(what: str, lab: Any, data: dict[str, Any]) -> Reproduction:
         lab: the models and as many prompts as in the measurement; they are not run.
         data: the file's content, whose ``record`` holds what was observed.
     """
-    again = dataclasses.replace(lab, record=data["record"])
-    return import_module(f".{MEASURED[what][0]}", __name__).measure(again)
+    recorded = dataclasses.replace(lab, record=data["record"])
+    return import_module(f".{MEASURED[what][0]}", __name__).measure(recorded)
 
 
 def reproduce(what: str, lab: Any = None) -> Reproduction:
@@ -91,9 +91,12 @@ def reproduce(what: str, lab: Any = None) -> Reproduction:
         raise HierspecError(f"{what} is measured on models: give a lab (hierspec_papers.lab.Lab)")
     from hierspec.utils.machine import environment
 
-    before = environment()  # its load averages should not be those of the measurement
+    machine = environment()  # its load averages should not be those of the measurement
     lab = dataclasses.replace(lab, record={})  # of this reproduction alone
-    found: Reproduction = import_module(f".{MEASURED[what][0]}", __name__).measure(lab)
-    known = {"temperatures": list(lab.temperatures), **(found.measured_on or lab.to_dict())}
-    measured_on = {**known, "environment": before}
-    return dataclasses.replace(found, measured_on=measured_on, record=lab.record)
+    reproduction: Reproduction = import_module(f".{MEASURED[what][0]}", __name__).measure(lab)
+    measured_on = {
+        "temperatures": list(lab.temperatures),
+        **(reproduction.measured_on or lab.to_dict()),
+        "environment": machine,
+    }
+    return dataclasses.replace(reproduction, measured_on=measured_on, record=lab.record)

@@ -37,8 +37,8 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)
 HATCHES = ("", "///", "...", "xx", "---", "\\\\", "oo", "++")
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, INK, BROWN)
 MARKERS = "os^Dv<>P"
-WIDTH, TALL = 7.6, 4.6  # inches
-_COSTS = re.compile(r"\b(ms|seconds|latency|latencies|time per token)\b", re.I)
+WIDTH, HEIGHT = 7.6, 4.6  # inches
+_LATENCY_WORDS = re.compile(r"\b(ms|seconds|latency|latencies|time per token)\b", re.I)
 
 
 def draw(figure: Figure, path: str | Path) -> None:
@@ -90,7 +90,7 @@ def drawable(figure: Figure) -> bool:
 
 def smallest_is_best(figure: Figure) -> bool:
     """Return whether a grid's caption is about latency, and not about a speed-up."""
-    return bool(_COSTS.search(figure.caption)) and "speed" not in figure.caption.lower()
+    return bool(_LATENCY_WORDS.search(figure.caption)) and "speed" not in figure.caption.lower()
 
 
 def best_cell(figure: Figure, grid: Grid) -> tuple[int, int]:
@@ -127,9 +127,9 @@ def _draw_grid(figure: Figure, grid: Grid, path: Path) -> None:
 def _draw_curves(figure: Figure, path: Path) -> None:
     labels = [curve.label for curve in figure.curves]
     # A few short labels fit inside, where the curves leave room; others go to the right.
-    aside = len(labels) > 4 or max(map(len, labels)) > 22
+    is_beside = len(labels) > 4 or max(map(len, labels)) > 22
     with style():
-        canvas = sheet(WIDTH, TALL, figure.name, figure.caption)
+        canvas = sheet(WIDTH, HEIGHT, figure.name, figure.caption)
         axes = canvas.add_subplot()
         bars = [curve for curve in figure.curves if curve.kind == "bars"]
         for curve, number, colour in _styled(figure.curves):
@@ -146,7 +146,7 @@ def _draw_curves(figure: Figure, path: Path) -> None:
             ticks = sorted({x for curve in bars for x in curve.x})
             if len(ticks) <= 20:
                 axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-        if aside and any(labels):
+        if is_beside and any(labels):
             axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8.5)
         elif any(labels):
             axes.legend(loc="best", frameon=False, fontsize=8.5)
@@ -176,11 +176,11 @@ def _draw_curve(axes: Any, curve: Curve, number: int, colour: str, bars: Sequenc
     marker = MARKERS[number % len(MARKERS)]
     dashes, hatch = DASHES[number % len(DASHES)], HATCHES[number % len(HATCHES)]
     if curve.kind == "bars":
-        place = [other is curve for other in bars].index(True)
-        wide = 0.8 * _gap(bars) / len(bars)
-        x = [x + wide * (place - (len(bars) - 1) / 2) for x in curve.x]
+        index = [bar is curve for bar in bars].index(True)
+        width = 0.8 * _gap(bars) / len(bars)
+        x = [x + width * (index - (len(bars) - 1) / 2) for x in curve.x]
         axes.bar(
-            x, curve.y, wide * 0.92, color=colour, edgecolor="white", linewidth=0, hatch=hatch,
+            x, curve.y, width * 0.92, color=colour, edgecolor="white", linewidth=0, hatch=hatch,
             label=curve.label, yerr=curve.spread or None,
             error_kw={"elinewidth": 1.2, "capsize": 2.5, "ecolor": INK},
         )  # fmt: skip
@@ -207,8 +207,8 @@ def _draw_curve(axes: Any, curve: Curve, number: int, colour: str, bars: Sequenc
 
 def _gap(bars: Sequence[Curve]) -> float:
     """Return the smallest distance between the positions of bars."""
-    places = sorted({x for curve in bars for x in curve.x})
-    return min((b - a for a, b in pairwise(places)), default=1.0)
+    positions = sorted({x for curve in bars for x in curve.x})
+    return min((b - a for a, b in pairwise(positions)), default=1.0)
 
 
 def _slug(name: str) -> str:

@@ -26,8 +26,7 @@ from . import prompts as data_sets
 
 Report = Callable[[str, float], None]
 
-LONGEST = 512  # tokens of a prompt: its end counts, and reading it should not be what is measured
-
+MAX_PROMPT_TOKENS = 512  # its last ones: reading the prompt should not be what is measured
 
 _FILES = {  # part of a file's name → data set
     "spec": "MT-Bench",
@@ -39,9 +38,9 @@ _FILES = {  # part of a file's name → data set
 }
 
 
-def draft_level(model: str, tokens: int, **more: Any) -> dict[str, Any]:
+def draft_level(model: str, tokens: int, **options: Any) -> dict[str, Any]:
     """Return a draft model's level, as in a hierarchy file."""
-    return {"method": "draft_model", "model": model, "num_speculative_tokens": tokens, **more}
+    return {"method": "draft_model", "model": model, "num_speculative_tokens": tokens, **options}
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +83,7 @@ class Lab:
         num_prompts: int = 8,
         max_new_tokens: int = 64,
         report: Report = lambda stage, share: None,
-        **more: Any,
+        **attributes: Any,
     ) -> Lab:
         """Read the prompts and load the target; drafts are loaded when they are needed.
 
@@ -93,20 +92,20 @@ class Lab:
             prompts: a file of prompts, or the folder of data sets that :mod:`.prompts` mixes;
                 ``None``: built-in ones.
             num_prompts: how many of the first prompts are used.
-            more: further attributes.
+            attributes: further ones of the lab.
 
         Raises:
             HierspecError: an argument cannot be used, with the fix.
         """
-        longest = LONGEST
+        max_tokens = MAX_PROMPT_TOKENS
         source: dict[str, Any]
-        kinds: list[str] = []
+        domains: list[str] = []
         if prompts is None:
             texts, source = builtin(target.model), {"file": "built in"}
         elif prompts.is_dir():
             mixed, files = data_sets.read(prompts, num_prompts)
-            texts, longest = [prompt.text for prompt in mixed], data_sets.LONGEST
-            kinds = [prompt.domain for prompt in mixed]
+            texts, max_tokens = [prompt.text for prompt in mixed], data_sets.MAX_PROMPT_TOKENS
+            domains = [prompt.domain for prompt in mixed]
             source = {"file": "FOLDER", "files": files}
         else:
             file = read_prompt_file(prompts)
@@ -116,43 +115,51 @@ class Lab:
         context = int(models.plain.root.model.max_length)
         for draft in models.drafts:
             context = min(context, getattr(model_config(draft), "max_position_embeddings", context))
-        room = min(longest, context - max_new_tokens)
+        room = min(max_tokens, context - max_new_tokens)
         if room < 1:
             raise HierspecError(
                 f"--max-new-tokens {max_new_tokens} leaves no room for a prompt: a model's "
                 f"context ends at {context} tokens"
             )
         texts = texts[:num_prompts]
-        kinds = kinds or [source["file"]] * len(texts)
-        rows = zip(_token_ids(models, texts), kinds, texts, strict=True)
-        ids, more["domains"], more["texts"] = zip(*(row for row in rows if row[0]), strict=True)
+        domains = domains or [source["file"]] * len(texts)
+        rows = zip(_token_ids(models, texts), domains, texts, strict=True)
+        ids, used_domains, used_texts = zip(*(row for row in rows if row[0]), strict=True)
         if max(map(len, ids)) > room:
             source["truncated_to"] = room
-        more["lengths"] = [len(prompt) for prompt in ids]
-        kept = [prompt[-room:] for prompt in ids]
-        return cls(models, kept, max_new_tokens, report=report, source=source, **more)
+        return cls(
+            models,
+            [prompt[-room:] for prompt in ids],
+            max_new_tokens,
+            report=report,
+            source=source,
+            domains=used_domains,
+            lengths=[len(prompt) for prompt in ids],
+            texts=used_texts,
+            **attributes,
+        )
 
     @property
     def target(self) -> str:
         """The target's name."""
         return self.models.target.model
 
-    def require(self, what: str, drafts: int = 0, tokens: int = 0) -> None:
+    def require(self, name: str, drafts: int = 0, tokens: int = 0) -> None:
         """Refuse to measure with no prompt, with too few draft models or too few new tokens.
 
         Args:
-            what: the reproduction that needs them, for the error.
+            name: of the reproduction that needs them, for the error.
         """
         if len(self.models.drafts) < drafts:
-            few = {1: "a draft model: name one with --draft"}.get(
-                drafts, "two draft models: give --draft twice, smallest first"
-            )
-            raise HierspecError(f"{what} needs {few}")
+            needed = "two draft models: give --draft twice, smallest first"
+            if drafts == 1:
+                needed = "a draft model: name one with --draft"
+            raise HierspecError(f"{name} needs {needed}")
         if not self.prompts:
-            raise HierspecError(f"{what} needs prompts: give --prompts a file with one or more")
+            raise HierspecError(f"{name} needs prompts: give --prompts a file with one or more")
         if self.max_new_tokens < tokens:
             raise HierspecError(
-                f"{what} needs at least {tokens} new tokens, not {self.max_new_tokens}: raise "
+                f"{name} needs at least {tokens} new tokens, not {self.max_new_tokens}: raise "
                 "--max-new-tokens"
             )
 
@@ -162,19 +169,21 @@ class Lab:
         """Run the methods in turns on every prompt, or read their runs from the record.
 
         Returns:
-            each method's runs, one per prompt; or why it cannot run.
+            each method's runs, one per prompt; or the reason why it cannot run.
 
         Raises:
             HierspecError: the record has other methods for this stage.
         """
         key = f"{stage}: runs at temperature {temperature:g}"
         names = [method.name for method in methods]
-        found = self.once(key, lambda: self._run(methods, temperature, stage))
-        if list(found) != names:
+        by_method = self.once(key, lambda: self._run(methods, temperature, stage))
+        if list(by_method) != names:
             raise HierspecError(f"the record has other methods under {key!r}: measure anew")
         return [
-            Unavailable(runs) if isinstance(runs, str) else [run_of(fields) for fields in runs]
-            for runs in found.values()
+            Unavailable(runs)
+            if isinstance(runs, str)
+            else [run_from_record(fields) for fields in runs]
+            for runs in by_method.values()
         ]
 
     def _run(
@@ -184,8 +193,8 @@ class Lab:
         request = Request(self.max_new_tokens, temperature, self.seed)
         by_method: list[list[dict[str, Any]] | str] = [[] for _ in methods]
         total = max(1, len(methods) * len(self.prompts))
-        for done, (_, index, run) in enumerate(run_interleaved(methods, self.prompts, request), 1):
-            self.report(stage, min(1.0, done / total))
+        for count, (_, index, run) in enumerate(run_interleaved(methods, self.prompts, request), 1):
+            self.report(stage, min(1.0, count / total))
             if isinstance(run, Unavailable):
                 by_method[index] = str(run)
             elif isinstance(runs := by_method[index], list):
@@ -202,16 +211,16 @@ class Lab:
             self.record[key] = observe()
         return self.record[key]
 
-    def dataset(self, among: Collection[str], otherwise: str) -> str:
+    def dataset(self, names: Collection[str], default: str) -> str:
         """Return which of a paper's data sets the prompts are of, by their file's name.
 
         Args:
-            among: the paper's data sets.
-            otherwise: the answer where the name fits none of them.
+            names: the paper's data sets.
+            default: the answer where the file's name fits none of them.
         """
         name = str(self.source.get("file", "")).lower()
-        fitting = (data for part, data in _FILES.items() if part in name and data in among)
-        return next(fitting, otherwise)
+        fitting = (data for part, data in _FILES.items() if part in name and data in names)
+        return next(fitting, default)
 
     def to_dict(self) -> dict[str, Any]:
         """Return how a result was measured, for its file."""
@@ -225,10 +234,10 @@ class Lab:
         }
 
 
-def run_of(record: dict[str, Any]) -> Run:
+def run_from_record(record: dict[str, Any]) -> Run:
     """Rebuild a run from what :func:`dataclasses.asdict` made of it, also after JSON."""
-    known = {**record, "token_ids": tuple(record["token_ids"]), "levels": tuple(record["levels"])}
-    return Run(**known)
+    tuples = {key: tuple(record[key]) for key in ("token_ids", "levels")}
+    return Run(**{**record, **tuples})
 
 
 def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:
@@ -242,7 +251,7 @@ def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:
             f"{models.target.model} has no tokenizer beside it, and prompts are texts: save one "
             "into its folder"
         )
-    found = [list(models.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
-    if not any(found):
+    ids = [list(models.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
+    if not any(ids):
         raise HierspecError("the prompts hold no token: give others with --prompts")
-    return found
+    return ids

@@ -16,16 +16,11 @@ from typing import Any
 from hierspec.bench.method_records import MIN_PROMPTS_FOR_INTERVAL, PairedRatio
 from hierspec.bench.methods.base import Run, Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.summary import ratio
+from hierspec.bench.summary import num_tokens_after_first, ratio
 from hierspec.errors import HierspecError
 
 from .lab import Lab
 from .tables import Curve, Table, TableRow
-
-
-def written(runs: Sequence[Run]) -> int:
-    """Count the tokens after the first one, which the prompt's own forward gives."""
-    return sum(run.num_tokens - 1 for run in runs)
 
 
 def target_calls(runs: Sequence[Run]) -> int:
@@ -39,14 +34,14 @@ def target_forwards(runs: Sequence[Run]) -> float:
 
 
 def tokens_per_call(runs: Sequence[Run]) -> float:
-    """Return the mean acceptance length: :func:`written` over :func:`target_calls`."""
+    """Return the mean acceptance length: tokens after the first over :func:`target_calls`."""
     calls = target_calls(runs)
-    return written(runs) / calls if calls else 0.0
+    return num_tokens_after_first(runs) / calls if calls else 0.0
 
 
 def tokens_per_second(runs: Sequence[Run]) -> float:
     """Return tokens after the first over decoding time, all prompts together."""
-    return written(runs) / sum(run.decode_seconds or 0.0 for run in runs)
+    return num_tokens_after_first(runs) / sum(run.decode_seconds or 0.0 for run in runs)
 
 
 def drafted(runs: Sequence[Run], level: int = -1) -> float:
@@ -68,7 +63,7 @@ def offered_per_call(runs: Sequence[Run]) -> float:
 
 
 SYNTHETIC = "zoo:large"
-INTERVAL = ("speed-up", "low 95", "high 95")  # columns
+SPEEDUP_COLUMNS = ("speed-up", "low 95", "high 95")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +73,26 @@ class Measured:
     Attributes:
         runs: one per prompt; empty where it could not run.
         plain: plain decoding's, one per prompt.
-        why: the reason why it could not run, if so.
+        reason: why it could not run; else empty.
     """
 
     name: str
     runs: tuple[Run, ...]
     plain: tuple[Run, ...]
-    why: str = ""
+    reason: str = ""
 
     @property
     def speedup(self) -> PairedRatio:
         """The speed-up over plain decoding in wall time a token, paired per prompt."""
-        return self.over(self.plain)
+        return self.speedup_over(self.plain)
 
-    def over(self, others: Sequence[Run]) -> PairedRatio:
+    def speedup_over(self, runs: Sequence[Run]) -> PairedRatio:
         """Return the speed-up over other runs on the same prompts."""
-        return ratio([run.ms_per_token for run in others], [run.ms_per_token for run in self.runs])
+        return ratio([run.ms_per_token for run in runs], [run.ms_per_token for run in self.runs])
 
     @property
-    def interval(self) -> tuple[float, float | None, float | None]:
-        """The speed-up's cells, :data:`INTERVAL`; ends are ``None`` for fewer than five prompts."""
+    def speedup_cells(self) -> tuple[float, float | None, float | None]:
+        """The cells of :data:`SPEEDUP_COLUMNS`; bounds are ``None`` for fewer than five prompts."""
         speedup = self.speedup
         return (speedup.median, *speedup.bounds)
 
@@ -124,7 +119,7 @@ class Measured:
         pairs = zip(self.runs, self.plain, strict=True)
         return sum(run.token_ids == plain.token_ids for run, plain in pairs)
 
-    def same(self, temperature: float) -> str:
+    def same_as_plain_cell(self, temperature: float) -> str:
         """Return :attr:`same_as_plain` as a table's cell, empty where texts are sampled."""
         return "" if temperature else f"{self.same_as_plain} of {len(self.plain)}"
 
@@ -132,10 +127,15 @@ class Measured:
         """Return kept over drafted tokens of a level, 0 without any; −1 is below the target."""
         return acceptance(self.runs, level) or 0.0
 
-    def numbers(self, temperature: float, *levels: int) -> tuple[Any, ...]:
-        """Return cells: :data:`INTERVAL`, tokens a call, acceptance of ``levels``, equal texts."""
+    def cells(self, temperature: float, *levels: int) -> tuple[Any, ...]:
+        """Return the speed-up's cells, tokens a call, acceptance of ``levels``, and equal texts."""
         kept = map(self.acceptance, levels)
-        return (*self.interval, self.tokens_per_call, *kept, self.same(temperature))
+        return (
+            *self.speedup_cells,
+            self.tokens_per_call,
+            *kept,
+            self.same_as_plain_cell(temperature),
+        )
 
 
 def side_by_side(
@@ -148,28 +148,28 @@ def side_by_side(
     """
     lab.require(stage)
     every = [HierarchyMethod("plain", lab.models), *methods]
-    found = lab.measure(every, temperature, f"{stage}, temperature {temperature:g}")
-    plain = found[0]
+    runs_by_method = lab.measure(every, temperature, f"{stage}, temperature {temperature:g}")
+    plain = runs_by_method[0]
     if isinstance(plain, Unavailable):
         raise HierspecError(f"plain decoding cannot run: {plain}")
     return [
         Measured(method.name, (), tuple(plain), str(runs))
         if isinstance(runs, Unavailable)
         else Measured(method.name, tuple(runs), tuple(plain))
-        for method, runs in zip(every, found, strict=True)
+        for method, runs in zip(every, runs_by_method, strict=True)
     ]
 
 
-def all_ran(found: Sequence[Measured]) -> list[Measured]:
+def require_all(measurements: Sequence[Measured]) -> list[Measured]:
     """Return the measurements if every method could run.
 
     Raises:
         HierspecError: one could not; says why.
     """
-    for measured in found:
-        if measured.why:
-            raise HierspecError(f"{measured.name} cannot run: {measured.why}")
-    return list(found)
+    for measured in measurements:
+        if measured.reason:
+            raise HierspecError(f"{measured.name} cannot run: {measured.reason}")
+    return list(measurements)
 
 
 def own_table(
@@ -192,11 +192,11 @@ def own_table(
 
 
 def speedups(
-    label: str, x: Iterable[float], found: Sequence[Measured], kind: str = "line"
+    label: str, x: Iterable[float], measurements: Sequence[Measured], kind: str = "line"
 ) -> Curve:
     """Return a curve of the speed-ups over ``x``; the spread is half their 95 % intervals."""
-    medians = tuple(measured.speedup.median for measured in found)
-    spread = tuple(measured.half_width for measured in found)
+    medians = tuple(measured.speedup.median for measured in measurements)
+    spread = tuple(measured.half_width for measured in measurements)
     return Curve(label, tuple(map(float, x)), medians, kind, spread)
 
 

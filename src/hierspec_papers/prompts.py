@@ -18,8 +18,9 @@ from hierspec.utils.prompts import read_prompt_file
 FILES = ("humaneval.jsonl", "gsm8k.jsonl", "spec_bench.jsonl")
 CHAT = "chat"  # MT-Bench's eight categories together
 MATHEMATICS = ("gsm8k", "math_reasoning")
-_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
-LONGEST = 64  # last tokens of a prompt that are used: reading it should not be what is measured
+MAX_PROMPT_TOKENS = (
+    64  # last tokens of a prompt that are used: reading it should not be what is measured
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Prompt:
         return {"file": self.file, "line": self.line, "domain": self.domain}
 
     def token_ids(self, tokenizer: Any, answer: chats.Answer) -> list[int]:
-        """Return the last :data:`LONGEST` token ids of the text."""
-        return tokenizer(self.text, verbose=False)["input_ids"][-LONGEST:]
+        """Return the last :data:`MAX_PROMPT_TOKENS` token ids of the text."""
+        return tokenizer(self.text, verbose=False)["input_ids"][-MAX_PROMPT_TOKENS:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,10 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
     Raises:
         HierspecError: a file is missing, or a line holds no prompt.
     """
-    by_domain: dict[str, list[Prompt]] = {}
+    prompts: list[Prompt] = []
     files = []
     for name in FILES:
-        path = _file(folder, name)
+        path = _existing_file(folder, name)
         file = read_prompt_file(path)
         files.append({"file": name, "sha256": file.sha256})
         lines = (
@@ -74,10 +75,8 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
         )
         for (number, line), text in zip(lines, file.prompts, strict=True):
             domain = _domain(name, json.loads(line))
-            by_domain.setdefault(domain, []).append(Prompt(text, name, number, domain))
-    rounds = range(max(map(len, by_domain.values())))
-    mixed = [prompts[i] for i in rounds for prompts in by_domain.values() if i < len(prompts)]
-    return mixed[:count], files
+            prompts.append(Prompt(text, name, number, domain))
+    return chats.round_robin(prompts, lambda prompt: prompt.domain)[:count], files
 
 
 def second_turns(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
@@ -87,20 +86,20 @@ def second_turns(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str,
         HierspecError: the file is missing, or a line holds no conversation.
     """
     name = FILES[-1]
-    found, identity = chats.read(_file(folder, name))
+    conversations, identity = chats.read(_existing_file(folder, name))
     lines = (folder / name).read_text("utf-8-sig").split("\n")
     numbers = {
         tuple(json.loads(line)["turns"]): n for n, line in enumerate(lines, 1) if line.strip()
     }
     second: list[Prompt] = [
         SecondTurn(chat.turns[1], name, numbers[chat.turns], chat.category, chat)
-        for chat in found
+        for chat in conversations
         if len(chat.turns) > 1
     ]
     return second[:count], [{"file": name, "sha256": identity["sha256"]}]
 
 
-def _file(folder: Path, name: str) -> Path:
+def _existing_file(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
         raise HierspecError(
@@ -112,4 +111,4 @@ def _file(folder: Path, name: str) -> Path:
 def _domain(name: str, row: Any) -> str:
     if not isinstance(row, dict) or "category" not in row:
         return name.removesuffix(".jsonl")
-    return row["category"] if row["category"] in _TASKS else CHAT
+    return row["category"] if row["category"] in chats.SPEC_BENCH_TASKS else CHAT

@@ -15,14 +15,14 @@ from .tables import Cell, Figure, Grid, Reproduction, Table
 
 _DIFFERS = "bold red"
 _SPARKS = "▁▂▃▄▅▆▇█"
-_MOST = 10  # points of a curve, and columns of a grid, that are shown one by one
-_LONGEST = 40  # characters of a sparkline
+_MAX_SHOWN = 10  # points of a curve, and columns of a grid, that are shown one by one
+_SPARKLINE_LENGTH = 40
 
 
-def pictures(reproduction: Reproduction) -> Iterable[Columns | Text]:
+def rendered(reproduction: Reproduction) -> Iterable[Columns | Text]:
     """Yield every table with its inputs, its notes, and how many cells match; then the figures."""
     if reproduction.measured_on:
-        yield Text(_where(reproduction.measured_on), style="dim")
+        yield Text(_setting(reproduction.measured_on), style="dim")
     for table in reproduction.tables:
         yield Text(f"\n{table.name}: {table.caption}", style="bold")
         yield from _inputs(table)
@@ -45,8 +45,8 @@ def pictures(reproduction: Reproduction) -> Iterable[Columns | Text]:
         yield from _notes(figure.notes)
 
 
-def _where(measured_on: dict[str, Any]) -> str:
-    """Return a line with models and prompts."""
+def _setting(measured_on: dict[str, Any]) -> str:
+    """Describe models and prompts in a line."""
     prompts = measured_on.get("prompts") or {}
     dtype = measured_on.get("dtype", "auto")
     words = [
@@ -68,8 +68,8 @@ def _inputs(table: Table) -> Iterable[Columns]:
         return
     grid = _columns("inputs: model", "cost", *(f"by M{i + 2}" for i in range(len(costs) - 1)))
     for i, (cost, row) in enumerate(zip(costs, rates, strict=True)):
-        shown = ("" if rate is None else f"{rate:.3f}" for rate in row[1:])
-        grid.add_row(f"M{i + 1}", f"{cost:g}", *shown)
+        cells = ("" if rate is None else f"{rate:.3f}" for rate in row[1:])
+        grid.add_row(f"M{i + 1}", f"{cost:g}", *cells)
     yield grid
 
 
@@ -78,12 +78,12 @@ def _side_by_side(table: Table) -> Columns:
     pairs = [name for column in table.columns for name in (f"{column}\nprinted", f"\n{ours}")]
     grid = _columns(table.label, *pairs, *(name.replace("_", " ") for name in table.extra))
     for row in table.rows:
-        shown: list[str | Text] = []
+        cells: list[str | Text] = []
         for cell in row.cells:
             differs = table.compared and not cell.matches
             style, mark = (_DIFFERS, "≠ ") if differs else ("", "")
-            shown += [Text(cell.printed), Text(f"{mark}{cell.rounded}", style=style)]
-        grid.add_row(Text(row.label), *shown, *map(_extra_cell, row.extra))
+            cells += [Text(cell.printed), Text(f"{mark}{cell.rounded}", style=style)]
+        grid.add_row(Text(row.label), *cells, *map(_extra_cell, row.extra))
     return grid
 
 
@@ -96,10 +96,10 @@ def _grid(table: Table) -> Columns:
 
 
 def _cell(cell: Cell, compared: bool) -> Text:
-    # The target is first in every hierarchy: the others distinguish it.
-    others = cell.detail.replace("-", "")[1:]
+    # The target is first in every hierarchy, so only the drafters are shown.
+    drafters = cell.detail.replace("-", "")[1:]
     differs = compared and not cell.matches
-    text = Text(f"{cell.rounded} {others:<2}", style=_DIFFERS if differs else "")
+    text = Text(f"{cell.rounded} {drafters:<2}", style=_DIFFERS if differs else "")
     if differs:
         text.append(f"\n≠{cell.printed}   ")
     elif not compared:
@@ -114,30 +114,31 @@ def _figure(figure: Figure) -> Iterable[Columns | Text]:
     if not figure.curves:
         yield Text("no curve", style="dim")
         return
-    places = sorted({x for curve in figure.curves for x in curve.x})
+    positions = sorted({x for curve in figure.curves for x in curve.x})
     if any(len(set(curve.x)) < len(curve.x) for curve in figure.curves):
         yield Text(f"({figure.x}, {figure.y}):", style="dim")
         for curve in figure.curves:
             pairs = (f"({_short(x)}, {_short(y)})" for x, y in zip(curve.x, curve.y, strict=True))
             yield Text(f"{curve.label}: {' '.join(pairs)}")
         return
-    if len(places) <= _MOST:
+    if len(positions) <= _MAX_SHOWN:
         yield Text(f"{figure.y}, by {figure.x}", style="dim")
-        grid = _columns("", *map(_short, places))
+        grid = _columns("", *map(_short, positions))
         for curve in figure.curves:
-            at = dict(zip(curve.x, curve.y, strict=True))
-            grid.add_row(Text(curve.label), *(_short(at.get(x)) for x in places))
+            values = dict(zip(curve.x, curve.y, strict=True))
+            grid.add_row(Text(curve.label), *(_short(values.get(x)) for x in positions))
         yield grid
         return
-    every = [y for curve in figure.curves for y in curve.y]
+    all_values = [y for curve in figure.curves for y in curve.y]
     yield Text(
-        f"{figure.y}, over {figure.x} from {_short(places[0])} to {_short(places[-1])}", style="dim"
+        f"{figure.y}, over {figure.x} from {_short(positions[0])} to {_short(positions[-1])}",
+        style="dim",
     )
     grid = _columns("", "", "first", "last", "lowest", "highest")
     for curve in figure.curves:
         if ys := curve.y:
             ends = (ys[0], ys[-1], min(ys), max(ys))
-            sparks = _sparks(ys, min(every), max(every))
+            sparks = _sparks(ys, min(all_values), max(all_values))
             grid.add_row(Text(curve.label), sparks, *map(_short, ends))
     yield grid
 
@@ -148,15 +149,15 @@ def _heat(figure: Figure, grid: Grid) -> Iterable[Columns | Text]:
         yield Text("no numbers", style="dim")
         return
     row, column = best_cell(figure, grid)
-    if len(grid.columns) <= _MOST:
+    if len(grid.columns) <= _MAX_SHOWN:
         yield Text(f"{figure.y}, by {figure.x}", style="dim")
         table = _columns("", *grid.columns)
         for i, values in enumerate(grid.values):
-            shown = [
+            cells = [
                 Text(_short(value), style="bold" if (i, j) == (row, column) else "")
                 for j, value in enumerate(values)
             ]
-            table.add_row(Text(grid.rows[i]), *shown)
+            table.add_row(Text(grid.rows[i]), *cells)
         yield table
     best = f"best: {_short(grid.values[row][column])} at {grid.rows[row]}, {grid.columns[column]}"
     yield Text(best)
@@ -164,7 +165,7 @@ def _heat(figure: Figure, grid: Grid) -> Iterable[Columns | Text]:
 
 def _sparks(values: Sequence[float], low: float, high: float) -> str:
     """Return a sparkline of the values; of long curves it shows every n-th."""
-    step = -(-len(values) // _LONGEST)
+    step = -(-len(values) // _SPARKLINE_LENGTH)
     top = len(_SPARKS) - 1
     return "".join(
         _SPARKS[round(top * (value - low) / (high - low)) if high > low else 0]
@@ -176,8 +177,8 @@ def _short(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-def _columns(first: str, *others: str) -> Columns:
-    table = borderless((first,), others)
+def _columns(first: str, *titles: str) -> Columns:
+    table = borderless((first,), titles)
     table.columns[0].min_width = 12
     return table
 

@@ -23,7 +23,7 @@ from hierspec_papers.p1 import coin_flips, levels
 from hierspec_papers.p1.coin_flips import build_hierarchy
 from hierspec_papers.p1.coins import CoinMethod, Coins
 from hierspec_papers.p1.levels import AcceptanceCounts, Levels
-from hierspec_papers.terminal import pictures
+from hierspec_papers.terminal import rendered
 
 lab_of = partial(paper_cases.lab_of, tokens=24)
 
@@ -172,7 +172,7 @@ def test_tables(lab, found):
         assert parts["ms a call"] == five.inputs["costs"]
         spent = zip(parts["ms a call"], parts["calls, real"], strict=True)
         assert sum(ms * calls for ms, calls in spent) == pytest.approx(1e3 * seconds[0])
-    assert len(list(pictures(found))) >= 2 * len(found.tables)
+    assert len(list(rendered(found))) >= 2 * len(found.tables)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

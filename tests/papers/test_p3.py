@@ -35,17 +35,17 @@ def test_measured_by_hand():
     plain = (run_of(3.0), run_of(6.0))
     one = measured.Measured("one", (run_of(1.5, kept=3), run_of(2.0, (1, 2, 4), 4, 12)), plain)
     assert one.speedup.median == pytest.approx(2.5)  # of 3/1.5 and 6/2
-    assert one.interval == (pytest.approx(2.5), None, None)  # two prompts are too few
+    assert one.speedup_cells == (pytest.approx(2.5), None, None)  # two prompts are too few
     assert one.half_width == 0.0
     runs = (run_of(1.5), run_of(2.0)) * 3
     three_times = measured.Measured("three times", runs, plain * 3)
-    assert three_times.interval == pytest.approx((2.5, 2.0, 3.0))
+    assert three_times.speedup_cells == pytest.approx((2.5, 2.0, 3.0))
     assert three_times.half_width == pytest.approx(0.5)
-    assert one.over(one.runs).median == 1.0
+    assert one.speedup_over(one.runs).median == 1.0
     assert one.tokens_per_call == pytest.approx(4 / 6)
     assert one.acceptance() == pytest.approx(4 / 16)
     assert one.decode_ms == pytest.approx(250)  # half a second for two tokens
-    assert (one.same(0.0), one.same(0.5)) == ("1 of 2", "")
+    assert (one.same_as_plain_cell(0.0), one.same_as_plain_cell(0.5)) == ("1 of 2", "")
 
 
 def test_a_method_that_cannot_run_is_told_about(deep):
@@ -53,9 +53,9 @@ def test_a_method_that_cannot_run_is_told_about(deep):
     wrong = p3_systems.single_exit(lab.models, 9)
     plain, bad = measured.side_by_side(lab, [wrong], 0.0, "trial")
     assert (len(plain.runs), bad.runs) == (2, ())
-    assert "exit" in bad.why
+    assert "exit" in bad.reason
     with pytest.raises(ValueError, match="exit 9 cannot run"):
-        measured.all_ran([plain, bad])
+        measured.require_all([plain, bad])
 
 
 def test_notes_say_what_is_synthetic(deep):

@@ -29,17 +29,17 @@ from hierspec_papers.p4 import drafts as p4_drafts
 from hierspec_papers.p4 import rules as p4_rules
 from hierspec_papers.p4 import watching as p4_watching
 from hierspec_papers.p4.cap import Shift
-from hierspec_papers.p4.lab import measured
-from hierspec_papers.p4.tabular import certified, deterministic, pair
+from hierspec_papers.p4.lab import measure_methods
+from hierspec_papers.p4.tabular import certificate, greedy_model, random_pair
 from hierspec_papers.p4.watching import (
     CURVES,
-    Seen,
-    Watched,
-    expected,
+    DraftCollector,
+    VerifiedDraft,
+    evaluate_draft,
     gain,
-    kept,
+    mean_expected,
+    mean_kept,
     predicted_tokens_per_call,
-    seen,
     z_score,
 )
 
@@ -90,7 +90,7 @@ def test_the_worked_example_by_hand(rule, accepted):
     distributions = [2 * third, third], [third, 2 * third]
     draft, target = (TabularModel(2, 0, {"": law}) for law in distributions)
     drafts = list(all_drafts(draft, target, 2))
-    found = [(chance, seen(get(rule), draft, p, 0)) for chance, draft, p in drafts]
+    found = [(chance, evaluate_draft(get(rule), draft, p, 0)) for chance, draft, p in drafts]
     assert sum(c * s.mean for c, s in found) == pytest.approx(accepted, abs=1e-12)
     if rule in CURVES:
         total = sum(c * s.curves[rule][1:].sum() for c, s in found)
@@ -100,14 +100,14 @@ def test_the_worked_example_by_hand(rule, accepted):
 @pytest.mark.parametrize("kind", ["random", "peaked", "zeros"])
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive", "uncapped"])
 def test_expectations_over_all_drafts_are_the_interpreters(rule, kind):
-    draft, target = pair(kind, 4)
+    draft, target = random_pair(kind, 4)
     n = 3
-    exact = certified(rule, draft, target, n)
+    exact = certificate(rule, draft, target, n)
     mean, curve = 0.0, np.zeros(n + 1)
     for chance, one, p in all_drafts(draft, target, n):
         if chance > 0.0:
-            found = seen(get("tokenwise"), one, p, 0, (rule,))
-            mean += chance * found.others[rule]
+            found = evaluate_draft(get("tokenwise"), one, p, 0, (rule,))
+            mean += chance * found.means[rule]
             if rule in CURVES:
                 curve += chance * found.curves[rule]
     assert mean == pytest.approx(exact.expected_accepted, abs=1e-12)
@@ -118,26 +118,28 @@ def test_expectations_over_all_drafts_are_the_interpreters(rule, kind):
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_predicted_tokens_a_call_are_the_certificates(n):
     """Compare with certificates, follow-up calls included: no zero cuts resampling short."""
-    draft, target = pair("random", 7)
+    draft, target = random_pair("random", 7)
     drafts, chances = [], []
     for chance, one, p in all_drafts(draft, target, n):
-        drafts.append(seen(get("block"), one, p, 0))
+        drafts.append(evaluate_draft(get("block"), one, p, 0))
         chances.append(chance)
     scale = np.array(chances) * len(drafts)  # a plain mean of these is the mean over drafts
     weighted = [
-        Seen(0, 0.0, 0.0, {}, {rule: row * w for rule, row in d.curves.items()})
+        VerifiedDraft(0, 0.0, 0.0, {}, {rule: row * w for rule, row in d.curves.items()})
         for d, w in zip(drafts, scale, strict=True)
     ]
     for rule in CURVES:
-        exact = certified(rule, draft, target, n).expected_tokens_per_target_call
+        exact = certificate(rule, draft, target, n).expected_tokens_per_target_call
         assert predicted_tokens_per_call(weighted, rule, n) == pytest.approx(exact, abs=1e-12)
 
 
 def test_block_is_above_tokenwise_draft_by_draft_and_naive_above_block():
     for seed in range(10):
-        draft, target = pair("random", seed)
+        draft, target = random_pair("random", seed)
         for _, one, p in all_drafts(draft, target, 3):
-            tokenwise, block, naive = (seen(get("block"), one, p, 0).curves[r] for r in CURVES)
+            tokenwise, block, naive = (
+                evaluate_draft(get("block"), one, p, 0).curves[r] for r in CURVES
+            )
             assert (block >= tokenwise - 1e-12).all()
             assert (naive >= block - 1e-12).all()
 
@@ -145,7 +147,7 @@ def test_block_is_above_tokenwise_draft_by_draft_and_naive_above_block():
 def test_an_impossible_token_ends_every_curve():
     draft = proposal([0, 1, 0], [[0.5, 0.5]] * 3)
     p = DenseDistributions(torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5], [0.5, 0.5]]).double())
-    found = seen(get("block"), draft, p, 1)
+    found = evaluate_draft(get("block"), draft, p, 1)
     for rule in CURVES:
         assert found.curves[rule].tolist() == [1.0, 1.0, 0.0, 0.0]
     # Certain at two tokens, and (1 − 0) of the time at one: D = Σ max(p − q, 0) = ½ over ½ + 0.
@@ -154,27 +156,29 @@ def test_an_impossible_token_ends_every_curve():
 
 def test_a_one_hot_draft_makes_block_tokenwise():
     for seed in range(5):
-        draft, target = pair("random", seed)
-        greedy = deterministic(draft)
-        one, other = (certified(rule, greedy, target, 3) for rule in ("tokenwise", "block"))
+        draft, target = random_pair("random", seed)
+        greedy = greedy_model(draft)
+        one, other = (certificate(rule, greedy, target, 3) for rule in ("tokenwise", "block"))
         assert one.expected_accepted == pytest.approx(other.expected_accepted, abs=1e-12)
-        sampled = [certified(rule, draft, target, 3) for rule in ("tokenwise", "block")]
+        sampled = [certificate(rule, draft, target, 3) for rule in ("tokenwise", "block")]
         assert sampled[0].expected_accepted < sampled[1].expected_accepted
     p = DenseDistributions(torch.tensor([[0.25, 0.75]] * 3).double())
-    curves = seen(get("block"), proposal([1, 0], OneHotDistributions((1, 0))), p, 0).curves
+    curves = evaluate_draft(
+        get("block"), proposal([1, 0], OneHotDistributions((1, 0))), p, 0
+    ).curves
     assert curves["block"].tolist() == pytest.approx([1.0, 0.75, 0.1875])
     assert curves["tokenwise"].tolist() == pytest.approx(curves["block"].tolist())
 
 
 def test_z_scores_and_gains_by_hand():
     curve = {"tokenwise": np.array([1, 0.5]), "block": np.array([1, 0.75])}
-    drafts = [Seen(1, 0.5, 0.25, {}, curve), Seen(1, 0.5, 0.25, {}, curve)]
-    assert kept(drafts) == 1.0
-    assert expected(drafts).value == 0.5
-    assert expected(drafts).error == pytest.approx(math.sqrt(0.5) / 2)
+    drafts = [VerifiedDraft(1, 0.5, 0.25, {}, curve), VerifiedDraft(1, 0.5, 0.25, {}, curve)]
+    assert mean_kept(drafts) == 1.0
+    assert mean_expected(drafts).value == 0.5
+    assert mean_expected(drafts).error == pytest.approx(math.sqrt(0.5) / 2)
     assert z_score(drafts) == pytest.approx(0.5 / (math.sqrt(0.5) / 2))
     assert (gain(drafts).value, gain(drafts).error) == (0.25, 0.0)
-    certain = [Seen(2, 2.0, 0.0, {}, curve)]
+    certain = [VerifiedDraft(2, 2.0, 0.0, {}, curve)]
     assert z_score(certain) == 0.0
     assert math.isnan(gain(certain).error)
 
@@ -183,7 +187,7 @@ def test_z_scores_and_gains_by_hand():
 def test_the_runtime_keeps_what_the_exact_law_says(models, rule):
     """Check that |z| < 5, which a correct runtime fails once in 10⁶."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 4}
-    method = Watched(rule, models, [level], verify=rule)
+    method = DraftCollector(rule, models, [level], verify=rule)
     runs = [method.run(PROMPTS[0], Request(30, 1.0, seed)) for seed in range(25)]
     drafts = method.drafts(runs)
     assert len(method.rounds) == 25
@@ -196,16 +200,16 @@ def test_the_runtime_keeps_what_the_exact_law_says(models, rule):
 def test_watching_changes_nothing(models):
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
     plain = HierarchyMethod("plain", models, [level], verify="block")
-    watched = Watched("watched", models, [level], verify="block")
+    watched = DraftCollector("watched", models, [level], verify="block")
     request = Request(20, 1.0, 3)
     assert plain.run(PROMPTS[1], request).token_ids == watched.run(PROMPTS[1], request).token_ids
 
 
 def test_warm_rounds_do_not_count(models):
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
-    method = Watched("block", models, [level], verify="block")
+    method = DraftCollector("block", models, [level], verify="block")
     lab = Lab(models, PROMPTS[:2], max_new_tokens=8)
-    (runs,) = measured(lab, [method], 1.0, "test")
+    (runs,) = measure_methods(lab, [method], 1.0, "test")
     assert len(method.rounds) == 3
     assert method.drafts(runs) == [d for rounds in method.rounds[1:] for d in rounds]
 
@@ -222,8 +226,11 @@ def test_what_a_run_holds_is_bounded_and_changes_no_number(models, monkeypatch, 
 
     monkeypatch.setattr(p4_watching._DraftObserver, "round_ended", listening)
     for most in (1 << 28, 5000):  # float64 rows of 97 tokens: one draft of 3 has 5432 bytes
-        monkeypatch.setattr(p4_watching, "HELD", most)
-        method, start = Watched("block", models, [level], ("naive",), verify="block"), len(held)
+        monkeypatch.setattr(p4_watching, "MAX_PENDING_BYTES", most)
+        method, start = (
+            DraftCollector("block", models, [level], ("naive",), verify="block"),
+            len(held),
+        )
         run = method.run(PROMPTS[0], request)
         assert 0 < (run.decode_seconds or 0) < run.seconds
         found.append((run.token_ids, method.rounds[-1]))
@@ -244,18 +251,18 @@ def test_the_clock_stands_still_while_numbers_are_made(models, monkeypatch):
     """Time made by hand: a second passes in every reduction, and none elsewhere."""
     now = [0.0]
     clock = SimpleNamespace(perf_counter=lambda: now[0])
-    make = p4_watching.seen
+    make = p4_watching.evaluate_draft
 
     def slow(*args):
         now[0] += 1.0
         return make(*args)
 
-    monkeypatch.setattr(p4_watching, "seen", slow)
-    monkeypatch.setattr(p4_watching, "HELD", 0)
+    monkeypatch.setattr(p4_watching, "evaluate_draft", slow)
+    monkeypatch.setattr(p4_watching, "MAX_PENDING_BYTES", 0)
     for module in (p4_watching, ours, generate):
         monkeypatch.setattr(module, "time", clock)
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
-    method = Watched("block", models, [level], verify="block")
+    method = DraftCollector("block", models, [level], verify="block")
     run = method.run(PROMPTS[0], Request(12, 1.0, 0))
     assert now[0] == len(method.rounds[0]) > 1
     assert (run.seconds, run.decode_seconds) == (0.0, 0.0)
@@ -280,7 +287,7 @@ def test_calls_of_a_batch_are_counted_per_sequence_and_per_forward(models):
 def test_follow_up_calls_are_calls(models):
     """Count every call of the target in naive branch resampling, not only its rounds."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 5}
-    method = Watched("naive", models, [level], verify="naive")
+    method = DraftCollector("naive", models, [level], verify="naive")
     run = method.run(PROMPTS[0], Request(30, 1.0, 0))
     calls = 29 / tokens_per_call([run])
     (drafts,) = method.rounds
@@ -343,7 +350,7 @@ def test_cost_parts_add_up():
     counted = {"forward_seconds": 2.0, "verify_seconds": 0.0, "seconds": 2.5}
     target = {"forward_seconds": 4.0, "verify_seconds": 0.25, "seconds": 5.0}
     run = Run((1, 2, 3, 4), 10.0, 8.0, 2, (counted,), target)
-    assert p4_cost.parts([run, run]) == {
+    assert p4_cost.ms_by_part([run, run]) == {
         "Total": 2500.0,
         "Prefill": 500.0,
         "Draft Forward": 500.0,
@@ -414,7 +421,7 @@ def test_cap(lab):
 
 def test_a_shift_by_hand():
     law = torch.tensor([[0.5, 0.5, 0.0], [0.75, 0.25, 0.0]])
-    found = Shift.of(law, [0, 1])
+    found = Shift.from_tokens(law, [0, 1])
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     assert found.total == pytest.approx(math.log(0.25) + entropy)
     second = 0.75 * math.log(0.75) ** 2 + 0.25 * math.log(0.25) ** 2
@@ -441,8 +448,8 @@ def test_texts_are_scored_in_parts(models, monkeypatch):
 def test_a_lossless_text_has_no_shift_and_a_wrong_law_has_one(models):
     lab = Lab(models, [PROMPTS[0]] * 30, max_new_tokens=30, temperatures=(1.0,))
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 4}
-    method = Watched("block", models, [level], verify="block")
-    (runs,) = measured(lab, [method], 1.0, "test")
+    method = DraftCollector("block", models, [level], verify="block")
+    (runs,) = measure_methods(lab, [method], 1.0, "test")
     assert abs(p4_cap._shift(lab, runs, 1.0).z) < 5.0  # but once in 10⁶
     assert p4_cap._shift(lab, runs, 0.5).z < -10.0  # the same texts are no draws at 0.5
 

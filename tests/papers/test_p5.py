@@ -145,8 +145,8 @@ def test_the_column_that_is_compared(tiny, name, data):
 
 
 def test_temperature_of_the_paper():
-    assert systems.at_one((0.0, 1.0, 0.5)) == 1.0
-    assert systems.at_one((0.0, 0.5)) == 0.5
+    assert systems.paper_temperature((0.0, 1.0, 0.5)) == 1.0
+    assert systems.paper_temperature((0.0, 0.5)) == 0.5
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -275,14 +275,14 @@ def test_redundancy_and_utilisation_by_hand():
     assert p5_redundancy.redundancy(runs, 0) == pytest.approx(1 - 14 / 40)
     assert p5_redundancy.utilisation(runs) == pytest.approx(8 / (12 + 8))
     # Offered 16 in 8 calls; every call wrote what it kept and one more: 12 + 8 tokens.
-    assert p5_redundancy.offered_a_call(1 - 12 / 16, 8 / 20) == pytest.approx(16 / 8)
+    assert p5_redundancy.implied_offered_per_call(1 - 12 / 16, 8 / 20) == pytest.approx(16 / 8)
     assert p5_redundancy.redundancy([run_of(2, 1, counters(0, 0))]) == 0.0
 
 
 def test_the_print_speaks_of_tokens_offered_to_the_target():
     """Compute tokens offered from the printed σ and η: about K = 10 in every system."""
     implied = {
-        name: p5_redundancy.offered_a_call(float(sigma) / 100, float(eta) / 100)
+        name: p5_redundancy.implied_offered_per_call(float(sigma) / 100, float(eta) / 100)
         for name, (sigma, eta, _) in p5_redundancy.TABLE_4.items()
     }
     assert {name: round(value, 2) for name, value in implied.items()} == {
@@ -299,7 +299,7 @@ def test_table_4(found):
         for row, offered in zip(table.rows, got["offered a call"], strict=True):
             sigma, eta = (cell.computed / 100 for cell in row.cells[:2])
             assert 0 <= sigma <= 1
-            # Every call writes what it keeps and one more, as `offered_a_call` has it.
+            # Every call writes what it keeps and one more, as `implied_offered_per_call` has it.
             assert 1 / eta - 1 == pytest.approx(offered * (1 - sigma))
         assert got["M1: σ % at M2"][:2] == ["", ""]
         assert all(value > 0 for value in got["M1: drafted a token"][2:])
@@ -347,7 +347,7 @@ def test_who_is_judged():
     """Check that kept tokens and the first rejected one of each draft are judged, no others."""
     values = [0.1 * i for i in range(10)]
     seen = judged_tokens([Round(4, 3, 1), Round(6, 2, 2), Round(9, 4, 0)], values, 4)
-    assert [(one.at, one.kept) for one in seen] == [
+    assert [(one.position, one.kept) for one in seen] == [
         (4, True), (5, False), (6, True), (7, True), (9, False),
     ]  # fmt: skip
     assert [one.entropy for one in seen] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.5])

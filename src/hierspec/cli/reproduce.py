@@ -159,7 +159,7 @@ def _reproduce_one(
     """Reproduce one table or figure and show it; return 0 even if it differs from the paper."""
     import hierspec_papers
     from hierspec.utils.terminal import console as console_of_output
-    from hierspec_papers.terminal import pictures
+    from hierspec_papers.terminal import rendered
 
     from .rendering import interruptible, progress, say
 
@@ -177,7 +177,7 @@ def _reproduce_one(
         print(json.dumps(_finite(reproduction.to_dict())))
         return 0
     terminal = console_of_output()
-    for part in pictures(reproduction):
+    for part in rendered(reproduction):
         terminal.print(part)
     if reproduction.figures and figures is None:
         say(console, "add --figures FOLDER to draw the figures")

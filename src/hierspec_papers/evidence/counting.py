@@ -20,7 +20,7 @@ from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
 from hierspec.verifiers import registry
 from hierspec.verifiers.multi_draft import outcomes
-from hierspec_papers.p4.watching import ObservedHierarchy, Seen, seen
+from hierspec_papers.p4.watching import ObservedHierarchy, VerifiedDraft, evaluate_draft
 from hierspec_papers.p5.entropy import entropies, judged_tokens
 from hierspec_papers.p5.rounds import Round, target_rounds
 
@@ -68,7 +68,7 @@ class ExpectedTokens(Observer):
 
     def __init__(self) -> None:
         self.root = -1
-        self.seen: dict[int, list[Seen]] = {}
+        self.seen: dict[int, list[VerifiedDraft]] = {}
         self.powers: dict[int, list[dict[str, float]]] = {}
         self.several: dict[int, list[Record]] = {}
 
@@ -88,7 +88,9 @@ class ExpectedTokens(Observer):
                 expected = {"drafts": 1, "kept": kept, **expected_of_drafts(every)}
                 self.several.setdefault(number, []).append(expected)
             elif draft.tokens:
-                self.seen.setdefault(number, []).append(seen(checks.node.rule, draft, p, kept))
+                self.seen.setdefault(number, []).append(
+                    evaluate_draft(checks.node.rule, draft, p, kept)
+                )
                 chances = first_token_by_power(draft.distributions, p)
                 self.powers.setdefault(number, []).append(chances)
 
@@ -191,7 +193,7 @@ def _record(run: Run, counts: list[Record], rounds: list[Round]) -> Record:
     }
 
 
-def exact(drafts: Sequence[Seen]) -> Record:
+def exact(drafts: Sequence[VerifiedDraft]) -> Record:
     """Sum over drafts: tokens kept, expected, its variance, and expected by each rule."""
     curves = {
         rule: round(sum(float(draft.curves[rule][1:].sum()) for draft in drafts), 6)
@@ -206,7 +208,7 @@ def exact(drafts: Sequence[Seen]) -> Record:
     }
 
 
-def positions(drafts: Sequence[Seen]) -> Record:
+def positions(drafts: Sequence[VerifiedDraft]) -> Record:
     """Sum over the longest drafts the chance that m tokens are kept whole, m = 1 … n.
 
     By the draft's first m tokens alone: tokenwise Π min(1, r_i), block w_m, and ideally

@@ -18,7 +18,7 @@ from hierspec.bench.turns import turn_order
 from hierspec.errors import HierspecError
 from hierspec.utils.files import write_atomically
 from hierspec.utils.machine import environment, load_average
-from hierspec_papers.prompts import LONGEST, Prompt
+from hierspec_papers.prompts import MAX_PROMPT_TOKENS, Prompt
 
 from . import counting
 from .experiments import Experiment
@@ -37,7 +37,7 @@ def settings(experiment: Experiment) -> Data:
         "dtype": "float32",
         "temperature": experiment.temperature,
         "max_new_tokens": experiment.tokens,
-        "prompt_tokens": None if experiment.chats else LONGEST,
+        "prompt_tokens": None if experiment.chats else MAX_PROMPT_TOKENS,
         "together": experiment.together,
         "seed": experiment.seed,
         "looks": list(experiment.looks) or [n for n in LOOKS if n <= experiment.most],

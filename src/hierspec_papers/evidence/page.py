@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hierspec_papers.prompts import LONGEST
+from hierspec_papers.prompts import MAX_PROMPT_TOKENS as LONGEST
 
 from . import computed, recorded
 from .claims import Claim, Finding, combined, decide

@@ -20,20 +20,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.summary import ratio
+from hierspec.bench.summary import num_tokens_after_first, ratio
 from hierspec.errors import HierspecError
 from hierspec.presets.systems import layers_at_shares
 from hierspec.zoo.registry import is_shipped
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
     Measured,
-    all_ran,
     method_of,
     model_notes,
     own_table,
+    require_all,
     side_by_side,
     tokens_per_call,
-    written,
 )
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
@@ -143,7 +142,7 @@ def _tables_at(lab: Lab, names: Sequence[str], temperature: float) -> list[Table
                 f"{NAME}: no token of {name} was ever tested: raise --max-new-tokens"
             )
     methods = [method, CoinMethod("coins", lab, hierarchy, rates)]
-    plain, real, coins = all_ran(side_by_side(lab, methods, temperature, NAME))
+    plain, real, coins = require_all(side_by_side(lab, methods, temperature, NAME))
     levels = Levels(
         (*names, lab.target),
         tuple(level["num_speculative_tokens"] for level in hierarchy["levels"]),
@@ -271,7 +270,7 @@ def _levels(
 ) -> Table:
     """Return rates, costs and calls of each level, from which Table 5 is computed."""
     real_calls, coins_calls = (
-        [sum(calls) / written(runs) for calls in zip(*map(level_calls, runs), strict=True)]
+        [sum(calls) / num_tokens_after_first(runs) for calls in zip(*map(level_calls, runs), strict=True)]
         for runs in (real.runs, coins.runs)
     )
     settings = [

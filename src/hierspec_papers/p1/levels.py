@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hierspec.bench.methods.base import Run
+from hierspec.bench.summary import num_tokens_after_first
 from hierspec.engine.observers import Checks, Observer
 from hierspec.planner.corollary import formula
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
 from hierspec.planner.simulated import build_root
 from hierspec.simulation import CoinFlips, simulate
-from hierspec_papers.measured import written
 
 TEXTS = 400  # of a simulation
 
@@ -103,7 +103,7 @@ class Levels:
             sum(calls * ms for calls, ms in zip(level_calls(run), self.costs, strict=True))
             for run in runs
         )
-        return total_ms / written(runs)
+        return total_ms / num_tokens_after_first(runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def level_costs(runs: Sequence[Run]) -> tuple[float, ...]:
 
 def decode_ms(runs: Sequence[Run]) -> float:
     """Return milliseconds a token after the first, all prompts together."""
-    return 1e3 * sum(run.decode_seconds or 0.0 for run in runs) / written(runs)
+    return 1e3 * sum(run.decode_seconds or 0.0 for run in runs) / num_tokens_after_first(runs)
 
 
 def simulate_levels(levels: Levels, lengths: Sequence[int], seed: int) -> SimulatedLatency:

@@ -18,7 +18,7 @@ from hierspec.errors import HierspecError
 from hierspec.planner.corollary import corollary
 from hierspec.presets.registry import trained_exits
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import INTERVAL, notes, own_table, side_by_side
+from hierspec_papers.measured import SPEEDUP_COLUMNS, notes, own_table, side_by_side
 from hierspec_papers.p3.systems import cache_bytes
 from hierspec_papers.tables import Reproduction, Table
 
@@ -223,7 +223,7 @@ def _comparison_with_single_draft(trials: Sequence[Trial]) -> tuple[str, ...]:
     single, deep = (trial.measured if trial else None for trial in best)
     if not (single and deep and single.runs and deep.runs):
         return ()
-    speedup = deep.over(single.runs)
+    speedup = deep.speedup_over(single.runs)
     return (
         f"Best of three models or more over the best single draft: "
         f"{speedup.format(unit='')}, per prompt; P1 reports up to 1.2.",
@@ -310,20 +310,20 @@ def _draft_temperature_table(
         "all levels below the target at this temperature; the output's law stays the request's",
         "temperature",
         rows,
-        ("hierarchy", "kept by target", *INTERVAL, "tokens a call"),
+        ("hierarchy", "kept by target", *SPEEDUP_COLUMNS, "tokens a call"),
         notes=("P1 finds .5 best for drafters of a request at .6, and 1 for one at 1 (Table 10).",),
     )
 
 
-_MEASURED = ("measured ms", *INTERVAL, "tokens a call", "same as plain")
+_MEASURED = ("measured ms", *SPEEDUP_COLUMNS, "tokens a call", "same as plain")
 
 
 def _measured_cells(trial: Trial, temperature: float) -> tuple:
     """Return the cells of :data:`_MEASURED`; the last is the reason where it could not run."""
     measured = trial.measured
     if measured is None or not measured.runs:
-        return (*[""] * 5, measured.why if measured else "")
-    return (measured.decode_ms, *measured.numbers(temperature))
+        return (*[""] * 5, measured.reason if measured else "")
+    return (measured.decode_ms, *measured.cells(temperature))
 
 
 def _improvement_cell(trial: Trial) -> float | str:

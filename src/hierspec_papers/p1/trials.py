@@ -15,6 +15,7 @@ from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.summary import (
     group_by_level,
     level_summaries,
+    num_tokens_after_first,
     standardized_walltime_improvement,
 )
 from hierspec.errors import HierspecError
@@ -29,7 +30,7 @@ from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import Profile, from_dict
 from hierspec.profiling.settings import ProfileSettings
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import Measured, method_of, written
+from hierspec_papers.measured import Measured, method_of
 from hierspec_papers.p3.systems import cache_bytes, head_bytes
 
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
@@ -103,7 +104,7 @@ class Trial:
             ([LevelCounters(**level) for level in run.levels], LevelCounters(**run.target))
             for run in self.measured.runs
         ]
-        tokens = written(self.measured.runs)
+        tokens = num_tokens_after_first(self.measured.runs)
         summaries = level_summaries(tokens, group_by_level(runs))
         return standardized_walltime_improvement(tokens, summaries, level_parameters(self.method))
 

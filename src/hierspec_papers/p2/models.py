@@ -16,11 +16,11 @@ from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.rounds import DraftingPlan
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import (
-    INTERVAL,
+    SPEEDUP_COLUMNS,
     Measured,
-    all_ran,
     notes,
     own_table,
+    require_all,
     side_by_side,
     speedups,
 )
@@ -69,7 +69,7 @@ def measure(lab: Lab) -> Reproduction:
         chosen = [(name, best[name]) for name in ("small", "mid", "horizontal", "interleaved")]
         keys = list(dict.fromkeys((*sweep, *chosen)))
         methods = [build_method(lab, name, *lengths) for name, lengths in keys]
-        plain, *measured = all_ran(side_by_side(lab, methods, temperature, "p2-models"))
+        plain, *measured = require_all(side_by_side(lab, methods, temperature, "p2-models"))
         by_order = {("plain", (0, 0)): plain, **dict(zip(keys, measured, strict=True))}
         tables.append(_orders(lab, temperature, inputs, by_order))
         tables.append(_sweep(lab, temperature, inputs, by_order))
@@ -133,7 +133,7 @@ def _orders(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements
         (by_order[name, lengths[name]] for name in ("small", "mid")),
         key=lambda measured: measured.speedup.median,
     )
-    speedup = by_order["interleaved", lengths["interleaved"]].over(single.runs)
+    speedup = by_order["interleaved", lengths["interleaved"]].speedup_over(single.runs)
     return own_table(
         f"Orders, temperature {temperature:g}",
         f"M_s = {lab.models.drafts[0]}, M_q = {lab.models.drafts[-1]}, M_p = "
@@ -200,7 +200,7 @@ def _figure(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements
     )
 
 
-_COLUMNS = ("tokens by formula", "tokens a call", "by formula", *INTERVAL, "same as plain")
+_COLUMNS = ("tokens by formula", "tokens a call", "by formula", *SPEEDUP_COLUMNS, "same as plain")
 
 
 def _figures(
@@ -211,6 +211,6 @@ def _figures(
     return (
         *lengths,
         *(tokens, measured.tokens_per_call, speedup),
-        *measured.interval,
-        measured.same(temperature),
+        *measured.speedup_cells,
+        measured.same_as_plain_cell(temperature),
     )

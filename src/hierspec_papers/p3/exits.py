@@ -16,7 +16,14 @@ from hierspec.bench.memory import weight_bytes
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.presets.registry import trained_exits
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import INTERVAL, Measured, all_ran, notes, own_table, side_by_side
+from hierspec_papers.measured import (
+    SPEEDUP_COLUMNS,
+    Measured,
+    notes,
+    own_table,
+    require_all,
+    side_by_side,
+)
 from hierspec_papers.tables import Curve, Figure, Grid, Reproduction, Table
 
 from .systems import (
@@ -32,7 +39,7 @@ from .systems import (
 
 RULES = ("leading", "tokenwise", "block")  # at the intermediate exit
 PRINTED_PAIR = "3-8 of 32 layers"  # P3 Appendix C: the fastest pair of Llama3-8B
-_COLUMNS = (*INTERVAL, "tokens a call", "kept by target", "same as plain")
+_COLUMNS = (*SPEEDUP_COLUMNS, "tokens a call", "kept by target", "same as plain")
 
 Pair = tuple[int, int]
 
@@ -52,7 +59,7 @@ def measure(lab: Lab) -> Reproduction:
     methods = [*single_methods, *pair_methods, *other_rules]
     tables, figures = [], []
     for temperature in lab.temperatures:
-        measured = all_ran(side_by_side(lab, methods, temperature, "p3-exits"))[1:]
+        measured = require_all(side_by_side(lab, methods, temperature, "p3-exits"))[1:]
         by_exit = dict(zip(exits, measured[: len(exits)], strict=True))
         by_pair = dict(zip(pairs, measured[len(exits) :], strict=False))
         rules = [by_pair[default], *measured[len(exits) + len(pairs) :]]
@@ -78,7 +85,7 @@ def _throughput(
 ) -> Table:
     by_label = {str(layer): measured for layer, measured in by_exit.items()}
     by_label |= {_label(pair, default): measured for pair, measured in by_pair.items()}
-    rows = [(label, measured.numbers(temperature, -1)) for label, measured in by_label.items()]
+    rows = [(label, measured.cells(temperature, -1)) for label, measured in by_label.items()]
     fastest = max(by_pair, key=lambda pair: _speed(by_pair[pair]))
     return own_table(
         f"Figures 5 and 8, temperature {temperature:g}",
@@ -113,7 +120,7 @@ def _rules(lab: Lab, temperature: float, default: Pair, rules: list[Measured]) -
         f"the pair {default[0]}-{default[1]} under each rule of the intermediate exit",
         "rule",
         [
-            (rule, (*measured.numbers(temperature, -1), measured.acceptance(0)))
+            (rule, (*measured.cells(temperature, -1), measured.acceptance(0)))
             for rule, measured in zip(RULES, rules, strict=True)
         ],
         (*_COLUMNS, "kept by intermediate"),

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
-    INTERVAL,
+    SPEEDUP_COLUMNS,
     Measured,
-    all_ran,
     notes,
     own_table,
+    require_all,
     side_by_side,
     speedups,
 )
@@ -39,7 +39,7 @@ def measure(lab: Lab) -> Reproduction:
     tables, figures = [], []
     for temperature in lab.temperatures:
         methods = [hispec(lab.models, *exits, *lengths) for lengths in pairs]
-        measurements = all_ran(side_by_side(lab, methods, temperature, "p3-lengths"))[1:]
+        measurements = require_all(side_by_side(lab, methods, temperature, "p3-lengths"))[1:]
         by_lengths = dict(zip(pairs, measurements, strict=True))
         tables.append(_table(lab, temperature, by_lengths))
         figures += [
@@ -56,11 +56,11 @@ def _table(lab: Lab, temperature: float, measurements: dict[Lengths, Measured]) 
         "throughput over plain decoding at the default exits",
         "N_d / N_i",
         [
-            (f"{n_d} / {n_i}", measured.numbers(temperature, 0, -1))
+            (f"{n_d} / {n_i}", measured.cells(temperature, 0, -1))
             for (n_d, n_i), measured in measurements.items()
         ],
         (
-            *(*INTERVAL, "tokens a call"),
+            *(*SPEEDUP_COLUMNS, "tokens a call"),
             *("kept by intermediate", "kept by target", "same as plain"),
         ),
         {"exits": list(default_exits(lab.models)), "default": [N_D, N_I]},

@@ -11,7 +11,14 @@ from statistics import fmean
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.presets import registry
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import INTERVAL, Measured, method_of, notes, own_table, side_by_side
+from hierspec_papers.measured import (
+    SPEEDUP_COLUMNS,
+    Measured,
+    method_of,
+    notes,
+    own_table,
+    side_by_side,
+)
 from hierspec_papers.tables import Reproduction, Table
 
 DATA_SETS = ("ShareGPT", "CNN/DM", "HumanEval", "GSM8K", "XSum")
@@ -92,20 +99,20 @@ def measure(lab: Lab) -> Reproduction:
 def _table(
     lab: Lab, temperature: float, measurements: Sequence[Measured], missing: dict[str, str]
 ) -> Table:
-    ran = {method.name: method for method in measurements if not method.why}
-    missing = missing | {method.name: method.why for method in measurements if method.why}
+    ran = {method.name: method for method in measurements if not method.reason}
+    missing = missing | {method.name: method.reason for method in measurements if method.reason}
     rows: list[tuple[str, tuple[object, ...]]] = [
-        ("plain", ("", "", "", *ran["plain"].numbers(temperature)))
+        ("plain", ("", "", "", *ran["plain"].cells(temperature)))
     ]
     for name in PRESETS:
         cells = printed(name)
         cell_range = f"{min(cells):.2f}–{max(cells):.2f}"
         printed_cells = (fmean(cells), cell_range, fmean(printed(name, "HumanEval")))
-        our_cells = ran[name].numbers(temperature) if name in ran else ("",) * 5
+        our_cells = ran[name].cells(temperature) if name in ran else ("",) * 5
         rows.append((name, (*printed_cells, *our_cells)))
     comparison = ()
     if {"HiSpec", "LayerSkip"} <= ran.keys():
-        gain = ran["HiSpec"].over(ran["LayerSkip"].runs)
+        gain = ran["HiSpec"].speedup_over(ran["LayerSkip"].runs)
         comparison = (
             f"HiSpec over LayerSkip here: {gain.format(unit='')}; "
             f"P3's cells give {_printed_gain():.2f} on average (its text "
@@ -118,7 +125,7 @@ def _table(
         rows,
         (
             *("printed mean", "printed range", "printed HumanEval mean"),
-            *(*INTERVAL, "tokens a call", "same as plain"),
+            *(*SPEEDUP_COLUMNS, "tokens a call", "same as plain"),
         ),
         {"presets": PRESETS},
         notes=(

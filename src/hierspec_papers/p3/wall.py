@@ -117,8 +117,8 @@ def _table(
     target = lab.target
     rows = []
     for method in measurements:
-        if method.why:
-            rows.append((method.name, (*("",) * 6, method.why)))
+        if method.reason:
+            rows.append((method.name, (*("",) * 6, method.reason)))
             continue
         times = wall(method.runs)
         shares = (times.drafting, times.verifying, times.outside)
@@ -158,7 +158,7 @@ def _printed() -> Table:
 
 
 def _figure(lab: Lab, temperature: float, measurements: Sequence[Measured]) -> Figure:
-    ran = [method for method in measurements if not method.why]
+    ran = [method for method in measurements if not method.reason]
     walls = [wall(method.runs) for method in ran]
     x = tuple(float(number) for number in range(1, len(ran) + 1))
     return Figure(

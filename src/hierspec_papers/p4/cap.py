@@ -5,7 +5,7 @@ measured where it arises, in the law of the text: exactly, on tabular models, as
 the target's law; on real models as a shift of the log-likelihood.
 
 Under the target's own law, log p(x_t) + H(p_t), with H the entropy of the row that x_t was drawn
-from, has mean 0 at every place, whatever came before. Its sum over a text is a martingale whose
+from, has mean 0 at every place, given any past. Its sum over a text is a martingale whose
 variance adds up the rows' own, so a shift is seen without comparing texts.
 """
 
@@ -30,9 +30,9 @@ from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
-from .lab import DRAFT_LENGTH, faster, measured, sampling
-from .tabular import certified, pair
-from .watching import Mean, Seen, Watched
+from .lab import DRAFT_LENGTH, decoding_speedup, measure_methods, sampling_setup
+from .tabular import certificate, random_pair
+from .watching import DraftCollector, Mean, VerifiedDraft
 
 RULES = ("block", "uncapped")
 LENGTHS = (1, 2, 3, 4)  # of tabular models: enumeration grows like 3^(2n)
@@ -60,7 +60,7 @@ def measure(
     Raises:
         HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
-    chosen, model, record = sampling(lab, "p4-cap")
+    chosen, model, record = sampling_setup(lab, "p4-cap")
     tables = [_certified(lab, lengths, pairs)]
     tables += [_measured(lab, model, temperature, length) for temperature in chosen]
     return Reproduction("p4-cap", tuple(tables), measured_on=record)
@@ -70,23 +70,23 @@ def measure(
 
 
 def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
-    rows, done = [], 0
+    rows, count = [], 0
     for kind in KINDS:
         for n in lengths:
-            kept, uncapped, distances, exact = [], [], [], 0.0
+            block_kept, uncapped_kept, distances, block_tv = [], [], [], 0.0
             for seed in range(pairs):
-                draft, target = pair(kind, seed)
-                with_cap, without = (certified(rule, draft, target, n) for rule in RULES)
-                kept.append(with_cap.expected_accepted)
-                uncapped.append(without.expected_accepted)
-                distances.append(without.tv)
-                exact = max(exact, with_cap.tv)
-                done += 1
-                lab.report("p4-cap, certificates", done / (pairs * len(lengths) * len(KINDS)))
+                draft, target = random_pair(kind, seed)
+                capped, uncapped = (certificate(rule, draft, target, n) for rule in RULES)
+                block_kept.append(capped.expected_accepted)
+                uncapped_kept.append(uncapped.expected_accepted)
+                distances.append(uncapped.tv)
+                block_tv = max(block_tv, capped.tv)
+                count += 1
+                lab.report("p4-cap, certificates", count / (pairs * len(lengths) * len(KINDS)))
             figures = (
-                statistics.mean(kept),
-                statistics.mean(uncapped),
-                exact,
+                statistics.mean(block_kept),
+                statistics.mean(uncapped_kept),
+                block_tv,
                 statistics.median(distances),
                 max(distances),
             )
@@ -112,15 +112,17 @@ def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
 def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
     level = draft_level(model, length)
     methods = [
-        Watched(rule, lab.models, [level], RULES, verify=rule, allow_lossy=rule == "uncapped")
+        DraftCollector(
+            rule, lab.models, [level], RULES, verify=rule, allow_lossy=rule == "uncapped"
+        )
         for rule in RULES
     ]
-    every = measured(lab, methods, temperature, "p4-cap")
+    every = measure_methods(lab, methods, temperature, "p4-cap")
     runs: dict[str, list[Run]] = dict(zip(RULES, every, strict=True))
     drafts = [d for m, r in zip(methods, every, strict=True) for d in m.drafts(r)]
     shifts = {rule: _shift(lab, of_rule, temperature) for rule, of_rule in runs.items()}
-    speed = faster(runs["uncapped"], runs["block"])
-    more = same_draft_gain(drafts)
+    speed = decoding_speedup(runs["uncapped"], runs["block"])
+    gain = same_draft_gain(drafts)
     rows = []
     for label, rule in _EXPERIMENTS:
         printed = [(name, table[rule]) for name, table in TABLE_A3.items()]
@@ -129,7 +131,7 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
         cells += [Cell(numbers[1], ds, name) for name, numbers in printed]
         shift = shifts[rule]
         rows.append(TableRow(label, tuple(cells), (shift.per_token, shift.error, shift.z)))
-    columns = tuple(f"{what}, {name}" for what in ("BE", "DS") for name in TABLE_A3)
+    columns = tuple(f"{unit}, {name}" for unit in ("BE", "DS") for name in TABLE_A3)
     return Table(
         "Table A.3" if temperature == 1.0 else f"Table A.3 at temperature {temperature:g}",
         f"without and with the cap; here drafts of {length} tokens by {model}",
@@ -141,7 +143,7 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
             "length": length,
             "temperature": temperature,
             "speed_uncapped_over_block": speed.to_dict(),
-            "gain_same_drafts": {"mean": more.value, "standard_error": more.error},
+            "gain_same_drafts": {"mean": gain.value, "standard_error": gain.error},
         },
         compared=False,
         notes=(
@@ -149,16 +151,16 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
             "measured: the law of the text is.",
             "Shift: mean of log p(x) + H(p) over the text's tokens, nats a token, p the "
             "target's law; 0 within its error for a lossless rule.",
-            f"Given the same drafts, forgetting the cap keeps {more.value:.4f} ± "
-            f"{more.error:.4f} more tokens a draft; decoding speed is "
+            f"Given the same drafts, forgetting the cap keeps {gain.value:.4f} ± "
+            f"{gain.error:.4f} more tokens a draft; decoding speed is "
             f"{speed.format(3, '')} times block's, paired per prompt.",
         ),
     )
 
 
-def same_draft_gain(drafts: Sequence[Seen]) -> Mean:
+def same_draft_gain(drafts: Sequence[VerifiedDraft]) -> Mean:
     """Return the mean over drafts of E[τ | draft] uncapped less block."""
-    return Mean.of([draft.others["uncapped"] - draft.others["block"] for draft in drafts])
+    return Mean.from_values([draft.means["uncapped"] - draft.means["block"] for draft in drafts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +190,9 @@ class Shift:
         return self.total / math.sqrt(self.variance) if self.variance else 0.0
 
     @staticmethod
-    def of(law: torch.Tensor, tokens: Sequence[int]) -> Shift:
-        """Return the shift of ``tokens``, one for each row of ``law`` [n, V]; −inf at p = 0."""
-        rows = law.double().cpu()
+    def from_tokens(probs: torch.Tensor, tokens: Sequence[int]) -> Shift:
+        """Return the shift of ``tokens``, one for each row of ``probs`` [n, V]; −inf at p = 0."""
+        rows = probs.double().cpu()
         logs = rows.log().clamp(min=-1e4)  # so that 0 · log 0 is 0
         entropy = -(rows * logs).sum(-1)
         variance = (rows * logs**2).sum(-1) - entropy**2
@@ -237,4 +239,4 @@ def _shift_of_rows(
     job = ScoreRows(params, context, first, len(scores), len(prompt), model.vocab_size)
     (rows,) = distributions([job], scores)
     assert isinstance(rows, DenseDistributions)
-    return Shift.of(rows.probs, tokens)
+    return Shift.from_tokens(rows.probs, tokens)

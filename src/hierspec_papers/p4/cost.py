@@ -34,7 +34,7 @@ from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
-from .lab import DRAFT_LENGTH, measured, sampling
+from .lab import DRAFT_LENGTH, measure_methods, sampling_setup
 
 QWEN_VOCAB = 151_936
 RULES = ("tokenwise", "block")
@@ -73,7 +73,7 @@ class Timing:
     kept: dict[str, float]
 
 
-def scores(
+def random_scores(
     rows: int, vocab: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw scores of target and draft, each [rows, V]: a few likely tokens over a long tail."""
@@ -96,28 +96,28 @@ def timing(
         rounds: that count; two more come before them to warm up.
     """
     generator = torch.Generator().manual_seed(0)
-    spent: dict[str, list[float]] = {name: [] for name in ("laws", "drafting", *RULES)}
+    seconds: dict[str, list[float]] = {name: [] for name in ("laws", "drafting", *RULES)}
     kept: dict[str, list[float]] = {rule: [] for rule in RULES}
     for number in range(rounds + 2):
-        target, draft = scores(batch * (length + 1), vocab, generator, dtype)
+        target, draft = random_scores(batch * (length + 1), vocab, generator, dtype)
         rng = [PhiloxRng(number, i) for i in range(batch)]
         steps = draft.reshape(batch, length + 1, vocab).unbind(1)[:length]
         began = time.perf_counter()
         proposals = _draft(steps, rng, vocab)
         drafted = time.perf_counter()
         p = distributions([_job(vocab, length + 1)] * batch, target)
-        made = time.perf_counter()
-        spent["drafting"].append(drafted - began)
-        spent["laws"].append(made - drafted)
+        distributed = time.perf_counter()
+        seconds["drafting"].append(drafted - began)
+        seconds["laws"].append(distributed - drafted)
         # The second rule finds the rows in the processor's caches, so the rules take turns.
         for rule in RULES if number % 2 else RULES[::-1]:
             node = Verify(1, "target", None, 1, registry.get(rule), None)
             own = [PhiloxRng(number, batch + i) for i in range(batch)]
             began = time.perf_counter()
             verdicts = verify_batch(node, proposals, p, own)
-            spent[rule].append(time.perf_counter() - began)
+            seconds[rule].append(time.perf_counter() - began)
             kept[rule].append(statistics.mean(v.num_accepted for v in verdicts))
-    ms = {name: 1e3 * statistics.median(values[2:]) for name, values in spent.items()}
+    ms = {name: 1e3 * statistics.median(values[2:]) for name, values in seconds.items()}
     return Timing(
         ms["laws"],
         ms["drafting"],
@@ -133,8 +133,8 @@ def _draft(steps: Any, rngs: list[PhiloxRng], vocab: int) -> list[Proposal]:
     for step in steps:
         q = distributions([_job(vocab, 1)] * len(rngs), step)
         dense = torch.cat([row.dense(vocab) for row in q])
-        drawn = draw(dense, [float(rng.take(1)[0]) for rng in rngs])
-        for own_rows, row, ids, token in zip(rows, q, tokens, drawn, strict=True):
+        drawn_tokens = draw(dense, [float(rng.take(1)[0]) for rng in rngs])
+        for own_rows, row, ids, token in zip(rows, q, tokens, drawn_tokens, strict=True):
             own_rows.append(row)
             ids.append(token)
     owners = (0,) * len(steps)
@@ -182,19 +182,19 @@ def measure(
     Raises:
         HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
-    chosen, model, record = sampling(lab, "p4-cost")
+    chosen, model, record = sampling_setup(lab, "p4-cost")
     tables = []
     for temperature in chosen:
         methods = [
             HierarchyMethod(rule, lab.models, [draft_level(model, length)], verify=rule)
             for rule in RULES
         ]
-        runs = measured(lab, methods, temperature, "p4-cost")
+        runs = measure_methods(lab, methods, temperature, "p4-cost")
         tables.append(_table(dict(zip(RULES, runs, strict=True)), length, temperature))
     return Reproduction("p4-cost", (*tables, _computed(lab, vocab, lengths)), measured_on=record)
 
 
-def parts(runs: Sequence[Run]) -> dict[str, float]:
+def ms_by_part(runs: Sequence[Run]) -> dict[str, float]:
     """Return milliseconds a token by the rows of Table A.4, all prompts together."""
     tokens = sum(run.num_tokens for run in runs)
     total = sum(run.seconds for run in runs)
@@ -217,7 +217,7 @@ def parts(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _table(runs: dict[str, list[Run]], length: int, temperature: float) -> Table:
-    block, tokenwise = parts(runs["block"]), parts(runs["tokenwise"])
+    block, tokenwise = ms_by_part(runs["block"]), ms_by_part(runs["tokenwise"])
     rows = []
     for name, printed in TABLE_A4.items():
         ms, share = block[name], 100.0 * block[name] / block["Total"]
@@ -248,7 +248,7 @@ def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
     speed = bandwidth(torch.device("cpu"))
     draft_ms, target_ms = (roofline_ms(SIZES[name], speed) for name in ("0.5B", "7B"))
     rows = []
-    for done, n in enumerate(lengths, 1):
+    for count, n in enumerate(lengths, 1):
         times = timing(vocab, n)
         for rule in RULES:
             share = shares(times, rule, n, draft_ms, target_ms)
@@ -261,7 +261,7 @@ def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
                 100.0 * share["sampling"],
             )
             rows.append((f"{rule}, {n}", figures))
-        lab.report(f"p4-cost, V = {vocab}", done / len(lengths))
+        lab.report(f"p4-cost, V = {vocab}", count / len(lengths))
     return own_table(
         f"V = {vocab:,}",
         "ms a round on this processor, made-up scores; forwards at the floor of memory bandwidth",

@@ -13,11 +13,11 @@ from typing import Any
 
 from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec_papers.lab import Lab, draft_level, run_of
+from hierspec_papers.lab import Lab, draft_level, run_from_record
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
 
-from .lab import faster, measured, sampling
+from .lab import decoding_speedup, measure_methods, sampling_setup
 
 RULES = ("rrs", "rrs-without-replacement", "block-rrs")
 COUNTS = (1, 2, 4, 8, 11)  # P4 takes 11
@@ -32,7 +32,7 @@ _ROWS = (("Tokenwise", "rrs", 1), ("HSD", "block-rrs", 1))
 _MULTI = (("Tokenwise Multi-draft", "rrs"), ("HSD Multi-draft", "block-rrs"))
 
 RunsByRule = dict[tuple[str, int], list[Run]]
-_TOGETHER = 8  # prompts in one batch
+_BATCH_SIZE = 8
 
 
 def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> Reproduction:
@@ -45,7 +45,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
     Raises:
         HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
-    chosen, model, record = sampling(lab, "p4-drafts")
+    chosen, model, record = sampling_setup(lab, "p4-drafts")
     keys = [(rule, k) for k in counts for rule in RULES]
     tables: list[Table] = []
     figures = []
@@ -56,30 +56,31 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
             )
             for rule, k in keys
         ]
-        runs = measured(lab, methods, temperature, "p4-drafts")
-        found = dict(zip(keys, runs, strict=True))
+        runs = measure_methods(lab, methods, temperature, "p4-drafts")
+        runs_by_rule = dict(zip(keys, runs, strict=True))
         name = f"p4-drafts, temperature {temperature:g}: prompts together"
-        together = lab.once(name, partial(_run_together, lab, methods, temperature))
+        batch_runs = lab.once(name, partial(_run_batches, lab, methods, temperature))
         batches = {
-            key: [run_of(run) for run in batch] for key, batch in zip(keys, together, strict=True)
+            key: [run_from_record(run) for run in batch]
+            for key, batch in zip(keys, batch_runs, strict=True)
         }
         if temperature == 1.0 and 1 in counts:
             tables.append(
-                _printed_table(found, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K"))
+                _printed_table(runs_by_rule, counts, length, lab.dataset(tuple(TABLE_2), "GSM8K"))
             )
-        tables.append(_rules_table(found, counts, length, temperature))
+        tables.append(_rules_table(runs_by_rule, counts, length, temperature))
         tables.append(_batch_table(batches, counts, length, temperature))
-        figures.append(_figure(found, counts, length, temperature))
+        figures.append(_figure(runs_by_rule, counts, length, temperature))
     return Reproduction("p4-drafts", tuple(tables), tuple(figures), record)
 
 
-def _printed_table(found: RunsByRule, counts: Sequence[int], length: int, name: str) -> Table:
-    most = max(counts)
-    ways = (*_ROWS, *((label, rule, most) for label, rule in _MULTI))
+def _printed_table(runs: RunsByRule, counts: Sequence[int], length: int, name: str) -> Table:
+    largest = max(counts)
+    printed = (*_ROWS, *((label, rule, largest) for label, rule in _MULTI))
     rows = []
-    for (label, rule, k), (efficiency, speed) in zip(ways, TABLE_2[name], strict=True):
-        runs = found[rule, k]
-        cells = (Cell(efficiency, tokens_per_call(runs)), Cell(speed, tokens_per_second(runs)))
+    for (label, rule, k), (efficiency, speed) in zip(printed, TABLE_2[name], strict=True):
+        own = runs[rule, k]
+        cells = (Cell(efficiency, tokens_per_call(own)), Cell(speed, tokens_per_second(own)))
         rows.append(TableRow(label, cells, (k,)))
     return Table(
         "Table 2",
@@ -98,15 +99,13 @@ def _printed_table(found: RunsByRule, counts: Sequence[int], length: int, name: 
     )
 
 
-def _rules_table(
-    found: RunsByRule, counts: Sequence[int], length: int, temperature: float
-) -> Table:
+def _rules_table(runs: RunsByRule, counts: Sequence[int], length: int, temperature: float) -> Table:
     rows = []
     for k in counts:
-        runs = [found[rule, k] for rule in RULES]
-        speed = faster(found["block-rrs", k], found["rrs", k])
+        by_rule = [runs[rule, k] for rule in RULES]
+        speed = decoding_speedup(runs["block-rrs", k], runs["rrs", k])
         ratios = (speed.median, *speed.bounds)
-        figures = (*map(tokens_per_call, runs), *map(tokens_per_second, runs), *ratios)
+        figures = (*map(tokens_per_call, by_rule), *map(tokens_per_second, by_rule), *ratios)
         rows.append((str(k), figures))
     columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]
     return own_table(
@@ -125,7 +124,7 @@ def _rules_table(
     )
 
 
-def _run_together(
+def _run_batches(
     lab: Lab, methods: Sequence[HierarchyMethod], temperature: float
 ) -> list[list[Any]]:
     """Run each method on the first prompts as one batch, twice, and return the second runs."""
@@ -133,18 +132,16 @@ def _run_together(
     by_method: list[list[Any]] = [[] for _ in methods]
     for turn in range(2):
         for i, method in enumerate(methods):
-            runs = method.run_batch(lab.prompts[:_TOGETHER], request)
+            runs = method.run_batch(lab.prompts[:_BATCH_SIZE], request)
             by_method[i] = [asdict(run) for run in runs]
-            done = turn * len(methods) + i + 1
-            lab.report("p4-drafts, prompts together", done / (2 * len(methods)))
+            count = turn * len(methods) + i + 1
+            lab.report("p4-drafts, prompts together", count / (2 * len(methods)))
     return by_method
 
 
-def _batch_table(
-    found: RunsByRule, counts: Sequence[int], length: int, temperature: float
-) -> Table:
-    prompts = len(next(iter(found.values())))
-    rows = [(str(k), tuple(tokens_per_second(found[rule, k]) for rule in RULES)) for k in counts]
+def _batch_table(runs: RunsByRule, counts: Sequence[int], length: int, temperature: float) -> Table:
+    prompts = len(next(iter(runs.values())))
+    rows = [(str(k), tuple(tokens_per_second(runs[rule, k]) for rule in RULES)) for k in counts]
     return own_table(
         f"Several drafts of several prompts at temperature {temperature:g}",
         f"tokens a second of {prompts} prompts in one batch, drafts of {length} tokens",
@@ -156,10 +153,10 @@ def _batch_table(
     )
 
 
-def _figure(found: RunsByRule, counts: Sequence[int], length: int, temperature: float) -> Figure:
+def _figure(runs: RunsByRule, counts: Sequence[int], length: int, temperature: float) -> Figure:
     x = tuple(map(float, counts))
     curves = (
-        Curve(rule, x, tuple(tokens_per_call(found[rule, k]) for k in counts)) for rule in RULES
+        Curve(rule, x, tuple(tokens_per_call(runs[rule, k]) for k in counts)) for rule in RULES
     )
     return Figure(
         f"Several drafts at temperature {temperature:g}",

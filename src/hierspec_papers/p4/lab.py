@@ -14,7 +14,7 @@ from hierspec_papers.lab import Lab
 DRAFT_LENGTH = 10  # P4's default is lost in the text at hand; its cost estimate fits 10 [App. G]
 
 
-def sampling(lab: Lab, what: str) -> tuple[list[float], str, dict[str, Any]]:
+def sampling_setup(lab: Lab, name: str) -> tuple[list[float], str, dict[str, Any]]:
     """Return the lab's temperatures above 0, its smallest draft model, and a record of both.
 
     In greedy decoding all rules are equal. P4, too, drafts with the smallest model [§6.1].
@@ -26,29 +26,30 @@ def sampling(lab: Lab, what: str) -> tuple[list[float], str, dict[str, Any]]:
     temperatures = [value for value in lab.temperatures if value > 0.0]
     if not temperatures:
         raise HierspecError(
-            f"{what} is about sampling, where verification rules differ: give a temperature above 0"
+            f"{name} is about sampling, where verification rules differ: give a temperature above 0"
         )
-    lab.require(what, drafts=1, tokens=3)
+    lab.require(name, drafts=1, tokens=3)
     model = lab.models.drafts[0]
     return temperatures, model, {**lab.to_dict(), "draft": model, "temperatures": temperatures}
 
 
-def measured(lab: Lab, methods: Sequence[Method], temperature: float, what: str) -> list[list[Run]]:
+def measure_methods(
+    lab: Lab, methods: Sequence[Method], temperature: float, name: str
+) -> list[list[Run]]:
     """Measure and return every method's runs, one a prompt.
 
     Raises:
         HierspecError: a method cannot run.
     """
     by_method = []
-    found = lab.measure(methods, temperature, f"{what}, temperature {temperature:g}")
-    for method, runs in zip(methods, found, strict=True):
+    results = lab.measure(methods, temperature, f"{name}, temperature {temperature:g}")
+    for method, runs in zip(methods, results, strict=True):
         if isinstance(runs, Unavailable):
-            raise HierspecError(f"{what}: {method.name} cannot run: {runs}")
+            raise HierspecError(f"{name}: {method.name} cannot run: {runs}")
         by_method.append(runs)
     return by_method
 
 
-def faster(runs: Sequence[Run], than: Sequence[Run]) -> PairedRatio:
+def decoding_speedup(fast: Sequence[Run], slow: Sequence[Run]) -> PairedRatio:
     """Return the ratio of decoding speeds, paired per prompt, with a 95 % interval."""
-    own, other = ([run.decode_ms_per_token or 0.0 for run in group] for group in (runs, than))
-    return ratio(other, own)
+    return ratio(*([run.decode_ms_per_token or 0.0 for run in runs] for runs in (slow, fast)))

@@ -4,7 +4,7 @@ Tokenwise, block and naive branch resampling take turns on every prompt. P4's ca
 resampling *is* block (``docs/branch-is-block.md``), so one measurement is compared with both of the
 printed rows. Every verified draft is also compared with the exact law (:mod:`.watching`). On drafts
 that are picked rather than drawn, as EAGLE-3's are [P4 Table 4(b)], all rules are equal
-(:func:`one_hot`).
+(:func:`one_hot_table`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,22 @@ from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
 
-from .lab import DRAFT_LENGTH, faster, measured, sampling
-from .tabular import certified, deterministic, pair
-from .watching import Seen, Watched, expected, gain, kept, predicted_tokens_per_call, z_score
+from .lab import DRAFT_LENGTH, decoding_speedup, measure_methods, sampling_setup
+from .tabular import certificate, greedy_model, random_pair
+from .watching import (
+    DraftCollector,
+    VerifiedDraft,
+    gain,
+    mean_expected,
+    mean_kept,
+    predicted_tokens_per_call,
+    z_score,
+)
 
 PAIRS = 20  # of tabular models
 RULES = ("tokenwise", "block", "naive")
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
-BESIDE = (5, DRAFT_LENGTH, 15)  # under P4's three columns, whose headings the text has lost
+COMPARED_LENGTHS = (5, DRAFT_LENGTH, 15)  # for P4's columns, whose headings the text has lost
 
 # P4 Table 3, Qwen2.5 0.5B → 72B on GSM8K: block efficiency, then decoding speed, in tokens/s.
 TABLE_3A = {
@@ -46,7 +54,7 @@ class Measurement:
     """Runs and verified drafts of one rule at one draft length."""
 
     runs: list[Run]
-    drafts: list[Seen]
+    drafts: list[VerifiedDraft]
 
 
 Measurements = dict[tuple[str, int], Measurement]
@@ -61,30 +69,35 @@ def measure(lab: Lab, lengths: Sequence[int] = LENGTHS, pairs: int = PAIRS) -> R
     Raises:
         HierspecError: there is nothing to draft with, no prompt, or only greedy decoding.
     """
-    chosen, model, record = sampling(lab, "p4-rules")
-    found = {temperature: _measured(lab, model, lengths, temperature) for temperature in chosen}
+    chosen, model, record = sampling_setup(lab, "p4-rules")
+    by_temperature = {
+        temperature: _measure(lab, model, lengths, temperature) for temperature in chosen
+    }
     tables: list[Table] = []
-    if 1.0 in found:
-        tables += _printed_tables(found[1.0])
-    for temperature, cells in found.items():
+    if 1.0 in by_temperature:
+        tables += _printed_tables(by_temperature[1.0])
+    for temperature, cells in by_temperature.items():
         tables += [
             _speed_table(cells, lengths, temperature),
             _exact_law_table(cells, lengths, temperature),
         ]
     return Reproduction(
         "p4-rules",
-        (*tables, one_hot(pairs)),
-        tuple(_figure(cells, lengths, temperature) for temperature, cells in found.items()),
+        (*tables, one_hot_table(pairs)),
+        tuple(
+            _figure(cells, lengths, temperature) for temperature, cells in by_temperature.items()
+        ),
         record,
     )
 
 
-def _measured(lab: Lab, model: str, lengths: Sequence[int], temperature: float) -> Measurements:
+def _measure(lab: Lab, model: str, lengths: Sequence[int], temperature: float) -> Measurements:
     keys = [(rule, n) for n in lengths for rule in RULES]
     methods = [
-        Watched(f"{rule} {n}", lab.models, [draft_level(model, n)], verify=rule) for rule, n in keys
+        DraftCollector(f"{rule} {n}", lab.models, [draft_level(model, n)], verify=rule)
+        for rule, n in keys
     ]
-    every = measured(lab, methods, temperature, "p4-rules")
+    every = measure_methods(lab, methods, temperature, "p4-rules")
     return {
         key: Measurement(runs, method.drafts(runs))
         for key, method, runs in zip(keys, methods, every, strict=True)
@@ -94,19 +107,19 @@ def _measured(lab: Lab, model: str, lengths: Sequence[int], temperature: float) 
 # --- what was printed
 
 
-def _printed_tables(found: Measurements) -> list[Table]:
-    lengths = [n for n in BESIDE if ("block", n) in found]
+def _printed_tables(measurements: Measurements) -> list[Table]:
+    lengths = [n for n in COMPARED_LENGTHS if ("block", n) in measurements]
     tables = []
     if lengths:
-        columns = [BESIDE.index(n) for n in lengths]
+        columns = [COMPARED_LENGTHS.index(n) for n in lengths]
         tables.append(
             Table(
                 "Table 3(b)",
                 "draft lengths: block efficiency (tokens a target call), decoding speed (tokens/s)",
                 "method",
-                tuple(f"{what}, n = {n}" for what in ("BE", "DS") for n in lengths),
+                tuple(f"{unit}, n = {n}" for unit in ("BE", "DS") for n in lengths),
                 tuple(
-                    TableRow(method, _cells(found, _OURS[method], printed, lengths, columns))
+                    TableRow(method, _cells(measurements, _OURS[method], printed, lengths, columns))
                     for method, printed in TABLE_3B.items()
                 ),
                 inputs={"lengths": lengths, "temperature": 1.0},
@@ -120,28 +133,28 @@ def _printed_tables(found: Measurements) -> list[Table]:
                 ),
             )
         )
-    if ("block", DRAFT_LENGTH) in found:
-        tables.append(_temperature_table(found))
+    if ("block", DRAFT_LENGTH) in measurements:
+        tables.append(_temperature_table(measurements))
     return tables
 
 
 def _cells(
-    found: Measurements,
+    measurements: Measurements,
     rule: str,
     printed: tuple[str, ...],
     lengths: Sequence[int],
     columns: list[int],
 ) -> tuple[Cell, ...]:
-    runs = [found[rule, n].runs for n in lengths]
+    runs = [measurements[rule, n].runs for n in lengths]
     efficiency = [Cell(printed[i], tokens_per_call(r)) for i, r in zip(columns, runs, strict=True)]
     speed = [Cell(printed[3 + i], tokens_per_second(r)) for i, r in zip(columns, runs, strict=True)]
     return (*efficiency, *speed)
 
 
-def _temperature_table(found: Measurements) -> Table:
+def _temperature_table(measurements: Measurements) -> Table:
     rows = []
     for method, printed in TABLE_3A.items():
-        runs = found[_OURS[method], DRAFT_LENGTH].runs
+        runs = measurements[_OURS[method], DRAFT_LENGTH].runs
         cells = (Cell(printed[2], tokens_per_call(runs)), Cell(printed[5], tokens_per_second(runs)))
         rows.append(TableRow(method, cells, (*printed[:2], *printed[3:5])))
     return Table(
@@ -163,17 +176,17 @@ def _temperature_table(found: Measurements) -> Table:
 # --- what was measured
 
 
-def _speed_table(found: Measurements, lengths: Sequence[int], temperature: float) -> Table:
+def _speed_table(measurements: Measurements, lengths: Sequence[int], temperature: float) -> Table:
     rows = []
     for n in lengths:
-        runs = {rule: found[rule, n].runs for rule in RULES}
-        block = faster(runs["block"], runs["tokenwise"])
+        runs = {rule: measurements[rule, n].runs for rule in RULES}
+        block = decoding_speedup(runs["block"], runs["tokenwise"])
         figures = (
             *(tokens_per_call(runs[rule]) for rule in RULES),
             *(tokens_per_second(runs[rule]) for rule in RULES),
             block.median,
             *block.bounds,
-            faster(runs["naive"], runs["tokenwise"]).median,
+            decoding_speedup(runs["naive"], runs["tokenwise"]).median,
         )
         rows.append((str(n), figures))
     columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]
@@ -193,18 +206,21 @@ def _speed_table(found: Measurements, lengths: Sequence[int], temperature: float
     )
 
 
-def _exact_law_table(found: Measurements, lengths: Sequence[int], temperature: float) -> Table:
+def _exact_law_table(
+    measurements: Measurements, lengths: Sequence[int], temperature: float
+) -> Table:
     rows, scores = [], []
     for n in lengths:
-        drafts = {rule: found[rule, n].drafts for rule in RULES}
+        drafts = {rule: measurements[rule, n].drafts for rule in RULES}
         z = [z_score(drafts[rule]) for rule in RULES]
         scores += z
-        first, second = expected(drafts["tokenwise"]), expected(drafts["block"])
-        seen = kept(drafts["block"]) - kept(drafts["tokenwise"])
-        foreseen, error = second.value - first.value, math.hypot(first.error, second.error)
-        same = gain(drafts["tokenwise"] + drafts["block"])
-        figures = (*z, seen, foreseen, error, same.value, same.error)
-        rows.append((str(n), figures))
+        tokenwise, block = mean_expected(drafts["tokenwise"]), mean_expected(drafts["block"])
+        observed = mean_kept(drafts["block"]) - mean_kept(drafts["tokenwise"])
+        predicted = block.value - tokenwise.value
+        error = math.hypot(tokenwise.error, block.error)
+        same_drafts = gain(drafts["tokenwise"] + drafts["block"])
+        numbers = (*z, observed, predicted, error, same_drafts.value, same_drafts.error)
+        rows.append((str(n), numbers))
     return own_table(
         f"Exact law at temperature {temperature:g}",
         "kept tokens a draft against what the exact law gives to the very drafts verified",
@@ -220,7 +236,7 @@ def _exact_law_table(found: Measurements, lengths: Sequence[int], temperature: f
         ),
         {"temperature": temperature, "sum_of_squared_z": sum(z * z for z in scores)},
         notes=(
-            "z: kept less expected tokens, in standard deviations of the dice; "
+            "z: kept less expected tokens, in standard deviations of the random draws; "
             f"Σ z² = {sum(z * z for z in scores):.1f} over {len(scores)} cells, which share seeds "
             "and so are not independent; at n = 1 the rules are one.",
             "gain: kept tokens a draft, block less tokenwise. Measured and expected are of two "
@@ -231,14 +247,14 @@ def _exact_law_table(found: Measurements, lengths: Sequence[int], temperature: f
     )
 
 
-def _figure(found: Measurements, lengths: Sequence[int], temperature: float) -> Figure:
+def _figure(measurements: Measurements, lengths: Sequence[int], temperature: float) -> Figure:
     longest = max(lengths)
-    drafts = found["block", longest].drafts
+    drafts = measurements["block", longest].drafts
     curves = []
     all_lengths = tuple(range(1, max((draft.length for draft in drafts), default=0) + 1))
     for rule in RULES:
         line = tuple(predicted_tokens_per_call(drafts, rule, n) for n in all_lengths)
-        points = tuple(tokens_per_call(found[rule, n].runs) for n in lengths)
+        points = tuple(tokens_per_call(measurements[rule, n].runs) for n in lengths)
         curves.append(Curve(f"{rule}, exact law", tuple(map(float, all_lengths)), line))
         curves.append(Curve(f"{rule}, measured", tuple(map(float, lengths)), points, "points"))
     return Figure(
@@ -258,22 +274,22 @@ def _figure(found: Measurements, lengths: Sequence[int], temperature: float) -> 
 # --- by enumeration
 
 
-def one_hot(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> Table:
+def one_hot_table(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> Table:
     """Compare sampled drafts with deterministic ones, whose distributions are one-hot [MATH §3]."""
-    rows, apart = [], 0.0
+    rows, largest_difference = [], 0.0
     for n in lengths:
         sums = [0.0] * 4
         for seed in range(pairs):
-            draft, target = pair("random", seed)
-            for column, model in ((0, draft), (2, deterministic(draft))):
+            draft, target = random_pair("random", seed)
+            for column, model in ((0, draft), (2, greedy_model(draft))):
                 tokenwise, block = (
-                    certified(rule, model, target, n).expected_accepted
+                    certificate(rule, model, target, n).expected_accepted
                     for rule in ("tokenwise", "block")
                 )
                 sums[column] += tokenwise / pairs
                 sums[column + 1] += block / pairs
                 if column:
-                    apart = max(apart, abs(tokenwise - block))
+                    largest_difference = max(largest_difference, abs(tokenwise - block))
         rows.append((str(n), tuple(sums)))
     return own_table(
         "One-hot drafts",
@@ -281,11 +297,11 @@ def one_hot(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> Table:
         "n",
         rows,
         ("tokenwise, sampled", "block, sampled", "tokenwise, one-hot", "block, one-hot"),
-        {"vocab": 3, "order": 1, "pairs": pairs, "largest_difference_one_hot": apart},
+        {"vocab": 3, "order": 1, "pairs": pairs, "largest_difference_one_hot": largest_difference},
         notes=(
             "A drafter that picks its tokens deterministically has a one-hot q, so every ratio is "
             "p(x) ≤ 1, the cap never acts and block is tokenwise: the two differ by at most "
-            f"{apart:.0e} in any pair.",
+            f"{largest_difference:.0e} in any pair.",
             "EAGLE-3 drafts that way, so the 3.40 → 3.55 tokens a call printed in Table 4(b) "
             "cannot come from a lossless rule for one such draft.",
         ),

@@ -9,25 +9,28 @@ from hierspec.exact.certificate import Certificate, certify_tree
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers import registry as verifiers
 
-V = 3  # with two tokens some wrong residuals vanish and look right [MATH §1]
+VOCAB = 3  # with two tokens some wrong residuals vanish and look right [MATH §1]
 
 
-def pair(kind: str, seed: int) -> tuple[TabularModel, TabularModel]:
+def random_pair(kind: str, seed: int) -> tuple[TabularModel, TabularModel]:
     """Draw draft and target of a family (:data:`hierspec.lm.tabular.KINDS`), of order 1."""
     generator = torch.Generator().manual_seed(seed)
-    return TabularModel.random(V, 1, generator, kind), TabularModel.random(V, 1, generator, kind)
+    return (
+        TabularModel.random(VOCAB, 1, generator, kind),
+        TabularModel.random(VOCAB, 1, generator, kind),
+    )
 
 
-def deterministic(model: TabularModel) -> TabularModel:
+def greedy_model(model: TabularModel) -> TabularModel:
     """Return the model that always picks this one's likeliest token: its rows are one-hot."""
     table = {}
-    for key, law in model.table().items():
-        best = max(range(len(law)), key=law.__getitem__)
-        table[key] = [float(token == best) for token in range(len(law))]
+    for key, probs in model.table().items():
+        best = max(range(len(probs)), key=probs.__getitem__)
+        table[key] = [float(token == best) for token in range(len(probs))]
     return TabularModel(model.vocab_size, model.order, table)
 
 
-def certified(rule: str, draft: TabularModel, target: TabularModel, length: int) -> Certificate:
+def certificate(rule: str, draft: TabularModel, target: TabularModel, length: int) -> Certificate:
     """Compute the certificate of one draft of ``length`` tokens a round, verified by ``rule``."""
     below = Draft(0, "draft", draft, length)
     root = Verify(1, "target", target, 1, verifiers.get(rule), below)

@@ -11,8 +11,8 @@ computed from the first m tokens alone. So one draft compares the rules, at ever
 own.
 
 Nothing is computed while a run is timed: rounds keep references, evaluated afterwards. Where these
-would hold more than :data:`HELD` bytes (V = 152k: 21 rows of a draft of ten are 13 MB) they are
-evaluated between two rounds, and that time is taken off the run's.
+would take more than :data:`MAX_PENDING_BYTES` (V = 152k: 21 rows of a draft of ten are 13 MB) they
+are evaluated between two rounds, and that time is taken off the run's.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import capped, log_products
 
 CURVES = ("tokenwise", "block", "naive")
-HELD = 1 << 28  # bytes of distributions that a run keeps while it is timed
+MAX_PENDING_BYTES = 1 << 28  # bytes of distributions that a run keeps while it is timed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class VerifiedDraft:
     """One verified draft of n tokens.
 
     Attributes:
         kept: τ, the number of its tokens that were kept.
         mean, variance: of τ given the draft, under the rule that verified it.
-        others: E[τ | draft] under further rules, by name.
+        means: E[τ | draft] under further rules, by name.
         curves: by rule of :data:`CURVES`, [n+1]: its mean over drafts is P(τ ≥ m), m = 0 … n.
     """
 
     kept: int
     mean: float
     variance: float
-    others: dict[str, float]
+    means: dict[str, float]
     curves: dict[str, np.ndarray]
 
     @property
@@ -64,9 +64,9 @@ class Seen:
         return len(self.curves["block"]) - 1
 
 
-def seen(
-    rule: Verifier, draft: Proposal, p: Distributions, kept: int, others: Sequence[str] = ()
-) -> Seen:
+def evaluate_draft(
+    rule: Verifier, draft: Proposal, p: Distributions, kept: int, compared: Sequence[str] = ()
+) -> VerifiedDraft:
     """Evaluate a verified draft by the exact law.
 
     Args:
@@ -74,7 +74,7 @@ def seen(
         draft: n ≥ 1 tokens and their distributions.
         p: the verifier's n + 1 distributions.
         kept: τ of the verdict.
-        others: names of rules to compare with.
+        compared: names of rules to compare with.
     """
     width = max(p.width, draft.distributions.width)
     rows = p.dense(width)
@@ -85,20 +85,20 @@ def seen(
         torch.tensor([len(draft)], device=rows.device),
     )
     mean, square = _moments(rule, batch)
-    means = {name: _moments(registry.get(name), batch)[0] for name in others}
-    return Seen(kept, mean, max(square - mean * mean, 0.0), means, _curves(batch))
+    means = {name: _moments(registry.get(name), batch)[0] for name in compared}
+    return VerifiedDraft(kept, mean, max(square - mean * mean, 0.0), means, _curves(batch))
 
 
 def _moments(rule: Verifier, batch: Batch) -> tuple[float, float]:
     """Return E[τ | draft] and E[τ² | draft]."""
-    law = tau_probabilities(rule.order, rule.acceptance(batch).h)[0].double().cpu().numpy()
-    lengths = np.arange(len(law))
-    return float(law @ lengths), float(law @ lengths**2)
+    probs = tau_probabilities(rule.order, rule.acceptance(batch).h)[0].double().cpu().numpy()
+    lengths = np.arange(len(probs))
+    return float(probs @ lengths), float(probs @ lengths**2)
 
 
 def _curves(batch: Batch) -> dict[str, np.ndarray]:
     products = log_products(batch)
-    steps = products.diff(dim=-1).nan_to_num(nan=-math.inf)  # −inf − −inf, after p said 0
+    steps = products.diff(dim=-1).nan_to_num(nan=-math.inf)  # −inf − −inf, after p = 0
     tokenwise = torch.nn.functional.pad(steps.clamp(max=0.0).cumsum(-1), (1, 0))
     curves = (tokenwise.exp(), capped(products), products.clamp(max=0.0).exp())
     rows = (row[0].nan_to_num(nan=0.0).double().cpu().numpy() for row in curves)
@@ -106,35 +106,35 @@ def _curves(batch: Batch) -> dict[str, np.ndarray]:
 
 
 @dataclass(slots=True, eq=False)
-class _VerifiedDrafts:
+class _PendingDrafts:
     """The drafts that one run's target verified: kept as distributions, then evaluated.
 
     Attributes:
-        waiting: arguments of :func:`seen`, with ``held`` bytes of distributions.
-        reduced: drafts that are evaluated.
+        pending: arguments of :func:`evaluate_draft`, with ``num_bytes`` bytes of distributions.
+        evaluated: the results.
         paused: seconds of the run spent on evaluating.
     """
 
-    others: Sequence[str]
-    waiting: list[tuple[Verifier, Proposal, Distributions, int]] = field(default_factory=list)
-    reduced: list[Seen] = field(default_factory=list)
-    held: int = 0
+    compared: Sequence[str]
+    pending: list[tuple[Verifier, Proposal, Distributions, int]] = field(default_factory=list)
+    evaluated: list[VerifiedDraft] = field(default_factory=list)
+    num_bytes: int = 0
     paused: float = 0.0
 
     def add(self, rule: Verifier, draft: Proposal, p: Distributions, kept: int) -> None:
-        self.waiting.append((rule, draft, p, kept))
-        self.held += _size(draft.distributions) + _size(p)
+        self.pending.append((rule, draft, p, kept))
+        self.num_bytes += _size(draft.distributions) + _size(p)
 
-    def make_room(self) -> None:
-        if self.held > HELD:
+    def limit_memory(self) -> None:
+        if self.num_bytes > MAX_PENDING_BYTES:
             began = time.perf_counter()
-            self.reduce()
+            self.evaluate()
             self.paused += time.perf_counter() - began
 
-    def reduce(self) -> list[Seen]:
-        self.reduced += [seen(*arguments, self.others) for arguments in self.waiting]
-        self.waiting, self.held = [], 0
-        return self.reduced
+    def evaluate(self) -> list[VerifiedDraft]:
+        self.evaluated += [evaluate_draft(*arguments, self.compared) for arguments in self.pending]
+        self.pending, self.num_bytes = [], 0
+        return self.evaluated
 
 
 def _size(distributions: Distributions) -> int:
@@ -145,7 +145,7 @@ def _size(distributions: Distributions) -> int:
 class _DraftObserver(Observer):
     """Collects every draft that the target, the node of index ``root``, verifies."""
 
-    def __init__(self, root: int, verified_drafts: _VerifiedDrafts) -> None:
+    def __init__(self, root: int, verified_drafts: _PendingDrafts) -> None:
         self.root, self.verified_drafts = root, verified_drafts
 
     def on_verify(self, checks: Checks) -> None:
@@ -155,7 +155,7 @@ class _DraftObserver(Observer):
                     self.verified_drafts.add(checks.node.rule, draft, p, verdict.num_accepted)
 
     def on_round_end(self, sequences: Sequence[Any], verdicts: Sequence[Verdict]) -> None:
-        self.verified_drafts.make_room()
+        self.verified_drafts.limit_memory()
 
 
 class ObservedHierarchy(Hierarchy):
@@ -175,23 +175,28 @@ class ObservedHierarchy(Hierarchy):
         return generation
 
 
-class Watched(HierarchyMethod):
+class DraftCollector(HierarchyMethod):
     """A method: a hierarchy with one draft a round, which keeps the drafts that it verified.
 
     Args:
-        others: rules to evaluate on the same drafts.
+        compared: rules to evaluate on the same drafts.
 
     Attributes:
         rounds: the verified drafts of each run.
     """
 
     def __init__(
-        self, name: str, models: Any, levels: Sequence[dict[str, Any]], others=(), **top: Any
+        self,
+        name: str,
+        models: Any,
+        levels: Sequence[dict[str, Any]],
+        compared: Sequence[str] = (),
+        **top: Any,
     ) -> None:
         super().__init__(name, models, levels, **top)
-        self.others: tuple[str, ...] = tuple(others)
-        self.rounds: list[list[Seen]] = []
-        self._verified = _VerifiedDrafts(self.others)
+        self.compared: tuple[str, ...] = tuple(compared)
+        self.rounds: list[list[VerifiedDraft]] = []
+        self._verified = _PendingDrafts(self.compared)
 
     @property
     def hierarchy(self) -> Hierarchy:
@@ -200,15 +205,15 @@ class Watched(HierarchyMethod):
 
     def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
         """Run as :meth:`HierarchyMethod.run` does; the time of evaluating drafts is taken off."""
-        self._verified = verified = _VerifiedDrafts(self.others)
+        self._verified = verified = _PendingDrafts(self.compared)
         run = super().run(prompt, request, tracer)
-        self.rounds.append(verified.reduce())
+        self.rounds.append(verified.evaluate())
         # Drafts come after the first token, so all of the pause lies in decoding.
         seconds = run.seconds - verified.paused
         decode = None if run.decode_seconds is None else run.decode_seconds - verified.paused
         return dataclasses.replace(run, seconds=seconds, decode_seconds=decode)
 
-    def drafts(self, runs: Sequence[Run]) -> list[Seen]:
+    def drafts(self, runs: Sequence[Run]) -> list[VerifiedDraft]:
         """Return the drafts of as many last runs as are given; those before only warmed up."""
         return [draft for rounds in self.rounds[-len(runs) :] for draft in rounds]
 
@@ -221,7 +226,7 @@ class Mean:
     error: float
 
     @staticmethod
-    def of(values: Sequence[float]) -> Mean:
+    def from_values(values: Sequence[float]) -> Mean:
         """Return the mean of independent values; the error of fewer than two is NaN."""
         array = np.asarray(values, dtype=float)
         if len(array) < 2:
@@ -229,40 +234,41 @@ class Mean:
         return Mean(float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array))))
 
 
-def kept(drafts: Sequence[Seen]) -> float:
+def mean_kept(drafts: Sequence[VerifiedDraft]) -> float:
     """Return the mean τ."""
     return sum(draft.kept for draft in drafts) / len(drafts)
 
 
-def expected(drafts: Sequence[Seen]) -> Mean:
-    """Return the mean τ that the exact law expects; its error is that of the tests' randomness."""
+def mean_expected(drafts: Sequence[VerifiedDraft]) -> Mean:
+    """Return the mean τ that the exact law expects; its error comes from the tests' randomness."""
     n = len(drafts)
     variance = sum(draft.variance for draft in drafts)
     return Mean(sum(draft.mean for draft in drafts) / n, math.sqrt(variance) / n)
 
 
-def z_score(drafts: Sequence[Seen]) -> float:
+def z_score(drafts: Sequence[VerifiedDraft]) -> float:
     """Return kept less expected tokens in standard deviations; 0 where nothing is random."""
-    mean = expected(drafts)
-    return (kept(drafts) - mean.value) / mean.error if mean.error else 0.0
+    mean = mean_expected(drafts)
+    return (mean_kept(drafts) - mean.value) / mean.error if mean.error else 0.0
 
 
-def gain(drafts: Sequence[Seen], over: str = "tokenwise", rule: str = "block") -> Mean:
-    """Return how many more tokens a draft ``rule`` is expected to keep than ``over``.
+def gain(drafts: Sequence[VerifiedDraft]) -> Mean:
+    """Return how many more tokens a draft block is expected to keep than tokenwise.
 
     Block's curve is above tokenwise's at every draft: w_m ≥ Π min(1, r_i).
     """
-    return Mean.of([float((d.curves[rule] - d.curves[over])[1:].sum()) for d in drafts])
+    gains = [d.curves["block"] - d.curves["tokenwise"] for d in drafts]
+    return Mean.from_values([float(curve[1:].sum()) for curve in gains])
 
 
-def predicted_tokens_per_call(drafts: Sequence[Seen], rule: str, length: int) -> float:
+def predicted_tokens_per_call(drafts: Sequence[VerifiedDraft], rule: str, length: int) -> float:
     """Return E[tokens] / E[target calls] of drafts cut to ``length``; shorter ones are left out.
 
     Naive branch resampling calls the target once more for every position after the recovered token
     up to the draft's end [MATH §1]: n − τ − 1 follow-up calls for n tokens.
     """
     curve = np.mean([d.curves[rule][: length + 1] for d in drafts if d.length >= length], axis=0)
-    accepted, whole = float(curve[1:].sum()), float(curve[length])
+    accepted, all_kept = float(curve[1:].sum()), float(curve[length])
     if rule == "naive":
-        return (length + whole) / (length - accepted + whole)
+        return (length + all_kept) / (length - accepted + all_kept)
     return 1.0 + accepted

@@ -6,17 +6,26 @@ from collections.abc import Sequence
 
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
-    INTERVAL,
+    SPEEDUP_COLUMNS,
     Measured,
-    all_ran,
     notes,
     offered_per_call,
     own_table,
+    require_all,
     side_by_side,
 )
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
-from .systems import DATASETS, ELSEWHERE, NOT_AS_PRINTED, by_name, dataset, drafts, method, roles
+from .systems import (
+    DATASETS,
+    ELSEWHERE,
+    NOT_AS_PRINTED,
+    dataset,
+    drafts,
+    levels_by_system,
+    method,
+    roles,
+)
 
 # Speed-ups as printed, by data set in the order of DATASETS.
 TABLE_2 = {
@@ -35,9 +44,9 @@ TABLE_1 = {  # of the full system, by temperature
 def measure(lab: Lab) -> Reproduction:
     """Measure all systems and plain decoding in turns, at each of the lab's temperatures."""
     small, large = drafts(lab, "p5-ablation")
-    methods = [method(lab, name, levels) for name, levels in by_name(small, large).items()]
+    methods = [method(lab, name, levels) for name, levels in levels_by_system(small, large).items()]
     measurements = {
-        temperature: all_ran(side_by_side(lab, methods, temperature, "p5-ablation"))
+        temperature: require_all(side_by_side(lab, methods, temperature, "p5-ablation"))
         for temperature in lab.temperatures
     }
     tables = [_systems(lab, temperature, part) for temperature, part in measurements.items()]
@@ -54,7 +63,7 @@ def _systems(lab: Lab, temperature: float, measurements: list[Measured]) -> Tabl
         "speed-up over plain decoding; tokens written and tokens offered per call of the target",
         "system",
         [(system.name, _numbers(system, temperature)) for system in measurements],
-        (*INTERVAL, "written a call", "offered a call", *greedy),
+        (*SPEEDUP_COLUMNS, "written a call", "offered a call", *greedy),
         roles(lab),
         notes=(
             "Tokens written a call are the mean acceptance length, bonus included.",
@@ -65,8 +74,8 @@ def _systems(lab: Lab, temperature: float, measurements: list[Measured]) -> Tabl
 
 
 def _numbers(system: Measured, temperature: float) -> tuple[object, ...]:
-    same = (system.same(temperature),) if temperature == 0.0 else ()
-    return (*system.interval, system.tokens_per_call, offered_per_call(system.runs), *same)
+    equal = (system.same_as_plain_cell(temperature),) if temperature == 0.0 else ()
+    return (*system.speedup_cells, system.tokens_per_call, offered_per_call(system.runs), *equal)
 
 
 def _table_2(lab: Lab, measurements: list[Measured]) -> Table:
@@ -111,10 +120,12 @@ def _printed(
         "system",
         ("speed-up",),
         tuple(
-            TableRow(label, (Cell(printed[column], system.interval[0]),), system.interval[1:])
+            TableRow(
+                label, (Cell(printed[column], system.speedup_cells[0]),), system.speedup_cells[1:]
+            )
             for label, system, printed in rows
         ),
-        INTERVAL[1:],
+        SPEEDUP_COLUMNS[1:],
         roles(lab),
         compared=False,
         notes=(note, ELSEWHERE, *notes(lab)),

@@ -37,12 +37,12 @@ class JudgedToken:
     """A drafted token that was judged.
 
     Attributes:
-        at: its place in the text.
+        position: in the text.
         entropy: the drafter's there, nats.
         kept: the verdict.
     """
 
-    at: int
+    position: int
     entropy: float
     kept: bool
 
@@ -56,9 +56,9 @@ def judged_tokens(
         entropies: of the drafter's rows for the tokens at places ``start``, ``start + 1``, …
     """
     return [
-        JudgedToken(at, entropies[at - start], at < each.at + each.kept)
-        for each in rounds
-        for at in range(each.at, each.at + each.kept + each.rejected)
+        JudgedToken(i, entropies[i - start], i < round_.at + round_.kept)
+        for round_ in rounds
+        for i in range(round_.at, round_.at + round_.kept + round_.rejected)
     ]
 
 
@@ -122,8 +122,8 @@ class Pair:
 def measure(lab: Lab) -> Reproduction:
     """Trace vanilla drafting by M2 and M1 for the target, and by M1 for M2, at each temperature."""
     small, large = drafts(lab, "p5-entropy")
-    up = dataclasses.replace(lab.models.target, model=large)
-    middle = BenchModels(up, (small,), lab.models.loaded)
+    middle_target = dataclasses.replace(lab.models.target, model=large)
+    middle = BenchModels(middle_target, (small,), lab.models.loaded)
     plans = (
         ("M2 for the target", lab.models, large),
         ("M1 for the target", lab.models, small),
@@ -156,11 +156,11 @@ def _pair(
     model = below.model  # type: ignore[union-attr]
     texts = []
     for number, prompt in enumerate(lab.prompts):
-        run, seen = run_traced(lab, method, temperature, number)
+        run, rounds = run_traced(lab, method, temperature, number)
         text = [*prompt, *run.token_ids]
         key = f"{method.name}, temperature {temperature:g}, prompt {number}: entropies"
         values = lab.once(key, partial(entropies, model, text, len(prompt)))
-        texts.append(tuple(judged_tokens(seen, values, len(prompt))))
+        texts.append(tuple(judged_tokens(rounds, values, len(prompt))))
         lab.report(stage, share + part * (number + 1) / len(lab.prompts))
     return Pair(method.name, tuple(texts))
 
@@ -210,7 +210,7 @@ def _threshold_table(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
 def _separation_cells(pair: Pair) -> tuple[object, ...]:
     kept, rejected = pair.entropies(True), pair.entropies(False)
     means = zip(pair.means(True), pair.means(False), strict=True)
-    both = [(a, b) for a, b in means if a is not None and b is not None]
+    pairs = [(a, b) for a, b in means if a is not None and b is not None]
     area = area_under_curve(kept, rejected)
     return (
         len(kept),
@@ -218,20 +218,20 @@ def _separation_cells(pair: Pair) -> tuple[object, ...]:
         _mean(kept),
         _mean(rejected),
         "none" if math.isnan(area) else area,
-        f"{sum(b > a for a, b in both)} of {len(both)}",
+        f"{sum(b > a for a, b in pairs)} of {len(pairs)}",
     )
 
 
 def _threshold_cells(pair: Pair) -> tuple[object, ...]:
-    calls = [
+    decisions = [
         (token, limit)
         for text in pair.texts
         for token, limit in zip(text, thresholds(text), strict=True)
     ]
     return (
         _mean([statistics.fmean(values) for values in map(_rejected, pair.texts) if values]),
-        _mean([float(token.entropy <= limit) for token, limit in calls if token.kept]),
-        _mean([float(token.entropy > limit) for token, limit in calls if not token.kept]),
+        _mean([float(token.entropy <= limit) for token, limit in decisions if token.kept]),
+        _mean([float(token.entropy > limit) for token, limit in decisions if not token.kept]),
         _mean([_first_rejection(text) for text in pair.texts if text]),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from hierspec.bench.methods.base import Request, Run
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.engine.trace import ListTracer
-from hierspec_papers.lab import Lab, run_of
+from hierspec_papers.lab import Lab, run_from_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +53,4 @@ def run_traced(
         return {"run": asdict(run), "rounds": list(map(asdict, target_rounds(tracer.events)))}
 
     record = lab.once(f"{method.name}, temperature {temperature:g}, prompt {number}", observe)
-    return run_of(record["run"]), [Round(**fields) for fields in record["rounds"]]
+    return run_from_record(record["run"]), [Round(**fields) for fields in record["rounds"]]

@@ -40,7 +40,7 @@ def vanilla(model: str, window: int = WINDOW) -> list[dict[str, Any]]:
 
 def self_verify(model: str, window: int = WINDOW) -> list[dict[str, Any]]:
     """Return a single draft that stops after a token of too high entropy [P5 Algorithm 1]."""
-    return [_level(model, window, adapts=True)]
+    return [_level(model, window, adaptive=True)]
 
 
 def pre_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
@@ -50,20 +50,22 @@ def pre_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, A
 
 def pre_self_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
     """Return :func:`pre_verify` with M1 stopping by its entropy [P5 Figure 5b]."""
-    return [_level(small, window, adapts=True), _level(large, window, verify=RULE)]
+    return [_level(small, window, adaptive=True), _level(large, window, verify=RULE)]
 
 
 def full(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
     """Return HSDDW: M2, too, stops by its entropy [P5 Algorithm 2]; ``window`` is M1's alone."""
-    return [_level(small, window, adapts=True), _level(large, CAP, adapts=True, verify=RULE)]
+    return [_level(small, window, adaptive=True), _level(large, CAP, adaptive=True, verify=RULE)]
 
 
-def _level(model: str, tokens: int, *, adapts: bool = False, **more: Any) -> dict[str, Any]:
-    level = draft_level(model, tokens, **more)
-    return {**level, "window": {"kind": "entropy"}} if adapts else level
+def _level(model: str, tokens: int, *, adaptive: bool = False, **options: Any) -> dict[str, Any]:
+    level = draft_level(model, tokens, **options)
+    return {**level, "window": {"kind": "entropy"}} if adaptive else level
 
 
-def by_name(small: str, large: str, window: int = WINDOW) -> dict[str, list[dict[str, Any]]]:
+def levels_by_system(
+    small: str, large: str, window: int = WINDOW
+) -> dict[str, list[dict[str, Any]]]:
     """Return every system's levels, by its name in P5's tables."""
     return {
         "vanilla M1": vanilla(small, window),
@@ -81,13 +83,13 @@ def method(lab: Lab, name: str, levels: Sequence[dict[str, Any]] = ()) -> Hierar
     return HierarchyMethod(name, lab.models, levels, verify=RULE)
 
 
-def drafts(lab: Lab, what: str) -> tuple[str, str]:
+def drafts(lab: Lab, name: str) -> tuple[str, str]:
     """Return the names of the two draft models, P5's M1 and M2.
 
     Raises:
         HierspecError: fewer than two draft models, no prompt, or fewer than two new tokens.
     """
-    lab.require(what, drafts=2, tokens=2)
+    lab.require(name, drafts=2, tokens=2)
     return lab.models.drafts[0], lab.models.drafts[-1]
 
 
@@ -110,6 +112,6 @@ def dataset(lab: Lab) -> str:
     return lab.dataset(DATASETS, "HumanEval")
 
 
-def at_one(temperatures: Sequence[float]) -> float:
+def paper_temperature(temperatures: Sequence[float]) -> float:
     """Return P5's own temperature, 1 [Appendix A.1], if it is among these; else the last one."""
     return 1.0 if 1.0 in temperatures else temperatures[-1]

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Sequence
 
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import Measured, all_ran, notes, own_table, side_by_side, speedups
+from hierspec_papers.measured import Measured, notes, own_table, require_all, side_by_side, speedups
 from hierspec_papers.tables import Figure, Reproduction, Table
 
-from .systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, roles
+from .systems import NOT_AS_PRINTED, drafts, levels_by_system, method, paper_temperature, roles
 
 WINDOWS = (2, 4, 6, 8, 10, 12, 15)
 SYSTEMS = ("vanilla M1", "vanilla M2", "pre-verify + self-verify", "full")
@@ -20,14 +20,14 @@ _RESAMPLES = 1000
 def measure(lab: Lab) -> Reproduction:
     """Measure every system with every window in turns; at temperature 1, as in P5, if given."""
     small, large = drafts(lab, "p5-window")
-    by_window = {k: by_name(small, large, k) for k in WINDOWS}
+    by_window = {k: levels_by_system(small, large, k) for k in WINDOWS}
     methods = [
         method(lab, f"{name}, K = {k}", levels[name])
         for k, levels in by_window.items()
         for name in SYSTEMS
     ]
-    temperature = at_one(lab.temperatures)
-    _, *measurements = all_ran(side_by_side(lab, methods, temperature, "p5-window"))
+    temperature = paper_temperature(lab.temperatures)
+    _, *measurements = require_all(side_by_side(lab, methods, temperature, "p5-window"))
     by_system = {system: measurements[i :: len(SYSTEMS)] for i, system in enumerate(SYSTEMS)}
     figure = _figure(lab, temperature, by_system)
     table = _table(lab, temperature, by_system)
@@ -49,8 +49,8 @@ def variation_interval(ratios: Sequence[Sequence[float]], seed: int = 0) -> tupl
     prompts = range(len(ratios[0]))
     variations = []
     for _ in range(_RESAMPLES):
-        drawn = rng.choices(prompts, k=len(prompts))
-        variations.append(variation([statistics.median(row[i] for i in drawn) for row in ratios]))
+        sample = rng.choices(prompts, k=len(prompts))
+        variations.append(variation([statistics.median(row[i] for i in sample) for row in ratios]))
     variations.sort()
     return variations[_RESAMPLES // 40], variations[-_RESAMPLES // 40 - 1]
 

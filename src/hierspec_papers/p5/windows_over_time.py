@@ -11,7 +11,7 @@ from hierspec_papers.tables import Curve, Figure, Reproduction
 
 from .redundancy import TABLE_4
 from .rounds import Round, run_traced
-from .systems import NOT_AS_PRINTED, at_one, by_name, drafts, method, roles
+from .systems import NOT_AS_PRINTED, drafts, levels_by_system, method, paper_temperature, roles
 
 
 def measure(lab: Lab) -> Reproduction:
@@ -20,16 +20,16 @@ def measure(lab: Lab) -> Reproduction:
     At temperature 1, as in P5, if that is among the lab's.
     """
     small, large = drafts(lab, "p5-windows-over-time")
-    temperature = at_one(lab.temperatures)
-    every = by_name(small, large)
+    temperature = paper_temperature(lab.temperatures)
+    every = levels_by_system(small, large)
     rows, figures = [], []
     total = len(TABLE_4) * len(lab.prompts)
     for i, name in enumerate(TABLE_4):
         system, texts = method(lab, name, every[name]), []
         for number in range(len(lab.prompts)):
             texts.append(run_traced(lab, system, temperature, number)[1])
-            done = (i * len(lab.prompts) + number + 1) / total
-            lab.report(f"p5-windows-over-time, {name}", done)
+            share = (i * len(lab.prompts) + number + 1) / total
+            lab.report(f"p5-windows-over-time, {name}", share)
         figures.append(_figure(lab, name, temperature, texts[0]))
         rows.append((name, _numbers(lab, texts)))
     table = own_table(
@@ -57,17 +57,17 @@ def uncut(rounds: Sequence[Round], end: int) -> list[Round]:
     Args:
         end: length of the finished text, prompt included.
     """
-    return [each for each in rounds if each.at + each.offered + 1 < end]
+    return [r for r in rounds if r.at + r.offered + 1 < end]
 
 
 def _numbers(lab: Lab, texts: Sequence[Sequence[Round]]) -> tuple[object, ...]:
     ends = [len(prompt) + lab.max_new_tokens for prompt in lab.prompts]
     complete = [r for rounds, end in zip(texts, ends, strict=True) for r in uncut(rounds, end)]
-    offered = [each.offered for each in complete]
+    offered = [r.offered for r in complete]
     if not offered:
         return (0, *["none"] * 7)
     first_rejections = [
-        next((i for i, each in enumerate(rounds, 1) if each.rejected), len(rounds))
+        next((i for i, r in enumerate(rounds, 1) if r.rejected), len(rounds))
         for rounds in texts
         if rounds
     ]
@@ -78,7 +78,7 @@ def _numbers(lab: Lab, texts: Sequence[Sequence[Round]]) -> tuple[object, ...]:
         min(offered),
         max(offered),
         offered.count(1) / len(offered),
-        sum(each.kept for each in complete) / sum(offered),
+        sum(r.kept for r in complete) / sum(offered),
         statistics.fmean(first_rejections),
     )
 
@@ -91,8 +91,8 @@ def _figure(lab: Lab, name: str, temperature: float, rounds: Sequence[Round]) ->
         "round of the target",
         "tokens",
         (
-            Curve("offered", steps, tuple(float(each.offered) for each in rounds), "bars"),
-            Curve("kept", steps, tuple(float(each.kept) for each in rounds), "bars"),
+            Curve("offered", steps, tuple(float(r.offered) for r in rounds), "bars"),
+            Curve("kept", steps, tuple(float(r.kept) for r in rounds), "bars"),
         ),
         notes=(
             "The first prompt. Its last rounds may be cut by the end of the text. For the calls "
