@@ -222,7 +222,7 @@ def test_what_a_run_holds_is_bounded_and_changes_no_number(models, monkeypatch, 
 
     def listening(self, sequences, verdicts):
         round_ended(self, sequences, verdicts)
-        held.append(self.verified_drafts.held)
+        held.append(self.verified_drafts.num_bytes)
 
     monkeypatch.setattr(p4_watching._DraftObserver, "round_ended", listening)
     for most in (1 << 28, 5000):  # float64 rows of 97 tokens: one draft of 3 has 5432 bytes
@@ -435,7 +435,7 @@ def test_texts_are_scored_in_parts(models, monkeypatch):
     plain = HierarchyMethod("plain", models)
     runs = [plain.run(prompt, Request(14, 1.0, i)) for i, prompt in enumerate(PROMPTS)]
     whole, rows = p4_cap._shift(lab, runs, 0.7), []
-    of = Shift.of
+    of = Shift.from_tokens
     monkeypatch.setattr(Shift, "of", lambda law, tokens: rows.append(len(law)) or of(law, tokens))
     monkeypatch.setattr(p4_cap, "_ROWS", 4)
     parts = p4_cap._shift(lab, runs, 0.7)

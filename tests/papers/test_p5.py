@@ -396,7 +396,7 @@ def test_entropies_are_those_the_window_saw(tiny, lab):
     tokens = judged_tokens(seen, values, len(PROMPTS[0]))
     assert {one.kept for one in tokens} == {True, False}
     for one in tokens:
-        assert one.entropy == pytest.approx(recorded[one.at], abs=1e-9)
+        assert one.entropy == pytest.approx(recorded[one.position], abs=1e-9)
 
 
 def test_entropies_of_a_table():

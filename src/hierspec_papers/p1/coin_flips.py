@@ -270,7 +270,10 @@ def _levels(
 ) -> Table:
     """Return rates, costs and calls of each level, from which Table 5 is computed."""
     real_calls, coins_calls = (
-        [sum(calls) / num_tokens_after_first(runs) for calls in zip(*map(level_calls, runs), strict=True)]
+        [
+            sum(calls) / num_tokens_after_first(runs)
+            for calls in zip(*map(level_calls, runs), strict=True)
+        ]
         for runs in (real.runs, coins.runs)
     )
     settings = [

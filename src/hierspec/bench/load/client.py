@@ -1,4 +1,4 @@
-"""One streamed request to an OpenAI-compatible server, timed as its user sees it."""
+"""Sends streamed requests to an OpenAI-compatible server, timed as a user sees them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def request(
             session.post(endpoint.url, json=endpoint.body(prompt, max_tokens)) as response,
         ):
             if response.status == 200:
-                await _read(response, outcome)
+                await _read_stream(response, outcome)
             else:
                 outcome.error = refusal(response.status, await response.text())
     except TimeoutError:
@@ -138,7 +138,7 @@ def refusal(status: int, text: str) -> str:
     return f"HTTP {status}: {' '.join(message.split())}"[:_LONGEST_ERROR]
 
 
-async def _read(response: aiohttp.ClientResponse, outcome: RequestOutcome) -> None:
+async def _read_stream(response: aiohttp.ClientResponse, outcome: RequestOutcome) -> None:
     finished = False
     async for data in events(response.content.iter_any()):
         now = time.perf_counter()

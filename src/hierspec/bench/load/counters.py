@@ -23,13 +23,13 @@ class DraftCounts:
     num_accepted_tokens: int = 0
     per_position: Counter[int] = field(default_factory=Counter[int])
 
-    def since(self, before: DraftCounts) -> DraftCounts:
-        """Return the counts since ``before``."""
+    def __sub__(self, earlier: DraftCounts) -> DraftCounts:
+        """Return the counts since the earlier ones."""
         return DraftCounts(
-            self.num_drafts - before.num_drafts,
-            self.num_draft_tokens - before.num_draft_tokens,
-            self.num_accepted_tokens - before.num_accepted_tokens,
-            Counter({at: n - before.per_position[at] for at, n in self.per_position.items()}),
+            self.num_drafts - earlier.num_drafts,
+            self.num_draft_tokens - earlier.num_draft_tokens,
+            self.num_accepted_tokens - earlier.num_accepted_tokens,
+            Counter({i: n - earlier.per_position[i] for i, n in self.per_position.items()}),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class DraftCounts:
             "spec_decode_draft_tokens": tokens,
             "spec_decode_accepted_tokens": self.num_accepted_tokens,
             "spec_decode_per_position_acceptance_rates": [
-                self.per_position[at] / drafts if drafts else 0.0 for at in positions
+                self.per_position[i] / drafts if drafts else 0.0 for i in positions
             ],
         }
 
@@ -54,32 +54,34 @@ Counters = dict[str, DraftCounts]
 
 def parse(text: str) -> Counters | None:
     """Parse an answer of ``/metrics``; counters are summed over all labels but level, position."""
-    found: Counters = {}
+    counters: Counters = {}
     for line in text.splitlines():
         if not (match := _LINE.match(line)):
             continue
         labels = dict(_LABEL.findall(match["labels"] or ""))
-        counts = found.setdefault(labels.get("level", ""), DraftCounts())
+        counts = counters.setdefault(labels.get("level", ""), DraftCounts())
         name = match["name"]
         if name in _SUMS:
             setattr(counts, name, getattr(counts, name) + int(float(match["value"])))
         elif name == "num_accepted_tokens_per_pos":
             counts.per_position[int(labels.get("position", 0))] += int(float(match["value"]))
-    return found or None
+    return counters or None
 
 
 def spec_decode_fields(before: Counters | None, after: Counters | None) -> dict[str, Any]:
     """Return vLLM's ``spec_decode_*`` fields of the level that drafts for the target.
 
-    Where the server counts levels apart, ``spec_decode_levels`` has the fields of each.
+    Where the server counts each level, ``spec_decode_levels`` has the fields of each.
     """
     if after is None:
         return {}
     before = before or {}
-    grown = {
-        level: drafts.since(before.get(level, DraftCounts())) for level, drafts in after.items()
+    differences = {
+        level: counts - before.get(level, DraftCounts()) for level, counts in after.items()
     }
-    fields = list(grown.values())[-1].to_dict()
-    if "" not in grown:
-        fields["spec_decode_levels"] = {level: one.to_dict() for level, one in grown.items()}
+    fields = list(differences.values())[-1].to_dict()
+    if "" not in differences:
+        fields["spec_decode_levels"] = {
+            level: counts.to_dict() for level, counts in differences.items()
+        }
     return fields

@@ -29,7 +29,7 @@ class Load:
         request_rate: requests per second; infinite: all at once, up to ``max_concurrency``.
         burstiness: 1 is a Poisson process, less comes in bursts, more is more even.
         max_concurrency: most requests under way at once.
-        num_warmups: requests sent one by one before, and not measured.
+        num_warmups: requests sent one by one first, and not measured.
         time_limit: seconds after which running requests are abandoned.
     """
 
@@ -74,7 +74,7 @@ async def run(
     load: Load,
     *,
     headers: dict[str, str] | None = None,
-    report: Callable[[int, int], None] = lambda done, failed: None,
+    report: Callable[[int, int], None] = lambda ended, failed: None,
 ) -> LoadRun:
     """Send all prompts.
 
@@ -85,7 +85,7 @@ async def run(
         HierspecError: a warm-up request failed; with the server's answer.
     """
     aiohttp = load_aiohttp()
-    connector = aiohttp.TCPConnector(limit=0)  # Load says how many there are at once
+    connector = aiohttp.TCPConnector(limit=0)  # the load limits concurrency
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, timeout=timeout, trust_env=False
@@ -94,13 +94,13 @@ async def run(
             outcome = await request(session, endpoint, prompts[i % len(prompts)], max_tokens)
             if outcome.error:
                 raise HierspecError(f"{endpoint.url}: the first request failed: {outcome.error}")
-        before = await counters(session, endpoint.base_url)
+        counters_before = await counters(session, endpoint.base_url)
         sender = _Sender(session, endpoint, max_tokens, load, report)
         began = time.perf_counter()
         outcomes = await sender.send_all(prompts)
         duration = time.perf_counter() - began
-        after = await counters(session, endpoint.base_url)
-    return LoadRun(outcomes, duration, sender.peak, before, after)
+        counters_after = await counters(session, endpoint.base_url)
+    return LoadRun(outcomes, duration, sender.peak, counters_before, counters_after)
 
 
 class _Sender:
@@ -117,7 +117,7 @@ class _Sender:
         self.session, self.endpoint, self.max_tokens = session, endpoint, max_tokens
         self.load, self.report = load, report
         self.slots = asyncio.Semaphore(load.max_concurrency)
-        self.live = self.peak = self.done = self.failed = 0
+        self.num_running = self.peak = self.num_ended = self.num_failed = 0
 
     async def send_all(self, prompts: Sequence[str]) -> list[RequestOutcome | None]:
         delays = self.load.delays(len(prompts))
@@ -136,15 +136,15 @@ class _Sender:
     async def _send(self, prompt: str, delay: float) -> RequestOutcome:
         await asyncio.sleep(delay)
         async with self.slots:
-            self.live += 1
-            self.peak = max(self.peak, self.live)
+            self.num_running += 1
+            self.peak = max(self.peak, self.num_running)
             try:
                 outcome = await request(self.session, self.endpoint, prompt, self.max_tokens)
             finally:
-                self.live -= 1
-        self.done += 1
-        self.failed += bool(outcome.error)
-        self.report(self.done, self.failed)
+                self.num_running -= 1
+        self.num_ended += 1
+        self.num_failed += bool(outcome.error)
+        self.report(self.num_ended, self.num_failed)
         return outcome
 
 
@@ -159,44 +159,44 @@ async def counters(session: aiohttp.ClientSession, base_url: str) -> Counters | 
 
 
 async def first_model(
-    base_url: str, headers: dict[str, str] | None, wait: float, named: str | None = None
+    base_url: str, headers: dict[str, str] | None, wait: float, given_name: str | None = None
 ) -> str:
     """Wait for the server, and return the name of its first model.
 
     Args:
         wait: seconds to go on trying where no server answers.
-        named: the model's name where the user gave one, which is then returned.
+        given_name: the model's name where the user gave one, which is then returned.
 
     Raises:
         HierspecError: no server answers, or it lists no model or refuses to.
     """
     aiohttp = load_aiohttp()
-    url, until = f"{base_url}/v1/models", time.perf_counter() + wait
+    url, deadline = f"{base_url}/v1/models", time.perf_counter() + wait
     timeout = aiohttp.ClientTimeout(total=10)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
         while True:
             try:
                 async with session.get(url) as response:
-                    if named is not None and response.status != 503:
-                        return named
+                    if given_name is not None and response.status != 503:
+                        return given_name
                     if response.status == 200:
                         return _first_name(await response.json(), url)
-                    why = refusal(response.status, await response.text())
+                    problem = refusal(response.status, await response.text())
                     if response.status != 503:  # a server that is still loading
-                        raise HierspecError(f"{url}: {why}")
+                        raise HierspecError(f"{url}: {problem}")
             except (aiohttp.ClientError, TimeoutError) as error:
                 cause = getattr(error, "os_error", None)
-                why = getattr(cause, "strerror", None) or str(error) or type(error).__name__
-            if time.perf_counter() > until:
+                problem = getattr(cause, "strerror", None) or str(error) or type(error).__name__
+            if time.perf_counter() > deadline:
                 raise HierspecError(
-                    f"no server answers at {base_url} ({why}): start one (hierspec serve), or name "
-                    "it with --base-url"
+                    f"no server answers at {base_url} ({problem}): start one (hierspec serve), or "
+                    "name it with --base-url"
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _first_name(listed: Any, url: str) -> str:
+def _first_name(response: Any, url: str) -> str:
     try:
-        return str(listed["data"][0]["id"])
+        return str(response["data"][0]["id"])
     except (KeyError, IndexError, TypeError):
         raise HierspecError(f"{url} lists no model: name one with --model") from None

@@ -53,37 +53,37 @@ def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[st
         result["request_goodput"] = sum(_is_good(outcome, goodput) for outcome in good) / seconds
     for name in METRICS:
         values = np.asarray(times[name]) * 1e3
-        some = values.size > 0
-        result[f"mean_{name}_ms"] = float(values.mean()) if some else 0.0
-        result[f"median_{name}_ms"] = float(np.median(values)) if some else 0.0
-        result[f"std_{name}_ms"] = float(values.std()) if some else 0.0
-        result[f"p99_{name}_ms"] = float(np.percentile(values, 99)) if some else 0.0
+        has_values = values.size > 0
+        result[f"mean_{name}_ms"] = float(values.mean()) if has_values else 0.0
+        result[f"median_{name}_ms"] = float(np.median(values)) if has_values else 0.0
+        result[f"std_{name}_ms"] = float(values.std()) if has_values else 0.0
+        result[f"p99_{name}_ms"] = float(np.percentile(values, 99)) if has_values else 0.0
     result |= spec_decode_fields(run.before, run.after)
     return {**result, "error_counts": errors(run.outcomes)}
 
 
 def details(outcomes: Sequence[RequestOutcome | None]) -> dict[str, Any]:
     """Return vLLM's lists over all requests: lengths in tokens, times in seconds."""
-    sent = [
+    answers = [
         RequestOutcome(0.0, error="never sent") if outcome is None else outcome
         for outcome in outcomes
     ]
     return {
-        "input_lens": [outcome.num_input_tokens for outcome in sent],
-        "output_lens": [outcome.num_output_tokens for outcome in sent],
-        "ttfts": [outcome.ttft for outcome in sent],
-        "itls": [outcome.itls for outcome in sent],
-        "generated_texts": [outcome.text for outcome in sent],
-        "errors": [outcome.error for outcome in sent],
+        "input_lens": [outcome.num_input_tokens for outcome in answers],
+        "output_lens": [outcome.num_output_tokens for outcome in answers],
+        "ttfts": [outcome.ttft for outcome in answers],
+        "itls": [outcome.itls for outcome in answers],
+        "generated_texts": [outcome.text for outcome in answers],
+        "errors": [outcome.error for outcome in answers],
     }
 
 
 def errors(outcomes: Sequence[RequestOutcome | None]) -> dict[str, int]:
     """Count each error, most frequent first."""
-    found = [
+    messages = [
         "given up at the time limit" if outcome is None else outcome.error for outcome in outcomes
     ]
-    return dict(Counter(error for error in found if error).most_common())
+    return dict(Counter(message for message in messages if message).most_common())
 
 
 def samples(outcomes: Sequence[RequestOutcome]) -> dict[str, list[float]]:
@@ -104,8 +104,8 @@ def busiest_second(outcomes: Sequence[RequestOutcome]) -> float:
     shares: dict[int, float] = {}
     first = min((outcome.started for outcome in outcomes), default=0.0)
     for outcome in outcomes:
-        for at in outcome.arrivals:
-            second = int(at - first)
+        for arrival in outcome.arrivals:
+            second = int(arrival - first)
             share = outcome.num_output_tokens / len(outcome.arrivals)
             shares[second] = shares.get(second, 0.0) + share
     return max(shares.values(), default=0.0)
@@ -117,5 +117,5 @@ def _tpot(outcome: RequestOutcome) -> float:
 
 def _is_good(outcome: RequestOutcome, limits: Mapping[str, float]) -> bool:
     tpot = _tpot(outcome) if outcome.num_output_tokens > 1 else 0.0
-    found = {"ttft": outcome.ttft, "tpot": tpot, "e2el": outcome.latency}
-    return all(1e3 * found[name] <= limit for name, limit in limits.items())
+    latencies = {"ttft": outcome.ttft, "tpot": tpot, "e2el": outcome.latency}
+    return all(1e3 * latencies[name] <= limit for name, limit in limits.items())

@@ -47,33 +47,33 @@ def catalogue(drafts: Sequence[str] = ()) -> dict[str, MethodEntry]:
     Args:
         drafts: each adds a method ``alone-…``, which drafts with it alone, tuned over lengths.
     """
-    found = {row[0]: MethodEntry(*row, _candidates(row[0])) for row in _OURS}
+    methods = {row[0]: MethodEntry(*row, _candidates(row[0])) for row in _OURS}
     for draft, word in zip(drafts, labels(drafts), strict=True):
         name = f"{ALONE}-{word}"
-        about = f"{word} alone", "baseline", "", f"{draft} alone, at its best length; tuned"
-        found[name] = MethodEntry(name, *about, _alone(name, draft))
+        fields = f"{word} alone", "baseline", "", f"{draft} alone, at its best length; tuned"
+        methods[name] = MethodEntry(name, *fields, _single_draft_candidates(name, draft))
     for preset in PRESETS.values():
         name = preset.name
-        if name not in found and name != "autoregressive":  # that is "plain"
+        if name not in methods and name != "autoregressive":  # that is "plain"
             group = "paper" if preset.source in _PAPERS else "baseline"
-            about = name.replace("-", " "), group, preset.source, preset.summary
-            found[name] = MethodEntry(name, *about, _candidates(name))
+            fields = name.replace("-", " "), group, preset.source, preset.summary
+            methods[name] = MethodEntry(name, *fields, _candidates(name))
     for entry in peers.catalogue():
-        assert entry.name not in found, f"two methods are called {entry.name!r}"
-        found[entry.name] = entry
+        assert entry.name not in methods, f"two methods are called {entry.name!r}"
+        methods[entry.name] = entry
     order = {group: i for i, group in enumerate(GROUPS)}
-    return dict(sorted(found.items(), key=lambda item: order[item[1].group]))
+    return dict(sorted(methods.items(), key=lambda item: order[item[1].group]))
 
 
 def labels(drafts: Sequence[str]) -> list[str]:
     """Return a short, distinct name for each draft; repeated ones end in ``-2``, ``-3``, …"""
-    found: list[str] = []
+    words: list[str] = []
     for draft in drafts:
         word, number = label(draft), 2
-        while word in found:
+        while word in words:
             word, number = f"{label(draft)}-{number}", number + 1
-        found.append(word)
-    return found
+        words.append(word)
+    return words
 
 
 def label(draft: str) -> str:
@@ -87,11 +87,11 @@ def label(draft: str) -> str:
     return head.rpartition("/")[2].rpartition(":")[2] or head
 
 
-def _alone(name: str, draft: str) -> Callable[[BenchModels, float], list[Method]]:
+def _single_draft_candidates(name: str, draft: str) -> Callable[[BenchModels, float], list[Method]]:
     def candidates(models: BenchModels, temperature: float) -> list[Method]:
         from hierspec.bench.methods import grids
 
-        return grids.alone(name, models, draft)
+        return grids.given_draft(name, models, draft)
 
     return candidates
 
@@ -122,7 +122,7 @@ def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
     return candidates
 
 
-def select(words: Sequence[str], known: dict[str, MethodEntry]) -> list[MethodEntry]:
+def select(words: Sequence[str], methods: dict[str, MethodEntry]) -> list[MethodEntry]:
     """Select methods by names and groups (``all``, ``papers``, …), in the catalogue's order.
 
     A word that is both is the name. Plain decoding is always among them: all others are compared
@@ -131,23 +131,23 @@ def select(words: Sequence[str], known: dict[str, MethodEntry]) -> list[MethodEn
     Raises:
         HierspecError: no such name or group; says which are near, and which there are.
     """
-    wanted = {PLAIN}
+    names = {PLAIN}
     for word in [part.strip() for text in words for part in text.split(",") if part.strip()]:
         group = _PLURALS.get(word, word)
         if word == "all":
-            wanted |= set(known)
-        elif word in known:
-            wanted.add(word)
+            names |= set(methods)
+        elif word in methods:
+            names.add(word)
         elif word == ALONE:
-            wanted |= {name for name in known if name.startswith(f"{ALONE}-")}
+            names |= {name for name in methods if name.startswith(f"{ALONE}-")}
         elif group in GROUPS:
-            wanted |= {name for name, entry in known.items() if entry.group == group}
+            names |= {name for name, entry in methods.items() if entry.group == group}
         else:
-            choices = [*known, "all", *_PLURALS]
+            choices = [*methods, "all", *_PLURALS]
             near = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             raise HierspecError(
                 f"no method called {word!r}; {hint}hierspec bench --list shows all; "
                 f"groups: all, {', '.join(_PLURALS)}, {ALONE}"
             )
-    return [entry for name, entry in known.items() if name in wanted]
+    return [entry for name, entry in methods.items() if name in names]

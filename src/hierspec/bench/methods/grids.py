@@ -43,7 +43,7 @@ def single(name: str, models: BenchModels, verify: str) -> list[Method]:
     return _singles(name, models, _drafts(models)[-TRIALS:], verify)
 
 
-def alone(name: str, models: BenchModels, draft: str) -> list[Method]:
+def given_draft(name: str, models: BenchModels, draft: str) -> list[Method]:
     """List configurations of one given draft over all budgets, with block verification."""
     return _singles(name, models, [draft], "block")
 
@@ -51,8 +51,8 @@ def alone(name: str, models: BenchModels, draft: str) -> list[Method]:
 def _singles(name: str, models: BenchModels, drafts: Sequence[str], verify: str) -> list[Method]:
     return [
         HierarchyMethod(name, models, [models.level(draft, budget)], verify=verify)
-        for draft, share in zip(reversed(drafts), shares(len(drafts)), strict=True)
-        for budget in spread(BUDGETS, share)
+        for draft, share in zip(reversed(drafts), split_trials(len(drafts)), strict=True)
+        for budget in pick_evenly(BUDGETS, share)
     ]
 
 
@@ -94,23 +94,23 @@ def chains(name: str, models: BenchModels) -> list[Method]:
         raise Unavailable("no draft here can verify another: add --draft MODEL, larger ones last")
     return [
         HierarchyMethod(name, models, _stacked(models, stack, lower, upper), verify="block")
-        for stack, share in zip(stacks, shares(len(stacks)), strict=True)
-        for lower, upper in spread([*itertools.product(LOWER, UPPER)], share)
+        for stack, share in zip(stacks, split_trials(len(stacks)), strict=True)
+        for lower, upper in pick_evenly([*itertools.product(LOWER, UPPER)], share)
     ]
 
 
-def shares(parts: int) -> list[int]:
+def split_trials(parts: int) -> list[int]:
     """Split ``TRIALS`` into ``parts`` nearly equal integers, larger ones first."""
     return [TRIALS // parts + (i < TRIALS % parts) for i in range(parts)]
 
 
 def _stacked(models: BenchModels, stack: Sequence[str], lower: int, upper: int) -> list[Level]:
     """Return levels of these drafts, with budgets in even steps from ``lower`` to ``upper``."""
-    first, *others = stack
-    steps = len(others)
+    lowest, *verifying = stack
+    steps = len(verifying)
     budgets = [round(lower + (upper - lower) * i / steps) for i in range(1, steps + 1)]
-    above = [models.level(m, n, verify="block") for m, n in zip(others, budgets, strict=True)]
-    return [models.level(first, lower), *above]
+    above = [models.level(m, n, verify="block") for m, n in zip(verifying, budgets, strict=True)]
+    return [models.level(lowest, lower), *above]
 
 
 def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
@@ -132,26 +132,28 @@ def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
     except ValueError as error:
         raise Unavailable(str(error)) from None
     own = knobs(config.levels)
-    others = (with_knobs(config.levels, iter(values)) for values in _others(own))
-    found = [config.levels, *itertools.islice(filter(is_ascending, others), TRIALS - 1)]
-    return [_method(preset.name, models, replace(config, levels=levels)) for levels in found]
+    variants = (with_knobs(config.levels, iter(values)) for values in _variants(own))
+    trials = [config.levels, *itertools.islice(filter(is_ascending, variants), TRIALS - 1)]
+    return [_method(preset.name, models, replace(config, levels=levels)) for levels in trials]
 
 
-def _others(own: Sequence[int]) -> list[tuple[int, ...]]:
+def _variants(own: Sequence[int]) -> list[tuple[int, ...]]:
     """Return numbers to try beside a preset's own: smaller and larger ones of each."""
     if len(own) > 1:
         half = tuple((n + 1) // 2 for n in own)  # ascending where its own numbers are
         return list(dict.fromkeys([half, *around(own)[1:]]))
-    (alone,) = own
-    if alone < BUDGETS[-1]:
-        return [(n,) for n in BUDGETS if n != alone]
-    return [(n,) for n in (alone * 3 // 2, *BUDGETS[1:]) if n != alone]
+    (budget,) = own
+    if budget < BUDGETS[-1]:
+        return [(n,) for n in BUDGETS if n != budget]
+    return [(n,) for n in (budget * 3 // 2, *BUDGETS[1:]) if n != budget]
 
 
 def _method(name: str, models: BenchModels, config: HierarchyConfig) -> HierarchyMethod:
-    found = config.to_dict()
-    top = {key: value for key, value in found.items() if key not in ("target", "levels", "verify")}
-    return HierarchyMethod(name, models, found["levels"], verify=config.verify, **top)
+    content = config.to_dict()
+    top = {
+        key: value for key, value in content.items() if key not in ("target", "levels", "verify")
+    }
+    return HierarchyMethod(name, models, content["levels"], verify=config.verify, **top)
 
 
 def _drafts(models: BenchModels) -> list[str]:
@@ -160,7 +162,7 @@ def _drafts(models: BenchModels) -> list[str]:
     return list(models.drafts)
 
 
-def spread(values: Sequence[Any], count: int) -> list[Any]:
+def pick_evenly(values: Sequence[Any], count: int) -> list[Any]:
     """Pick ``count`` of the values, evenly spaced, or all if there are no more."""
     if count >= len(values):
         return list(values)
@@ -178,11 +180,11 @@ def around(own: Sequence[int]) -> list[tuple[int, ...]]:
     phi = 2.0
     for _ in range(60):
         phi = (1.0 + phi) ** (1 / (size + 1))
-    found = [tuple(own)]
+    points = [tuple(own)]
     for point in range(1, _POINTS):
         shares = [(0.5 + point * phi ** -(k + 1)) % 1.0 for k in range(size)]
-        found.append(tuple(_between(n, share) for n, share in zip(own, shares, strict=True)))
-    return list(dict.fromkeys(found))
+        points.append(tuple(_between(n, share) for n, share in zip(own, shares, strict=True)))
+    return list(dict.fromkeys(points))
 
 
 def _between(own: int, share: float) -> int:

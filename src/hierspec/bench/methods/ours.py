@@ -66,13 +66,13 @@ class BenchModels:
             except Exception as error:  # libraries raise what they like over damaged files
                 raise HierspecError(f"--draft {name}: {error}") from error
 
-    def level(self, draft: str, budget: int, **more: Any) -> dict[str, Any]:
+    def level(self, draft: str, budget: int, **options: Any) -> dict[str, Any]:
         """Return a draft as a level of a hierarchy file.
 
         Raises:
             HierspecError: nothing drafts by this name.
         """
-        return {**parse(draft).level_dict(self.target), "num_speculative_tokens": budget, **more}
+        return {**parse(draft).level_dict(self.target), "num_speculative_tokens": budget, **options}
 
     @property
     def draft_models(self) -> tuple[str, ...]:

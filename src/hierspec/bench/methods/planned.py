@@ -31,7 +31,7 @@ from hierspec.zoo.registry import is_shipped
 
 _PLACES = 96  # at which drafts are tried, in all: as many as by the profiler's own defaults
 _LONGEST_TEXT = 256  # tokens to profile on at most, however many are measured
-_CHOSEN = ("num_speculative_tokens", "verify", "bonus")  # keys of a level set by the planner
+_PLANNED_KEYS = ("num_speculative_tokens", "verify", "bonus")  # keys of a level set by the planner
 
 
 @dataclass(slots=True, eq=False)
@@ -122,10 +122,10 @@ class OnlineMethod(HierarchyMethod):
     def __init__(self, name: str, models: BenchModels, temperature: float) -> None:
         current = planning(models)
         chain = control_chain(current.profile(temperature), current.plan(temperature))
-        found = _levels_and_rule(models, temperature, chain)
-        super().__init__(name, models, **found)
+        content = _levels_and_rule(models, temperature, chain)
+        super().__init__(name, models, **content)
         self.configuration["online"] = True
-        parsed = HierarchyConfig.from_dict({"target": models.target.model, **found})
+        parsed = HierarchyConfig.from_dict({"target": models.target.model, **content})
         config = dataclasses.replace(parsed, target=models.target)
         built, controller = build(config, models.loaded), None
         if not chain.plain:
@@ -143,8 +143,8 @@ def _levels_and_rule(
     """Return a chain (default: the planned one) as levels and rule of a hierarchy file."""
     current = planning(models)
     chain = current.plan(temperature).best.chain if chain is None else chain
-    found = current.profile(temperature).hierarchy(chain)
-    return {"levels": found["levels"], "verify": found["verify"]}
+    content = current.profile(temperature).hierarchy(chain)
+    return {"levels": content["levels"], "verify": content["verify"]}
 
 
 def predicted_ms(
@@ -162,10 +162,10 @@ def predicted_ms(
     if current is None or temperature not in current.profiles or configuration.get("online"):
         return None
     profile = current.profiles[temperature]
-    found = chain_of(profile, configuration)
-    if found is None:
+    chain_and_rule = chain_of(profile, configuration)
+    if chain_and_rule is None:
         return None
-    chain, rule = found
+    chain, rule = chain_and_rule
     estimates = profile.estimates(temperature, context=context, rule=rule)
     try:
         ms = latency(estimates, chain).ms_per_token
@@ -179,18 +179,18 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
     if "levels" not in configuration:
         return None
     keys = ("levels", "verify", "top_m", "allow_lossy")
-    whole = {key: configuration[key] for key in keys if key in configuration}
-    config = HierarchyConfig.from_dict({"target": "target", **whole})
+    content = {key: configuration[key] for key in keys if key in configuration}
+    config = HierarchyConfig.from_dict({"target": "target", **content})
     if any(isinstance(level, ConcatenateConfig) for level in config.levels):
         return None
     levels = config.to_dict()["levels"]
-    known = [model["level"] for model in profile.models[:-1]]
+    profiled = [model["level"] for model in profile.models[:-1]]
     numbers, budgets, dropped = [], [], []
     for level in levels:
-        bare = {key: value for key, value in level.items() if key not in _CHOSEN}
-        if bare not in known:
+        bare = {key: value for key, value in level.items() if key not in _PLANNED_KEYS}
+        if bare not in profiled:
             return None
-        numbers.append(known.index(bare))
+        numbers.append(profiled.index(bare))
         budgets.append(level["num_speculative_tokens"])
         if not level.get("bonus", True):
             dropped.append(numbers[-1])

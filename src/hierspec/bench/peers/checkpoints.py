@@ -38,7 +38,7 @@ class ExportedModels:
         backend = view.trunk.backend  # a lean one keeps activations wider than weights
         self.dtype, self.device = getattr(backend, "weight_dtype", backend.dtype), view.device
         self.target = models.target.model
-        self._asked = models.target.dtype
+        self._requested_dtype = models.target.dtype
         self._hf: dict[str, Any] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._directories: dict[str, Path] = {}
@@ -49,12 +49,13 @@ class ExportedModels:
         from hierspec.lm.weights import from_directory, stored_dtype
         from hierspec.zoo import registry
 
-        if self._asked != "auto":
+        if self._requested_dtype != "auto":
             return self.dtype
         if registry.can_resolve(self.target):
             return stored_dtype(registry.resolve(self.target))
-        here = Path(self.target).is_dir()
-        return stored_dtype(from_directory(self.target)) if here else self.dtype
+        if Path(self.target).is_dir():
+            return stored_dtype(from_directory(self.target))
+        return self.dtype
 
     def hf(self, name: str) -> Any:
         """Load the transformers model, in evaluation mode and without an end-of-text token.
@@ -67,8 +68,8 @@ class ExportedModels:
                 with quiet():
                     self._hf[name] = _load(name, self.dtype).to(self.device)
             except (OSError, ValueError, RuntimeError) as error:
-                why = first_line(error)
-                raise Unavailable(f"{name} cannot be loaded by transformers: {why}") from error
+                problem = first_line(error)
+                raise Unavailable(f"{name} cannot be loaded by transformers: {problem}") from error
             reset_generation(self._hf[name])
         return self._hf[name]
 

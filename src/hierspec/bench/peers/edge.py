@@ -63,14 +63,14 @@ class Peer:
             raise Unavailable(f"{self.package} does not stop at the end of a text")
         watch = Stopwatch()
         with failures_as_unavailable(self.package):
-            written, target_calls = self.decode(list(prompt), request, watch)
-        if not request.is_complete(written):
+            token_ids, target_calls = self.decode(list(prompt), request, watch)
+        if not request.is_complete(token_ids):
             raise Unavailable(
-                f"{self.package} wrote {len(written)} tokens where {request.max_new_tokens} were "
+                f"{self.package} wrote {len(token_ids)} tokens where {request.max_new_tokens} were "
                 "asked for"
             )
         return Run(
-            token_ids=tuple(written),
+            token_ids=tuple(token_ids),
             seconds=watch.ended - watch.began,
             decode_seconds=watch.ended - watch.first,
             target_calls=target_calls,

@@ -29,8 +29,8 @@ def write_gguf(model: Any, path: Path, dtype: str | None = None) -> None:
     gguf = import_peer("gguf", "gguf")
     config = model.config
     dtype = dtype or str(model.dtype).removeprefix("torch.")
-    if why := unsupported(config, dtype):
-        raise Unavailable(f"no GGUF file of this model is written: {why}")
+    if reason := unsupported(config, dtype):
+        raise Unavailable(f"no GGUF file of this model is written: {reason}")
     heads, layers = config.num_attention_heads, config.num_hidden_layers
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_vocab_size(config.vocab_size)
@@ -51,9 +51,9 @@ def write_gguf(model: Any, path: Path, dtype: str | None = None) -> None:
     for name, parameter in model.named_parameters():  # a tied head is not among them, nor in GGUF
         values = parameter.detach().float().cpu().numpy()
         if name.endswith("q_proj.weight"):
-            values = interleaved(values, heads)
+            values = interleave_halves(values, heads)
         elif name.endswith("k_proj.weight"):
-            values = interleaved(values, config.num_key_value_heads)
+            values = interleave_halves(values, config.num_key_value_heads)
         stored = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else kind
         name = names.get_name(name, try_suffixes=(".weight",))
         writer.add_tensor(name, gguf.quants.quantize(values, stored), raw_dtype=stored)
@@ -77,7 +77,7 @@ def unsupported(config: Any, dtype: str) -> str | None:
     return None
 
 
-def interleaved(weight: Any, heads: int) -> Any:
+def interleave_halves(weight: Any, heads: int) -> Any:
     """Order each head's rows [heads · D, d] as 0, D/2, 1, D/2 + 1, …: pairs to rotate adjoin."""
     rows, columns = weight.shape
     halves = weight.reshape(heads, 2, rows // heads // 2, columns)

@@ -90,10 +90,10 @@ class TransformersMethod(Peer):
                     **arguments,
                 )
                 # An encoder-decoder's text begins with its start token alone.
-                before = 1 if model.config.is_encoder_decoder else ids.shape[1]
-                written = out[0, before:].tolist()
+                start = 1 if model.config.is_encoder_decoder else ids.shape[1]
+                token_ids = out[0, start:].tolist()
                 watch.end()
-        return written, counter.writes - (0 if self.speculative else 1)
+        return token_ids, counter.writes - (0 if self.speculative else 1)
 
     @property
     def speculative(self) -> bool:
@@ -140,10 +140,10 @@ def assisted(models: BenchModels, temperature: float) -> list[Method]:
 def dynamic(models: BenchModels, temperature: float) -> list[Method]:
     """List every draft model under schedules of ``DYNAMIC``."""
     out: list[Method] = []
-    seen = Counter[str]()
+    num_listed = Counter[str]()
     for draft, _ in drafts_and_lengths(models):
-        n, schedule, threshold = DYNAMIC[seen[draft]]
-        seen[draft] += 1
+        n, schedule, threshold = DYNAMIC[num_listed[draft]]
+        num_listed[draft] += 1
         configuration = _exported_plan(models, draft, n)
         configuration["assistant_generation_config"] = {
             "num_assistant_tokens": n,
@@ -221,6 +221,6 @@ def entries() -> list[MethodEntry]:
          "the target's lower layers draft (LayerSkip), in transformers", early_exit),
     )  # fmt: skip
     return [
-        MethodEntry(name, title, "peer", source, about, candidates)
-        for name, title, source, about, candidates in rows
+        MethodEntry(name, title, "peer", source, summary, candidates)
+        for name, title, source, summary, candidates in rows
     ]

@@ -55,18 +55,18 @@ class LlamaCppMethod(Peer):
         finder = llama.draft_model = _finder(self.configuration)
         llama.reset()  # else a prompt seen before would not be read again
         llama.set_seed(request.seed)
-        written: list[int] = []
+        token_ids: list[int] = []
         watch.begin()
         for token in llama.generate(
             prompt, temp=request.temperature, top_k=0, top_p=1.0, min_p=0.0
         ):
-            if not written:
+            if not token_ids:
                 watch.token()
-            written.append(int(token))
-            if request.is_complete(written):
+            token_ids.append(int(token))
+            if request.is_complete(token_ids):
                 break
         watch.end()
-        return written, finder.calls if finder else len(written) - 1
+        return token_ids, finder.calls if finder else len(token_ids) - 1
 
 
 class _Llamas:
@@ -74,13 +74,13 @@ class _Llamas:
 
     def __init__(self, models: BenchModels) -> None:
         self.models = models
-        self.made: dict[tuple[bool, bool], Any] = {}
+        self.loaded: dict[tuple[bool, bool], Any] = {}
 
     def get(self, original: bool, speculative: bool, room: int) -> Any:
         """Return a ``Llama`` with room for ``room`` tokens, made on first use."""
-        llama = self.made.get((original, speculative))
+        llama = self.loaded.get((original, speculative))
         if llama is None or llama.n_ctx() < room:
-            self.made[original, speculative] = llama = self._make(original, speculative, room)
+            self.loaded[original, speculative] = llama = self._make(original, speculative, room)
         return llama
 
     def _make(self, original: bool, speculative: bool, room: int) -> Any:
@@ -182,8 +182,8 @@ def _refuse_unsupported(models: BenchModels, original: bool) -> None:
         _own_file(models.target.model)
     import_peer("llama_cpp", PACKAGE)
     import_peer("gguf", "gguf")
-    if why := unsupported(model_config(models.target.model), "float32"):
-        raise Unavailable(f"no GGUF file of this model is written: {why}")
+    if reason := unsupported(model_config(models.target.model), "float32"):
+        raise Unavailable(f"no GGUF file of this model is written: {reason}")
 
 
 def entries() -> list[MethodEntry]:

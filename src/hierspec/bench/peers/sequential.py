@@ -64,9 +64,9 @@ class SequentialMethod(Peer):
                     target_temperature=request.temperature,
                 )
                 watch.token()
-            written = ids[0, len(prompt) : end].tolist()
+            token_ids = ids[0, len(prompt) : end].tolist()
             watch.end()
-        return written, target.calls
+        return token_ids, target.calls
 
 
 class Scored:
@@ -124,9 +124,9 @@ def entries() -> list[MethodEntry]:
             f"sequential-speculative-decoding, {method}",
             "peer",
             source,
-            f"{about}, in {PACKAGE}; no cache",
+            f"{summary}, in {PACKAGE}; no cache",
             _candidates(method),
             lossless,
         )
-        for method, source, about, lossless in rows
+        for method, source, summary, lossless in rows
     ]

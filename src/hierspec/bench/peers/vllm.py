@@ -55,17 +55,17 @@ class VllmMethod(Peer):
             ignore_eos=True,
             detokenize=False,
         )
-        calls, written = 0, ()
+        calls, token_ids = 0, ()
         watch.begin()
         engine.add_request("prompt", {"prompt_token_ids": prompt}, params)
         while engine.has_unfinished_requests():
             outputs = engine.step()
-            calls += bool(written)
+            calls += bool(token_ids)
             if outputs:
                 watch.token()
-                written = tuple(outputs[0].outputs[0].token_ids)
+                token_ids = tuple(outputs[0].outputs[0].token_ids)
         watch.end()
-        return written, calls
+        return token_ids, calls
 
 
 class _VllmEngines:
@@ -73,13 +73,13 @@ class _VllmEngines:
 
     def __init__(self, models: BenchModels) -> None:
         self.models = models
-        self.made: dict[str, Any] = {}
+        self.engines: dict[str, Any] = {}
 
     def get(self, speculative: Mapping[str, Any]) -> Any:
         key = json.dumps(speculative, sort_keys=True)
-        if key not in self.made:
-            self.made[key] = self._make(dict(speculative))
-        return self.made[key]
+        if key not in self.engines:
+            self.engines[key] = self._make(dict(speculative))
+        return self.engines[key]
 
     def _make(self, speculative: dict[str, Any]) -> Any:
         import torch
@@ -116,12 +116,12 @@ def _environment(threads: int) -> Iterator[None]:
         "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
     }
-    before = {name: os.environ.get(name) for name in changes}
+    previous = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -157,12 +157,12 @@ def draft_model(models: BenchModels, temperature: float) -> list[Method]:
     """
     import_peer("vllm", PACKAGE)
     draft = draft_models(models)[-1]
-    how = {"draft_sample_method": "probabilistic"} if temperature else {}
+    sampling = {"draft_sample_method": "probabilistic"} if temperature else {}
     return [
         VllmMethod(
             "vllm-draft-model",
             models,
-            {"method": "draft_model", "model": draft, "num_speculative_tokens": n, **how},
+            {"method": "draft_model", "model": draft, "num_speculative_tokens": n, **sampling},
         )
         for n in LENGTHS
     ]
@@ -177,6 +177,6 @@ def entries() -> list[MethodEntry]:
          "speculative decoding with a draft model, in vLLM", draft_model),
     )  # fmt: skip
     return [
-        MethodEntry(name, title, "peer", source, about, candidates)
-        for name, title, source, about, candidates in rows
+        MethodEntry(name, title, "peer", source, summary, candidates)
+        for name, title, source, summary, candidates in rows
     ]

@@ -52,16 +52,16 @@ _ROOFLINE = (
 
 def speedups(results: BenchResults, cell: TemperatureRecord) -> Any:
     """Draw median speed-ups over plain decoding with their 95 % intervals, fastest first."""
-    found = [(m, speed) for m in cell.measured if (speed := m.median_speedup) is not None]
-    if all(method.name == PLAIN for method, _ in found):
+    rows = [(m, speed) for m in cell.measured if (speed := m.median_speedup) is not None]
+    if all(method.name == PLAIN for method, _ in rows):
         return None
-    found.sort(key=lambda pair: -pair[1])
-    methods = [method for method, _ in found]
+    rows.sort(key=lambda pair: -pair[1])
+    methods = [method for method, _ in rows]
     lossy = [method.name for method in methods if not method.lossless]
     figure, axes = _sheet(
         "Speed-up over plain decoding",
         results.conditions(cell),
-        ROW * len(found),
+        ROW * len(rows),
         key=_group_key(methods),
         caption=[
             "Wall time, the prompt's reading included; paired per prompt: median, and a 95 % "
@@ -72,7 +72,7 @@ def speedups(results: BenchResults, cell: TemperatureRecord) -> Any:
     )
     _label_rows(axes, methods)
     end = 1.0
-    for row, (method, median) in enumerate(found):
+    for row, (method, median) in enumerate(rows):
         axes.barh(row, median, height=BAR, color=_colour(method), zorder=2)
         words, right, ratio = f"{median:.2f}×", median, method.final_summary.speedup
         if ratio and (ends := ratio.interval):
@@ -80,7 +80,7 @@ def speedups(results: BenchResults, cell: TemperatureRecord) -> Any:
             for x in ends:
                 axes.plot([x, x], [row - 0.16, row + 0.16], color=INK, linewidth=1.3, zorder=3)
             words, right = f"{words}  [{ends[0]:.2f}, {ends[1]:.2f}]", max(median, ends[1])
-        _beside(axes, row, right, words)
+        _write_value(axes, row, right, words)
         end = max(end, ratio.high95 if ratio else median)
     axes.axvline(1.0, color=VERMILION, linestyle="--", linewidth=1.3, zorder=4)
     axes.set_xlim(0, 1.02 * end)
@@ -90,16 +90,16 @@ def speedups(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 def tokens_per_call(results: BenchResults, cell: TemperatureRecord) -> Any:
     """Draw mean acceptance lengths by method, longest first."""
-    found = [(m, n) for m in cell.measured if (n := m.final_summary.mean_acceptance_length)]
-    if not found:
+    rows = [(m, n) for m in cell.measured if (n := m.final_summary.mean_acceptance_length)]
+    if not rows:
         return None
-    found.sort(key=lambda pair: -pair[1])
-    methods = [method for method, _ in found]
+    rows.sort(key=lambda pair: -pair[1])
+    methods = [method for method, _ in rows]
     unknown = [m.name for m in cell.measured if not m.final_summary.mean_acceptance_length]
     figure, axes = _sheet(
         "Tokens per call of the target",
         results.conditions(cell),
-        ROW * len(found),
+        ROW * len(rows),
         key=_group_key(methods),
         caption=[
             "Mean acceptance length: tokens after the first over calls of the target, the token "
@@ -109,9 +109,9 @@ def tokens_per_call(results: BenchResults, cell: TemperatureRecord) -> Any:
         ],
     )
     _label_rows(axes, methods)
-    for row, (method, length) in enumerate(found):
+    for row, (method, length) in enumerate(rows):
         axes.barh(row, length, height=BAR, color=_colour(method), zorder=2)
-        _beside(axes, row, length, f"{length:.2f}")
+        _write_value(axes, row, length, f"{length:.2f}")
     axes.set_xlim(left=0)
     axes.set_xlabel("tokens", fontsize=9, loc="left")
     return figure
@@ -147,7 +147,7 @@ def time_spent(results: BenchResults, cell: TemperatureRecord) -> Any:
                     edgecolor="white", linewidth=0.4, zorder=2,
                 )  # fmt: skip
                 start += ms
-        _beside(axes, row, start, f"{start:.1f}")
+        _write_value(axes, row, start, f"{start:.1f}")
     if roofline:
         axes.axvline(roofline.ms_per_token, color=INK, linestyle=":", linewidth=1.5, zorder=4)
     axes.set_xlim(left=0)
@@ -157,12 +157,12 @@ def time_spent(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 def _parts(method: MethodRecord) -> dict[str, float]:
     """Split ms a token into named parts; a negative overhead (noise of the clocks) counts as 0."""
-    found = method.final_summary
-    if not found.levels or found.overhead_ms_per_token is None:
-        return {WHOLE: (found.decode_ms_per_token or found.ms_per_token).mean}
-    levels = enumerate(reversed(found.levels))
+    summary = method.final_summary
+    if not summary.levels or summary.overhead_ms_per_token is None:
+        return {WHOLE: (summary.decode_ms_per_token or summary.ms_per_token).mean}
+    levels = enumerate(reversed(summary.levels))
     parts = {_level_name(depth): level.forward_ms_per_token for depth, level in levels}
-    return parts | {"overhead": max(0.0, found.overhead_ms_per_token.mean)}
+    return parts | {"overhead": max(0.0, summary.overhead_ms_per_token.mean)}
 
 
 def _level_name(depth: int) -> str:
@@ -238,30 +238,30 @@ def _curve(depth: int, shares: Sequence[float] = ()) -> Any:
 
 def predictions(results: BenchResults, cell: TemperatureRecord) -> Any:
     """Draw predicted against measured latency: numbered points, and their list beside."""
-    found = [(m, prediction) for m in cell.measured if (prediction := m.prediction)]
-    if not found:
+    rows = [(m, prediction) for m in cell.measured if (prediction := m.prediction)]
+    if not rows:
         return None
-    found.sort(key=lambda pair: pair[1].measured)
-    errors = [abs(prediction.error) for _, prediction in found]
-    within = sum(error <= BAND for error in errors)
+    rows.sort(key=lambda pair: pair[1].measured)
+    errors = [abs(prediction.error) for _, prediction in rows]
+    num_within = sum(error <= BAND for error in errors)
     figure, axes = _sheet(
         "Predicted and measured latency",
         results.conditions(cell),
-        max(3.7, 0.2 * (len(found) + 2)),
+        max(3.7, 0.2 * (len(rows) + 2)),
         key={
-            **_group_key([method for method, _ in found]),
+            **_group_key([method for method, _ in rows]),
             "as predicted": _line(REST, "-"),
             f"± {100 * BAND:.0f} %": PALE,
         },
         caption=[
             f"Mean ms per token after the first. Median error {100 * statistics.median(errors):.1f}"
-            f" %, worst {100 * max(errors):.1f} %; {within} of {len(found)} within "
+            f" %, worst {100 * max(errors):.1f} %; {num_within} of {len(rows)} within "
             f"{100 * BAND:.0f} %."
         ],
         panels=(1, 2),
     )
     axes, names = figure.axes
-    values = [ms for _, prediction in found for ms in (prediction.predicted, prediction.measured)]
+    values = [ms for _, prediction in rows for ms in (prediction.predicted, prediction.measured)]
     ends = (0.85 * min(values), 1.1 * max(values))
     low, high = ([end * (1 + sign * BAND) for end in ends] for sign in (-1, 1))
     axes.fill_between(ends, low, high, color=PALE, linewidth=0, zorder=1)
@@ -270,11 +270,11 @@ def predictions(results: BenchResults, cell: TemperatureRecord) -> Any:
     axes.set_xlabel("measured, ms per token", fontsize=9, loc="left")
     axes.set_ylabel("predicted, ms per token", fontsize=9)
     names.axis("off")
-    names.set(xlim=(0, 1), ylim=(max(len(found), 18), -1))
+    names.set(xlim=(0, 1), ylim=(max(len(rows), 18), -1))
     for x, head in ((0.78, "measured"), (1.0, "prediction")):
         names.text(x, -0.9, head, fontsize=8, color=GREY, ha="right")
     offsets = ((1, -1), (-1, 1), (1, 1), (-1, -1))
-    for row, (method, prediction) in enumerate(found):
+    for row, (method, prediction) in enumerate(rows):
         point = (prediction.measured, prediction.predicted)
         axes.scatter(
             *([value] for value in point), s=34, color=_colour(method), edgecolors="white",
@@ -363,7 +363,7 @@ def _colour(method: MethodRecord) -> str:
     return GROUP_COLOURS.get(method.group, REST)
 
 
-def _beside(axes: Any, row: int, x: float, words: str) -> None:
+def _write_value(axes: Any, row: int, x: float, words: str) -> None:
     """Write ``words`` at the end of a bar, clear of it and of lines."""
     axes.annotate(
         words, (x, row), (5, 0), textcoords="offset points", va="center", fontsize=8.5,

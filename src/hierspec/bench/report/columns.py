@@ -35,20 +35,22 @@ def _speedup(method: MethodRecord) -> TableCell | None:
     return _ratio(method.final_summary.speedup)
 
 
-def _ratio(found: PairedRatio | None) -> TableCell | None:
-    return found and TableCell(found.median, f"{found.median:.2f}×", _range(found.interval))
+def _ratio(ratio: PairedRatio | None) -> TableCell | None:
+    return ratio and TableCell(ratio.median, f"{ratio.median:.2f}×", _range(ratio.interval))
 
 
-def _spread(found: Spread | None) -> TableCell | None:
-    return found and TableCell(found.median, f"{found.median:.2f}", _range((found.q1, found.q3)))
+def _spread(spread: Spread | None) -> TableCell | None:
+    return spread and TableCell(
+        spread.median, f"{spread.median:.2f}", _range((spread.q1, spread.q3))
+    )
 
 
 def _range(ends: tuple[float, float] | None) -> str:
     return "" if ends is None else f"[{ends[0]:.2f}, {ends[1]:.2f}]"
 
 
-def _number(found: float | None, decimals: int, scale: float = 1.0) -> TableCell | None:
-    return None if found is None else TableCell(found, f"{found / scale:.{decimals}f}")
+def _number(value: float | None, decimals: int, scale: float = 1.0) -> TableCell | None:
+    return None if value is None else TableCell(value, f"{value / scale:.{decimals}f}")
 
 
 def _predicted(method: MethodRecord) -> TableCell | None:
@@ -146,20 +148,20 @@ def verdict(cell: TemperatureRecord, method: MethodRecord) -> TableCell | None:
     Greedy: runs that equal plain decoding token for token; ``soft`` if all others part from it at
     near-ties. Otherwise: the difference of the mean log-likelihood per token from plain decoding's.
     """
-    found = method.final_summary
+    summary = method.final_summary
     if method.name == PLAIN:
         return None
-    if found.same_as_plain is not None and method.runs:
+    if summary.same_as_plain is not None and method.runs:
         runs = cell.compare(method)
         ties = f", near-tie {runs.near_ties}" if runs.near_ties else ""
         mark = "bad" if runs.wrong else "soft" if runs.near_ties else "good"
         words = f"{runs.equal} of {runs.runs} equal{ties}"
         return TableCell(runs.equal / runs.runs, words, mark=mark)
-    if found.logprob is None:
+    if summary.logprob is None:
         return None
-    difference, error = found.logprob.difference_from_plain, found.logprob.standard_error
+    difference, error = summary.logprob.difference_from_plain, summary.logprob.standard_error
     words = signed(difference, 3) + ("" if error is None else f" ± {error:.3f}")
-    return TableCell(difference, words, mark="good" if found.logprob.within_noise else "bad")
+    return TableCell(difference, words, mark="good" if summary.logprob.within_noise else "bad")
 
 
 def category_names(methods: Sequence[MethodRecord]) -> list[str]:

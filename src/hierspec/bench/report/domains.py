@@ -23,14 +23,14 @@ def by_domain(cell: TemperatureRecord) -> Iterable[Table | Text]:
     title = f"by domain, temperature {cell.temperature:g}: median ms a token, times plain decoding"
     table = borderless(["method"], [*names, "all"], title)
     for row in rows:
-        whole = _cell(row.final_summary.ms_per_token.median, row.median_speedup)
-        table.add_row(Text(row.name), *(_in_domain(row, name) for name in names), whole)
+        overall = _cell(row.final_summary.ms_per_token.median, row.median_speedup)
+        table.add_row(Text(row.name), *(_in_domain(row, name) for name in names), overall)
     yield table
 
 
 def _in_domain(method: MethodRecord, domain: str) -> Text:
-    found = method.final_summary.by_category.get(domain)
-    return Text("–") if found is None else _cell(found.ms_per_token, found.speedup)
+    medians = method.final_summary.by_category.get(domain)
+    return Text("–") if medians is None else _cell(medians.ms_per_token, medians.speedup)
 
 
 def _cell(ms: float | None, speedup: float | None) -> Text:

@@ -67,8 +67,8 @@ def html(results: Mapping[str, BenchResults], timelines: Timelines = ()) -> str:
     return environment.get_template("page.html.j2").render(
         title=next(iter(results)) if len(results) == 1 else TITLE,
         results=[
-            _part(f"r{number}", title, found)
-            for number, (title, found) in enumerate(results.items())
+            _part(f"r{number}", title, bench)
+            for number, (title, bench) in enumerate(results.items())
         ],
         timelines=generations,
         groups=GROUPS,
@@ -102,11 +102,11 @@ def _part(name: str, title: str, results: BenchResults) -> dict[str, Any]:
 def _svg_pictures(results: BenchResults, prefix: str) -> tuple[list[dict[str, Any]], str]:
     """Return the pictures, or none and the line that installs matplotlib where it is missing."""
     try:
-        found = pictures(results)
+        available = pictures(results)
     except HierspecError as error:
         return [], str(error)
     drawn = []
-    for number, picture in enumerate(found):
+    for number, picture in enumerate(available):
         svg = Markup(chart(picture.content["svg"].decode(), f"{prefix}p{number}-"))
         drawn.append({"title": picture.title, "temperature": picture.temperature, "svg": svg})
     return drawn, ""

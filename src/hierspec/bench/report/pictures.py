@@ -49,7 +49,7 @@ def pictures(results: BenchResults, formats: Sequence[str] = ("svg",)) -> list[P
     for kind in formats:
         if f".{kind}" not in ENDINGS:
             raise HierspecError(f"pictures are svg or png, not {kind!r}")
-    found = []
+    drawn = []
     with style():
         for cell in results.cells:
             for stem, (title, chart) in CHARTS.items():
@@ -57,8 +57,8 @@ def pictures(results: BenchResults, formats: Sequence[str] = ("svg",)) -> list[P
                 if figure is not None:
                     content = {kind: file_content(figure, kind) for kind in formats}
                     name = f"{stem}-t{cell.temperature:g}"
-                    found.append(Picture(name, f"{title}, {cell.title}", cell.temperature, content))
-    return found
+                    drawn.append(Picture(name, f"{title}, {cell.title}", cell.temperature, content))
+    return drawn
 
 
 def draw(

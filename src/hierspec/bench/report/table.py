@@ -36,14 +36,14 @@ def rendered(results: BenchResults) -> Iterable[RenderableType]:
 def method_table(cell: TemperatureRecord) -> Borderless:
     """Make the table of the methods measured at a temperature."""
     methods = sorted(cell.measured, key=_speedup, reverse=True)
-    rows = [(_named(method), _numbers(cell, method)) for method in methods]
+    rows = [(_name_and_configuration(method), _numbers(cell, method)) for method in methods]
     grid = borderless(["method"], rows[0][1] if rows else (), f"temperature {cell.temperature:g}")
     for name, numbers in rows:
         grid.add_row(name, *numbers.values())
     return grid
 
 
-def _named(method: MethodRecord) -> Group:
+def _name_and_configuration(method: MethodRecord) -> Group:
     """Return the method's name with its configuration below it."""
     configured = Text(short(method.configuration), style="dim")
     return Group(Text(method.name), *([Padding(configured, (0, 0, 0, 2))] if configured else []))
@@ -51,15 +51,15 @@ def _named(method: MethodRecord) -> Group:
 
 def _numbers(cell: TemperatureRecord, method: MethodRecord) -> dict[str, Text]:
     """Return a method's row, by the heads of the columns."""
-    found = method.final_summary
-    ms, overhead = found.ms_per_token, found.overhead_ms_per_token
-    best = found.speedup_over_best_transformers
+    summary = method.final_summary
+    ms, overhead = summary.ms_per_token, summary.overhead_ms_per_token
+    best = summary.speedup_over_best_transformers
     numbers = {
         "median ms/token": f"{ms.median:.2f} [{ms.q1:.2f}, {ms.q3:.2f}]",
-        "tokens/s": f"{found.tokens_per_second:.1f}",
-        "over plain": _times(found.speedup),
+        "tokens/s": f"{summary.tokens_per_second:.1f}",
+        "over plain": _times(summary.speedup),
         "over transf.": f"{best.median:.2f}×" if best else _DASH,
-        "a call": _number(found.mean_acceptance_length),
+        "a call": _number(summary.mean_acceptance_length),
         "overhead": _number(overhead and overhead.median),
     }
     judged = ("as plain", equality(cell, method)) if cell.greedy else _likelihood(method)
@@ -121,29 +121,29 @@ def _level(level: LevelShape) -> str:
 
 def equality(cell: TemperatureRecord, method: MethodRecord) -> Text:
     """Count greedy outputs by how they compare with plain decoding's: equal, near-tie, wrong."""
-    found = cell.compare(method)
+    counts = cell.compare(method)
     if not method.lossless:
-        return Text(f"lossy: equal {found.equal}/{found.runs}", style="dim")
-    if found.wrong:
-        return Text(f"WRONG {found.wrong}/{found.runs}", style="bold red")
-    if found.near_ties:
-        return Text(f"equal {found.equal}, near-tie {found.near_ties}", style="yellow")
-    return Text(f"equal {found.equal}/{found.runs}", style="green")
+        return Text(f"lossy: equal {counts.equal}/{counts.runs}", style="dim")
+    if counts.wrong:
+        return Text(f"WRONG {counts.wrong}/{counts.runs}", style="bold red")
+    if counts.near_ties:
+        return Text(f"equal {counts.equal}, near-tie {counts.near_ties}", style="yellow")
+    return Text(f"equal {counts.equal}/{counts.runs}", style="green")
 
 
 def _likelihood(method: MethodRecord) -> tuple[str, Text]:
-    head, found = "likelihood", method.final_summary.logprob
-    if found is None:
+    head, test = "likelihood", method.final_summary.logprob
+    if test is None:
         return head, Text(_DASH)
-    text = f"{found.mean:.3f} ({found.difference_from_plain:+.3f})"
-    if found.within_noise or not method.lossless:
+    text = f"{test.mean:.3f} ({test.difference_from_plain:+.3f})"
+    if test.within_noise or not method.lossless:
         return head, Text(text, style="green" if method.lossless else "dim")
     return head, Text(f"OTHER LAW {text}", style="bold red")
 
 
 def _speedup(method: MethodRecord) -> float:
-    found = method.final_summary.speedup
-    return found.median if found else 0.0
+    speedup = method.final_summary.speedup
+    return speedup.median if speedup else 0.0
 
 
 def _times(ratio: PairedRatio | None) -> str:
