@@ -400,7 +400,7 @@ def _printed_gains() -> list[str]:
 def offered(*systems: str) -> list[str]:
     """Tokens a call that a system's printed σ and η imply."""
     rows = (map(float, p5.TABLE_4[name][:2]) for name in systems)
-    return [f"{p5.offered_a_call(sigma / 100, eta / 100):.2f}" for sigma, eta in rows]
+    return [f"{p5.implied_offered_per_call(sigma / 100, eta / 100):.2f}" for sigma, eta in rows]
 
 
 FORMULAS = [

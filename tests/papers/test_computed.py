@@ -95,7 +95,7 @@ def test_a_cell():
 
 
 def test_the_command_prints_every_table(capsys, monkeypatch):
-    monkeypatch.setattr("hierspec.utils.terminal._ENDLESS", 100)  # a pipe as wide as a terminal
+    monkeypatch.setattr("hierspec.utils.terminal._UNLIMITED", 100)  # a pipe as wide as a terminal
     assert run(["reproduce", "p1-tables"]) == 0
     out = capsys.readouterr().out
     for text in ("Table 1", "Table 8", "Table 9", "85 of 90", "≠ 11.21", "10.89", "≠1.21", "0.525"):

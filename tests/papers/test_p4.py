@@ -218,13 +218,13 @@ def test_warm_rounds_do_not_count(models):
 def test_what_a_run_holds_is_bounded_and_changes_no_number(models, monkeypatch, length):
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": length}
     request, found, held = Request(30, 1.0, 5), [], []
-    round_ended = p4_watching._DraftObserver.round_ended
+    on_round_end = p4_watching._DraftObserver.on_round_end
 
     def listening(self, sequences, verdicts):
-        round_ended(self, sequences, verdicts)
+        on_round_end(self, sequences, verdicts)
         held.append(self.verified_drafts.num_bytes)
 
-    monkeypatch.setattr(p4_watching._DraftObserver, "round_ended", listening)
+    monkeypatch.setattr(p4_watching._DraftObserver, "on_round_end", listening)
     for most in (1 << 28, 5000):  # float64 rows of 97 tokens: one draft of 3 has 5432 bytes
         monkeypatch.setattr(p4_watching, "MAX_PENDING_BYTES", most)
         method, start = (
@@ -239,11 +239,11 @@ def test_what_a_run_holds_is_bounded_and_changes_no_number(models, monkeypatch, 
     assert ids == again
     assert max(held) > 5000, "otherwise the first run was bounded as well"
     for one, other in zip(drafts, others, strict=True):
-        assert (one.kept, one.mean, one.variance, one.others) == (
+        assert (one.kept, one.mean, one.variance, one.means) == (
             other.kept,
             other.mean,
             other.variance,
-            other.others,
+            other.means,
         )
 
 
@@ -435,8 +435,13 @@ def test_texts_are_scored_in_parts(models, monkeypatch):
     plain = HierarchyMethod("plain", models)
     runs = [plain.run(prompt, Request(14, 1.0, i)) for i, prompt in enumerate(PROMPTS)]
     whole, rows = p4_cap._shift(lab, runs, 0.7), []
-    of = Shift.from_tokens
-    monkeypatch.setattr(Shift, "of", lambda law, tokens: rows.append(len(law)) or of(law, tokens))
+    from_tokens = Shift.from_tokens
+
+    def counted(law, tokens):
+        rows.append(len(law))
+        return from_tokens(law, tokens)
+
+    monkeypatch.setattr(Shift, "from_tokens", counted)
     monkeypatch.setattr(p4_cap, "_ROWS", 4)
     parts = p4_cap._shift(lab, runs, 0.7)
     assert rows == [4, 4, 4, 2] * 3

@@ -285,4 +285,4 @@ def test_bench_keeps_its_own_options_beside_serve(capsys):
     assert cli.run(["bench", "--methods", "nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err
     assert cli.run(["bench", "--target", "zoo:small", "serve"]) == 2
-    assert "--target stand" in capsys.readouterr().err
+    assert "put --target after it" in capsys.readouterr().err
