@@ -30,20 +30,20 @@ LOCK = Path(tempfile.gettempdir()) / "hierspec-evidence"  # of all on this machi
 
 def measure(args: argparse.Namespace) -> int:
     """Run the experiments of a kind, as far as time allows; 1 where some are not done."""
-    from hierspec_papers.evidence.paper_claims import decided
+    from hierspec_papers.evidence.paper_claims import all_decided
 
     args.results.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + 60 * args.minutes
-    chosen = experiments.COUNTING if args.what == "count" else experiments.CLOCK
+    chosen = experiments.COUNTING if args.what == "count" else experiments.TIMED
     unfinished = []
     for name, experiment in chosen.items():
         if args.only and name not in args.only:
             continue
-        read_prompts = prompts.second_turns if experiment.chats else prompts.read
-        texts, files = read_prompts(args.data, experiment.most + 1)
+        read_prompts = prompts.second_turns if experiment.uses_chats else prompts.read
+        texts, files = read_prompts(args.data, experiment.max_prompts + 1)
         path = args.results / f"{name}.json"
-        options = {"most": args.prompts}
-        if not measuring.measure(experiment, texts, files, path, decided, deadline, **options):
+        options = {"max_prompts": args.prompts}
+        if not measuring.measure(experiment, texts, files, path, all_decided, deadline, **options):
             unfinished.append(name)
     print(f"not done: {', '.join(unfinished)}" if unfinished else "all done", flush=True)
     return int(bool(unfinished))
@@ -59,9 +59,9 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=FOLDER, help="folder of the files")
     args = parser.parse_args()
     if args.what == "page":
-        from hierspec_papers.evidence.page import page
+        from hierspec_papers.evidence.page import render_page
 
-        PAGE.write_text(page(FOLDER))
+        PAGE.write_text(render_page(FOLDER))
         print(f"wrote {PAGE.relative_to(common.ROOT)}")
         return 0
     if args.data is None:

@@ -32,9 +32,9 @@ from hierspec.training.family import corpus
 from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
 from hierspec.training.windows import HeldOutWindows, Stream
 from hierspec.zoo import registry
-from hierspec_papers.evidence.families import TRAINED
+from hierspec_papers.evidence.families import TRAINED_MODELS
 
-FOLDER = common.ROOT / TRAINED
+FOLDER = common.ROOT / TRAINED_MODELS
 READ, WRITTEN = 64, 48  # tokens that an encoder reads, and that are learnt
 ROWS = 24
 HEAD_DEVIATION = 0.02  # transformers draws an untied head with 1, which begins far too sure

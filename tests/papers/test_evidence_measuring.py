@@ -22,32 +22,32 @@ def test_counts_are_the_runs(tmp_path):
     family = FAMILIES["trunk"]
     spec = hispec(family, 1, 2)
     models = family.models()
-    method = counting.ObservedMethod("hispec", models, spec.levels, **spec.top)
+    method = counting.ObservedMethod("hispec", models, spec.levels, **spec.top_level)
     texts = [list(range(40, 52)), list(range(90, 99))]
     request = counting.Request(10, 0.0, 3)
-    together = counting.records(method, texts, request)
-    for text, one in zip(texts, together, strict=True):
-        (alone,) = counting.records(method, [text], request)
-        assert {k: one[k] for k in ("text", "levels", "rounds", "exact")} == {
+    together = counting.run_records(method, texts, request)
+    for text, record in zip(texts, together, strict=True):
+        (alone,) = counting.run_records(method, [text], request)
+        assert {k: record[k] for k in ("text", "levels", "rounds", "exact")} == {
             k: alone[k] for k in ("text", "levels", "rounds", "exact")
         }
         run = method.run(text, request)
-        low, high, target = one["levels"]
+        low, high, target = record["levels"]
         counters = [*run.levels, run.target]
-        assert [p["name"] for p in one["levels"]] == [p["name"] for p in counters]
+        assert [p["name"] for p in record["levels"]] == [p["name"] for p in counters]
         for mine, theirs in ((low, run.levels[0]), (high, run.levels[1])):
             assert mine["drafted"] == theirs["num_draft_tokens"]
             assert mine["accepted"] == theirs["num_accepted_tokens"]
-        assert target["calls"] == one["target_calls"] == run.target_calls
-        assert sum(offered for offered, _ in one["rounds"]) == high["drafted"]
-        assert one["exact"]["kept"] == high["accepted"]
-        assert one["exact"]["drafts"] == len(one["rounds"])
-        longest = one["exact"]["positions"]
-        assert 0 < longest["drafts"] <= one["exact"]["drafts"]
+        assert target["calls"] == record["target_calls"] == run.target_calls
+        assert sum(offered for offered, _ in record["rounds"]) == high["drafted"]
+        assert record["exact"]["kept"] == high["accepted"]
+        assert record["exact"]["drafts"] == len(record["rounds"])
+        longest = record["exact"]["positions"]
+        assert 0 < longest["drafts"] <= record["exact"]["drafts"]
         for less, more in (("tokenwise", "block"), ("block", "ideal")):
             for low, high in zip(longest[less], longest[more], strict=True):
                 assert low <= high + 1e-6
-    prices = counting.prices(method)
+    prices = counting.call_prices(method)
     assert sum(prices.values()) == pytest.approx(1.0)  # a shared trunk is paid for once
 
 
@@ -65,16 +65,16 @@ class FakeFamily:
 
 @pytest.fixture
 def experiment(monkeypatch):
-    def records(method, ids, request, with_entropies=False):
+    def run_records(method, ids, request, with_entropies=False):
         return [{"text": f"{request.seed} {i}"} for i, _ in enumerate(ids)]
 
-    monkeypatch.setattr(measuring.counting, "records", records)
-    monkeypatch.setattr(measuring.counting, "prices", lambda method: None)
+    monkeypatch.setattr(measuring.counting, "run_records", run_records)
+    monkeypatch.setattr(measuring.counting, "call_prices", lambda method: None)
 
     def make(family):
         return {"a": MethodSpec(), "b": MethodSpec(({"method": "x"},))}
 
-    return Experiment("p3-trunk", "", FakeFamily(), make, 0.0, most=48)  # type: ignore[arg-type]
+    return Experiment("p3-trunk", "", FakeFamily(), make, 0.0, max_prompts=48)  # type: ignore[arg-type]
 
 
 def texts(count):
@@ -83,7 +83,7 @@ def texts(count):
 
 def test_measuring_goes_on_where_it_stopped(experiment, tmp_path):
     whole, parts = tmp_path / "whole.json", tmp_path / "parts.json"
-    silent = {"say": lambda line: None}
+    silent = {"report_progress": lambda line: None}
     assert measuring.measure(experiment, texts(48), [], whole, lambda data: False, **silent)
     data = json.loads(whole.read_text())
     assert (len(data["prompts"]), len(data["runs"])) == (48, 96)
@@ -94,15 +94,19 @@ def test_measuring_goes_on_where_it_stopped(experiment, tmp_path):
 
     for _ in range(4):  # groups of 12, each interrupted once it is written
         with pytest.raises(KeyboardInterrupt):
-            measuring.measure(experiment, texts(48), [], parts, lambda data: False, say=interrupt)
-    assert measuring.measure(experiment, texts(48), [], parts, lambda data: False, say=interrupt)
+            measuring.measure(
+                experiment, texts(48), [], parts, lambda data: False, report_progress=interrupt
+            )
+    assert measuring.measure(
+        experiment, texts(48), [], parts, lambda data: False, report_progress=interrupt
+    )
     late = tmp_path / "late.json"
     assert not measuring.measure(
-        experiment, texts(48), [], late, lambda d: False, most=24, **silent
+        experiment, texts(48), [], late, lambda d: False, max_prompts=24, **silent
     )
     assert len(json.loads(late.read_text())["prompts"]) == 24
-    over = {"until": -math.inf, **silent}
-    assert not measuring.measure(experiment, texts(48), [], late, lambda data: False, **over)
+    expired = {"deadline": -math.inf, **silent}
+    assert not measuring.measure(experiment, texts(48), [], late, lambda data: False, **expired)
     again = json.loads(parts.read_text())
     assert again["runs"] == data["runs"]
     assert again["prompts"] == data["prompts"]
@@ -110,20 +114,22 @@ def test_measuring_goes_on_where_it_stopped(experiment, tmp_path):
 
 def test_measuring_stops_at_a_look_that_decides(experiment, tmp_path):
     path = tmp_path / "one.json"
-    asked = []
+    looks = []
 
     def decided(data):
-        asked.append(len(data["prompts"]))
+        looks.append(len(data["prompts"]))
         return len(data["prompts"]) >= 36
 
-    assert measuring.measure(experiment, texts(48), [], path, decided, say=lambda line: None)
-    assert asked == [24, 36]
+    assert measuring.measure(
+        experiment, texts(48), [], path, decided, report_progress=lambda line: None
+    )
+    assert looks == [24, 36]
     assert len(json.loads(path.read_text())["prompts"]) == 36
 
 
 def test_other_prompts_are_refused(experiment, tmp_path):
     path = tmp_path / "one.json"
-    silent = {"say": lambda line: None}
+    silent = {"report_progress": lambda line: None}
     measuring.measure(experiment, texts(48), [{"file": "a"}], path, lambda data: True, **silent)
     with pytest.raises(HierspecError, match="remove it to begin anew"):
         measuring.measure(experiment, texts(48), [{"file": "b"}], path, lambda data: True, **silent)
@@ -138,11 +144,11 @@ def test_prompts_take_turns(tmp_path):
     with pytest.raises(HierspecError, match=r"spec_bench\.jsonl"):
         prompts.read(tmp_path, 4)
     (tmp_path / "spec_bench.jsonl").write_text("\n".join(rows))
-    found, files = prompts.read(tmp_path, 8)
-    domains = [one.domain for one in found]
+    read_prompts, files = prompts.read(tmp_path, 8)
+    domains = [prompt.domain for prompt in read_prompts]
     assert domains == ["humaneval", "gsm8k", "chat", "qa", "rag", "humaneval", "gsm8k", "chat"]
-    assert (found[1].text, found[1].line) == ("gsm8k 0", 1)
-    assert [len(one["sha256"]) for one in files] == [64] * 3
+    assert (read_prompts[1].text, read_prompts[1].line) == ("gsm8k 0", 1)
+    assert [len(file["sha256"]) for file in files] == [64] * 3
 
 
 def test_second_turns_are_whole_conversations_with_the_first_answered(tmp_path):
@@ -150,7 +156,7 @@ def test_second_turns_are_whole_conversations_with_the_first_answered(tmp_path):
         chat_template = "set"
 
         def apply_chat_template(self, messages, **options):
-            return [len(one["content"]) for one in messages]
+            return [len(message["content"]) for message in messages]
 
     rows = [
         {"question_id": 1, "turns": ["a", "bb"], "category": "writing"},
@@ -158,20 +164,20 @@ def test_second_turns_are_whole_conversations_with_the_first_answered(tmp_path):
         {"question_id": 3, "turns": ["cccc", "ddddd"], "category": "math"},
     ]
     (tmp_path / "spec_bench.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found, files = prompts.second_turns(tmp_path, 24)
-    assert [one.to_dict() for one in found] == [
+    read_prompts, files = prompts.second_turns(tmp_path, 24)
+    assert [prompt.to_dict() for prompt in read_prompts] == [
         {"file": "spec_bench.jsonl", "line": line, "domain": kind, "turn": 2}
         for line, kind in ((1, "writing"), (3, "math"))
     ]
-    asked = []
+    asked_with = []
 
     def answer(ids):
-        asked.append(ids)
+        asked_with.append(ids)
         return "answered"
 
-    assert found[1].token_ids(Tokenizer(), answer) == [4, len("answered"), 5]
-    assert asked == [[4]]
-    assert [one["file"] for one in files] == ["spec_bench.jsonl"]
+    assert read_prompts[1].token_ids(Tokenizer(), answer) == [4, len("answered"), 5]
+    assert asked_with == [[4]]
+    assert [file["file"] for file in files] == ["spec_bench.jsonl"]
 
 
 def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
@@ -192,20 +198,27 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
             torch.stack([model.distribution((0, *tokens[:i])) for i in range(len(tokens) + 1)])
         )
 
-    every = [
+    checked_drafts = [
         (Proposal(tokens, rows(small, tokens).rows(0, 2), (0, 0), (0, 0)), rows(target, tokens))
         for tokens in ((0, 1), (0, 2), (1, 1))
     ]
-    found = counting.expected_of_drafts(every)
-    drafts, p = [draft for draft, _ in every], [own for _, own in every]
-    for rule in counting.SEVERAL:
+    expected = counting.expected_kept_by_rule(checked_drafts)
+    drafts, p = (
+        [draft for draft, _ in checked_drafts],
+        [target_rows for _, target_rows in checked_drafts],
+    )
+    for rule in counting.MULTI_DRAFT_RULES:
         node = Verify(1, "target", target, 1, get(rule), None)
         rng = PhiloxRng(7)
         kept = [verify_drafts(node, drafts, p, rng).verdict.num_accepted for _ in range(4000)]
         error = statistics.stdev(kept) / math.sqrt(len(kept))
-        assert abs(statistics.fmean(kept) - found[rule]) <= 5 * error + 1e-9  # 6e-7 by chance
-    assert all(found[rule] >= found["one"] > 0 for rule in counting.SEVERAL if rule != "rrs")
-    metric = effects.exact_several("rrs")
+        assert abs(statistics.fmean(kept) - expected[rule]) <= 5 * error + 1e-9  # 6e-7 by chance
+    assert all(
+        expected[rule] >= expected["one"] > 0
+        for rule in counting.MULTI_DRAFT_RULES
+        if rule != "rrs"
+    )
+    metric = effects.exact_tokens_per_call("rrs")
     assert metric({"exact": {"drafts": 2, "kept": 3, "rrs": 3.0}}, {}) == 2.5
     assert metric({"exact": {"drafts": 0}}, {}) is None
 
@@ -217,11 +230,11 @@ def test_a_power_of_a_draft_is_another_temperature():
     generator = torch.Generator().manual_seed(3)
     z = torch.randn(1, 9, generator=generator, dtype=torch.float64)
     p = torch.randn(1, 9, generator=generator, dtype=torch.float64).softmax(-1)
-    found = counting.first_token_by_power(
+    chances = counting.first_kept_chances(
         DenseDistributions((z / 0.6).softmax(-1)), DenseDistributions(p)
     )
     for power, temperature in {"0.75": 0.8, "1": 0.6, "1.2": 0.5, "2": 0.3}.items():
         kept = (z / temperature).softmax(-1).minimum(p).sum()
-        assert found[power] == pytest.approx(float(kept), abs=1e-12)
-    metric = effects.first_kept(1.2)
+        assert chances[power] == pytest.approx(float(kept), abs=1e-12)
+    metric = effects.first_kept_chance(1.2)
     assert metric({"exact": {"drafts": 2, "powers": {"1.2": 1.5}}}, {}) == 0.75

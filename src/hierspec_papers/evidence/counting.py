@@ -1,7 +1,7 @@
-"""Counts of a run, sequence by sequence, also in a batch: read off its trace.
+"""Counts of each sequence of a batch, read from the batch's trace.
 
-A batch's own counters are divided evenly (:mod:`hierspec.bench.methods.ours`) and say nothing of
-one prompt. In a trace every request names its sequence.
+A batch's own counters are divided evenly among its prompts (:mod:`hierspec.bench.methods.ours`) and
+say nothing about a single one. In a trace every request names its sequence.
 """
 
 from __future__ import annotations
@@ -24,32 +24,31 @@ from hierspec_papers.p4.watching import ObservedHierarchy, VerifiedDraft, evalua
 from hierspec_papers.p5.entropy import entropies, judged_tokens
 from hierspec_papers.p5.rounds import Round, target_rounds
 
-from .methods import SEVERAL
+from .methods import MULTI_DRAFT_RULES
 
 Record = dict[str, Any]
 Events = Sequence[dict[str, Any]]
-POWERS = (0.75, 1.0, 1.2, 2.0)  # of a draft's distribution: at .6, those of .8, .6, .5 and .3
+POWERS = (0.75, 1.0, 1.2, 2.0)  # of q at temperature .6: q at temperatures .8, .6, .5 and .3
 
 
-def levels(events: Events) -> list[Record]:
+def count_levels(events: Events) -> list[Record]:
     """Count each level's calls, tokens handed up and tokens kept, smallest first, target last.
 
-    The prompt's own call is left out.
+    The target's call for the prompt is left out.
 
     Args:
-        events: of one sequence.
+        events: the trace of one sequence.
     """
     by_node: dict[int, Record] = {}
     for event in events:
         if event["kind"] == "draft" and not event["leaf"]:
             continue
-        zero = {"name": event["level"], "calls": 0, "drafted": 0, "accepted": 0}
-        level = by_node.setdefault(event["index"], zero)
+        zeros = {"name": event["level"], "calls": 0, "drafted": 0, "accepted": 0}
+        level = by_node.setdefault(event["index"], zeros)
         level["calls"] += len(event["tokens"]) if event["kind"] == "draft" else 1
-        for place, owner in enumerate(event.get("owners", ())):
-            below = by_node[owner]
-            below["drafted"] += 1
-            below["accepted"] += place < event["num_accepted"]
+        for position, owner in enumerate(event.get("owners", ())):
+            by_node[owner]["drafted"] += 1
+            by_node[owner]["accepted"] += position < event["num_accepted"]
     if by_node:
         by_node[max(by_node)]["calls"] -= 1
     return [by_node[index] for index in sorted(by_node)]
@@ -60,68 +59,67 @@ class ExpectedTokens(Observer):
 
     Attributes:
         root: index of the target's node.
-        seen: single drafts, with the number of tokens kept and its exact law.
-        several: sets of drafts from one prefix, with the expectation by each rule
-            (:func:`expected_of_drafts`).
-        powers: chances that a draft's first token is kept (:func:`first_token_by_power`).
+        single_drafts: drafts verified alone, with the number of tokens kept and its exact law.
+        draft_sets: for several drafts of one prefix, the number of tokens kept and those that each
+            rule is expected to keep (:func:`expected_kept_by_rule`).
+        first_chances: chances that a draft's first token is kept (:func:`first_kept_chances`).
     """
 
     def __init__(self) -> None:
         self.root = -1
-        self.seen: dict[int, list[VerifiedDraft]] = {}
-        self.powers: dict[int, list[dict[str, float]]] = {}
-        self.several: dict[int, list[Record]] = {}
+        self.single_drafts: dict[int, list[VerifiedDraft]] = {}
+        self.draft_sets: dict[int, list[Record]] = {}
+        self.first_chances: dict[int, list[dict[str, float]]] = {}
 
-    def of_target(self, root: int) -> ExpectedTokens:
-        """Return itself, observing the node of index ``root``."""
+    def observe_node(self, root: int) -> ExpectedTokens:
+        """Set the node to observe, by its index, and return this observer."""
         self.root = root
         return self
 
     def on_verify(self, checks: Checks) -> None:
         if checks.node.index != self.root:
             return
-        for task, every, verdict in zip(
+        for task, checked_drafts, verdict in zip(
             checks.tasks, checks.checked_drafts, checks.verdicts, strict=True
         ):
-            number, kept, (draft, p) = task.sequence.id, verdict.num_accepted, every[0]
-            if len(every) > 1:
-                expected = {"drafts": 1, "kept": kept, **expected_of_drafts(every)}
-                self.several.setdefault(number, []).append(expected)
+            sequence, kept, (draft, p) = task.sequence.id, verdict.num_accepted, checked_drafts[0]
+            if len(checked_drafts) > 1:
+                counts = {"drafts": 1, "kept": kept, **expected_kept_by_rule(checked_drafts)}
+                self.draft_sets.setdefault(sequence, []).append(counts)
             elif draft.tokens:
-                self.seen.setdefault(number, []).append(
-                    evaluate_draft(checks.node.rule, draft, p, kept)
-                )
-                chances = first_token_by_power(draft.distributions, p)
-                self.powers.setdefault(number, []).append(chances)
+                verified = evaluate_draft(checks.node.rule, draft, p, kept)
+                self.single_drafts.setdefault(sequence, []).append(verified)
+                chances = first_kept_chances(draft.distributions, p)
+                self.first_chances.setdefault(sequence, []).append(chances)
 
 
-def expected_of_drafts(every: Sequence[CheckedDraft]) -> dict[str, float]:
+def expected_kept_by_rule(checked_drafts: Sequence[CheckedDraft]) -> dict[str, float]:
     """Return the expected number of tokens that each rule keeps of several drafts of one prefix.
 
     All outcomes of a rule's tests are enumerated; ``one``: block on the first draft alone.
     """
-    drafts, p = [draft for draft, _ in every], [rows for _, rows in every]
-    expected = {
-        rule: sum(h * end.num_accepted for h, end in outcomes(registry.get(rule), drafts, p))
-        for rule in SEVERAL
-    }
-    alone = outcomes(registry.get("block-rrs"), drafts[:1], p[:1])
-    return {**expected, "one": sum(h * end.num_accepted for h, end in alone)}
+    drafts, p = [draft for draft, _ in checked_drafts], [rows for _, rows in checked_drafts]
+
+    def expected(rule: str, num_drafts: int) -> float:
+        results = outcomes(registry.get(rule), drafts[:num_drafts], p[:num_drafts])
+        return sum(probability * result.num_accepted for probability, result in results)
+
+    by_rule = {rule: expected(rule, len(drafts)) for rule in MULTI_DRAFT_RULES}
+    return {**by_rule, "one": expected("block-rrs", 1)}
 
 
-def first_token_by_power(q: Distributions, p: Distributions) -> dict[str, float]:
+def first_kept_chances(q: Distributions, p: Distributions) -> dict[str, float]:
     """Return, for each power of q, the chance Σ min(p, qᵉ) that a draft's first token is kept.
 
-    A power is a temperature: where q is a distribution at T, the one at T / e is its e-th power,
-    normalised. So one draft compares temperatures in one context.
+    A power stands for a temperature: if q is a distribution at temperature T, its e-th power,
+    normalised, is the one at T / e. So one draft compares temperatures in the same context.
     """
     width = max(p.width, q.width)
     draft, target = q.rows(0, 1).dense(width)[0].double(), p.rows(0, 1).dense(width)[0].double()
     chances = {}
     for power in POWERS:
-        sharper = draft.pow(power)
-        kept = (sharper / sharper.sum()).minimum(target).sum()
-        chances[f"{power:g}"] = float(kept)
+        powers = draft.pow(power)
+        chances[f"{power:g}"] = float((powers / powers.sum()).minimum(target).sum())
     return chances
 
 
@@ -132,10 +130,10 @@ class ObservedMethod(HierarchyMethod):
 
     @property
     def hierarchy(self) -> Hierarchy:
-        return ObservedHierarchy(super().hierarchy, self.expected.of_target)
+        return ObservedHierarchy(super().hierarchy, self.expected.observe_node)
 
 
-def records(
+def run_records(
     method: HierarchyMethod,
     prompts: Sequence[Sequence[int]],
     request: Request,
@@ -144,8 +142,9 @@ def records(
     """Continue the prompts as one batch and return a record, ready for JSON, for each.
 
     Args:
-        with_entropies: also record the drafter's entropy, in nats, at every judged token, with the
-            verdict; the hierarchy then has one level below the target.
+        with_entropies: also record, for every token that the target verified, the drafter's
+            entropy, in nats, and whether it was kept. The hierarchy must then have one level below
+            the target.
     """
     tracer = ListTracer()
     if isinstance(method, ObservedMethod):
@@ -154,33 +153,35 @@ def records(
     by_sequence: dict[int, list[dict[str, Any]]] = {}
     for event in tracer.events:
         by_sequence.setdefault(event["sequence"], []).append(event)
-    out = []
-    for run, prompt, number in zip(runs, prompts, sorted(by_sequence), strict=True):
-        rounds = target_rounds(by_sequence[number])
-        record = _record(run, levels(by_sequence[number]), rounds)
+    records = []
+    for run, prompt, sequence in zip(runs, prompts, sorted(by_sequence), strict=True):
+        rounds = target_rounds(by_sequence[sequence])
+        record = _counts_record(run, count_levels(by_sequence[sequence]), rounds)
         if len(prompts) == 1:
-            every = (*run.levels, run.target)
-            record["level_seconds"] = [round(level["seconds"], 5) for level in every]
-            record["verify_seconds"] = round(sum(level["verify_seconds"] for level in every), 6)
+            levels = (*run.levels, run.target)
+            record["level_seconds"] = [round(level["seconds"], 5) for level in levels]
+            record["verify_seconds"] = round(sum(level["verify_seconds"] for level in levels), 6)
         if isinstance(method, ObservedMethod):
-            record["exact"] = _exact_record(method.expected, number)
+            record["exact"] = _exact_record(method.expected, sequence)
         if with_entropies:
             text = [*prompt, *run.token_ids]
             record["entropies"] = _entropies(method, text, len(prompt), rounds)
-        out.append(record)
-    return out
+        records.append(record)
+    return records
 
 
-def _exact_record(expected: ExpectedTokens, number: int) -> Record:
+def _exact_record(expected: ExpectedTokens, sequence: int) -> Record:
     """Return the sums over a sequence's drafts."""
-    if several := expected.several.get(number):
-        return {key: round(sum(d[key] for d in several), 6) for key in several[0]}
-    drafts, powers = expected.seen.get(number, []), expected.powers.get(number, [])
-    by_power = {key: round(sum(d[key] for d in powers), 6) for key in (f"{e:g}" for e in POWERS)}
-    return {**exact(drafts), "positions": positions(drafts), "powers": by_power}
+    if draft_sets := expected.draft_sets.get(sequence):
+        return {key: round(sum(counts[key] for counts in draft_sets), 6) for key in draft_sets[0]}
+    drafts = expected.single_drafts.get(sequence, [])
+    chances = expected.first_chances.get(sequence, [])
+    powers = [f"{power:g}" for power in POWERS]
+    by_power = {power: round(sum(row[power] for row in chances), 6) for power in powers}
+    return {**kept_and_expected(drafts), "positions": position_sums(drafts), "powers": by_power}
 
 
-def _record(run: Run, counts: list[Record], rounds: list[Round]) -> Record:
+def _counts_record(run: Run, level_counts: list[Record], rounds: list[Round]) -> Record:
     digest = hashlib.sha256(" ".join(map(str, run.token_ids)).encode()).hexdigest()
     return {
         "tokens": run.num_tokens,
@@ -188,14 +189,14 @@ def _record(run: Run, counts: list[Record], rounds: list[Round]) -> Record:
         "target_calls": run.target_calls,
         "seconds": round(run.seconds, 5),
         "decode_seconds": round(run.decode_seconds or 0.0, 5),
-        "levels": counts,
-        "rounds": [[each.offered, each.kept] for each in rounds],
+        "levels": level_counts,
+        "rounds": [[verification.offered, verification.kept] for verification in rounds],
     }
 
 
-def exact(drafts: Sequence[VerifiedDraft]) -> Record:
-    """Sum over drafts: tokens kept, expected, its variance, and expected by each rule."""
-    curves = {
+def kept_and_expected(drafts: Sequence[VerifiedDraft]) -> Record:
+    """Sum over drafts the tokens kept, those expected and their variance, and those by rule."""
+    by_rule = {
         rule: round(sum(float(draft.curves[rule][1:].sum()) for draft in drafts), 6)
         for rule in ("tokenwise", "block")
     }
@@ -204,15 +205,15 @@ def exact(drafts: Sequence[VerifiedDraft]) -> Record:
         "kept": sum(draft.kept for draft in drafts),
         "expected": round(sum(draft.mean for draft in drafts), 6),
         "variance": round(sum(draft.variance for draft in drafts), 6),
-        **curves,
+        **by_rule,
     }
 
 
-def positions(drafts: Sequence[VerifiedDraft]) -> Record:
-    """Sum over the longest drafts the chance that m tokens are kept whole, m = 1 … n.
+def position_sums(drafts: Sequence[VerifiedDraft]) -> Record:
+    """Sum over the longest drafts the chance that the first m tokens are all kept, m = 1 … n.
 
-    By the draft's first m tokens alone: tokenwise Π min(1, r_i), block w_m, and ideally
-    min(1, R_m) [P4 Theorem 7]. Drafts that the end of a text cut short are left out.
+    The chance is that of the first m tokens as a draft of their own: tokenwise Π min(1, r_i), block
+    w_m, and ideally min(1, R_m) [P4 Theorem 7]. Drafts cut short by the end of a text are left out.
     """
     length = max((draft.length for draft in drafts), default=0)
     longest = [draft for draft in drafts if draft.length == length]
@@ -229,26 +230,25 @@ def positions(drafts: Sequence[VerifiedDraft]) -> Record:
 def _entropies(
     method: HierarchyMethod, text: Sequence[int], start: int, rounds: Sequence[Round]
 ) -> list[list[float]]:
-    """Return [entropy in nats, 1 if kept else 0] of every judged token."""
-    below = method.hierarchy.root.below
-    values = entropies(below.model, text, start)  # type: ignore[union-attr]
+    """Return [entropy in nats, 1 if kept else 0] of every token that the target verified."""
+    drafter = method.hierarchy.root.below
+    values = entropies(drafter.model, text, start)  # type: ignore[union-attr]
     return [[round(t.entropy, 4), int(t.kept)] for t in judged_tokens(rounds, values, start)]
 
 
-def prices(method: HierarchyMethod) -> dict[str, float] | None:
+def call_prices(method: HierarchyMethod) -> dict[str, float] | None:
     """Return what a call of each level costs in calls of the target, by weights read.
 
     ``None`` where the weights are unknown. Early exits of one trunk share what they have computed:
     a level is charged for the layers between the exit below it and its own.
     """
-    weights = level_parameters(method)
-    if not weights:
+    num_parameters = level_parameters(method)
+    if not num_parameters:
         return None
-    whole = max(weights.values())
-    below = 0
-    out = {}
-    shared = all(level["method"] == "early_exit" for level in method.configuration["levels"])
-    for name, count in weights.items():
-        out[name] = (count - below) / whole
-        below = count if shared else 0
-    return out
+    total, already_charged = max(num_parameters.values()), 0
+    prices = {}
+    shares_trunk = all(level["method"] == "early_exit" for level in method.configuration["levels"])
+    for name, count in num_parameters.items():
+        prices[name] = (count - already_charged) / total
+        already_charged = count if shares_trunk else 0
+    return prices

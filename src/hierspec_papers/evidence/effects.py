@@ -1,15 +1,16 @@
 """Metrics of a run, and a claim's effect prompt by prompt, from an experiment's file.
 
 Where a claim compares the best of several methods (the best single exit, the best hierarchy of
-three), the choice is cross-fitted: on even prompts the method that is best on odd ones is taken,
-and the other way round, so that none is chosen on the prompts it is judged by.
+three), the choice is cross-fitted: even prompts compare the method that is best on odd ones, and
+odd prompts the one that is best on even ones, so that no method is chosen on the prompts that it is
+judged by.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 Run = Mapping[str, Any]
@@ -27,8 +28,8 @@ def tokens_per_cost(run: Run, data: Data) -> float | None:
     price = data["prices"].get(run["method"])
     if price is None:
         return None
-    spent = sum(level["calls"] * price[level["name"]] for level in run["levels"])
-    return (run["tokens"] - 1) / spent if spent else None
+    cost = sum(level["calls"] * price[level["name"]] for level in run["levels"])
+    return (run["tokens"] - 1) / cost if cost else None
 
 
 def tokens_per_second(run: Run, data: Data) -> float | None:
@@ -37,7 +38,7 @@ def tokens_per_second(run: Run, data: Data) -> float | None:
 
 
 def acceptance(run: Run, data: Data) -> float | None:
-    """Return which share of the tokens offered to the target it kept."""
+    """Return the share of the tokens offered to the target that it kept."""
     offered = sum(offered for offered, _ in run["rounds"])
     return sum(kept for _, kept in run["rounds"]) / offered if offered else None
 
@@ -47,60 +48,36 @@ def kept_per_round(run: Run, data: Data) -> float | None:
     return fmean(kept for _, kept in run["rounds"]) if run["rounds"] else None
 
 
-def first_acceptance(run: Run, data: Data) -> float | None:
+def first_token_acceptance(run: Run, data: Data) -> float | None:
     """Return the share of drafts whose first token the target kept: the acceptance rate α."""
     return fmean(kept > 0 for _, kept in run["rounds"]) if run["rounds"] else None
-
-
-def offered_per_call(run: Run, data: Data) -> float | None:
-    """Return the mean number of tokens that the target is offered in a round."""
-    return fmean(offered for offered, _ in run["rounds"]) if run["rounds"] else None
 
 
 def window_deviation(run: Run, data: Data) -> float | None:
     """Return the standard deviation of the tokens offered, over a text's rounds.
 
-    The last round is left out, which the end of the text may have cut short.
+    The last round is left out, since the end of the text may have cut it short.
     """
     offered = [offered for offered, _ in run["rounds"][:-1]]
-    if len(offered) < 2:
-        return None
-    mean = fmean(offered)
-    return math.sqrt(fmean((number - mean) ** 2 for number in offered))
+    return pstdev(offered) if len(offered) > 1 else None
 
 
-def separation(run: Run, data: Data) -> float | None:
+def entropy_auc(run: Run, data: Data) -> float | None:
     """Return the probability that a rejected token's entropy is above a kept one's (AUC)."""
-    kept = [value for value, good in run["entropies"] if good]
-    lost = [value for value, good in run["entropies"] if not good]
-    if not kept or not lost:
+    kept = [entropy for entropy, is_kept in run["entropies"] if is_kept]
+    rejected = [entropy for entropy, is_kept in run["entropies"] if not is_kept]
+    if not kept or not rejected:
         return None
-    wins = sum((a > b) + (a == b) / 2 for a in lost for b in kept)
-    return wins / (len(kept) * len(lost))
+    wins = sum((a > b) + (a == b) / 2 for a in rejected for b in kept)
+    return wins / (len(kept) * len(rejected))
 
 
-def exact_block(run: Run, data: Data) -> float | None:
-    """Return tokens a call that block's exact law expects for this run's drafts."""
-    return 1 + run["exact"]["block"] / run["exact"]["drafts"] if run["exact"]["drafts"] else None
-
-
-def exact_tokenwise(run: Run, data: Data) -> float | None:
-    """Return tokens a call that tokenwise's exact law expects for the same drafts."""
-    drafts = run["exact"]["drafts"]
-    return 1 + run["exact"]["tokenwise"] / drafts if drafts else None
-
-
-def exact_own(run: Run, data: Data) -> float | None:
-    """Return tokens a call that the exact law of the run's own rule expects for them."""
-    drafts = run["exact"]["drafts"]
-    return 1 + run["exact"]["expected"] / drafts if drafts else None
-
-
-def exact_several(rule: str) -> Metric:
-    """Return the metric: tokens a call that a rule's exact law expects for several drafts.
+def exact_tokens_per_call(rule: str) -> Metric:
+    """Return the metric: tokens a call that a rule's exact law expects for the run's drafts.
 
     Args:
-        rule: for several drafts, or ``one``: block on the first of them alone.
+        rule: name of the rule; ``expected``: the one that the run was verified by; ``one``, of
+            several drafts: block on the first alone.
     """
 
     def metric(run: Run, data: Data) -> float | None:
@@ -110,8 +87,8 @@ def exact_several(rule: str) -> Metric:
     return metric
 
 
-def kept_whole(rule: str) -> Metric:
-    """Return the metric: the chance that a draft of the longest length is kept whole.
+def all_kept_chance(rule: str) -> Metric:
+    """Return the metric: the chance that all tokens of a draft of the longest length are kept.
 
     Args:
         rule: ``tokenwise``, ``block``, or ``ideal``: min(1, R_n).
@@ -124,8 +101,11 @@ def kept_whole(rule: str) -> Metric:
     return metric
 
 
-def first_kept(power: float) -> Metric:
-    """Return the metric: the chance that a first token is kept, if q is raised to a power."""
+def first_kept_chance(power: float) -> Metric:
+    """Return the metric: the chance that a draft's first token is kept if q is raised to a power.
+
+    The powers measured are :data:`.counting.POWERS`.
+    """
 
     def metric(run: Run, data: Data) -> float | None:
         exact = run["exact"]
@@ -134,65 +114,66 @@ def first_kept(power: float) -> Metric:
     return metric
 
 
-def verification_share(run: Run, data: Data, drafted: int = 6) -> float | None:
-    """Return the time of a check by the target over that of drafting ``drafted`` tokens."""
-    draft, target = run["levels"][0], run["levels"][-1]
-    below, own = run["level_seconds"][0], run["level_seconds"][-1]
-    if not draft["drafted"] or not target["calls"] or not below:
+def check_time_ratio(run: Run, data: Data) -> float | None:
+    """Return the time of a check by the target over that of drafting six tokens."""
+    drafter, target = run["levels"][0], run["levels"][-1]
+    drafter_seconds, target_seconds = run["level_seconds"][0], run["level_seconds"][-1]
+    if not drafter["drafted"] or not target["calls"] or not drafter_seconds:
         return None
-    return (own / target["calls"]) / (drafted * below / draft["drafted"])
+    return (target_seconds / target["calls"]) / (6 * drafter_seconds / drafter["drafted"])
 
 
-def verification_overhead(run: Run, data: Data) -> float | None:
-    """Return the share of decoding time that verification takes, forwards left out."""
+def verification_time_share(run: Run, data: Data) -> float | None:
+    """Return the share of decoding time that verification takes, without forward passes."""
     seconds = run.get("verify_seconds")
     return seconds / run["decode_seconds"] if seconds and run["decode_seconds"] else None
 
 
-def runs_of(data: Data, method: str) -> dict[int, Run]:
+def runs_by_prompt(data: Data, method: str) -> dict[int, Run]:
     """Return a method's runs by prompt."""
     return {run["prompt"]: run for run in data["runs"] if run["method"] == method}
 
 
-def values(data: Data, method: str, metric: Metric) -> dict[int, float]:
-    """Return a metric by prompt, where it has a value."""
-    found = {number: metric(run, data) for number, run in runs_of(data, method).items()}
-    return {number: value for number, value in found.items() if value is not None}
+def values_by_prompt(data: Data, method: str, metric: Metric) -> dict[int, float]:
+    """Return a method's metric by prompt, where it has a value."""
+    return {
+        number: value
+        for number, run in runs_by_prompt(data, method).items()
+        if (value := metric(run, data)) is not None
+    }
 
 
-def best(data: Data, names: Sequence[str], metric: Metric) -> dict[int, float]:
+def best_by_prompt(data: Data, names: Sequence[str], metric: Metric) -> dict[int, float]:
     """Return by prompt the metric of the method that is best on the prompts of other parity."""
-    by_method = {name: values(data, name, metric) for name in names}
+    by_method = {name: values_by_prompt(data, name, metric) for name in names}
     if len(names) == 1:
         return by_method[names[0]]
     by_prompt = {}
     for parity in (0, 1):
         means = {
-            name: fmean(value for number, value in found.items() if number % 2 != parity)
-            for name, found in by_method.items()
-            if any(number % 2 != parity for number in found)
+            name: fmean(value for number, value in values.items() if number % 2 != parity)
+            for name, values in by_method.items()
+            if any(number % 2 != parity for number in values)
         }
         if not means:
             continue
-        chosen = max(means, key=lambda name: means[name])
-        by_prompt |= {n: value for n, value in by_method[chosen].items() if n % 2 == parity}
+        best = max(means, key=lambda name: means[name])
+        by_prompt |= {n: value for n, value in by_method[best].items() if n % 2 == parity}
     return by_prompt
 
 
 def log_ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
-    """Return logarithms of ratios by prompt, where both are above 0."""
-    both = [n for n in ours if n in theirs and ours[n] > 0 and theirs[n] > 0]
-    return {n: math.log(ours[n] / theirs[n]) for n in both}
+    """Return logarithms of ratios by prompt, where both values are above 0."""
+    return {
+        n: math.log(value / theirs[n])
+        for n, value in ours.items()
+        if n in theirs and value > 0 and theirs[n] > 0
+    }
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
-    """Return differences by prompt that both have."""
+    """Return differences by prompt, where both have a value."""
     return {n: ours[n] - theirs[n] for n in ours if n in theirs}
-
-
-def variation(speeds: Sequence[float]) -> float:
-    """Return (max − min) / max."""
-    return (max(speeds) - min(speeds)) / max(speeds)
 
 
 def jackknife(
@@ -205,9 +186,9 @@ def jackknife(
     n = len(prompts)
     if n < 3:
         return {}
-    whole = n * statistic(prompts)
+    scaled = n * statistic(prompts)
     return {
-        left_out: whole - (n - 1) * statistic([kept for kept in prompts if kept != left_out])
+        left_out: scaled - (n - 1) * statistic([prompt for prompt in prompts if prompt != left_out])
         for left_out in prompts
     }
 
@@ -215,30 +196,34 @@ def jackknife(
 def contrast(by_prompt: Mapping[int, float], group: set[int]) -> dict[int, float]:
     """Return pseudo-values of the mean over the other prompts less the mean over ``group``.
 
-    Empty where there are fewer than two of either.
+    Empty where either has fewer than two prompts.
     """
     if min(sum(n in group for n in by_prompt), sum(n not in group for n in by_prompt)) < 2:
         return {}
 
     def gap(prompts: Sequence[int]) -> float:
-        inside = [by_prompt[n] for n in prompts if n in group]
-        return fmean(by_prompt[n] for n in prompts if n not in group) - fmean(inside)
+        mean_inside = fmean(by_prompt[n] for n in prompts if n in group)
+        return fmean(by_prompt[n] for n in prompts if n not in group) - mean_inside
 
     return jackknife(sorted(by_prompt), gap)
 
 
-def steadier(
+def variation_reduction(
     data: Data, ours: Sequence[str], theirs: Sequence[str], metric: Metric
 ) -> dict[int, float]:
     """Return how much less the mean metric varies over our methods than over theirs.
 
-    A variation is a statistic of means over prompts, so the values are the jackknife's.
+    A variation, (max − min) / max, is a statistic of means over prompts, so the values are the
+    jackknife's.
     """
-    by_method = {name: values(data, name, metric) for name in (*ours, *theirs)}
-    common = sorted(set.intersection(*(set(found) for found in by_method.values())))
+    by_method = {name: values_by_prompt(data, name, metric) for name in (*ours, *theirs)}
+    shared_prompts = sorted(set.intersection(*map(set, by_method.values())))
+
+    def variation(means: Sequence[float]) -> float:
+        return (max(means) - min(means)) / max(means)
 
     def gap(prompts: Sequence[int]) -> float:
-        means = {name: fmean(found[n] for n in prompts) for name, found in by_method.items()}
+        means = {name: fmean(values[n] for n in prompts) for name, values in by_method.items()}
         return variation([means[n] for n in theirs]) - variation([means[n] for n in ours])
 
-    return jackknife(common, gap)
+    return jackknife(shared_prompts, gap)

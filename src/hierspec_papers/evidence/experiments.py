@@ -1,14 +1,15 @@
 """The experiments that are run for evidence, each a few methods on one family of models.
 
 Counting experiments run prompts in batches and count; their numbers do not depend on the machine's
-load. Clock experiments time prompts one at a time, methods in turns, on a machine that should have
-nothing else to do.
+load. Timed experiments run prompts one at a time, methods taking turns, on a machine that should
+have nothing else to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from . import methods
@@ -21,30 +22,30 @@ class Experiment:
     """Methods to be compared on one family of models.
 
     Attributes:
-        shows: the papers' items it is about, for the page.
-        make: returns the methods for a family.
-        tokens: new tokens after each prompt.
-        together: prompts in a batch; 1 where time is measured.
-        most: number of prompts at most.
-        entropies: methods for which the drafter's entropy is recorded with every verdict.
-        gains: whether every draft that the target verifies is compared with the exact law.
-        seed: of sampling; repetitions of an experiment have others.
-        chats: prompts are second turns of conversations, whole and in the chat template.
-        looks: numbers of prompts at which it may stop; default: the usual ones up to ``most``.
+        items: the papers' tables and figures it is about, for its result file.
+        make_methods: returns the methods for a family.
+        batch_size: prompts in a batch; 1 where time is measured.
+        entropy_methods: methods for which the drafter's entropy is recorded with every verdict.
+        compares_exactly: whether every draft that the target verifies is compared with the exact
+            law.
+        seed: seed of sampling; repetitions of an experiment have different ones.
+        uses_chats: prompts are second turns of conversations, whole and in the chat template.
+        looks: numbers of prompts at which it may stop; default: :data:`.sequential.LOOKS` up to
+            ``max_prompts``.
     """
 
     name: str
-    shows: str
+    items: str
     family: Family
-    make: Callable[[Family], MethodSpecs]
+    make_methods: Callable[[Family], MethodSpecs]
     temperature: float
-    tokens: int = 48
-    together: int = 12
-    most: int = 24
-    entropies: tuple[str, ...] = ()
-    gains: bool = False
+    max_new_tokens: int = 48
+    batch_size: int = 12
+    max_prompts: int = 24
+    entropy_methods: tuple[str, ...] = ()
+    compares_exactly: bool = False
     seed: int = 0
-    chats: bool = False
+    uses_chats: bool = False
     looks: tuple[int, ...] = ()
 
     @property
@@ -53,16 +54,16 @@ class Experiment:
         return f"{self.name.partition(' at ')[0]}.json"
 
     @property
-    def clock(self) -> bool:
+    def is_timed(self) -> bool:
         """Whether it measures time."""
-        return self.together == 1
+        return self.batch_size == 1
 
     @property
     def methods(self) -> MethodSpecs:
         """The methods by name, in the order they are run in."""
-        return self.make(self.family)
+        return self.make_methods(self.family)
 
-    def note_on(self, names: Sequence[str]) -> str:
+    def drafter_note(self, names: Sequence[str]) -> str:
         """Return the family's remark on its larger drafter if one of the named methods uses it."""
         large = self.family.large.items()
         levels = [level for name in names for level in self.methods[name].levels]
@@ -71,227 +72,197 @@ class Experiment:
 
 def _experiment(
     name: str,
-    shows: str,
-    family: str,
-    make: Callable[[Family], MethodSpecs],
+    items: str,
+    make_methods: Callable[[Family], MethodSpecs],
     temperature: float,
-    **more: Any,
+    family: str,
+    **options: Any,
 ) -> Experiment:
-    return Experiment(name, shows, FAMILIES[family], make, temperature, **more)
+    return Experiment(name, items, FAMILIES[family], make_methods, temperature, **options)
 
 
-def _clock(
-    name: str, shows: str, family: str, make: Callable[[Family], MethodSpecs], temperature: float
-) -> Experiment:
-    return _experiment(name, shows, family, make, temperature, tokens=32, together=1)
-
-
+_trunk = partial(_experiment, family="trunk", max_prompts=60)
+_smollm2 = partial(_experiment, family="smollm2")
+_timed = partial(_experiment, max_new_tokens=32, batch_size=1)
 REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
-COOLER = (0.4, 0.8)  # temperatures of P4's Table 3(a) beside .6 and 1
-DOMAINS = 24  # prompts of each of the eight domains
+FURTHER_TEMPERATURES = (0.4, 0.8)  # of P4's Table 3(a) beside .6 and 1
+_ALL_DOMAINS = 8 * 24  # prompts: 24 of each domain
 _ENTROPIES = ("vanilla M2", "vanilla M1")
 
 COUNTING = {  # in the order they are run in
     experiment.name: experiment
     for experiment in (
-        _experiment(
+        _trunk(
             "p5-trunk-1",
             "P5 Tables 2–4, Figures 1, 6, 8",
-            "trunk",
             methods.systems,
             1.0,
-            most=60,
-            entropies=_ENTROPIES,
+            entropy_methods=_ENTROPIES,
         ),
-        _experiment(
-            "p3-smollm2", "P3 Figures 5, 6, Table 1", "smollm2", methods.exits, 0.0, tokens=32
+        _smollm2("p3-smollm2", "P3 Figures 5, 6, Table 1", methods.exits, 0.0, max_new_tokens=32),
+        _trunk("p4-trunk", "P4 Tables 1, 3, A.3", methods.rules, 1.0, compares_exactly=True),
+        _trunk("p3-trunk", "P3 Figures 5, 6, 8, Table 1", methods.exits, 0.0),
+        _trunk("p1-trunk-0", "P1 Tables 3, 4", methods.stacks, 0.0, max_new_tokens=32),
+        _smollm2(
+            "p4-eagle3",
+            "P4 Table 4(b)",
+            methods.eagle,
+            1.0,
+            max_new_tokens=32,
+            compares_exactly=True,
         ),
-        _experiment(
-            "p4-trunk", "P4 Tables 1, 3, A.3", "trunk", methods.rules, 1.0, most=60, gains=True
-        ),
-        _experiment(
-            "p3-trunk", "P3 Figures 5, 6, 8, Table 1", "trunk", methods.exits, 0.0, most=60
-        ),
-        _experiment(
-            "p1-trunk-0", "P1 Tables 3, 4", "trunk", methods.stacks, 0.0, tokens=32, most=60
-        ),
-        _experiment(
-            "p4-eagle3", "P4 Table 4(b)", "smollm2", methods.eagle, 1.0, tokens=32, gains=True
-        ),
-        _experiment(
-            "p3-trunk-lengths",
-            "P3 Figure 7",
-            "trunk",
-            methods.hispec_lengths,
-            0.0,
-            tokens=32,
-            most=60,
-        ),
-        _experiment(
+        _trunk("p3-trunk-lengths", "P3 Figure 7", methods.hispec_lengths, 0.0, max_new_tokens=32),
+        _trunk(
             "p5-trunk-0",
             "P5 Tables 1, 4, Figure 6",
-            "trunk",
             methods.systems,
             0.0,
-            most=60,
-            entropies=_ENTROPIES,
+            entropy_methods=_ENTROPIES,
         ),
-        _experiment("p2-trunk-0", "P2 Figure 1", "trunk", methods.orders, 0.0, tokens=32, most=60),
-        _experiment(
+        _trunk("p2-trunk-0", "P2 Figure 1", methods.orders, 0.0, max_new_tokens=32),
+        _smollm2(
             "p5-smollm2-1",
             "P5 Tables 2–4, Figures 1, 6, 8",
-            "smollm2",
             methods.systems,
             1.0,
-            tokens=32,
-            entropies=_ENTROPIES,
+            max_new_tokens=32,
+            entropy_methods=_ENTROPIES,
         ),
-        _experiment(
+        _trunk(
             "p3-trunk-others",
             "P3 Table 1, Figure 1",
-            "trunk",
             methods.hispec_baselines,
             0.0,
-            tokens=32,
-            most=60,
+            max_new_tokens=32,
         ),
-        _experiment(
+        _trunk(
             "p4-trunk-several",
             "P4 Table 2",
-            "trunk",
             methods.several_drafts,
             1.0,
-            tokens=32,
-            most=60,
-            gains=True,
+            max_new_tokens=32,
+            compares_exactly=True,
         ),
-        _experiment(
-            "p5-trunk-windows", "P5 Figure 7", "trunk", methods.windows, 1.0, tokens=32, most=36
+        _trunk(
+            "p5-trunk-windows",
+            "P5 Figure 7",
+            methods.windows,
+            1.0,
+            max_new_tokens=32,
+            max_prompts=36,
         ),
-        _experiment(
-            "p1-trunk-tails",
-            "P1 Table 4",
-            "trunk",
-            methods.horizontal_tails,
-            0.0,
-            tokens=32,
-            most=60,
-        ),
-        _experiment(
+        _trunk("p1-trunk-tails", "P1 Table 4", methods.horizontal_tails, 0.0, max_new_tokens=32),
+        _trunk(
             "p1-trunk-warmths",
             "P1 Table 10",
-            "trunk",
             methods.draft_temperatures,
             0.6,
-            tokens=32,
-            most=60,
-            gains=True,
+            max_new_tokens=32,
+            compares_exactly=True,
         ),
-        _experiment(
-            "p4-trunk-cool", "P4 Table 3(a)", "trunk", methods.rules_short, 0.6, most=60, gains=True
-        ),
+        _trunk("p4-trunk-cool", "P4 Table 3(a)", methods.rules_short, 0.6, compares_exactly=True),
         *(
-            _experiment(
+            _trunk(
                 f"p4-trunk-at-{temperature:g}",
                 "P4 Table 3(a)",
-                "trunk",
                 methods.rules_short,
                 temperature,
-                most=60,
-                gains=True,
+                compares_exactly=True,
             )
-            for temperature in COOLER
+            for temperature in FURTHER_TEMPERATURES
         ),
-        _experiment(
-            "p4-smollm2", "P4 Table 1", "smollm2", methods.rules_short, 1.0, tokens=32, gains=True
+        _smollm2(
+            "p4-smollm2",
+            "P4 Table 1",
+            methods.rules_short,
+            1.0,
+            max_new_tokens=32,
+            compares_exactly=True,
         ),
         *(
-            _experiment(
+            _trunk(
                 f"p4-trunk-again-{n}",
                 "P4 Table A.1",
-                "trunk",
                 methods.rules_short,
                 1.0,
-                gains=True,
+                compares_exactly=True,
                 seed=1000 * n,
+                max_prompts=24,
             )
             for n in REPETITIONS
         ),
-        _experiment(
-            "p3-smollm2-pairs", "P3 Figures 5, 8", "smollm2", methods.exit_pairs, 0.0, tokens=32
-        ),
-        _experiment("p3-trunk-pairs", "P3 Figures 5, 8", "trunk", methods.exit_pairs, 0.0),
-        _experiment(
+        _smollm2("p3-smollm2-pairs", "P3 Figures 5, 8", methods.exit_pairs, 0.0, max_new_tokens=32),
+        _trunk("p3-trunk-pairs", "P3 Figures 5, 8", methods.exit_pairs, 0.0, max_prompts=24),
+        _smollm2(
             "p4-eagle3-several",
             "P4 Table 4(b)",
-            "smollm2",
             methods.eagle_several,
             1.0,
-            tokens=32,
-            gains=True,
+            max_new_tokens=32,
+            compares_exactly=True,
         ),
-        _experiment("p4-trunk-long", "P4 Figure A.1", "trunk", methods.block_long, 1.0, gains=True),
-        _experiment(
-            "p4-smollm2-long",
+        _trunk(
+            "p4-trunk-long",
             "P4 Figure A.1",
-            "smollm2",
             methods.block_long,
             1.0,
-            tokens=32,
-            gains=True,
+            compares_exactly=True,
+            max_prompts=24,
         ),
-        _experiment(
-            "p1-trunk-1", "P1 Tables 3, 4", "trunk", methods.stacks, 1.0, tokens=32, most=60
-        ),
-        _experiment("p2-trunk-1", "P2 Figure 1", "trunk", methods.orders, 1.0, tokens=32, most=60),
-        _experiment(
-            "p5-trunk-thresholds",
-            "P5 Table 2",
-            "trunk",
-            methods.thresholds,
+        _smollm2(
+            "p4-smollm2-long",
+            "P4 Figure A.1",
+            methods.block_long,
             1.0,
-            tokens=32,
-            most=60,
+            max_new_tokens=32,
+            compares_exactly=True,
         ),
-        _experiment(
+        _trunk("p1-trunk-1", "P1 Tables 3, 4", methods.stacks, 1.0, max_new_tokens=32),
+        _trunk("p2-trunk-1", "P2 Figure 1", methods.orders, 1.0, max_new_tokens=32),
+        _trunk("p5-trunk-thresholds", "P5 Table 2", methods.thresholds, 1.0, max_new_tokens=32),
+        _trunk(
             "p5-trunk-domains",
             "P5 Table 3",
-            "trunk",
             methods.full_and_vanilla,
             1.0,
-            most=8 * DOMAINS,
-            looks=(8 * DOMAINS,),
+            max_prompts=_ALL_DOMAINS,
+            looks=(_ALL_DOMAINS,),
         ),
-        _experiment(
-            "p3-smollm2-chats", "P3 Figure 6, Table 1", "smollm2", methods.exits, 0.0, chats=True
+        _smollm2("p3-smollm2-chats", "P3 Figure 6, Table 1", methods.exits, 0.0, uses_chats=True),
+        _smollm2("p5-smollm2-chats", "P5 Tables 2, 4", methods.systems, 1.0, uses_chats=True),
+        *(
+            _experiment(
+                f"p1-{family}-{temperature:g}",
+                "P1 Table 4",
+                methods.stacks,
+                temperature,
+                family,
+                max_new_tokens=32,
+                max_prompts=60,
+            )
+            for family in ("t5", "tuned")
+            for temperature in (0.0, 1.0)
         ),
-        _experiment(
-            "p5-smollm2-chats", "P5 Tables 2, 4", "smollm2", methods.systems, 1.0, chats=True
-        ),
-        _experiment("p1-t5-0", "P1 Table 4", "t5", methods.stacks, 0.0, tokens=32, most=60),
-        _experiment("p1-t5-1", "P1 Table 4", "t5", methods.stacks, 1.0, tokens=32, most=60),
-        _experiment("p1-tuned-0", "P1 Table 4", "tuned", methods.stacks, 0.0, tokens=32, most=60),
-        _experiment("p1-tuned-1", "P1 Table 4", "tuned", methods.stacks, 1.0, tokens=32, most=60),
     )
 }
-CLOCK = {  # in order of importance
+TIMED = {  # in order of importance
     experiment.name: experiment
     for experiment in (
-        _clock("clock-p3-smollm2", "P3 Table 1, Table 2", "smollm2", methods.timed_hispec, 0.0),
-        _clock(
-            "clock-p5-large-1", "P5 Tables 1–4", "large", methods.with_plain(methods.systems), 1.0
+        _timed("clock-p3-smollm2", "P3 Table 1, Table 2", methods.timed_hispec, 0.0, "smollm2"),
+        _timed(
+            "clock-p5-large-1", "P5 Tables 1–4", methods.with_plain(methods.systems), 1.0, "large"
         ),
-        _clock("clock-p1-large-0", "P1 Table 3", "large", methods.timed_stacks, 0.0),
-        _clock("clock-p4-large", "P4 Tables 1, 3", "large", methods.timed_rules, 1.0),
-        _clock("clock-p4-smollm2", "P4 Table A.4", "smollm2", methods.timed_rules, 1.0),
-        _clock("clock-p5-large-0", "P5 Table 1", "large", methods.with_plain(methods.systems), 0.0),
-        _clock("clock-p3-large", "P3 Table 1, Table 2", "large", methods.timed_hispec, 0.0),
-        _clock("clock-p3-smollm2-others", "P3 Figure 1", "smollm2", methods.timed_baselines, 0.0),
-        _clock("clock-p1-smollm2-exits", "P1 Table 3", "smollm2", methods.exit_stacks, 0.0),
-        _clock("clock-p5-large-thresholds", "P5 Table 2", "large", methods.thresholds, 1.0),
-        _clock("clock-p5-large-rivals", "P5 Table 1", "large", methods.rivals, 1.0),
-        _clock("clock-p5-smollm2-rivals", "P5 Table 1", "smollm2", methods.rivals, 1.0),
-        _clock("clock-p2-smollm2", "P2 Figure 1", "exits", methods.with_plain(methods.orders), 0.0),
+        _timed("clock-p1-large-0", "P1 Table 3", methods.timed_stacks, 0.0, "large"),
+        _timed("clock-p4-large", "P4 Tables 1, 3", methods.timed_rules, 1.0, "large"),
+        _timed("clock-p4-smollm2", "P4 Table A.4", methods.timed_rules, 1.0, "smollm2"),
+        _timed("clock-p5-large-0", "P5 Table 1", methods.with_plain(methods.systems), 0.0, "large"),
+        _timed("clock-p3-large", "P3 Table 1, Table 2", methods.timed_hispec, 0.0, "large"),
+        _timed("clock-p3-smollm2-others", "P3 Figure 1", methods.timed_baselines, 0.0, "smollm2"),
+        _timed("clock-p1-smollm2-exits", "P1 Table 3", methods.exit_stacks, 0.0, "smollm2"),
+        _timed("clock-p5-large-thresholds", "P5 Table 2", methods.thresholds, 1.0, "large"),
+        _timed("clock-p5-large-rivals", "P5 Table 1", methods.rivals, 1.0, "large"),
+        _timed("clock-p5-smollm2-rivals", "P5 Table 1", methods.rivals, 1.0, "smollm2"),
+        _timed("clock-p2-smollm2", "P2 Figure 1", methods.with_plain(methods.orders), 0.0, "exits"),
     )
 }
 RECORDED = {  # timed by ``hierspec reproduce``
@@ -300,13 +271,13 @@ RECORDED = {  # timed by ``hierspec reproduce``
         _experiment(
             f"reproduce-p3-table1 at {temperature:g}",
             "P3 Figure 1",
-            "large",
             methods.presets,
             temperature,
-            tokens=40,
-            together=1,
+            "large",
+            max_new_tokens=40,
+            batch_size=1,
         )
         for temperature in (0.0, 1.0)
     )
 }
-EXPERIMENTS = {**COUNTING, **CLOCK, **RECORDED}
+EXPERIMENTS = {**COUNTING, **TIMED, **RECORDED}

@@ -1,4 +1,4 @@
-"""The models that evidence is measured on, and how their drafters are written as levels.
+"""The models that evidence is measured on, and their drafters as levels of a hierarchy file.
 
 A family has a target, a small and a larger drafter (P5's M1 and M2, P2's M_s and M_q), and early
 exits at about an eighth, a quarter, half of its depth and beyond.
@@ -15,9 +15,7 @@ from hierspec.config.schema import TargetConfig
 from hierspec.zoo.registry import SMOLLM2_HEADS
 
 Level = dict[str, Any]
-TRAINED = (
-    "build/evidence"  # of the repository: benchmarks/evidence_models.py trains what lies there
-)
+TRAINED_MODELS = "build/evidence"  # in the repository; written by benchmarks/evidence_models.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +23,21 @@ class Family:
     """A target and its drafters.
 
     Attributes:
-        about: description of the models, for the page.
+        description: what the models are, for the page.
         small, large: the drafters as levels without ``num_speculative_tokens``.
         exits: layers of early exits, ascending; the first two are P3's pair (about L/8 and L/4).
-        head: file of trained heads of the exits, if there is one.
+        heads: file of trained heads of the exits, if there is one.
         large_note: why the larger drafter is unusually close to the target, if it is.
         rivals: presets of other papers to compare with P5's full system.
     """
 
     name: str
     target: str
-    about: str
+    description: str
     small: Mapping[str, Any]
     large: Mapping[str, Any]
     exits: tuple[int, ...]
-    head: str | None = None
+    heads: str | None = None
     large_note: str = ""
     rivals: tuple[str, ...] = ()
 
@@ -47,15 +45,16 @@ class Family:
         """Return the family's models, in float32; a checkpoint is loaded when it is needed."""
         return BenchModels(TargetConfig(model=self.target, dtype="float32"))
 
-    def exit(self, layer: int, tokens: int, **more: Any) -> Level:
+    def exit_level(self, layer: int, num_tokens: int, **options: Any) -> Level:
         """Return an early exit as a level, with its trained head."""
-        head = {"head": self.head} if self.head else {}
-        level = {"method": "early_exit", "exit_layer": layer, "num_speculative_tokens": tokens}
-        return {**level, **head, **more}
+        head = {"head": self.heads} if self.heads else {}
+        level = {"method": "early_exit", "exit_layer": layer}
+        return drafter_level(level, num_tokens, **head, **options)
 
-    def draft(self, which: Mapping[str, Any], tokens: int, **more: Any) -> Level:
-        """Return one of the drafters as a level with ``num_speculative_tokens``."""
-        return {**which, "num_speculative_tokens": tokens, **more}
+
+def drafter_level(drafter: Mapping[str, Any], num_tokens: int, **options: Any) -> Level:
+    """Return a drafter as a level with ``num_speculative_tokens``."""
+    return {**drafter, "num_speculative_tokens": num_tokens, **options}
 
 
 def _model(name: str) -> Level:
@@ -104,17 +103,17 @@ FAMILIES = {
             "tuned",
             "zoo:trunk",
             "the shipped trunk; M1 zoo:small, fine-tuned to write what M2, zoo:mid, would",
-            _model(f"{TRAINED}/tuned"),
+            _model(f"{TRAINED_MODELS}/tuned"),
             _model("zoo:mid"),
             (1, 2, 4),
         ),
         Family(
             "t5",
-            f"{TRAINED}/t5-target",
+            f"{TRAINED_MODELS}/t5-target",
             "three T5-shaped models, trained for an hour on Python sources: an encoder reads, a "
             "decoder of 4, 2 (M2) or 1 (M1) layers writes",
-            _model(f"{TRAINED}/t5-small"),
-            _model(f"{TRAINED}/t5-mid"),
+            _model(f"{TRAINED_MODELS}/t5-small"),
+            _model(f"{TRAINED_MODELS}/t5-mid"),
             (),
         ),
         Family(

@@ -1,7 +1,7 @@
 """Every table, figure and algorithm of the five papers.
 
-An item is decided by measured claims (:mod:`.claims`), by a computation or proof (:class:`Fixed`),
-or it cannot be had here.
+An item is decided by measured claims (:mod:`.claims`) or by a computation or proof
+(:class:`FixedVerdict`), or it cannot be had here.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Literal
 from .sequential import Verdict
 
 Status = Verdict | Literal["cannot be had here"]
-ENUMERATION = "tests/exact, `certificates.json`"
-TABLES = "`hierspec reproduce p1-tables`"
+ENUMERATION_SOURCE = "tests/exact, `certificates.json`"
+TABLES_SOURCE = "`hierspec reproduce p1-tables`"
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedVerdict:
     """A verdict that does not depend on a measurement.
 
     Attributes:
-        why: the computation, the proof, or what is missing.
+        reason: the computation or proof, or what is missing.
         source: the file or command it comes from.
     """
 
     status: Status
-    why: str
+    reason: str
     source: str = ""
 
 
@@ -35,48 +35,48 @@ class Item:
     """A table, figure or algorithm of a paper.
 
     Attributes:
-        says: what the paper shows by it.
-        fixed: a verdict without measurement; where there are claims, it counts as one of them.
+        statement: what the paper shows by it.
+        fixed: a verdict without measurement; where there are claims, it is combined with theirs.
     """
 
     name: str
-    says: str
-    fixed: Fixed | None = None
+    statement: str
+    fixed: FixedVerdict | None = None
 
 
-def _drawing(what: str) -> Fixed:
-    return Fixed("cannot be had here", f"a drawing of {what}: nothing is measured in it")
+def _drawing(subject: str) -> FixedVerdict:
+    return FixedVerdict("cannot be had here", f"a drawing of {subject}: nothing is measured in it")
 
 
-def _exact(why: str) -> Fixed:
-    return Fixed("holds", why, ENUMERATION)
+def _proved(reason: str) -> FixedVerdict:
+    return FixedVerdict("holds", reason, ENUMERATION_SOURCE)
 
 
-def _lossy(why: str) -> Fixed:
-    return Fixed("does not hold", why, "tests/exact/test_wrong_rules.py")
+def _lossy(reason: str) -> FixedVerdict:
+    return FixedVerdict("does not hold", reason, "tests/exact/test_wrong_rules.py")
 
 
-def _missing(why: str) -> Fixed:
-    return Fixed("cannot be had here", why)
+def _missing(reason: str) -> FixedVerdict:
+    return FixedVerdict("cannot be had here", reason)
 
 
 ITEMS = (
     Item(
         "P1 Algorithm 1",
         "stacked levels keep the target's law",
-        _exact("TV below 10⁻¹² for stacks of up to four levels"),
+        _proved("TV below 10⁻¹² for stacks of up to four levels"),
     ),
     Item(
         "P1 Algorithm 2",
         "verification with the full law handed up is lossless",
-        _exact("with every token's full law; near misses are lossy"),
+        _proved("with every token's full law; near misses are lossy"),
     ),
     Item("P1 Figure 1", "an example of the recursion", _drawing("the stack")),
     Item("P1 Table 1", "expected speed-up grows with the number of models"),
     Item(
         "P1 Table 2",
         "edge costs and multipliers of the shortest-path problem",
-        Fixed(
+        FixedVerdict(
             "holds",
             "dynamic programming, linear program and search agree",
             "tests/planner/test_formula.py",
@@ -89,7 +89,7 @@ ITEMS = (
     Item(
         "P1 Table 5",
         "independent acceptances and constant costs predict within .3 %",
-        Fixed(
+        FixedVerdict(
             "undecided",
             "independent acceptances and constant costs over the real thing: 0.997 greedily, 0.993 "
             "at temperature 1 (large, 24 prompts), the exact model 0.982 and 0.982; the luck of "
@@ -100,17 +100,17 @@ ITEMS = (
     Item(
         "P1 Table 6",
         "acceptance rates of the first example",
-        Fixed("holds", "an input: everything computed from it is in Table 1", TABLES),
+        FixedVerdict("holds", "an input: everything computed from it is in Table 1", TABLES_SOURCE),
     ),
     Item(
         "P1 Table 7",
         "acceptance rates of the second example",
-        Fixed("holds", "an input: everything computed from it is in Table 8", TABLES),
+        FixedVerdict("holds", "an input: everything computed from it is in Table 8", TABLES_SOURCE),
     ),
     Item("P1 Table 8", "the second example's speed-ups"),
     Item("P1 Table 9", "speed-ups over parameters"),
     Item("P1 Table 10", "a draft temperature of .5 is best for a request at .6"),
-    Item("P2 Algorithm 1", "speculative decoding is lossless", _exact("`tokenwise`")),
+    Item("P2 Algorithm 1", "speculative decoding is lossless", _proved("`tokenwise`")),
     Item(
         "P2 Algorithm 2",
         "interleaved drafts keep the target's law",
@@ -130,7 +130,7 @@ ITEMS = (
     Item(
         "P3 Figure 9",
         "prompts and outputs of the data sets differ in length",
-        Fixed(
+        FixedVerdict(
             "holds",
             "median prompt of summarization 589 tokens, of GSM8K 56; median answer of SmolLM2 "
             "380 and 198",
@@ -140,23 +140,23 @@ ITEMS = (
     Item(
         "P3 Algorithm 1",
         "greedy output is the target's",
-        _exact(
+        _proved(
             "greedy, one leading token: the target's text; sampling needs `block` at the target, "
             "since `leading` alone has TV 1/9"
         ),
     ),
-    Item("P3 Algorithm 2", "the same in detail", _exact("the same recursive round")),
+    Item("P3 Algorithm 2", "the same in detail", _proved("the same recursive round")),
     Item("P3 Table 1", "HiSpec beats LayerSkip, 1.19× on average"),
     Item("P3 Table 2", "a check takes 2 to 10 times as long as drafting"),
     Item(
         "P4 Algorithm 1",
         "naive branch resampling is lossless",
-        _exact("for lengths fixed beforehand; it keeps most and needs further target calls"),
+        _proved("for lengths fixed beforehand; it keeps most and needs further target calls"),
     ),
     Item(
         "P4 Algorithm 2",
         "capped branch resampling is lossless",
-        _exact(
+        _proved(
             "it is block verification, law for law; without the cap at the end, as printed, "
             "TV .111 in the worked example"
         ),
@@ -171,7 +171,7 @@ ITEMS = (
     Item(
         "P4 Table 1",
         "branch resampling beats blockwise, and blockwise tokenwise",
-        Fixed(
+        FixedVerdict(
             "does not hold",
             "over blockwise: the two are one rule, and no lossless rule for one draft keeps more",
             "docs/branch-is-block.md, tests/verifiers",
@@ -182,7 +182,7 @@ ITEMS = (
     Item(
         "P4 Table 4",
         "the gain holds for Llama 3.1 and for EAGLE-3",
-        Fixed(
+        FixedVerdict(
             "does not hold",
             "EAGLE-3 as published picks its drafts, q is one-hot and block is tokenwise, so that "
             "the printed gain cannot be lossless; Llama 3.1 (a) is not measured",
@@ -192,7 +192,7 @@ ITEMS = (
     Item(
         "P4 Figure A.1",
         "how likely a draft is kept whole: HSD nearest the ideal, then blockwise, then tokenwise",
-        Fixed(
+        FixedVerdict(
             "does not hold",
             "HSD over blockwise (Theorem 7): the two are one rule, so their chances are the same; "
             "the picture itself is not in the text at hand, and its GSM8K is one of eight domains "

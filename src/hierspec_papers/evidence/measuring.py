@@ -1,11 +1,12 @@
-"""Running experiments into files, prompt by prompt until all claims are decided; resumable.
+"""Run experiments into files that can be resumed, prompt by prompt until all claims are decided.
 
-A file holds what a bench's does: settings, prompts (file, line, sha256), commit, machine, versions,
-and every run. Verdicts are not in it: :mod:`.claims` computes them from the runs.
+A file holds settings, prompts (file, line, sha256), commit, machine, versions, and every run, as a
+bench's file does. Verdicts are not in it: :mod:`.claims` computes them from the runs.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -24,31 +25,30 @@ from . import counting
 from .experiments import Experiment
 from .sequential import LOOKS
 
-ANSWER = 200  # tokens of a conversation's first turn, which plain decoding writes greedily
+FIRST_ANSWER_TOKENS = 200  # of a conversation's first turn, written greedily by plain decoding
 KIND, SCHEMA_VERSION = "hierspec-evidence", 1
 Data = dict[str, Any]
-Decided = Callable[[Data], bool]
 
 
 def settings(experiment: Experiment) -> Data:
-    """Return the settings that must be equal for a file to be resumed."""
+    """Return the settings that a file must have to be resumed."""
     return {
         "target": experiment.family.target,
         "dtype": "float32",
         "temperature": experiment.temperature,
-        "max_new_tokens": experiment.tokens,
-        "prompt_tokens": None if experiment.chats else MAX_PROMPT_TOKENS,
-        "together": experiment.together,
+        "max_new_tokens": experiment.max_new_tokens,
+        "prompt_tokens": None if experiment.uses_chats else MAX_PROMPT_TOKENS,
+        "together": experiment.batch_size,
         "seed": experiment.seed,
-        "looks": list(experiment.looks) or [n for n in LOOKS if n <= experiment.most],
+        "looks": list(experiment.looks) or [n for n in LOOKS if n <= experiment.max_prompts],
     }
 
 
-def begin(experiment: Experiment, files: Sequence[Data], path: Path) -> Data:
+def read_or_create(experiment: Experiment, files: Sequence[Data], path: Path) -> Data:
     """Return the content of an experiment's file to resume, or of a new one.
 
     Raises:
-        HierspecError: the existing file is of other settings or prompts.
+        HierspecError: the existing file was measured with other settings or prompts.
     """
     identity = {"settings": settings(experiment), "files": list(files)}
     if path.exists():
@@ -62,13 +62,13 @@ def begin(experiment: Experiment, files: Sequence[Data], path: Path) -> Data:
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
         "experiment": experiment.name,
-        "shows": experiment.shows,
+        "shows": experiment.items,
         **identity,
         "prompts": [],
         "environment": [],
         "load": [],
         "methods": {
-            name: {"levels": list(spec.levels), **spec.top}
+            name: {"levels": list(spec.levels), **spec.top_level}
             for name, spec in experiment.methods.items()
         },
         "prices": {},
@@ -77,10 +77,10 @@ def begin(experiment: Experiment, files: Sequence[Data], path: Path) -> Data:
 
 
 def save(data: Data, path: Path) -> None:
-    """Write the file, a run a line."""
-    head = {key: value for key, value in data.items() if key != "runs"}
+    """Write an experiment's file, each run on a line."""
+    header = {key: value for key, value in data.items() if key != "runs"}
     lines = ",\n  ".join(json.dumps(run, separators=(",", ":")) for run in data["runs"])
-    text = json.dumps(head, indent=1)[:-2] + f',\n "runs": [\n  {lines}\n ]\n}}\n'
+    text = json.dumps(header, indent=1)[:-2] + f',\n "runs": [\n  {lines}\n ]\n}}\n'
     write_atomically(path, text, "evidence")
 
 
@@ -89,67 +89,73 @@ def measure(
     prompts: Sequence[Prompt],
     files: Sequence[Data],
     path: Path,
-    decided: Decided,
-    until: float = float("inf"),
-    say: Callable[[str], None] = print,
-    most: int | None = None,
+    is_decided: Callable[[Data], bool],
+    deadline: float = float("inf"),
+    report_progress: Callable[[str], None] = print,
+    max_prompts: int | None = None,
 ) -> bool:
-    """Run an experiment, or resume it; return whether it is done.
+    """Run an experiment, or resume it; return whether it is finished.
 
     Args:
-        decided: called at every look: whether these runs decide all claims.
-        until: deadline by ``time.monotonic``: no group of prompts is begun after it.
-        say: called with each line of progress.
-        most: stop at this number of prompts, even if further looks are planned.
+        is_decided: called at every look: whether these runs decide all claims.
+        deadline: by ``time.monotonic``: no group of prompts is begun after it.
+        report_progress: called with each line of progress.
+        max_prompts: stop at this number of prompts, even if further looks are planned.
     """
-    data = begin(experiment, files, path)
+    data = read_or_create(experiment, files, path)
     models = experiment.family.models()
-    kind = counting.ObservedMethod if experiment.gains else HierarchyMethod
-    methods = [kind(n, models, w.levels, **w.top) for n, w in experiment.methods.items()]
+    method_class = counting.ObservedMethod if experiment.compares_exactly else HierarchyMethod
+    methods = [
+        method_class(name, models, spec.levels, **spec.top_level)
+        for name, spec in experiment.methods.items()
+    ]
     looks = data["settings"]["looks"]
-    done = len(data["prompts"])
-    if done < looks[-1]:
-        data["environment"].append({"first_prompt": done, **environment()})
-    warm = not experiment.clock
-    while done < looks[-1]:
-        if done in looks and decided(data):
+    num_measured = len(data["prompts"])
+    if num_measured < looks[-1]:
+        data["environment"].append({"first_prompt": num_measured, **environment()})
+    needs_warm_up = experiment.is_timed
+    while num_measured < looks[-1]:
+        if num_measured in looks and is_decided(data):
             break
-        if time.monotonic() > until or (most and done >= most):
+        if time.monotonic() > deadline or (max_prompts and num_measured >= max_prompts):
             return False
-        chosen = prompts[done : done + experiment.together]
-        if not warm:  # on the last prompt that may be measured
-            warm = True
-            _add(json.loads(json.dumps(data)), experiment, methods, models, prompts[-1:], done)
-        _add(data, experiment, methods, models, chosen, done)
-        done = len(data["prompts"])
+        if needs_warm_up:  # on the last prompt that may be measured
+            needs_warm_up = False
+            scratch = copy.deepcopy(data)
+            _add_runs(scratch, experiment, methods, models, prompts[-1:], num_measured)
+        batch = prompts[num_measured : num_measured + experiment.batch_size]
+        _add_runs(data, experiment, methods, models, batch, num_measured)
+        num_measured = len(data["prompts"])
         save(data, path)
-        say(f"{experiment.name}: {done} prompts")
+        report_progress(f"{experiment.name}: {num_measured} prompts")
     return True
 
 
-def _add(
+def _add_runs(
     data: Data,
     experiment: Experiment,
     methods: Sequence[HierarchyMethod],
     models: BenchModels,
-    chosen: Sequence[Prompt],
+    batch: Sequence[Prompt],
     first: int,
 ) -> None:
-    """Run all methods on the chosen prompts, and add their runs to the data."""
+    """Run all methods on a batch, whose first prompt has number ``first``, and add their runs."""
     plain = HierarchyMethod("plain", models, ())
 
     def answer(ids: list[int]) -> str:
-        return plain.hierarchy.generate(ids, max_new_tokens=ANSWER).text
+        return plain.hierarchy.generate(ids, max_new_tokens=FIRST_ANSWER_TOKENS).text
 
-    ids = [prompt.token_ids(models.tokenizer, answer) for prompt in chosen]
-    request = Request(experiment.tokens, experiment.temperature, experiment.seed + first)
-    began = load_average()
-    for index in turn_order(len(methods), first // experiment.together, experiment.seed):
+    ids = [prompt.token_ids(models.tokenizer, answer) for prompt in batch]
+    request = Request(experiment.max_new_tokens, experiment.temperature, experiment.seed + first)
+    load_before = load_average()
+    for index in turn_order(len(methods), first // experiment.batch_size, experiment.seed):
         method = methods[index]
-        records = counting.records(method, ids, request, method.name in experiment.entropies)
+        records = counting.run_records(
+            method, ids, request, method.name in experiment.entropy_methods
+        )
         if method.name not in data["prices"]:
-            data["prices"][method.name] = counting.prices(method)
+            data["prices"][method.name] = counting.call_prices(method)
         for number, record in enumerate(records, first):
             data["runs"].append({"method": method.name, "prompt": number, **record})
-    data["prompts"] += [prompt.to_dict() for prompt in chosen]
-    data["load"].append([began, load_average()])
+    data["prompts"] += [prompt.to_dict() for prompt in batch]
+    data["load"].append([load_before, load_average()])

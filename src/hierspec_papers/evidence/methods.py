@@ -1,7 +1,7 @@
 """The methods that experiments compare, paper by paper, for any family of models.
 
-Each function returns a method's name → its specification. The claims (:mod:`.paper_claims`) refer
-to methods by these names.
+Each function returns specifications by method name. The claims (:mod:`.paper_claims`) refer to
+methods by these names.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hierspec.presets.registry import preset
 from hierspec_papers.p3.table1 import PRESETS
 from hierspec_papers.p5.systems import CAP, WINDOW
 
-from .families import Family, Level
+from .families import Family, Level, drafter_level
 
 PLAIN = "plain"
-SEVERAL = ("rrs", "block-rrs", "traversal", "induced-block")  # rules for several drafts
+MULTI_DRAFT_RULES = ("rrs", "block-rrs", "traversal", "induced-block")  # rules for several drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class MethodSpec:
     """A method as in a hierarchy file: levels below the family's target, and top-level keys."""
 
     levels: tuple[Level, ...] = ()
-    top: Mapping[str, Any] = field(default_factory=dict)
+    top_level: Mapping[str, Any] = field(default_factory=dict)
 
 
 MethodSpecs = dict[str, MethodSpec]
@@ -40,11 +40,11 @@ def stacks(family: Family) -> MethodSpecs:
     small, large = family.small, family.large
 
     def single(model: Mapping[str, Any], n: int) -> MethodSpec:
-        return MethodSpec((family.draft(model, n),), {"verify": "block"})
+        return MethodSpec((drafter_level(model, n),), {"verify": "block"})
 
     def three(n: int, m: int) -> MethodSpec:
-        upper = family.draft(large, m, verify="block")
-        return MethodSpec((family.draft(small, n), upper), {"verify": "block"})
+        upper = drafter_level(large, m, verify="block")
+        return MethodSpec((drafter_level(small, n), upper), {"verify": "block"})
 
     return {
         "single small 2": single(small, 2),
@@ -62,13 +62,13 @@ def stacks(family: Family) -> MethodSpecs:
 
 def exit_stacks(family: Family) -> MethodSpecs:
     """Return early exits alone, at several lengths, and stacks of two of them [P1 Table 3]."""
-    low, second, third, top = family.exits
+    first, second, third, fourth = family.exits
     specs: MethodSpecs = {PLAIN: MethodSpec()}
     for layer in family.exits:
         for n in (2, 4):
             specs[f"exit {layer}, {n}"] = single_exit(family, layer, n)
-    for lower, upper in ((low, second), (low, third), (low, top), (second, top)):
-        levels = (family.exit(lower, 2), family.exit(upper, 4, verify="block"))
+    for lower, upper in ((first, second), (first, third), (first, fourth), (second, fourth)):
+        levels = (family.exit_level(lower, 2), family.exit_level(upper, 4, verify="block"))
         specs[f"exits {lower} and {upper}"] = MethodSpec(levels, {"verify": "block"})
     return specs
 
@@ -77,25 +77,23 @@ def horizontal_tails(family: Family) -> MethodSpecs:
     """Return P1's horizontal heuristic: each level's draft, then h tokens of the smallest model."""
     specs = {}
     for tail in (0, 1, 2):
-        small = family.draft(family.small, 2)
-        upper = family.draft(family.large, 6, verify="block")
-        end = [[family.draft(family.small, tail)]] if tail else []
-        levels = (
-            ({"method": "concatenate", "parts": [[small, upper], *end]},)
-            if tail
-            else (small, upper)
-        )
-        specs[f"tail {tail}"] = MethodSpec(tuple(levels), {"verify": "block"})
+        small = drafter_level(family.small, 2)
+        upper = drafter_level(family.large, 6, verify="block")
+        levels: tuple[Level, ...] = (small, upper)
+        if tail:
+            parts = [[small, upper], [drafter_level(family.small, tail)]]
+            levels = ({"method": "concatenate", "parts": parts},)
+        specs[f"tail {tail}"] = MethodSpec(levels, {"verify": "block"})
     return specs
 
 
 def draft_temperatures(family: Family) -> MethodSpecs:
     """Return a drafter at several temperatures of its own; the request's is .6 [P1 Table 10]."""
     return {
-        f"drafts at {own:g}": MethodSpec(
-            (family.draft(family.large, 6, temperature=own),), {"verify": "block"}
+        f"drafts at {temperature:g}": MethodSpec(
+            (drafter_level(family.large, 6, temperature=temperature),), {"verify": "block"}
         )
-        for own in (0.0, 0.3, 0.5, 0.6, 0.8)
+        for temperature in (0.0, 0.3, 0.5, 0.6, 0.8)
     }
 
 
@@ -103,13 +101,13 @@ def orders(family: Family) -> MethodSpecs:
     """Return interleaved and horizontal orders with 4 tokens of M_q, and single drafts [P2]."""
     small, large = family.small, family.large
     rule = {"verify": "tokenwise"}
-    specs = {f"M_s {n}": MethodSpec((family.draft(small, n),), rule) for n in (2, 4)}
-    specs |= {f"M_q {m}": MethodSpec((family.draft(large, m),), rule) for m in (2, 4, 8)}
+    specs = {f"M_s {n}": MethodSpec((drafter_level(small, n),), rule) for n in (2, 4)}
+    specs |= {f"M_q {m}": MethodSpec((drafter_level(large, m),), rule) for m in (2, 4, 8)}
     for n in (1, 2):
-        block = [[family.draft(small, n)], [family.draft(large, 1)]]
-        interleaved: Level = {"method": "concatenate", "parts": block, "repeat": 4}
-        parts = [[family.draft(large, 4)], [family.draft(small, 4 * n)]]
+        parts = [[drafter_level(small, n)], [drafter_level(large, 1)]]
+        interleaved: Level = {"method": "concatenate", "parts": parts, "repeat": 4}
         specs[f"interleaved {n}"] = MethodSpec((interleaved,), rule)
+        parts = [[drafter_level(large, 4)], [drafter_level(small, 4 * n)]]
         specs[f"horizontal {n}"] = MethodSpec(({"method": "concatenate", "parts": parts},), rule)
     return specs
 
@@ -119,21 +117,21 @@ def orders(family: Family) -> MethodSpecs:
 
 def exits(family: Family) -> MethodSpecs:
     """Return HiSpec's default, single exits, and HiSpec at another exit or rule [P3 Table 1]."""
-    low, high, top = family.exits[:3]
+    low, high, higher = family.exits[:3]
     return {
         "hispec": hispec(family, low, high),
-        **{f"exit {layer}": single_exit(family, layer) for layer in (high, low, top)},
-        f"hispec {low}-{top}": hispec(family, low, top),
+        **{f"exit {layer}": single_exit(family, layer) for layer in (high, low, higher)},
+        f"hispec {low}-{higher}": hispec(family, low, higher),
         "hispec top-2": hispec(family, low, high, top_m=2),
     }
 
 
 def exit_pairs(family: Family) -> MethodSpecs:
     """Return every pair of a drafting and a verifying trained exit [P3 Figures 5 and 8]."""
-    return {f"{low}-{high}": hispec(family, low, high) for low, high in every_pair(family)}
+    return {f"{low}-{high}": hispec(family, low, high) for low, high in exit_layer_pairs(family)}
 
 
-def every_pair(family: Family) -> list[tuple[int, int]]:
+def exit_layer_pairs(family: Family) -> list[tuple[int, int]]:
     """Return all pairs of a family's exits, the lower first; the first pair is P3's."""
     return list(itertools.combinations(family.exits, 2))
 
@@ -147,35 +145,34 @@ def hispec_lengths(family: Family) -> MethodSpecs:
 
 def hispec_baselines(family: Family) -> MethodSpecs:
     """Return HiSpec and its look-ahead, adaptive-exit and layer-skipping rivals [P3 Table 1]."""
-    baselines = {name: _preset(name, family) for name in ("lookahead", "adadecode", "swift")}
+    baselines = {name: _preset_spec(name, family) for name in ("lookahead", "adadecode", "swift")}
     return {"hispec": hispec(family, *family.exits[:2]), **baselines}
 
 
 def presets(family: Family) -> MethodSpecs:
     """Return plain decoding and the presets of P3 Table 1, by their printed names."""
-    printed = {title: _preset(name, family) for title, name in PRESETS.items()}
-    return {PLAIN: MethodSpec(), **printed}
+    specs = {title: _preset_spec(name, family) for title, name in PRESETS.items()}
+    return {PLAIN: MethodSpec(), **specs}
 
 
-def _preset(name: str, family: Family) -> MethodSpec:
-    """Return a preset for the family's target."""
-    file = preset(name, family.target).to_dict()
-    top = {k: v for k, v in file.items() if k not in ("target", "levels")}
-    return MethodSpec(tuple(file["levels"]), top)
+def _preset_spec(name: str, family: Family) -> MethodSpec:
+    config = preset(name, family.target).to_dict()
+    del config["target"]
+    return MethodSpec(tuple(config.pop("levels")), config)
 
 
 def hispec(
     family: Family, low: int, high: int, n_d: int = 2, n_i: int = 4, top_m: int = 1
 ) -> MethodSpec:
     """Return HiSpec: exit ``low`` drafts, ``high`` verifies by leading, the target by block."""
-    more = {"top_m": top_m} if top_m > 1 else {}
-    upper = family.exit(high, n_i, verify="leading", **more)
-    return MethodSpec((family.exit(low, n_d), upper), {"verify": "block"})
+    options = {"top_m": top_m} if top_m > 1 else {}
+    upper = family.exit_level(high, n_i, verify="leading", **options)
+    return MethodSpec((family.exit_level(low, n_d), upper), {"verify": "block"})
 
 
-def single_exit(family: Family, layer: int, tokens: int = 4) -> MethodSpec:
+def single_exit(family: Family, layer: int, num_tokens: int = 4) -> MethodSpec:
     """Return LayerSkip: one exit drafts for the target, which verifies by block."""
-    return MethodSpec((family.exit(layer, tokens),), {"verify": "block"})
+    return MethodSpec((family.exit_level(layer, num_tokens),), {"verify": "block"})
 
 
 def timed_baselines(family: Family) -> MethodSpecs:
@@ -206,10 +203,10 @@ def rules(family: Family) -> MethodSpecs:
     """Return tokenwise and block at three draft lengths; naive and lossy uncapped at the middle."""
     specs: MethodSpecs = {}
     for n in (5, 10, 15):
-        draft = (family.draft(family.small, n),)
+        draft = (drafter_level(family.small, n),)
         for rule in ("tokenwise", "block"):
             specs[f"{rule} {n}"] = MethodSpec(draft, {"verify": rule})
-    draft = (family.draft(family.small, 10),)
+    draft = (drafter_level(family.small, 10),)
     specs["naive 10"] = MethodSpec(draft, {"verify": "naive"})
     specs["uncapped 10"] = MethodSpec(draft, {"verify": "uncapped", "allow_lossy": True})
     return specs
@@ -217,40 +214,39 @@ def rules(family: Family) -> MethodSpecs:
 
 def rules_short(family: Family) -> MethodSpecs:
     """Return tokenwise and block on five tokens of the small drafter."""
-    draft = (family.draft(family.small, 5),)
+    draft = (drafter_level(family.small, 5),)
     return {rule: MethodSpec(draft, {"verify": rule}) for rule in ("tokenwise", "block")}
 
 
 def several_drafts(family: Family) -> MethodSpecs:
     """Return one draft and four, by recursive rejection and by block after block [P4 Table 2]."""
+    single = drafter_level(family.small, 5)
     return {
-        f"{rule} × {k}": MethodSpec(
-            (family.draft(family.small, 5, **({"num_drafts": k} if k > 1 else {})),),
-            {"verify": rule},
-        )
-        for k in (1, 4)
+        f"{rule} × {k}": MethodSpec((level,), {"verify": rule})
+        for k, level in ((1, single), (4, {**single, "num_drafts": 4}))
         for rule in ("rrs", "block-rrs")
     }
 
 
+_EAGLE3 = {"method": "eagle3", "model": "zoo:smollm2-eagle3", "num_speculative_tokens": 4}
+
+
 def eagle(family: Family) -> MethodSpecs:
     """Return tokenwise and block on a draft of EAGLE-3's drafter [P4 Table 4(b)]."""
-    level = {"method": "eagle3", "model": "zoo:smollm2-eagle3", "num_speculative_tokens": 4}
-    return {rule: MethodSpec((level,), {"verify": rule}) for rule in ("tokenwise", "block")}
+    return {rule: MethodSpec((_EAGLE3,), {"verify": rule}) for rule in ("tokenwise", "block")}
 
 
 def eagle_several(family: Family) -> MethodSpecs:
     """Return the rules for several drafts on four sampled by EAGLE-3's drafter [P4 Table 4(b)]."""
-    level = {"method": "eagle3", "model": "zoo:smollm2-eagle3", "num_speculative_tokens": 4}
     return {
-        f"{rule} × 4": MethodSpec(({**level, "num_drafts": 4},), {"verify": rule})
-        for rule in SEVERAL
+        f"{rule} × 4": MethodSpec(({**_EAGLE3, "num_drafts": 4},), {"verify": rule})
+        for rule in MULTI_DRAFT_RULES
     }
 
 
 def block_long(family: Family) -> MethodSpecs:
     """Return block on drafts of ten tokens [P4 Figure A.1]."""
-    return {"block": MethodSpec((family.draft(family.small, 10),), {"verify": "block"})}
+    return {"block": MethodSpec((drafter_level(family.small, 10),), {"verify": "block"})}
 
 
 def timed_rules(family: Family) -> MethodSpecs:
@@ -262,22 +258,19 @@ def timed_rules(family: Family) -> MethodSpecs:
 
 
 def systems(family: Family, window: int = WINDOW) -> MethodSpecs:
-    """Return P5's systems by its names; the full one's M2 drafts at most CAP tokens."""
-
-    def level(which: Mapping[str, Any], n: int, adapts: bool = False, **more: Any) -> Level:
-        return family.draft(which, n, **({"window": {"kind": "entropy"}} if adapts else {}), **more)
-
-    small, large, rule = family.small, family.large, "tokenwise"
-    every = {
-        "vanilla M1": (level(small, window),),
-        "vanilla M2": (level(large, window),),
-        "self-verify M1": (level(small, window, True),),
-        "self-verify M2": (level(large, window, True),),
-        "pre-verify": (level(small, window), level(large, window, verify=rule)),
-        "pre-verify + self-verify": (level(small, window, True), level(large, window, verify=rule)),
-        "full": (level(small, window, True), level(large, CAP, True, verify=rule)),
+    """Return P5's systems by its names; in the full system M2 drafts at most CAP tokens."""
+    small, large = drafter_level(family.small, window), drafter_level(family.large, window)
+    entropy, rule = {"window": {"kind": "entropy"}}, {"verify": "tokenwise"}
+    levels_by_name: dict[str, tuple[Level, ...]] = {
+        "vanilla M1": (small,),
+        "vanilla M2": (large,),
+        "self-verify M1": ({**small, **entropy},),
+        "self-verify M2": ({**large, **entropy},),
+        "pre-verify": (small, {**large, **rule}),
+        "pre-verify + self-verify": ({**small, **entropy}, {**large, **rule}),
+        "full": ({**small, **entropy}, drafter_level(family.large, CAP, **entropy, **rule)),
     }
-    return {name: MethodSpec(levels, {"verify": rule}) for name, levels in every.items()}
+    return {name: MethodSpec(levels, rule) for name, levels in levels_by_name.items()}
 
 
 def full_and_vanilla(family: Family) -> MethodSpecs:
@@ -285,13 +278,13 @@ def full_and_vanilla(family: Family) -> MethodSpecs:
     return {name: systems(family)[name] for name in ("vanilla M2", "full")}
 
 
-WINDOWS = (2, 6, 10, 15)
+WINDOW_SIZES = (2, 6, 10, 15)
 
 
 def windows(family: Family) -> MethodSpecs:
     """Return three systems at several window sizes K [P5 Figure 7]."""
     names = ("vanilla M2", "pre-verify + self-verify", "full")
-    return {f"{name}, K = {k}": systems(family, k)[name] for k in WINDOWS for name in names}
+    return {f"{name}, K = {k}": systems(family, k)[name] for k in WINDOW_SIZES for name in names}
 
 
 def rivals(family: Family) -> MethodSpecs:
@@ -299,7 +292,7 @@ def rivals(family: Family) -> MethodSpecs:
     return {
         PLAIN: MethodSpec(),
         "full": systems(family)["full"],
-        **{name: _preset(name, family) for name in family.rivals},
+        **{name: _preset_spec(name, family) for name in family.rivals},
     }
 
 
@@ -312,13 +305,13 @@ def thresholds(family: Family) -> MethodSpecs:
     P5's own threshold is a running mean, which starts at 0 and forgets nothing; a fixed one is
     chosen on other prompts, as lengths are.
     """
-    every = systems(family)
-    specs = {PLAIN: MethodSpec(), "pre-verify": every["pre-verify"]}
+    adaptive = systems(family)
+    specs = {PLAIN: MethodSpec(), "pre-verify": adaptive["pre-verify"]}
     specs |= {f"vanilla M2, K = {k}": systems(family, k)["vanilla M2"] for k in (3, 6, 10)}
     for name in ("self-verify M2", "pre-verify + self-verify", "full"):
         for limit in THRESHOLDS:
-            levels = tuple(_with_threshold(level, limit) for level in every[name].levels)
-            specs[f"{name}, {limit:g} nats"] = MethodSpec(levels, every[name].top)
+            levels = tuple(_with_threshold(level, limit) for level in adaptive[name].levels)
+            specs[f"{name}, {limit:g} nats"] = MethodSpec(levels, adaptive[name].top_level)
     return specs
 
 
@@ -336,5 +329,5 @@ def timed_stacks(family: Family) -> MethodSpecs:
 
 
 def with_plain(make: Callable[[Family], MethodSpecs]) -> Callable[[Family], MethodSpecs]:
-    """Return ``make`` with plain decoding before its methods, as timing wants it."""
+    """Return a function that adds plain decoding to the methods of ``make``."""
     return lambda family: {PLAIN: MethodSpec(), **make(family)}

@@ -1,4 +1,4 @@
-"""The page of verdicts, computed from result files alone; a test compares it with the stored."""
+"""Write the page of verdicts from result files alone; a test compares it with the stored page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 from hierspec_papers.prompts import MAX_PROMPT_TOKENS as LONGEST
 
-from . import computed, recorded
-from .claims import Claim, Finding, combined, decide
+from . import computed
+from .claims import Finding, combined_verdict, decide
+from .computed import markdown_table
 from .experiments import EXPERIMENTS, RECORDED
-from .items import ITEMS, Fixed, Item, Status
+from .items import ITEMS, FixedVerdict, Item, Status
 from .paper_claims import CLAIMS
+from .recorded import read_recorded
 from .sequential import ERROR, LOOKS, POWER
 
 Files = Mapping[str, Mapping[str, Any]]
-_ANSWERS = " to ".join(str(f(e.tokens for e in EXPERIMENTS.values())) for f in (min, max))
+_LENGTHS = " to ".join(str(f(e.max_new_tokens for e in EXPERIMENTS.values())) for f in (min, max))
 ORDER = ("holds", "does not hold", "undecided", "cannot be had here")
 
 INTRO = f"""# What holds, here
@@ -56,7 +58,7 @@ layers above the exit below it. Tokens, acceptances and such costs do not depend
 **Limits.** Prompts are cut to their last {LONGEST} tokens, so that a long text is continued from
 its end, and have no chat template, although SmolLM2 was tuned with one. Files named `chats` have
 second turns of Spec-Bench's conversations instead, whole and in the template, the first turn
-answered greedily by plain decoding. {_ANSWERS} tokens are written after each. On SmolLM2, P5's M2
+answered greedily by plain decoding. {_LENGTHS} tokens are written after each. On SmolLM2, P5's M2
 is the target's own copy in 4 bits, and the checkpoint was released in 4 bits: the copy holds the
 same weights, agrees with the target far more often than a smaller model does, and what it decides
 says little of a real M2. On the synthetic cost, the target's law is made from that of M2, the
@@ -66,35 +68,38 @@ deterministically: q is one-hot there, and block is tokenwise. What is measured 
 drafter with *sampled* drafts, one or four. Llama 3.1, part (a) of that table, is not measured."""
 
 
-def read(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Read the experiments' files that there are, and return their contents by experiment."""
-    paths = {n: folder / e.file for n, e in EXPERIMENTS.items() if n not in RECORDED}
-    files = {n: json.loads(path.read_text()) for n, path in paths.items() if path.exists()}
-    return {**files, **recorded.read(folder.parent)}
+def read_results(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Read the experiments' files that exist, and return their contents by experiment."""
+    files = {
+        name: json.loads(path.read_text())
+        for name, experiment in EXPERIMENTS.items()
+        if name not in RECORDED and (path := folder / experiment.file).exists()
+    }
+    return {**files, **read_recorded(folder.parent)}
 
 
-def page(folder: Path) -> str:
+def render_page(folder: Path) -> str:
     """Return the page as Markdown."""
-    files = read(folder)
+    files = read_results(folder)
     rows, details, counts = [], [], dict.fromkeys(ORDER, 0)
     for item in ITEMS:
         groups = findings(item, files)
-        facts = fixed(item)
-        status = status_of(groups, facts)
+        fixed = fixed_verdicts(item)
+        status = status_of(groups, fixed)
         counts[status] += 1
-        rows.append((item.name, item.says, status, "<br>".join(_lines(groups, facts, status))))
-        details += [_detail(item, finding) for group in groups for finding in group]
+        rows.append((item.name, item.statement, status, "<br>".join(_lines(groups, fixed, status))))
+        details += [_detail(finding) for group in groups for finding in group]
     summary = ", ".join(f"{status}: {counts[status]}" for status in ORDER)
     parts = [
         INTRO,
         f"## Every table, figure and algorithm\n\n{len(ITEMS)} items. {summary}.",
-        _table(("item", "what it says", "verdict", "on what"), rows),
+        markdown_table(("item", "what it says", "verdict", "on what"), rows),
         "## The claims, one by one",
-        _table(
+        markdown_table(
             ("item", "claim", "models", "effect", "prompts", "needed", "verdict", "file"), details
         ),
         "## Where it was measured",
-        _table(
+        markdown_table(
             ("file", "models", "prompts", "tokens", "temperature", "commit", "machine"),
             [_origin(name, data) for name, data in files.items()],
         ),
@@ -104,7 +109,7 @@ def page(folder: Path) -> str:
 
 
 def findings(item: Item, files: Files) -> list[list[Finding]]:
-    """Return the findings of an item's claims: by claim, by experiment that measures it."""
+    """Return the findings on an item: for each claim a list, one for each of its experiments."""
     return [
         [decide(claim, EXPERIMENTS[name], files.get(name)) for name in claim.experiments]
         for claim in CLAIMS
@@ -112,26 +117,26 @@ def findings(item: Item, files: Files) -> list[list[Finding]]:
     ]
 
 
-def fixed(item: Item) -> list[Fixed]:
-    """Return the verdicts on an item that no measurement decides."""
-    return [*([item.fixed] if item.fixed else []), *computed.facts(item.name)]
+def fixed_verdicts(item: Item) -> list[FixedVerdict]:
+    """Return the verdicts on an item that need no measurement."""
+    return [*([item.fixed] if item.fixed else []), *computed.computed_verdicts(item.name)]
 
 
-def status_of(groups: list[list[Finding]], facts: list[Fixed]) -> Status:
-    """Combine an item's findings, by claim, and fixed verdicts into its own."""
-    verdicts: set[Status] = {combined(group) for group in groups if group[0].claim.decides}
-    verdicts |= {fact.status for fact in facts}
-    by_weight: tuple[Status, ...] = ("does not hold", "undecided", "holds")
-    for status in by_weight:
+def status_of(groups: list[list[Finding]], fixed: list[FixedVerdict]) -> Status:
+    """Return an item's status from its findings, grouped by claim, and its fixed verdicts."""
+    verdicts: set[Status] = {combined_verdict(group) for group in groups if group[0].claim.decides}
+    verdicts |= {verdict.status for verdict in fixed}
+    by_precedence: tuple[Status, ...] = ("does not hold", "undecided", "holds")
+    for status in by_precedence:
         if status in verdicts:
             return status
     return "cannot be had here"
 
 
-def shown(group: list[Finding]) -> list[Finding]:
-    """Return the findings for an item's line: the first that holds and the first that does not.
+def representatives(group: list[Finding]) -> list[Finding]:
+    """Return the findings that a claim's lines show: the first that holds, the first that does not.
 
-    Where none decides, the first that was measured.
+    If none decides, it is the first that was measured.
     """
     firsts = {finding.verdict: finding for finding in reversed(group)}
     firsts.pop("undecided", None)
@@ -139,53 +144,60 @@ def shown(group: list[Finding]) -> list[Finding]:
     return [f for f in group if f in firsts.values()] or (measured or group)[:1]
 
 
-def _lines(groups: list[list[Finding]], facts: list[Fixed], status: Status) -> list[str]:
+def _lines(groups: list[list[Finding]], fixed: list[FixedVerdict], status: Status) -> list[str]:
+    """Return a line for each finding shown and each fixed verdict; one that differs says so."""
     lines = []
     for group in groups:
         claim = group[0].claim
-        for finding in shown(group):
-            mark = f"{finding.verdict}: " if finding.verdict != status else ""
-            mark = mark if claim.decides else f"beside, {finding.verdict}: "
-            lines.append(f"{mark}{claim.text}: {finding.shown} ({_where(finding, group)})")
-    for fact in facts:
-        mark = f"{fact.status}: " if fact.status != status else ""
-        lines.append(f"{mark}{fact.why}" + (f" ({fact.source})" if fact.source else ""))
+        for finding in representatives(group):
+            prefix = f"{finding.verdict}: " if finding.verdict != status else ""
+            prefix = prefix if claim.decides else f"beside, {finding.verdict}: "
+            source = _describe_source(finding, group)
+            lines.append(f"{prefix}{claim.text}: {finding.effect_text} ({source})")
+    for verdict in fixed:
+        prefix = f"{verdict.status}: " if verdict.status != status else ""
+        source = f" ({verdict.source})" if verdict.source else ""
+        lines.append(f"{prefix}{verdict.reason}{source}")
     return lines
 
 
-def _where(finding: Finding, group: list[Finding]) -> str:
-    """Return models, prompts, what is special about the models, and where nothing is decided."""
-    undecided = [_models(other, group) for other in group if other.verdict == "undecided"]
-    special = finding.experiment.note_on(finding.claim.methods)
-    parts = [_models(finding, group) + _count(finding), special]
+def _describe_source(finding: Finding, group: list[Finding]) -> str:
+    """Return the models with number of prompts, a note on them, and the models that decide nothing.
+
+    The last are those of the other findings in ``group``.
+    """
+    undecided = [_models(member, group) for member in group if member.verdict == "undecided"]
+    note = finding.experiment.drafter_note(finding.claim.methods)
+    parts = [_models(finding, group) + _count(finding), note]
     if undecided and finding.verdict != "undecided":
         parts.append(f"undecided: {', '.join(undecided)}")
     return "; ".join(filter(None, parts))
 
 
 def _models(finding: Finding, group: list[Finding]) -> str:
-    """Return the family's name, with the temperature where the claim is about several."""
-    temperatures = {other.experiment.temperature for other in group}
-    at = f" at temperature {finding.experiment.temperature:g}" if len(temperatures) > 1 else ""
-    return finding.experiment.family.name + at
+    """Return the family's name, with the temperature if the group has several."""
+    experiment = finding.experiment
+    if len({member.experiment.temperature for member in group}) == 1:
+        return experiment.family.name
+    return f"{experiment.family.name} at temperature {experiment.temperature:g}"
 
 
 def _count(finding: Finding) -> str:
     if not finding.estimate:
         return ""
-    more = f" of {finding.needed} needed" if finding.verdict == "undecided" else ""
-    return f", {finding.estimate.n}{more} prompts"
+    needed = f" of {finding.num_needed} needed" if finding.verdict == "undecided" else ""
+    return f", {finding.estimate.n}{needed} prompts"
 
 
-def _detail(item: Item, finding: Finding) -> tuple[str, ...]:
-    claim: Claim = finding.claim
+def _detail(finding: Finding) -> tuple[str, ...]:
+    claim = finding.claim
     return (
-        item.name,
+        claim.item,
         claim.text,
         finding.experiment.family.name,
-        finding.shown,
+        finding.effect_text,
         str(finding.estimate.n) if finding.estimate else "",
-        str(finding.needed or ""),
+        str(finding.num_needed or ""),
         finding.verdict if claim.decides else f"beside: {finding.verdict}",
         f"`{finding.experiment.file}`",
     )
@@ -195,15 +207,10 @@ def _origin(name: str, data: Mapping[str, Any]) -> tuple[str, ...]:
     machines, settings = data["environment"], data["settings"]
     return (
         f"`{EXPERIMENTS[name].file}`",
-        EXPERIMENTS[name].family.about,
+        EXPERIMENTS[name].family.description,
         str(len(data["prompts"])),
         str(settings["max_new_tokens"]),
         f"{settings['temperature']:g}",
         ", ".join(dict.fromkeys(machine["commit"] for machine in machines)),
         ", ".join(dict.fromkeys(f"{m['cpu']}, {m['threads']} threads" for m in machines)),
     )
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])

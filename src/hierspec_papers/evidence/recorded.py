@@ -1,7 +1,7 @@
 """Results of ``hierspec reproduce``, read as experiments' files.
 
-They hold every run, so they can decide a claim as well as an experiment planned for it. Their
-prompts were fixed beforehand, so there is one look.
+They hold every run, so they can decide a claim as well as an experiment planned for it does. Their
+number of prompts was fixed beforehand, so there is one look.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from .experiments import RECORDED, Experiment
 
 
-def read(folder: Path) -> dict[str, dict[str, Any]]:
+def read_recorded(folder: Path) -> dict[str, dict[str, Any]]:
     """Read the recorded experiments whose files are in ``folder``, and return them by name."""
     return {
         name: as_experiment(json.loads((folder / experiment.file).read_text()), experiment)
@@ -24,15 +24,15 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def as_experiment(result: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Convert a result's runs at the experiment's temperature to an experiment's file.
+    """Return a result's runs at the experiment's temperature in the form of an experiment's file.
 
     Raises:
         ValueError: the file has no runs at that temperature.
     """
-    at = f"temperature {experiment.temperature:g}"
-    every = [runs for title, runs in result["record"].items() if title.endswith(f"runs at {at}")]
-    if len(every) != 1:
-        raise ValueError(f"{experiment.file} records no runs at {at}")
+    ending = f"runs at temperature {experiment.temperature:g}"
+    records = [runs for title, runs in result["record"].items() if title.endswith(ending)]
+    if len(records) != 1:
+        raise ValueError(f"{experiment.file} records no {ending}")
     measured_on = result["measured_on"]
     count = measured_on["prompts"]["count"]
     return {
@@ -55,7 +55,7 @@ def as_experiment(result: Mapping[str, Any], experiment: Experiment) -> dict[str
                 "target_calls": run["target_calls"],
                 "decode_seconds": run["decode_seconds"],
             }
-            for method, runs in every[0].items()
+            for method, runs in records[0].items()
             for number, run in enumerate(runs)
         ],
     }

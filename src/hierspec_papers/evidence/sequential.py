@@ -1,10 +1,10 @@
 """When to stop measuring: intervals at planned looks, verdicts, and prompts needed.
 
 An effect is a mean over prompts (of differences, or of logarithms of ratios, paired by prompt).
-Looking several times and stopping at the first good result would find effects that are not there
-more often than 5 % of the time. So the looks are planned, :data:`LOOKS`, and the interval at each
-has the level 1 − .05 / len(LOOKS) (Bonferroni): all of them hold together with at least 95 %
-probability, whenever one stops.
+Looking several times and stopping at the first good result would find effects that do not exist
+more often than 5 % of the time. So the looks are planned (:data:`LOOKS`), and the interval at each
+has the level 1 − .05 / len(LOOKS) (Bonferroni): with at least 95 % probability all of them contain
+the effect, at whichever look the measurement stops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-LOOKS = (24, 36, 48, 60)  # prompts; never fewer for a claim, never more
+LOOKS = (24, 36, 48, 60)  # numbers of prompts at which an experiment may stop
 ERROR = 0.05  # of all looks together
 POWER = 0.8
 
@@ -24,7 +24,9 @@ Verdict = Literal["holds", "does not hold", "undecided"]
 
 
 def quantile(probability: float, freedom: int) -> float:
-    """Return Student's t quantile, from the normal one by Wallace's approximation (1959).
+    """Return the quantile of Student's t distribution with ``freedom`` degrees of freedom.
+
+    It is computed from the normal quantile by Wallace's approximation (1959).
 
     It is the inverse of :func:`hierspec.bench.summary.z_score`; its error is below a per cent
     from 8 degrees of freedom on.
@@ -40,14 +42,14 @@ class Estimate:
 
     Attributes:
         value, low, high: the mean and the ends of its interval.
-        deviation: of a single prompt.
-        n: prompts.
+        std: standard deviation of a single prompt's value.
+        n: number of prompts.
     """
 
     value: float
     low: float
     high: float
-    deviation: float
+    std: float
     n: int
 
 
@@ -60,40 +62,40 @@ def estimate(values: Sequence[float], looks: int = len(LOOKS)) -> Estimate:
     n = len(values)
     if n < 2:
         raise ValueError("an interval needs two prompts or more")
-    mean, deviation = statistics.fmean(values), statistics.stdev(values)
-    half = quantile(1 - ERROR / looks / 2, n - 1) * deviation / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, deviation, n)
+    mean, std = statistics.fmean(values), statistics.stdev(values)
+    half_width = quantile(1 - ERROR / looks / 2, n - 1) * std / math.sqrt(n)
+    return Estimate(mean, mean - half_width, mean + half_width, std, n)
 
 
-def verdict(found: Estimate, smallest: float, kind: Kind = "more") -> Verdict:
-    """Decide a claim by an interval.
+def judge_interval(effect: Estimate, smallest: float, kind: Kind = "more") -> Verdict:
+    """Decide a claim by the interval of its effect.
 
     Args:
         smallest: the smallest difference that matters, above 0, in the effect's unit.
-        kind: ``"more"``: the claim is an effect above 0. It holds where the interval excludes 0
-            from below, and does not where it excludes every effect of ``smallest`` and more.
-            ``"same"``: the claim is no effect that matters; it holds where the interval lies
-            within ± ``smallest``, and does not where it lies outside.
+        kind: ``"more"`` claims an effect above 0: it holds where the whole interval is above 0,
+            and does not hold where the whole interval is below ``smallest``.
+            ``"same"`` claims that no effect matters: it holds where the interval lies within
+            ± ``smallest``, and does not hold where it lies outside.
     """
-    if found.n < LOOKS[0]:
+    if effect.n < LOOKS[0]:
         return "undecided"
     if kind == "more":
-        if found.high < smallest:  # even where it lies above 0: less than matters
+        if effect.high < smallest:  # even if it is above 0, it is too small to matter
             return "does not hold"
-        return "holds" if found.low > 0 else "undecided"
-    if -smallest < found.low and found.high < smallest:
+        return "holds" if effect.low > 0 else "undecided"
+    if -smallest < effect.low and effect.high < smallest:
         return "holds"
-    return "does not hold" if found.low > smallest or found.high < -smallest else "undecided"
+    return "does not hold" if effect.low > smallest or effect.high < -smallest else "undecided"
 
 
-def prompts_needed(deviation: float, smallest: float, looks: int = len(LOOKS)) -> int:
+def prompts_needed(std: float, smallest: float, looks: int = len(LOOKS)) -> int:
     """Return how many prompts show an effect of ``smallest`` with probability :data:`POWER`.
 
     Args:
-        deviation: of a single prompt, as measured.
+        std: measured standard deviation of a single prompt's value.
     """
-    if deviation == 0:
+    if std == 0:
         return 2
     normal = statistics.NormalDist()
     z = normal.inv_cdf(1 - ERROR / looks / 2) + normal.inv_cdf(POWER)
-    return max(2, math.ceil((z * deviation / smallest) ** 2))
+    return max(2, math.ceil((z * std / smallest) ** 2))

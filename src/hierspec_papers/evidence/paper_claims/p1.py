@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hierspec_papers.evidence import effects
-from hierspec_papers.evidence.claims import SMALL, Claim
+from hierspec_papers.evidence.claims import SMALL_LOG_RATIO, Claim
 from hierspec_papers.evidence.families import FAMILIES
 from hierspec_papers.evidence.methods import exit_stacks
 
@@ -67,7 +67,7 @@ def claims() -> list[Claim]:
             ("tail 1", "tail 2"),
             ("tail 0",),
             _COST,
-            least=math.log(1.005),
+            smallest_effect=math.log(1.005),
         ),
         Claim(
             "P1 Table 10",
@@ -76,8 +76,8 @@ def claims() -> list[Claim]:
             "in the same contexts",
             ("drafts at 0.6",),
             ("drafts at 0.6",),
-            effects.first_kept(1.2),
-            effects.first_kept(1.0),
-            least=SMALL,
+            effects.first_kept_chance(1.2),
+            effects.first_kept_chance(1.0),
+            smallest_effect=SMALL_LOG_RATIO,
         ),
     ]

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from hierspec_papers.evidence import effects
-from hierspec_papers.evidence.claims import SHARE, Claim
+from hierspec_papers.evidence.claims import ACCEPTANCE_DIFFERENCE, Claim
 from hierspec_papers.evidence.experiments import RECORDED
 from hierspec_papers.evidence.families import FAMILIES
-from hierspec_papers.evidence.methods import PLAIN, every_pair
+from hierspec_papers.evidence.methods import PLAIN, exit_layer_pairs
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 
 
-def _pairs(item: str, family: str, shown: str) -> Claim:
+def _best_pair(item: str, family: str, layers: str) -> Claim:
     """Return the claim: P3's pair of exits, or the nearest to it, over all other trained pairs."""
-    ours, *others = [f"{low}-{high}" for low, high in every_pair(FAMILIES[family])]
-    text = f"exits {shown}, nearest to (L/8, L/4), over the best of the {len(others)} other pairs"
+    ours, *theirs = [f"{low}-{high}" for low, high in exit_layer_pairs(FAMILIES[family])]
+    text = f"exits {layers}, nearest to (L/8, L/4), over the best of the {len(theirs)} other pairs"
     name = f"p3-{family}-pairs"
-    return Claim(item, (name,), f"{text}, by layers run", (ours,), tuple(others), _COST)
+    return Claim(item, (name,), f"{text}, by layers run", (ours,), tuple(theirs), _COST)
 
 
 def claims() -> list[Claim]:
     """Return the claims of P3."""
-    real, chats, trunk = "p3-smollm2", "p3-smollm2-chats", "p3-trunk"
+    smollm2, chats, trunk = "p3-smollm2", "p3-smollm2-chats", "p3-trunk"
     return [
         Claim(
             "P3 Table 1",
@@ -49,7 +49,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P3 Table 1",
-            (real, "clock-p3-smollm2", chats),
+            (smollm2, "clock-p3-smollm2", chats),
             "HiSpec over LayerSkip (exit 10 of 30 layers), by layers run",
             ("hispec",),
             ("exit 10",),
@@ -128,8 +128,8 @@ def claims() -> list[Claim]:
                 f"a check over twice the time of six tokens drafted by {drafter} (P3's drafts: 1/9 "
                 "to 1/400)",
                 (method,),
-                metric=effects.verification_share,
-                against=2.0,
+                metric=effects.check_time_ratio,
+                reference=2.0,
             )
             for item in ("P3 Figure 2", "P3 Table 2")
             for experiment, method, drafter in (
@@ -143,20 +143,20 @@ def claims() -> list[Claim]:
                 (experiment,),
                 f"acceptance of the exit {place}, less one half",
                 (exit_name,),
-                metric=effects.first_acceptance,
-                against=0.5,
+                metric=effects.first_token_acceptance,
+                reference=0.5,
                 scale="difference",
-                least=SHARE,
+                smallest_effect=ACCEPTANCE_DIFFERENCE,
             )
             for experiment, exit_name, place in (
-                (real, "exit 10", "after 10 of 30 layers"),
+                (smollm2, "exit 10", "after 10 of 30 layers"),
                 (trunk, "exit 2", "at L/4"),
             )
         ),
         *(
-            _pairs(item, family, shown)
+            _best_pair(item, family, layers)
             for item in ("P3 Figure 5", "P3 Figure 8")
-            for family, shown in (("smollm2", "5 and 10 of 30 layers"), ("trunk", "1 and 2 of 8"))
+            for family, layers in (("smollm2", "5 and 10 of 30 layers"), ("trunk", "1 and 2 of 8"))
         ),
         *(
             Claim(
@@ -167,9 +167,9 @@ def claims() -> list[Claim]:
                 (draft_exit,),
                 effects.acceptance,
                 scale="difference",
-                least=SHARE,
+                smallest_effect=ACCEPTANCE_DIFFERENCE,
             )
-            for experiments, draft_exit in (((real, chats), "exit 5"), ((trunk,), "exit 1"))
+            for experiments, draft_exit in (((smollm2, chats), "exit 5"), ((trunk,), "exit 1"))
         ),
         *(
             Claim(
@@ -180,7 +180,7 @@ def claims() -> list[Claim]:
                 tuple(f"exit {layer}" for layer in layers),
                 _COST,
             )
-            for experiments, layers in (((real, chats), (5, 10, 15)), ((trunk,), (1, 2, 4)))
+            for experiments, layers in (((smollm2, chats), (5, 10, 15)), ((trunk,), (1, 2, 4)))
         ),
         *(
             Claim(

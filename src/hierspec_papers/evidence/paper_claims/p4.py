@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hierspec_papers.evidence import effects
-from hierspec_papers.evidence.claims import RULE, SMALL, Claim
-from hierspec_papers.evidence.experiments import COOLER, REPETITIONS
-from hierspec_papers.evidence.methods import SEVERAL
+from hierspec_papers.evidence.claims import RULE_LOG_RATIO, SMALL_LOG_RATIO, Claim
+from hierspec_papers.evidence.experiments import FURTHER_TEMPERATURES, REPETITIONS
+from hierspec_papers.evidence.methods import MULTI_DRAFT_RULES
 
 
 def claims() -> list[Claim]:
     """Return the claims of P4."""
-    exact = {"metric": effects.exact_block, "other": effects.exact_tokenwise, "least": RULE}
 
-    def gain(item: str, experiments: tuple[str, ...], method: str, n: str, **more: Any) -> Claim:
-        text = f"block over tokenwise, tokens a call by the exact law on the same drafts{n}"
-        return Claim(item, experiments, text, (method,), (method,), **{**exact, **more})
+    def gain(item: str, experiment: str, method: str, conditions: str) -> Claim:
+        return Claim(
+            item,
+            (experiment,),
+            f"block over tokenwise, tokens a call by the exact law on the same drafts{conditions}",
+            (method,),
+            (method,),
+            effects.exact_tokens_per_call("block"),
+            effects.exact_tokens_per_call("tokenwise"),
+            smallest_effect=RULE_LOG_RATIO,
+        )
 
     return [
-        gain("P4 Table 1", ("p4-smollm2",), "block", ", n = 5"),
-        gain("P4 Table 1", ("p4-trunk",), "block 10", ", n = 10"),
+        gain("P4 Table 1", "p4-smollm2", "block", ", n = 5"),
+        gain("P4 Table 1", "p4-trunk", "block 10", ", n = 10"),
         Claim(
             "P4 Table 1",
             ("clock-p4-large",),
@@ -28,7 +33,7 @@ def claims() -> list[Claim]:
             ("block",),
             ("tokenwise",),
             effects.tokens_per_second,
-            least=SMALL,
+            smallest_effect=SMALL_LOG_RATIO,
         ),
         Claim(
             "P4 Table 2",
@@ -36,8 +41,8 @@ def claims() -> list[Claim]:
             "four drafts over one, tokens a call by the exact law on the same drafts",
             ("block-rrs × 4",),
             ("block-rrs × 4",),
-            effects.exact_several("block-rrs"),
-            effects.exact_several("one"),
+            effects.exact_tokens_per_call("block-rrs"),
+            effects.exact_tokens_per_call("one"),
         ),
         Claim(
             "P4 Table 2",
@@ -46,18 +51,18 @@ def claims() -> list[Claim]:
             "on the same drafts",
             ("block-rrs × 4",),
             ("block-rrs × 4",),
-            effects.exact_several("block-rrs"),
-            effects.exact_several("rrs"),
-            least=RULE,
+            effects.exact_tokens_per_call("block-rrs"),
+            effects.exact_tokens_per_call("rrs"),
+            smallest_effect=RULE_LOG_RATIO,
         ),
-        gain("P4 Table 3", ("p4-trunk",), "block 5", ", n = 5, temperature 1"),
-        gain("P4 Table 3", ("p4-trunk",), "block 15", ", n = 15, temperature 1"),
-        gain("P4 Table 3", ("p4-trunk-cool",), "block", ", n = 5, temperature .6"),
+        gain("P4 Table 3", "p4-trunk", "block 5", ", n = 5, temperature 1"),
+        gain("P4 Table 3", "p4-trunk", "block 15", ", n = 15, temperature 1"),
+        gain("P4 Table 3", "p4-trunk-cool", "block", ", n = 5, temperature .6"),
         *(
-            gain("P4 Table 3", (f"p4-trunk-at-{t:g}",), "block", f", n = 5, temperature {t:g}")
-            for t in COOLER
+            gain("P4 Table 3", f"p4-trunk-at-{t:g}", "block", f", n = 5, temperature {t:g}")
+            for t in FURTHER_TEMPERATURES
         ),
-        gain("P4 Table 4", ("p4-eagle3",), "block", ", one draft that EAGLE-3 samples"),
+        gain("P4 Table 4", "p4-eagle3", "block", ", one draft that EAGLE-3 samples"),
         *(
             Claim(
                 "P4 Table 4",
@@ -66,11 +71,11 @@ def claims() -> list[Claim]:
                 "EAGLE-3 samples",
                 (f"{rule} × 4",),
                 (f"{rule} × 4",),
-                effects.exact_several(rule),
-                effects.exact_several("rrs"),
-                least=RULE,
+                effects.exact_tokens_per_call(rule),
+                effects.exact_tokens_per_call("rrs"),
+                smallest_effect=RULE_LOG_RATIO,
             )
-            for rule in SEVERAL
+            for rule in MULTI_DRAFT_RULES
             if rule != "rrs"
         ),
         *(
@@ -80,17 +85,17 @@ def claims() -> list[Claim]:
                 f"chance that ten tokens are kept whole, {text}",
                 ("block",),
                 ("block",),
-                effects.kept_whole(more),
-                effects.kept_whole(less),
-                least=RULE,
+                effects.all_kept_chance(rule),
+                effects.all_kept_chance(baseline),
+                smallest_effect=RULE_LOG_RATIO,
             )
-            for more, less, text in (
+            for rule, baseline, text in (
                 ("block", "tokenwise", "block over tokenwise"),
                 ("ideal", "block", "min(1, R), the ideal, over block"),
             )
         ),
         *(
-            gain("P4 Table A.1", (f"p4-trunk-again-{n}",), "block", f", n = 5, repetition {n}")
+            gain("P4 Table A.1", f"p4-trunk-again-{n}", "block", f", n = 5, repetition {n}")
             for n in REPETITIONS
         ),
         *(
@@ -99,10 +104,10 @@ def claims() -> list[Claim]:
                 ("clock-p4-smollm2",),
                 f"share of decoding that verification takes, {rule}",
                 (rule,),
-                metric=effects.verification_overhead,
-                against=0.0,
+                metric=effects.verification_time_share,
+                reference=0.0,
                 scale="difference",
-                least=0.01,
+                smallest_effect=0.01,
                 kind="same",
             )
             for rule in ("tokenwise", "block")
@@ -113,8 +118,8 @@ def claims() -> list[Claim]:
             "no cap over the cap, tokens a call by the exact law on the same drafts (lossy)",
             ("uncapped 10",),
             ("uncapped 10",),
-            effects.exact_own,
-            other=effects.exact_block,
-            least=RULE,
+            effects.exact_tokens_per_call("expected"),
+            their_metric=effects.exact_tokens_per_call("block"),
+            smallest_effect=RULE_LOG_RATIO,
         ),
     ]

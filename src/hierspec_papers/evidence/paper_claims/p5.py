@@ -5,28 +5,33 @@ from __future__ import annotations
 import math
 
 from hierspec_papers.evidence import effects
-from hierspec_papers.evidence.claims import AREA, SHARE, TOKEN, Claim
-from hierspec_papers.evidence.methods import PLAIN, THRESHOLDS, WINDOWS
+from hierspec_papers.evidence.claims import (
+    ACCEPTANCE_DIFFERENCE,
+    AUC_DIFFERENCE,
+    TOKEN_DIFFERENCE,
+    Claim,
+)
+from hierspec_papers.evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
-# Experiments at temperature 1; first the one whose M2 is a smaller model of its own.
-_P5_1 = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
+# The first is the one whose M2 is a smaller model of its own.
+_AT_TEMPERATURE_1 = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
 _PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
 
 
-def _over(system: str) -> tuple[str, ...]:
-    return tuple(f"{system}, K = {k}" for k in WINDOWS)
+def _each_window(system: str) -> tuple[str, ...]:
+    return tuple(f"{system}, K = {k}" for k in WINDOW_SIZES)
 
 
-def _limited(system: str) -> tuple[str, ...]:
+def _each_threshold(system: str) -> tuple[str, ...]:
     return tuple(f"{system}, {limit:g} nats" for limit in THRESHOLDS)
 
 
 _CALIBRATED_PARTS = (
     "pre-verify",
     *(f"vanilla M2, K = {k}" for k in (3, 6, 10)),
-    *_limited("self-verify M2"),
-    *_limited("pre-verify + self-verify"),
+    *_each_threshold("self-verify M2"),
+    *_each_threshold("pre-verify + self-verify"),
 )
 
 
@@ -61,7 +66,7 @@ def claims() -> list[Claim]:
             "P5 Table 2",
             ("clock-p5-large-thresholds",),
             "the full system over the best of its parts, thresholds and K calibrated, in time",
-            _limited("full"),
+            _each_threshold("full"),
             _CALIBRATED_PARTS,
             _SPEED,
         ),
@@ -69,7 +74,7 @@ def claims() -> list[Claim]:
             "P5 Table 2",
             ("p5-trunk-thresholds",),
             "the full system over the best of its parts, thresholds and K calibrated, by weights",
-            _limited("full"),
+            _each_threshold("full"),
             _CALIBRATED_PARTS,
             _COST,
         ),
@@ -111,7 +116,7 @@ def claims() -> list[Claim]:
             ("full",),
             ("vanilla M2",),
             _SPEED,
-            apart=True,
+            contrasts_domains=True,
         ),
         Claim(
             "P5 Table 3",
@@ -119,7 +124,7 @@ def claims() -> list[Claim]:
             "gain of full over vanilla M2, other prompts over mathematics, tokens a call",
             ("full",),
             ("vanilla M2",),
-            apart=True,
+            contrasts_domains=True,
         ),
         Claim(
             "P5 Table 3",
@@ -129,32 +134,36 @@ def claims() -> list[Claim]:
             ("full",),
             ("vanilla M2",),
             _COST,
-            apart=True,
-            least=math.log(1.1),
+            contrasts_domains=True,
+            smallest_effect=math.log(1.1),
         ),
         Claim(
             "P5 Table 4",
-            _P5_1,
+            _AT_TEMPERATURE_1,
             "redundancy σ is alike: vanilla M2 less the full system",
             ("full",),
             ("vanilla M2",),
             effects.acceptance,
             scale="difference",
-            least=0.05,
+            smallest_effect=0.05,
             kind="same",
         ),
         Claim(
-            "P5 Table 4", _P5_1, "calls a token η, vanilla M1 over full", ("full",), ("vanilla M1",)
+            "P5 Table 4",
+            _AT_TEMPERATURE_1,
+            "calls a token η, vanilla M1 over full",
+            ("full",),
+            ("vanilla M1",),
         ),
         Claim(
             "P5 Figure 1",
-            _P5_1,
+            _AT_TEMPERATURE_1,
             "drafted tokens kept a call of the target, M2 less M1 (K = 10)",
             ("vanilla M2",),
             ("vanilla M1",),
             effects.kept_per_round,
             scale="difference",
-            least=TOKEN,
+            smallest_effect=TOKEN_DIFFERENCE,
         ),
         *(
             Claim(
@@ -162,10 +171,10 @@ def claims() -> list[Claim]:
                 ("p5-trunk-1", "p5-trunk-0", "p5-smollm2-1"),
                 f"entropy of rejected above kept tokens, {drafter} (AUC less .5)",
                 (f"vanilla {drafter}",),
-                metric=effects.separation,
-                against=0.5,
+                metric=effects.entropy_auc,
+                reference=0.5,
                 scale="difference",
-                least=AREA,
+                smallest_effect=AUC_DIFFERENCE,
             )
             for drafter in ("M2", "M1")
         ),
@@ -173,39 +182,39 @@ def claims() -> list[Claim]:
             "P5 Figure 7",
             ("p5-trunk-windows",),
             "variation over K, vanilla M2 less full, by weights",
-            _over("full"),
-            _over("vanilla M2"),
+            _each_window("full"),
+            _each_window("vanilla M2"),
             _COST,
             scale="difference",
-            least=AREA,
-            steady=True,
+            smallest_effect=AUC_DIFFERENCE,
+            compares_variation=True,
         ),
         Claim(
             "P5 Figure 7",
             ("p5-trunk-windows",),
             "the full system over vanilla M2, each at its best K, by weights",
-            _over("full"),
-            _over("vanilla M2"),
+            _each_window("full"),
+            _each_window("vanilla M2"),
             _COST,
         ),
         Claim(
             "P5 Figure 8",
-            _P5_1,
+            _AT_TEMPERATURE_1,
             "windows change from round to round: standard deviation, full (tokens)",
             ("full",),
             metric=effects.window_deviation,
-            against=0.0,
+            reference=0.0,
             scale="difference",
-            least=0.5,
+            smallest_effect=0.5,
         ),
         Claim(
             "P5 Figure 8",
-            _P5_1,
+            _AT_TEMPERATURE_1,
             "share kept, full less vanilla M1",
             ("full",),
             ("vanilla M1",),
             effects.acceptance,
             scale="difference",
-            least=SHARE,
+            smallest_effect=ACCEPTANCE_DIFFERENCE,
         ),
     ]
