@@ -154,12 +154,8 @@ def test_the_best_is_chosen_on_other_prompts():
     data = {"runs": runs, "prices": {}}
     best = effects.best_by_prompt(data, ["a", "b"], effects.tokens_per_call)
     assert best == {0: 2.0, 2: 2.0, 1: 1.0, 3: 1.0}  # chosen where it is worse, both times
-    assert effects.best_by_prompt(data, ["a"], effects.tokens_per_call) == {
-        0: 4.0,
-        1: 1.0,
-        2: 4.0,
-        3: 1.0,
-    }
+    alone = effects.best_by_prompt(data, ["a"], effects.tokens_per_call)
+    assert alone == {0: 4.0, 1: 1.0, 2: 4.0, 3: 1.0}
 
 
 def test_jackknife_of_a_mean_is_its_values():
@@ -226,7 +222,7 @@ def test_models_that_decide_differently(verdicts, expected):
     )
 
 
-def test_what_stands_beside_does_not_decide():
+def test_claims_beside_an_item_do_not_decide_it():
     beside, other = finding_of("holds", decides=False), finding_of("does not hold")
     assert page.status_of([[beside], [other]], []) == "does not hold"
     assert page.status_of([[other], [beside]], [page.FixedVerdict("holds", "")]) == "does not hold"

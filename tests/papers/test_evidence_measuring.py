@@ -25,8 +25,8 @@ def test_counts_are_the_runs(tmp_path):
     method = counting.ObservedMethod("hispec", models, spec.levels, **spec.top_level)
     texts = [list(range(40, 52)), list(range(90, 99))]
     request = counting.Request(10, 0.0, 3)
-    together = counting.run_records(method, texts, request)
-    for text, record in zip(texts, together, strict=True):
+    batch = counting.run_records(method, texts, request)
+    for text, record in zip(texts, batch, strict=True):
         (alone,) = counting.run_records(method, [text], request)
         assert {k: record[k] for k in ("text", "levels", "rounds", "exact")} == {
             k: alone[k] for k in ("text", "levels", "rounds", "exact")
@@ -35,9 +35,9 @@ def test_counts_are_the_runs(tmp_path):
         low, high, target = record["levels"]
         counters = [*run.levels, run.target]
         assert [p["name"] for p in record["levels"]] == [p["name"] for p in counters]
-        for mine, theirs in ((low, run.levels[0]), (high, run.levels[1])):
-            assert mine["drafted"] == theirs["num_draft_tokens"]
-            assert mine["accepted"] == theirs["num_accepted_tokens"]
+        for counts, counter in ((low, run.levels[0]), (high, run.levels[1])):
+            assert counts["drafted"] == counter["num_draft_tokens"]
+            assert counts["accepted"] == counter["num_accepted_tokens"]
         assert target["calls"] == record["target_calls"] == run.target_calls
         assert sum(offered for offered, _ in record["rounds"]) == high["drafted"]
         assert record["exact"]["kept"] == high["accepted"]
@@ -203,10 +203,7 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
         for tokens in ((0, 1), (0, 2), (1, 1))
     ]
     expected = counting.expected_kept_by_rule(checked_drafts)
-    drafts, p = (
-        [draft for draft, _ in checked_drafts],
-        [target_rows for _, target_rows in checked_drafts],
-    )
+    drafts, p = map(list, zip(*checked_drafts, strict=True))
     for rule in counting.MULTI_DRAFT_RULES:
         node = Verify(1, "target", target, 1, get(rule), None)
         rng = PhiloxRng(7)

@@ -70,7 +70,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A claim's effect and verdict by one experiment's file.
+    """A claim's effect and verdict according to one experiment's file.
 
     Attributes:
         estimate: the effect on the claim's own scale (logarithms for ratios); ``None``: nothing
@@ -86,14 +86,12 @@ class Finding:
 
     @property
     def effect_text(self) -> str:
-        """The effect with its interval as text, ratios as ratios."""
+        """The effect with its interval as text, with logarithms turned into ratios."""
         if self.estimate is None:
             return "not measured yet"
-        mean_and_ends = (self.estimate.value, self.estimate.low, self.estimate.high)
+        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
         if self.claim.scale == "ratio":
-            value, low, high = map(math.exp, mean_and_ends)
-            return f"{value:.3f}× [{low:.3f}, {high:.3f}]"
-        value, low, high = mean_and_ends
+            return f"{math.exp(value):.3f}× [{math.exp(low):.3f}, {math.exp(high):.3f}]"
         return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 

@@ -90,9 +90,7 @@ def sections(files: Mapping[str, Data]) -> list[str]:
         parts += ["## P4 Table 1 beside the printed", _P4_TABLE_1, _rule_table(files["p4-trunk"])]
     if "p4-eagle3-several" in files:
         parts += ["## P4 Table 4(b) with sampled drafts", _P4_TABLE_4, _eagle_table(files)]
-    by_position = [
-        _position_table(name, files[name]) for name in _LONG_DRAFT_FILES if name in files
-    ]
+    by_position = [_position_table(name, files[name]) for name in _LONG_FILES if name in files]
     if by_position:
         parts += ["## P4 Figure A.1 by position", _P4_FIGURE_A1, *by_position]
     by_domain = [_domain_table(name, files[name]) for name in _DOMAIN_FILES if name in files]
@@ -106,9 +104,9 @@ _COST_SECTIONS = (
         "HiSpec against LayerSkip: why",
         ("clock-p3-smollm2", "p3-smollm2", "clock-p3-large", "p3-trunk"),
         """Calls a token of each level times what a call costs (by layers, in calls of the whole
-model), beside what the clock said where it ran. A single exit pays for its drafts once; HiSpec
-pays for two tokens of the lower exit and for a check of each pair, so that a drafted token costs
-less, and more calls are made.""",
+model), beside the measured time of a token where there is one. A single exit pays for its drafts
+once; HiSpec pays for two tokens of the lower exit and for a check of each pair, so that a drafted
+token costs less, and more calls are made.""",
     ),
     (
         "P5's full system against its parts: why",
@@ -125,9 +123,9 @@ _DOMAIN_FILES = ("clock-p5-large-1", "p5-smollm2-1", "p5-trunk-domains")
 
 _P4_TABLE_1 = """\
 Tokens a call of the target, all prompts of a data set together; printed: Qwen2.5 0.5B
-for 72 B, n = 10. Branch resampling is block, so block's numbers stand beside both. z: kept less
-expected tokens under the exact law of each draft that was verified, in standard deviations of the
-dice, over all prompts."""
+for 72 B, n = 10. Branch resampling is block verification, so block's numbers are compared with the
+printed ones of both. z: tokens kept less those expected under the exact law of each draft that was
+verified, over all prompts, in standard deviations of the random acceptances."""
 _PRINTED_P4_TABLE_1 = {  # rule here → printed rows: GSM8K, HumanEval, CNN/DM
     "tokenwise 10": "6.44, 5.23, 2.35",
     "block 10": "6.53, 5.34, 2.39 (blockwise); 6.65, 5.40, 2.45 (branch resampling)",
@@ -136,12 +134,12 @@ _P4_TABLE_4 = """\
 EAGLE-3's drafter for SmolLM2, one draft of four tokens or four such drafts, sampled;
 `one` is block on the first draft alone. P4 prints 3.40 tokens a call for EAGLE-3 and 3.55 with its
 verification, with drafts that are not sampled and a first token that is always accepted, which
-changes the law. It has no number for blockwise, and none for several drafts of EAGLE-3."""
+changes the output law. It has no number for blockwise, and none for several drafts of EAGLE-3."""
 _P4_FIGURE_A1 = """\
-The chance that the first m tokens of a draft of ten are kept whole, if they are the
-draft: mean over all drafts of that length. P4 gives these chances as formulas, and the figure for
-GSM8K as a picture only; HSD's, with the cap at the end, is block's."""
-_LONG_DRAFT_FILES = ("p4-trunk-long", "p4-smollm2-long")
+The chance that all of m drafted tokens are kept, if the draft is the first m tokens of
+a draft of ten: mean over all drafts of that length. P4 gives these chances as formulas, and the
+figure for GSM8K as a picture only; HSD's, with the cap at the end, is block's."""
+_LONG_FILES = ("p4-trunk-long", "p4-smollm2-long")
 _DATA_SETS = ("gsm8k", "humaneval", "summarization")
 
 
@@ -151,15 +149,12 @@ def _rule_table(data: Data) -> str:
     rows = []
     for method in data["methods"]:
         runs = _runs_of(data, method)
-        cells = [
-            f"{_tokens_per_call([run for run in runs if domains[run['prompt']] == domain]):.2f}"
-            for domain in _DATA_SETS
-        ]
-        sums = {
-            key: sum(run["exact"][key] for run in runs) for key in ("kept", "expected", "variance")
-        }
-        z = (sums["kept"] - sums["expected"]) / math.sqrt(sums["variance"])
-        cells.append(f"{_tokens_per_call(runs):.2f}")
+        groups = [[r for r in runs if domains[r["prompt"]] == domain] for domain in _DATA_SETS]
+        cells = [f"{_tokens_per_call(group):.2f}" for group in (*groups, runs)]
+        kept, expected, variance = (
+            sum(run["exact"][key] for run in runs) for key in ("kept", "expected", "variance")
+        )
+        z = (kept - expected) / math.sqrt(variance)
         rows.append((method, *cells, _PRINTED_P4_TABLE_1.get(method, ""), f"{z:+.2f}"))
     header = ("rule, n", "GSM8K", "HumanEval", "summaries", "all", "printed", "z")
     counts = ", ".join(f"{domains.count(domain)} of {domain}" for domain in _DATA_SETS)

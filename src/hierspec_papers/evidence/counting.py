@@ -96,7 +96,7 @@ class ExpectedTokens(Observer):
 def expected_kept_by_rule(checked_drafts: Sequence[CheckedDraft]) -> dict[str, float]:
     """Return the expected number of tokens that each rule keeps of several drafts of one prefix.
 
-    All outcomes of a rule's tests are enumerated; ``one``: block on the first draft alone.
+    All outcomes of a rule's tests are enumerated. ``one`` is block on the first draft alone.
     """
     drafts, p = [draft for draft, _ in checked_drafts], [rows for _, rows in checked_drafts]
 
@@ -118,8 +118,8 @@ def first_kept_chances(q: Distributions, p: Distributions) -> dict[str, float]:
     draft, target = q.rows(0, 1).dense(width)[0].double(), p.rows(0, 1).dense(width)[0].double()
     chances = {}
     for power in POWERS:
-        powers = draft.pow(power)
-        chances[f"{power:g}"] = float((powers / powers.sum()).minimum(target).sum())
+        weights = draft.pow(power)
+        chances[f"{power:g}"] = float((weights / weights.sum()).minimum(target).sum())
     return chances
 
 

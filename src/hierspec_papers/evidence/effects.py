@@ -144,7 +144,7 @@ def values_by_prompt(data: Data, method: str, metric: Metric) -> dict[int, float
 
 
 def best_by_prompt(data: Data, names: Sequence[str], metric: Metric) -> dict[int, float]:
-    """Return by prompt the metric of the method that is best on the prompts of other parity."""
+    """Return by prompt the metric of the method that is best on prompts of the other parity."""
     by_method = {name: values_by_prompt(data, name, metric) for name in names}
     if len(names) == 1:
         return by_method[names[0]]
@@ -181,7 +181,7 @@ def jackknife(
 ) -> dict[int, float]:
     """Return a statistic's pseudo-values by prompt, n θ − (n − 1) θ₋ᵢ (Tukey, 1958).
 
-    Their mean and spread make an interval of a statistic that is no mean itself.
+    Their mean and spread give an interval for a statistic that is not a mean itself.
     """
     n = len(prompts)
     if n < 3:

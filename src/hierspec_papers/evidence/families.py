@@ -119,11 +119,12 @@ FAMILIES = {
         Family(
             "large",
             "zoo:large?eps=0.2",
-            "a synthetic cost with a real law (116 M parameters); M1 zoo:small, M2 zoo:trunk",
+            "a synthetic cost with a real distribution (116 M parameters); M1 zoo:small, M2 "
+            "zoo:trunk",
             _model("zoo:small"),
             _model("zoo:trunk"),
             (2, 4, 8),
-            large_note="the target's law is made from M2's",
+            large_note="the target's distribution is made from M2's",
             rivals=("specdec++", "pearl"),
         ),
     )

@@ -68,8 +68,8 @@ ITEMS = (
     ),
     Item(
         "P1 Algorithm 2",
-        "verification with the full law handed up is lossless",
-        _proved("with every token's full law; near misses are lossy"),
+        "verification with full distributions handed up is lossless",
+        _proved("with every token's full distribution; rules that come close to it are lossy"),
     ),
     Item("P1 Figure 1", "an example of the recursion", _drawing("the stack")),
     Item("P1 Table 1", "expected speed-up grows with the number of models"),
@@ -92,8 +92,8 @@ ITEMS = (
         FixedVerdict(
             "undecided",
             "independent acceptances and constant costs over the real thing: 0.997 greedily, 0.993 "
-            "at temperature 1 (large, 24 prompts), the exact model 0.982 and 0.982; the luck of "
-            "the coins alone moves the latency of so many texts by 3 %, so .3 % cannot be told",
+            "at temperature 1 (large, 24 prompts), the exact model 0.982 and 0.982; chance "
+            "alone moves the latency of so many texts by 3 %, so .3 % cannot be measured",
             "`reproduce-p1-coin-flips.json`",
         ),
     ),
@@ -118,7 +118,7 @@ ITEMS = (
     ),
     Item("P2 Figure 1", "interleaving a smaller model does not help"),
     Item("P2 Figure 2", "a trace", _drawing("one round")),
-    Item("P2 Table A.1", "the law of the tokens of one round"),
+    Item("P2 Table A.1", "how likely each number of tokens is in one round"),
     Item("P3 Figure 1", "HiSpec beats AdaDecode, Lookahead, LayerSkip and SWIFT"),
     Item("P3 Figure 2", "a check takes 2 to 10 times as long as drafting"),
     Item("P3 Figure 3", "the method", _drawing("Algorithm 1")),
@@ -157,14 +157,14 @@ ITEMS = (
         "P4 Algorithm 2",
         "capped branch resampling is lossless",
         _proved(
-            "it is block verification, law for law; without the cap at the end, as printed, "
-            "TV .111 in the worked example"
+            "it is block verification, with the same output law; without the cap at the end, as "
+            "printed, TV .111 in the worked example"
         ),
     ),
     Item(
         "P4 Algorithm 3",
         "several drafts by carrying R_τ on",
-        _lossy("as printed TV up to .0042 and .19; `block-rrs` is the sound form"),
+        _lossy("as printed TV up to .0042 and .19; `block-rrs` is the corrected form"),
     ),
     Item("P4 Figure 1", "resampling in a tree of branches", _drawing("the branches")),
     Item("P4 Figure 2", "an example with the cap", _drawing("one draft")),
@@ -191,12 +191,11 @@ ITEMS = (
     ),
     Item(
         "P4 Figure A.1",
-        "how likely a draft is kept whole: HSD nearest the ideal, then blockwise, then tokenwise",
+        "how likely all of a draft is kept: HSD nearest the ideal, then blockwise, then tokenwise",
         FixedVerdict(
             "does not hold",
             "HSD over blockwise (Theorem 7): the two are one rule, so their chances are the same; "
-            "the picture itself is not in the text at hand, and its GSM8K is one of eight domains "
-            "here",
+            "the picture itself was not available, and its GSM8K is one of eight domains here",
             "docs/branch-is-block.md",
         ),
     ),
@@ -204,21 +203,23 @@ ITEMS = (
     Item(
         "P4 Table A.2",
         "accuracy is that of tokenwise",
-        _missing("accuracy needs models that solve GSM8K; the law itself is certified equal"),
+        _missing(
+            "accuracy needs models that solve GSM8K; the output law itself is certified equal"
+        ),
     ),
     Item("P4 Table A.3", "forgetting the cap is a little faster and a little worse"),
     Item("P4 Table A.4", "verification takes less than 1 % of decoding"),
     Item(
         "P5 Algorithm 1",
         "self-verify is lossless",
-        _lossy("as printed the law is read one place late, TV up to .61; the sound form is exact"),
+        _lossy("as printed p is read one place late, TV up to .61; the corrected form is exact"),
     ),
     Item(
         "P5 Algorithm 2",
         "the full system is lossless",
         _lossy(
-            "as printed the target is never asked, and corrected tokens are lost (TV up to .11); "
-            "the sound form is exact"
+            "as printed the target is never called, and corrected tokens are lost (TV up to .11); "
+            "the corrected form is exact"
         ),
     ),
     Item("P5 Figure 1", "a smaller draft model has fewer tokens kept"),
@@ -226,7 +227,7 @@ ITEMS = (
     Item("P5 Figure 3", "self-verify", _drawing("Algorithm 1")),
     Item("P5 Figure 4", "the full system", _drawing("Algorithm 2")),
     Item("P5 Figure 5", "pre-verify", _drawing("two arrangements")),
-    Item("P5 Figure 6", "entropy tells rejected from kept tokens"),
+    Item("P5 Figure 6", "entropy separates rejected from kept tokens"),
     Item("P5 Figure 7", "adapting windows vary less, and beat vanilla at every K"),
     Item("P5 Figure 8", "windows change over time, and more is kept than of M1 alone"),
     Item("P5 Table 1", "the full system's speed-up over plain decoding"),

@@ -20,38 +20,38 @@ from .sequential import ERROR, LOOKS, POWER
 
 Files = Mapping[str, Mapping[str, Any]]
 _LENGTHS = " to ".join(str(f(e.max_new_tokens for e in EXPERIMENTS.values())) for f in (min, max))
-ORDER = ("holds", "does not hold", "undecided", "cannot be had here")
+STATUSES = ("holds", "does not hold", "undecided", "cannot be had here")
 
 INTRO = f"""# What holds, here
 
 Written by `python benchmarks/evidence.py page` from `benchmarks/results/evidence/`, and for P3's
 Figure 1 from `reproduce-p3-table1.json` beside that folder; a test writes it again and compares.
-Every table, figure and algorithm of the five papers stands here with a verdict *on the models at
-hand*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk with its early exits, and
-a synthetic cost with a real law. None is a verdict on the papers' models.
+Every table, figure and algorithm of the five papers is listed with a verdict *on the models used
+here*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk with its early exits, and
+a synthetic cost with a real distribution. None is a verdict on the papers' models.
 
-**How it is decided.** Prompts are code, mathematics and Spec-Bench's kinds of text, a domain after
-the other. An effect is paired by prompt. Intervals are Student's, on the mean of logarithms (of
+**How it is decided.** Prompts are code, mathematics and Spec-Bench's kinds of text; the domains
+take turns. An effect is paired by prompt. Intervals are Student's, on the mean of logarithms (of
 ratios) or of differences. Runs stop at planned looks ({", ".join(map(str, LOOKS))} prompts, as far
 as an experiment goes), and each look's interval has the level 1 − {ERROR:g} / number of looks
 (Bonferroni), so that all looks together err in {100 * ERROR:g} % of cases at most. Where domains
-are told apart there is one look, at 24 prompts of each. *Holds*: the interval excludes 0 from
-below. *Does not hold*: it excludes every effect as large as the smallest that matters: 3 % of
-speed, tokens or cost between systems, 1 to 2 % between verification rules, half a per cent for P1's
-heuristic, .03 of an acceptance (.05 of P5's σ), .05 of an AUC or of a variation, .01 of the time,
-.1 of a token kept, half a token of a window, a tenth of P5's gain off mathematics over that on it.
-Where a claim is that two are alike, it holds if the interval lies within the smallest that matters
-on both sides, and does not if it lies outside. Else *undecided*. *Needed*: prompts that show the
-smallest effect with probability {POWER:g}, given the measured spread.
+are compared there is one look, at 24 prompts of each. *Holds*: the whole interval is above 0. *Does
+not hold*: the whole interval is below the smallest effect that matters: 3 % of speed, tokens or
+cost between systems, 1 to 2 % between verification rules, half a per cent for P1's heuristic, .03
+of an acceptance (.05 of P5's σ), .05 of an AUC or of a variation, .01 of the time, .1 of a token
+kept, half a token of a window, a tenth of P5's gain off mathematics over that on it. A claim that
+two methods are alike holds if the interval lies within plus or minus the smallest effect that
+matters, and does not hold if it lies outside. Otherwise it is *undecided*. *Needed*: the number of
+prompts that show the smallest effect with probability {POWER:g}, given the measured spread.
 
-**From files to items.** A claim that several files measure holds if it holds by one of them and
-fails by none. Where two of them decide differently, both are shown, and it does not hold. An item
-does not hold if one of its claims does not, and is undecided if one is. *Beside* stands what does
-not decide an item, since it compares costs that differ in kind, or methods with drafters of their
-own.
+**From files to items.** A claim that several files measure holds if it holds in one of them and
+fails in none. Where two of them decide differently, both are shown, and it does not hold. An item
+does not hold if one of its claims does not, and is undecided if one is. *Beside* marks a claim that
+does not decide its item, since it compares costs that differ in kind, or methods with drafters of
+their own.
 
-**In time, by weights, by layers.** What is *in time* was measured with the clock, methods taking
-turns. *By weights* charges each call for the weights it runs through (P1's standardized walltime
+**In time, by weights, by layers.** What is *in time* was measured in seconds, methods taking turns.
+*By weights* charges each call for the weights it runs through (P1's standardized walltime
 improvement), *by layers* the same where early exits share their trunk, each level charged for the
 layers above the exit below it. Tokens, acceptances and such costs do not depend on the load.
 
@@ -61,11 +61,12 @@ second turns of Spec-Bench's conversations instead, whole and in the template, t
 answered greedily by plain decoding. {_LENGTHS} tokens are written after each. On SmolLM2, P5's M2
 is the target's own copy in 4 bits, and the checkpoint was released in 4 bits: the copy holds the
 same weights, agrees with the target far more often than a smaller model does, and what it decides
-says little of a real M2. On the synthetic cost, the target's law is made from that of M2, the
-trunk, with a like consequence. Only in the trunk's family is M2 a smaller model of its own. Where a
-claim takes such an M2, its line says so. In P4's Table 4(b), published EAGLE-3 picks its drafts
-deterministically: q is one-hot there, and block is tokenwise. What is measured here is an EAGLE-3
-drafter with *sampled* drafts, one or four. Llama 3.1, part (a) of that table, is not measured."""
+says little about a real M2. On the synthetic cost, the target's distribution is made from that of
+M2, the trunk, with the same consequence. Only in the trunk's family is M2 a smaller model of its
+own. Where a claim uses an M2 made from the target, or a target made from M2, its line says so. In
+P4's Table 4(b), published EAGLE-3 picks its drafts deterministically: q is one-hot there, and block
+is tokenwise. What is measured here is an EAGLE-3 drafter with *sampled* drafts, one or four. Llama
+3.1, part (a) of that table, is not measured."""
 
 
 def read_results(folder: Path) -> dict[str, Mapping[str, Any]]:
@@ -81,7 +82,7 @@ def read_results(folder: Path) -> dict[str, Mapping[str, Any]]:
 def render_page(folder: Path) -> str:
     """Return the page as Markdown."""
     files = read_results(folder)
-    rows, details, counts = [], [], dict.fromkeys(ORDER, 0)
+    rows, details, counts = [], [], dict.fromkeys(STATUSES, 0)
     for item in ITEMS:
         groups = findings(item, files)
         fixed = fixed_verdicts(item)
@@ -89,7 +90,7 @@ def render_page(folder: Path) -> str:
         counts[status] += 1
         rows.append((item.name, item.statement, status, "<br>".join(_lines(groups, fixed, status))))
         details += [_detail(finding) for group in groups for finding in group]
-    summary = ", ".join(f"{status}: {counts[status]}" for status in ORDER)
+    summary = ", ".join(f"{status}: {counts[status]}" for status in STATUSES)
     parts = [
         INTRO,
         f"## Every table, figure and algorithm\n\n{len(ITEMS)} items. {summary}.",
@@ -134,9 +135,9 @@ def status_of(groups: list[list[Finding]], fixed: list[FixedVerdict]) -> Status:
 
 
 def representatives(group: list[Finding]) -> list[Finding]:
-    """Return the findings that a claim's lines show: the first that holds, the first that does not.
+    """Return the findings to show of a claim's: the first that holds and the first that does not.
 
-    If none decides, it is the first that was measured.
+    If none of them decides the claim, it is the first that was measured.
     """
     firsts = {finding.verdict: finding for finding in reversed(group)}
     firsts.pop("undecided", None)
@@ -145,7 +146,10 @@ def representatives(group: list[Finding]) -> list[Finding]:
 
 
 def _lines(groups: list[list[Finding]], fixed: list[FixedVerdict], status: Status) -> list[str]:
-    """Return a line for each finding shown and each fixed verdict; one that differs says so."""
+    """Return a line for each finding shown and each fixed verdict.
+
+    A line begins with its own verdict if that differs from the item's status.
+    """
     lines = []
     for group in groups:
         claim = group[0].claim
@@ -162,9 +166,10 @@ def _lines(groups: list[list[Finding]], fixed: list[FixedVerdict], status: Statu
 
 
 def _describe_source(finding: Finding, group: list[Finding]) -> str:
-    """Return the models with number of prompts, a note on them, and the models that decide nothing.
+    """Return a finding's models and prompts, a note on them, and where the claim is undecided.
 
-    The last are those of the other findings in ``group``.
+    Args:
+        group: all findings of the claim.
     """
     undecided = [_models(member, group) for member in group if member.verdict == "undecided"]
     note = finding.experiment.drafter_note(finding.claim.methods)

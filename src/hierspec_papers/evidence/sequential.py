@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 LOOKS = (24, 36, 48, 60)  # numbers of prompts at which an experiment may stop
-ERROR = 0.05  # of all looks together
-POWER = 0.8
+ERROR = 0.05  # probability that any interval of the planned looks misses the effect
+POWER = 0.8  # probability that the needed prompts show the smallest effect that matters
 
 Kind = Literal["more", "same"]
 Verdict = Literal["holds", "does not hold", "undecided"]
@@ -26,10 +26,9 @@ Verdict = Literal["holds", "does not hold", "undecided"]
 def quantile(probability: float, freedom: int) -> float:
     """Return the quantile of Student's t distribution with ``freedom`` degrees of freedom.
 
-    It is computed from the normal quantile by Wallace's approximation (1959).
-
-    It is the inverse of :func:`hierspec.bench.summary.z_score`; its error is below a per cent
-    from 8 degrees of freedom on.
+    It is computed from the normal quantile by Wallace's approximation (1959), the inverse of
+    :func:`hierspec.bench.summary.z_score`; its error is below a per cent from 8 degrees of freedom
+    on.
     """
     z = statistics.NormalDist().inv_cdf(probability)
     scaled = z * (8 * freedom + 3) / (8 * freedom + 1)

@@ -11,7 +11,7 @@ from hierspec_papers.evidence.methods import MULTI_DRAFT_RULES
 def claims() -> list[Claim]:
     """Return the claims of P4."""
 
-    def gain(item: str, experiment: str, method: str, conditions: str) -> Claim:
+    def block_gain(item: str, experiment: str, method: str, conditions: str) -> Claim:
         return Claim(
             item,
             (experiment,),
@@ -24,8 +24,8 @@ def claims() -> list[Claim]:
         )
 
     return [
-        gain("P4 Table 1", "p4-smollm2", "block", ", n = 5"),
-        gain("P4 Table 1", "p4-trunk", "block 10", ", n = 10"),
+        block_gain("P4 Table 1", "p4-smollm2", "block", ", n = 5"),
+        block_gain("P4 Table 1", "p4-trunk", "block 10", ", n = 10"),
         Claim(
             "P4 Table 1",
             ("clock-p4-large",),
@@ -55,14 +55,14 @@ def claims() -> list[Claim]:
             effects.exact_tokens_per_call("rrs"),
             smallest_effect=RULE_LOG_RATIO,
         ),
-        gain("P4 Table 3", "p4-trunk", "block 5", ", n = 5, temperature 1"),
-        gain("P4 Table 3", "p4-trunk", "block 15", ", n = 15, temperature 1"),
-        gain("P4 Table 3", "p4-trunk-cool", "block", ", n = 5, temperature .6"),
+        block_gain("P4 Table 3", "p4-trunk", "block 5", ", n = 5, temperature 1"),
+        block_gain("P4 Table 3", "p4-trunk", "block 15", ", n = 15, temperature 1"),
+        block_gain("P4 Table 3", "p4-trunk-cool", "block", ", n = 5, temperature .6"),
         *(
-            gain("P4 Table 3", f"p4-trunk-at-{t:g}", "block", f", n = 5, temperature {t:g}")
+            block_gain("P4 Table 3", f"p4-trunk-at-{t:g}", "block", f", n = 5, temperature {t:g}")
             for t in FURTHER_TEMPERATURES
         ),
-        gain("P4 Table 4", "p4-eagle3", "block", ", one draft that EAGLE-3 samples"),
+        block_gain("P4 Table 4", "p4-eagle3", "block", ", one draft that EAGLE-3 samples"),
         *(
             Claim(
                 "P4 Table 4",
@@ -95,7 +95,7 @@ def claims() -> list[Claim]:
             )
         ),
         *(
-            gain("P4 Table A.1", f"p4-trunk-again-{n}", "block", f", n = 5, repetition {n}")
+            block_gain("P4 Table A.1", f"p4-trunk-again-{n}", "block", f", n = 5, repetition {n}")
             for n in REPETITIONS
         ),
         *(

@@ -14,24 +14,24 @@ from hierspec_papers.evidence.claims import (
 from hierspec_papers.evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
-# The first is the one whose M2 is a smaller model of its own.
-_AT_TEMPERATURE_1 = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
+# Experiments at temperature 1; in the first, M2 is a smaller model of its own.
+_SAMPLING = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
 _PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
 
 
-def _each_window(system: str) -> tuple[str, ...]:
+def _at_each_window(system: str) -> tuple[str, ...]:
     return tuple(f"{system}, K = {k}" for k in WINDOW_SIZES)
 
 
-def _each_threshold(system: str) -> tuple[str, ...]:
+def _at_each_threshold(system: str) -> tuple[str, ...]:
     return tuple(f"{system}, {limit:g} nats" for limit in THRESHOLDS)
 
 
 _CALIBRATED_PARTS = (
     "pre-verify",
     *(f"vanilla M2, K = {k}" for k in (3, 6, 10)),
-    *_each_threshold("self-verify M2"),
-    *_each_threshold("pre-verify + self-verify"),
+    *_at_each_threshold("self-verify M2"),
+    *_at_each_threshold("pre-verify + self-verify"),
 )
 
 
@@ -66,7 +66,7 @@ def claims() -> list[Claim]:
             "P5 Table 2",
             ("clock-p5-large-thresholds",),
             "the full system over the best of its parts, thresholds and K calibrated, in time",
-            _each_threshold("full"),
+            _at_each_threshold("full"),
             _CALIBRATED_PARTS,
             _SPEED,
         ),
@@ -74,7 +74,7 @@ def claims() -> list[Claim]:
             "P5 Table 2",
             ("p5-trunk-thresholds",),
             "the full system over the best of its parts, thresholds and K calibrated, by weights",
-            _each_threshold("full"),
+            _at_each_threshold("full"),
             _CALIBRATED_PARTS,
             _COST,
         ),
@@ -139,7 +139,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P5 Table 4",
-            _AT_TEMPERATURE_1,
+            _SAMPLING,
             "redundancy σ is alike: vanilla M2 less the full system",
             ("full",),
             ("vanilla M2",),
@@ -150,14 +150,14 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P5 Table 4",
-            _AT_TEMPERATURE_1,
+            _SAMPLING,
             "calls a token η, vanilla M1 over full",
             ("full",),
             ("vanilla M1",),
         ),
         Claim(
             "P5 Figure 1",
-            _AT_TEMPERATURE_1,
+            _SAMPLING,
             "drafted tokens kept a call of the target, M2 less M1 (K = 10)",
             ("vanilla M2",),
             ("vanilla M1",),
@@ -182,8 +182,8 @@ def claims() -> list[Claim]:
             "P5 Figure 7",
             ("p5-trunk-windows",),
             "variation over K, vanilla M2 less full, by weights",
-            _each_window("full"),
-            _each_window("vanilla M2"),
+            _at_each_window("full"),
+            _at_each_window("vanilla M2"),
             _COST,
             scale="difference",
             smallest_effect=AUC_DIFFERENCE,
@@ -193,13 +193,13 @@ def claims() -> list[Claim]:
             "P5 Figure 7",
             ("p5-trunk-windows",),
             "the full system over vanilla M2, each at its best K, by weights",
-            _each_window("full"),
-            _each_window("vanilla M2"),
+            _at_each_window("full"),
+            _at_each_window("vanilla M2"),
             _COST,
         ),
         Claim(
             "P5 Figure 8",
-            _AT_TEMPERATURE_1,
+            _SAMPLING,
             "windows change from round to round: standard deviation, full (tokens)",
             ("full",),
             metric=effects.window_deviation,
@@ -209,7 +209,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P5 Figure 8",
-            _AT_TEMPERATURE_1,
+            _SAMPLING,
             "share kept, full less vanilla M1",
             ("full",),
             ("vanilla M1",),
