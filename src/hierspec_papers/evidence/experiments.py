@@ -26,9 +26,8 @@ class Experiment:
         make_methods: returns the methods for a family.
         batch_size: prompts in a batch; 1 where time is measured.
         entropy_methods: methods for which the drafter's entropy is recorded with every verdict.
-        compares_exactly: whether every draft that the target verifies is compared with the exact
-            law.
-        seed: seed of sampling; repetitions of an experiment have different ones.
+        compares_exactly: compare what is kept of every draft with the rules' exact laws.
+        seed: of sampling; repetitions of an experiment have different ones.
         uses_chats: prompts are second turns of conversations, whole and in the chat template.
         looks: numbers of prompts at which it may stop; default: :data:`.sequential.LOOKS` up to
             ``max_prompts``.

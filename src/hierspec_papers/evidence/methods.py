@@ -18,7 +18,7 @@ from hierspec_papers.p5.systems import CAP, WINDOW
 from .families import Family, Level, drafter_level
 
 PLAIN = "plain"
-MULTI_DRAFT_RULES = ("rrs", "block-rrs", "traversal", "induced-block")  # rules for several drafts
+MULTI_DRAFT_RULES = ("rrs", "block-rrs", "traversal", "induced-block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,14 @@ def stacks(family: Family) -> MethodSpecs:
     """Return five single drafts and five hierarchies of three models [P1]."""
     small, large = family.small, family.large
 
-    def single(model: Mapping[str, Any], n: int) -> MethodSpec:
-        return MethodSpec((drafter_level(model, n),), {"verify": "block"})
-
-    def three(n: int, m: int) -> MethodSpec:
-        upper = drafter_level(large, m, verify="block")
-        return MethodSpec((drafter_level(small, n), upper), {"verify": "block"})
-
-    return {
-        "single small 2": single(small, 2),
-        "single small 4": single(small, 4),
-        "single large 3": single(large, 3),
-        "single large 6": single(large, 6),
-        "single large 10": single(large, 10),
-        "three 1-4": three(1, 4),
-        "three 2-4": three(2, 4),
-        "three 2-6": three(2, 6),
-        "three 3-6": three(3, 6),
-        "three 3-10": three(3, 10),
-    }
+    rule = {"verify": "block"}
+    specs = {f"single small {n}": MethodSpec((drafter_level(small, n),), rule) for n in (2, 4)}
+    for n in (3, 6, 10):
+        specs[f"single large {n}"] = MethodSpec((drafter_level(large, n),), rule)
+    for n, m in ((1, 4), (2, 4), (2, 6), (3, 6), (3, 10)):
+        levels = (drafter_level(small, n), drafter_level(large, m, **rule))
+        specs[f"three {n}-{m}"] = MethodSpec(levels, rule)
+    return specs
 
 
 def exit_stacks(family: Family) -> MethodSpecs:
@@ -203,19 +192,19 @@ def rules(family: Family) -> MethodSpecs:
     """Return tokenwise and block at three draft lengths; naive and lossy uncapped at the middle."""
     specs: MethodSpecs = {}
     for n in (5, 10, 15):
-        draft = (drafter_level(family.small, n),)
+        levels = (drafter_level(family.small, n),)
         for rule in ("tokenwise", "block"):
-            specs[f"{rule} {n}"] = MethodSpec(draft, {"verify": rule})
-    draft = (drafter_level(family.small, 10),)
-    specs["naive 10"] = MethodSpec(draft, {"verify": "naive"})
-    specs["uncapped 10"] = MethodSpec(draft, {"verify": "uncapped", "allow_lossy": True})
+            specs[f"{rule} {n}"] = MethodSpec(levels, {"verify": rule})
+    levels = (drafter_level(family.small, 10),)
+    specs["naive 10"] = MethodSpec(levels, {"verify": "naive"})
+    specs["uncapped 10"] = MethodSpec(levels, {"verify": "uncapped", "allow_lossy": True})
     return specs
 
 
 def rules_short(family: Family) -> MethodSpecs:
     """Return tokenwise and block on five tokens of the small drafter."""
-    draft = (drafter_level(family.small, 5),)
-    return {rule: MethodSpec(draft, {"verify": rule}) for rule in ("tokenwise", "block")}
+    levels = (drafter_level(family.small, 5),)
+    return {rule: MethodSpec(levels, {"verify": rule}) for rule in ("tokenwise", "block")}
 
 
 def several_drafts(family: Family) -> MethodSpecs:
@@ -309,25 +298,26 @@ def thresholds(family: Family) -> MethodSpecs:
     specs = {PLAIN: MethodSpec(), "pre-verify": adaptive["pre-verify"]}
     specs |= {f"vanilla M2, K = {k}": systems(family, k)["vanilla M2"] for k in (3, 6, 10)}
     for name in ("self-verify M2", "pre-verify + self-verify", "full"):
-        for limit in THRESHOLDS:
-            levels = tuple(_with_threshold(level, limit) for level in adaptive[name].levels)
-            specs[f"{name}, {limit:g} nats"] = MethodSpec(levels, adaptive[name].top_level)
+        for threshold in THRESHOLDS:
+            levels = tuple(_with_threshold(level, threshold) for level in adaptive[name].levels)
+            specs[f"{name}, {threshold:g} nats"] = MethodSpec(levels, adaptive[name].top_level)
     return specs
 
 
-def _with_threshold(level: Level, limit: float) -> Level:
+def _with_threshold(level: Level, threshold: float) -> Level:
     """Return the level with a fixed threshold, in nats, if its window adapts."""
-    window = {"kind": "entropy", "threshold": limit}
+    window = {"kind": "entropy", "threshold": threshold}
     return {**level, "window": window} if "window" in level else level
 
 
 def timed_stacks(family: Family) -> MethodSpecs:
     """Return plain decoding and the stacks that counting finds near the best, to be timed."""
-    single = ("single large 3", "single large 6", "single large 10")
-    deep = ("three 2-6", "three 3-6", "three 3-10")
-    return {PLAIN: MethodSpec(), **{name: stacks(family)[name] for name in (*single, *deep)}}
+    specs = stacks(family)
+    names = ("single large 3", "single large 6", "single large 10")
+    names += ("three 2-6", "three 3-6", "three 3-10")
+    return {PLAIN: MethodSpec(), **{name: specs[name] for name in names}}
 
 
-def with_plain(make: Callable[[Family], MethodSpecs]) -> Callable[[Family], MethodSpecs]:
-    """Return a function that adds plain decoding to the methods of ``make``."""
-    return lambda family: {PLAIN: MethodSpec(), **make(family)}
+def with_plain(make_methods: Callable[[Family], MethodSpecs]) -> Callable[[Family], MethodSpecs]:
+    """Return a function that adds plain decoding to the methods of ``make_methods``."""
+    return lambda family: {PLAIN: MethodSpec(), **make_methods(family)}

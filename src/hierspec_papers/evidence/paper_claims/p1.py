@@ -11,30 +11,29 @@ from hierspec_papers.evidence.methods import exit_stacks
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 _SINGLE = ("single small 2", "single small 4", *(f"single large {n}" for n in (3, 6, 10)))
-_DEEP = tuple(f"three {name}" for name in ("1-4", "2-4", "2-6", "3-6", "3-10"))
-_CLOCK_SINGLE = ("single large 3", "single large 6", "single large 10")
-_CLOCK_DEEP = ("three 2-6", "three 3-6", "three 3-10")
-_EXITS = FAMILIES["smollm2"]
+_HIERARCHIES = tuple(f"three {name}" for name in ("1-4", "2-4", "2-6", "3-6", "3-10"))
+_TIMED_SINGLE = ("single large 3", "single large 6", "single large 10")
+_TIMED_HIERARCHIES = ("three 2-6", "three 3-6", "three 3-10")
 
 
 def claims() -> list[Claim]:
     """Return the claims of P1."""
-    exits = tuple(exit_stacks(_EXITS))
+    exit_methods = tuple(exit_stacks(FAMILIES["smollm2"]))
     return [
         Claim(
             "P1 Table 3",
             ("clock-p1-smollm2-exits",),
             "best two early exits, stacked, over best single exit, in time",
-            tuple(name for name in exits if name.startswith("exits ")),
-            tuple(name for name in exits if name.startswith("exit ")),
+            tuple(name for name in exit_methods if name.startswith("exits ")),
+            tuple(name for name in exit_methods if name.startswith("exit ")),
             _SPEED,
         ),
         Claim(
             "P1 Table 3",
             ("clock-p1-large-0",),
             "best three models over best single draft, in time",
-            _CLOCK_DEEP,
-            _CLOCK_SINGLE,
+            _TIMED_HIERARCHIES,
+            _TIMED_SINGLE,
             _SPEED,
         ),
         *(
@@ -42,7 +41,7 @@ def claims() -> list[Claim]:
                 "P1 Table 4",
                 (f"p1-{family}-0", f"p1-{family}-1"),
                 f"best three {models}, by weights",
-                _DEEP,
+                _HIERARCHIES,
                 _SINGLE,
                 _COST,
             )
@@ -56,8 +55,8 @@ def claims() -> list[Claim]:
             "P1 Table 4",
             ("clock-p1-large-0",),
             "best three models over best single draft, by weights",
-            _CLOCK_DEEP,
-            _CLOCK_SINGLE,
+            _TIMED_HIERARCHIES,
+            _TIMED_SINGLE,
             _COST,
         ),
         Claim(

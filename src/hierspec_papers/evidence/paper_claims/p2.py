@@ -10,23 +10,23 @@ _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 
 def claims() -> list[Claim]:
     """Return the claims of P2."""
-    single = ("M_s 2", "M_s 4", "M_q 2", "M_q 4", "M_q 8")
-    mixed = ("interleaved 1", "interleaved 2")
+    single_drafts = ("M_s 2", "M_s 4", "M_q 2", "M_q 4", "M_q 8")
+    interleaved = ("interleaved 1", "interleaved 2")
     return [
         Claim(
             "P2 Figure 1",
             ("clock-p2-smollm2",),
             "best single draft over best interleaved, in time",
-            single,
-            mixed,
+            single_drafts,
+            interleaved,
             _SPEED,
         ),
         Claim(
             "P2 Figure 1",
             ("p2-trunk-0", "p2-trunk-1"),
             "best single draft over best interleaved, by weights",
-            single,
-            mixed,
+            single_drafts,
+            interleaved,
             _COST,
         ),
         Claim(

@@ -24,7 +24,7 @@ def _at_each_window(system: str) -> tuple[str, ...]:
 
 
 def _at_each_threshold(system: str) -> tuple[str, ...]:
-    return tuple(f"{system}, {limit:g} nats" for limit in THRESHOLDS)
+    return tuple(f"{system}, {threshold:g} nats" for threshold in THRESHOLDS)
 
 
 _CALIBRATED_PARTS = (
