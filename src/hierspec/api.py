@@ -119,10 +119,10 @@ class Hierarchy:
         from hierspec.presets.registry import AUTO, preset
 
         if name == AUTO:
-            known = ["target", "drafts", "temperature", "chat", "online", "report"]
+            names = ["target", "drafts", "temperature", "chat", "online", "report"]
             if tokenizer is not None:
                 raise HierspecError("auto reads the tokenizer beside the model: leave it out")
-            return cls.auto(**check_keys(models, known, "options"))
+            return cls.auto(**check_keys(models, names, "options"))
         config = preset(name, **check_keys(models, ["target", "drafts"], "options"))
         return cls.from_config(config, tokenizer=tokenizer)
 
@@ -158,28 +158,24 @@ class Hierarchy:
         from hierspec.planner.online.controller import OnlineController
         from hierspec.profiling.auto import choose
 
-        top, names = arguments.target(target), arguments.model_names(drafts, "drafts")
-        if any(isinstance(one, ModelInMemory) for one in (*names, top and top.model)):
+        target_config = arguments.target(target)
+        names = arguments.model_names(drafts, "drafts")
+        target_name = target_config and target_config.model
+        if any(isinstance(name, ModelInMemory) for name in (*names, target_name)):
             raise HierspecError(
                 "auto measures models by their files: give the paths, or choose a hierarchy for "
                 "loaded models (Hierarchy(model, drafts=[...]), or a preset)"
             )
-        found = choose(
-            top,
-            names,
-            temperature=temperature,
-            chat=chat,
-            report=report,
-        )
-        if not online or found.control.plain:
-            built, controller = build(found.config, found.loaded), None
+        choice = choose(target_config, names, temperature=temperature, chat=chat, report=report)
+        if not online or choice.control.plain:
+            built, controller = build(choice.config, choice.loaded), None
         else:
-            config = HierarchyConfig.from_dict(found.profile.hierarchy(found.control))
-            built = build(config, found.loaded)
-            controller = OnlineController(built.root, found.plan.estimates, found.control)
-        models = cls(built, controller=controller)
-        models.plan = found.plan
-        return models
+            config = HierarchyConfig.from_dict(choice.profile.hierarchy(choice.control))
+            built = build(config, choice.loaded)
+            controller = OnlineController(built.root, choice.plan.estimates, choice.control)
+        hierarchy = cls(built, controller=controller)
+        hierarchy.plan = choice.plan
+        return hierarchy
 
     @property
     def lock(self) -> threading.Lock:
@@ -320,7 +316,7 @@ class Hierarchy:
                 the output law, a parameter out of range, or one that says what another says too.
         """
         options.refuse_unknown_options(params, _OPTIONS)
-        found = requests.resolve_requests(
+        resolved = requests.resolve_requests(
             self.root.model,
             Template(self.tokenizer, chat, tools, chat_template_kwargs),
             self.eos_token_ids,
@@ -336,23 +332,23 @@ class Hierarchy:
             include_stop_str=include_stop_str,
             config=generation_config,
         )
-        wanted, alternatives = options.logprobs(logprobs)
-        greedy = all(own.greedy for own in found.sampling)
+        want_logprobs, num_top_logprobs = options.logprobs(logprobs)
+        greedy = all(sampling.greedy for sampling in resolved.sampling)
         for plan in [self.root] if self.controller is None else self.controller.plans:
             check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
         return Generation(
             self.root,
-            found.prompts,
+            resolved.prompts,
             tokenizer=self.tokenizer,
-            params=found.sampling,
-            stop=found.stops,
-            seed=found.seed,
-            seeds=found.seeds,
-            want_logprobs=wanted,
-            num_top_logprobs=alternatives,
+            params=resolved.sampling,
+            stop=resolved.stops,
+            seed=resolved.seed,
+            seeds=resolved.seeds,
+            want_logprobs=want_logprobs,
+            num_top_logprobs=num_top_logprobs,
             lock=self._lock,
-            until=options.stop_test(until, stopping_criteria, found.max_time),
-            caches=options.caches(cache, len(found.prompts)),
+            until=options.stop_test(until, stopping_criteria, resolved.max_time),
+            caches=options.caches(cache, len(resolved.prompts)),
             tracer=tracer,
             controller=self.controller,
         )

@@ -514,7 +514,7 @@ def test_naive_is_refused_over_a_pool():
         ({**POOL, "ngram_min": 0}, "ngram_min must be an integer of at least 1"),
         ({**POOL, "ngram_min": 5}, "ngram_max must not be below"),
         ({**POOL, "shared": 1}, "shared must be true or false"),
-        ({**POOL, "num_drafts": 2}, "ngram_pool has one draft"),
+        ({**POOL, "num_drafts": 2}, "ngram_pool makes only one draft"),
     ],
 )
 def test_mistakes_in_the_file(level, says):

@@ -290,8 +290,8 @@ def test_a_sequence_samples_the_same_whoever_shares_its_batch(tiny, name):
     [
         ({**LEVEL, "max_order": 0}, "max_order must be an integer of at least 1"),
         ({**LEVEL, "store": -1}, "store must be an integer of at least 0"),
-        ({**LEVEL, "temperature": 0.5}, "suffix copies tokens .* no temperature"),
-        ({**LEVEL, "num_drafts": 2}, "suffix has one draft"),
+        ({**LEVEL, "temperature": 0.5}, "suffix copies tokens .* temperature has no use"),
+        ({**LEVEL, "num_drafts": 2}, "suffix makes only one draft"),
         ({**LEVEL, "window": "entropy"}, "suffix .* remove it"),
         ({**LEVEL, "max_oder": 3}, "did you mean 'max_order'"),
     ],

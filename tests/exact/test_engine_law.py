@@ -648,7 +648,7 @@ PLANTED = {
     "tempered corrections": (((device, "locate", tempered_locate),), {"road": "blocks"}),
     "a draft's tempered draws": (((readings, "draw", tempered_draw),), {"drafter": Ahead}),
     "a device's tempered draws": (((readings, "locate", tempered_locate),), {"drafter": Device}),
-    "multi-draft": (((multi_draft, "decide", glad),), {"rule": get("rrs")}),
+    "multi-draft": (((multi_draft, "run_tests", glad),), {"rule": get("rrs")}),
     "a chunk's end": (
         ((drafting, "_keep_until_stop", drops_the_stopper),),
         {"drafter": Device, "window": ConfidenceWindow(floor=0.1), "seed": 8},

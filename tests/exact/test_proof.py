@@ -168,8 +168,8 @@ def test_contexts_that_the_target_never_writes_do_no_harm():
 
 
 def test_too_many_states_are_inconclusive(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(certificate, "_MAX_STATES", 5)
-    monkeypatch.setattr(certificate, "_MAX_REACHED", 5)
+    monkeypatch.setattr(certificate, "_MAX_PROOF_STATES", 5)
+    monkeypatch.setattr(certificate, "_MAX_SEARCH_STATES", 5)
     case = {**LATE_WINDOW, "levels": [LATE_WINDOW["levels"][0], {"verify": "block"}]}
     found = certify(case)
     assert not found.complete

@@ -147,7 +147,7 @@ def test_refusals(tmp_path, path):
     def build(model, **target):
         Hierarchy.from_config({"target": {"model": str(model), **target}, "deterministic": True})
 
-    with pytest.raises(ValueError, match="leave backend out"):
+    with pytest.raises(ValueError, match="leave out backend"):
         build(path, backend="hf")
     other = save_tiny("gpt2", tmp_path / "gpt2", seed=1)
     with pytest.raises(ValueError, match=r"a Llama-shaped model on a CPU, .* leave"):

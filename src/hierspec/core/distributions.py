@@ -42,6 +42,10 @@ class DenseDistributions:
         width = max(part.width for part in parts)
         return DenseDistributions(torch.cat([part.dense(width) for part in parts]))
 
+    def row(self, index: int) -> torch.Tensor:
+        """Return one row, [width]."""
+        return self.probs[index]
+
     def rows(self, start: int, stop: int) -> DenseDistributions:
         return DenseDistributions(self.probs[start:stop])
 
@@ -76,6 +80,12 @@ class OneHotDistributions:
     @staticmethod
     def merged(parts: Sequence[Any]) -> OneHotDistributions:
         return OneHotDistributions(tuple(i for part in parts for i in part.ids))
+
+    def row(self, index: int) -> torch.Tensor:
+        """Return one row, which ends at its token."""
+        row = torch.zeros(self.ids[index] + 1, dtype=torch.float64)
+        row[-1] = 1.0
+        return row
 
     def rows(self, start: int, stop: int) -> OneHotDistributions:
         return OneHotDistributions(self.ids[start:stop])
@@ -112,6 +122,10 @@ class MixedDistributions:
                 return part, row
             row -= len(part)
         raise IndexError(row)
+
+    def row(self, index: int) -> torch.Tensor:
+        part, index = self.part_at(index)
+        return part.row(index)
 
     def rows(self, start: int, stop: int) -> Distributions:
         kept: list[Distributions] = []

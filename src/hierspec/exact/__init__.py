@@ -1,23 +1,22 @@
 """Exact output laws by enumeration, in two ways that check each other.
 
-:class:`ExactInterpreter` follows every random branch of a hierarchy, in float64. It drives the very
+:class:`ExactInterpreter` follows every random branch of a hierarchy, in float64. It drives the
 coroutines that the runtime drives (:mod:`hierspec.core.round`), over tabular models, and adds up
-probabilities where the runtime draws numbers. The result is the output's law itself, not an
+probabilities where the runtime draws numbers. The result is the output law itself, not an
 estimate. It covers every rule, window and tree that the engine can run: acceptance, residuals,
-reported distributions, follow-ups, what windows remember, what a controller decides. A law of the
-first H tokens shows a loss; that there is none is proved by one round from every state that a
-generation can be in (:mod:`hierspec.exact.proof`), as certificates do.
+reported distributions, follow-ups, window states, controllers. The law of the first H tokens can
+show a loss; certificates prove that there is none by comparing one round from every state that a
+generation can be in (:mod:`hierspec.exact.proof`).
 
-How the engine gets there is no part of that: on which device it decides, how it drafts and draws,
-how scores become distributions, who shares the batch. :mod:`hierspec.exact.engine_law` enumerates
-that, on tables small enough to finish: the runtime itself, run on an rng that splits.
+It does not cover how the engine computes: on which device it decides, how it drafts and draws, how
+scores become distributions, which sequences share the batch. :mod:`hierspec.exact.engine_law`
+enumerates that for small tables, by running the runtime itself on an rng that splits.
 
-Three things keep the interpreter's four-level stacks within seconds. Models of order o look at the
-last o tokens, so a child's outcomes are memoised by (node, last tokens, limit, window states). A
-coroutine cannot be cloned, so it is replayed from its recorded answers; but two coroutines that
-stand at the same line with equal local variables have the same future, so their probabilities are
-added and one of them goes on. And all drafts that await a check at one time are checked as one
-batch.
+Three things keep four-level stacks within seconds. Models of order o look at the last o tokens, so
+the outcomes of a node are memoised by (node, last tokens, limit, window states). A coroutine cannot
+be cloned, so it is replayed from its recorded answers; but two coroutines at the same line with
+equal local variables have the same future, so their probabilities are added and only one goes on.
+And all drafts that wait for verification at one time are verified as one batch.
 """
 
 from .bounds import UNLIMITED, longest_proposal, max_order

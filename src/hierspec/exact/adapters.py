@@ -1,13 +1,13 @@
-"""Other people's verifiers put to the test: any function that verifies one draft, enumerated.
+"""Verifiers of other projects, tested by enumeration: any function that verifies one draft.
 
-An *adapter* is a function ``verify(tokens, q, p) → emitted tokens`` around somebody's code: the n
+An *adapter* is a function ``verify(tokens, q, p) → emitted tokens`` around such code. It gets the n
 drafted tokens [n] int64, the distributions they were drawn from [n, V] and the target's [n + 1, V],
-both float64; it returns the tokens of its round, kept ones and what follows them. Random numbers it
-takes from torch as it likes: ``torch.rand``, ``rand_like`` and ``multinomial`` are answered with
-every possibility (:mod:`hierspec.exact.splitting`).
+both float64, and returns the tokens of its round: the kept ones and those that follow them. It may
+draw random numbers with ``torch.rand``, ``rand_like`` and ``multinomial``, which are replaced by
+every possible result (:mod:`hierspec.exact.splitting`).
 
-What comes out is the law of a round over all drafts. Continued by the target it must be the
-target's own law; the total variation distance says by how much it is not.
+This gives the law of a round over all drafts. Continued by the target it must be the target's own
+law; the total variation distance measures how much it differs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
 Text = tuple[int, ...]
 
 TOLERANCE = 1e-9
-VOCABULARY = 3  # of two tokens, a residual cannot be wrong
+VOCABULARY = 3  # with two tokens, a residual cannot be wrong
 LENGTHS = (1, 2, 3)
-SEEDS = 4  # of pairs of models, for each length of drafts
+SEEDS = 4  # pairs of models for each draft length
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class VerifierFinding:
     """What enumeration showed of a verifier.
 
     Attributes:
-        tv: the largest total variation distance of a round, by the length of its draft.
-        tokens: expected tokens a round, in the mean of the models, likewise.
+        tv: by draft length: the largest total variation distance of a round.
+        tokens: by draft length: expected tokens per round, averaged over the models.
     """
 
     tv: dict[int, float]
@@ -61,7 +61,7 @@ def examine(
     """Enumerate a verifier over random pairs of models of three tokens.
 
     Raises:
-        HierspecError: it does not return tokens of its draft's round.
+        HierspecError: it returns something other than 1 to n + 1 token ids.
     """
     tv, tokens = dict.fromkeys(lengths, 0.0), dict.fromkeys(lengths, 0.0)
     for n in lengths:
@@ -70,7 +70,7 @@ def examine(
             q, p = (TabularModel.random(VOCABULARY, 1, generator) for _ in range(2))
             law = round_law(adapter, p, q, n)
             tv[n] = max(tv[n], distance(law, p, n + 1))
-            tokens[n] += sum(share * len(text) for text, share in law.items()) / seeds
+            tokens[n] += sum(prob * len(text) for text, prob in law.items()) / seeds
     return VerifierFinding(tv, tokens)
 
 
@@ -80,8 +80,8 @@ def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dic
     for draft in product(range(p.vocab_size), repeat=n):
         q_rows = torch.stack([q.distribution(draft[:i]) for i in range(n)])
         p_rows = torch.stack([p.distribution(draft[:i]) for i in range(n + 1)])
-        chance = float(q_rows[torch.arange(n), torch.tensor(draft)].prod())
-        if chance == 0.0:
+        draft_prob = float(q_rows[torch.arange(n), torch.tensor(draft)].prod())
+        if draft_prob == 0.0:
             continue
 
         def program(
@@ -99,21 +99,21 @@ def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dic
                 )
             return text
 
-        for text, share in outcome_law(program).items():
-            law[text] = law.get(text, 0.0) + chance * share
+        for text, prob in outcome_law(program).items():
+            law[text] = law.get(text, 0.0) + draft_prob * prob
     return law
 
 
 def distance(law: dict[Text, float], target: TabularModel, length: int) -> float:
-    """Return the total variation of a round continued by the target from the target alone."""
+    """Return the total variation between a round continued by the target, and the target alone."""
     total = 0.0
     for text in product(range(target.vocab_size), repeat=length):
-        after = [float(target.distribution(text[:i])[text[i]]) for i in range(length)]
-        found, own = 0.0, 1.0  # own: the target's probability of what comes after the round
+        token_probs = [float(target.distribution(text[:i])[text[i]]) for i in range(length)]
+        round_prob, target_prob = 0.0, 1.0  # target_prob: of the tokens after the first i
         for i in range(length, 0, -1):
-            found += law.get(text[:i], 0.0) * own
-            own *= after[i - 1]
-        total += abs(found - own)
+            round_prob += law.get(text[:i], 0.0) * target_prob
+            target_prob *= token_probs[i - 1]
+        total += abs(round_prob - target_prob)
     return total / 2.0
 
 
@@ -133,8 +133,8 @@ def replace_torch_random(rng: SplittingRng) -> Iterator[None]:
         if num_samples != 1:
             raise HierspecError("torch.multinomial is answered for one sample a row")
         rows = probs.double().reshape(-1, probs.shape[-1])
-        drawn = draw(rows, rng.take(len(rows)))  # type: ignore[arg-type]
-        return torch.tensor(drawn).reshape(*probs.shape[:-1], 1)
+        tokens = draw(rows, rng.take(len(rows)))  # type: ignore[arg-type]
+        return torch.tensor(tokens).reshape(*probs.shape[:-1], 1)
 
     substitutes = {"rand": rand, "rand_like": rand_like, "multinomial": multinomial}
     originals = {name: getattr(torch, name) for name in substitutes}
@@ -166,7 +166,7 @@ def load_adapter(location: str) -> Adapter:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    found: Adapter | None = getattr(module, name, None)
-    if not callable(found):
+    adapter: Adapter | None = getattr(module, name, None)
+    if not callable(adapter):
         raise HierspecError(f"{path} has no function {name!r}")
-    return cast("Adapter", found)
+    return cast("Adapter", adapter)

@@ -1,6 +1,6 @@
-"""Bounds on what a tree of nodes does: tokens it looks back at, hands up, and asks for.
+"""Bounds of a tree of nodes: how many tokens it looks back at, hands up, and asks for.
 
-They tell the interpreter that two contexts, or two limits, have the same future.
+With them the interpreter knows when two contexts, or two limits, have the same future.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def longest_proposal(node: Node | None) -> int:
 
 
 def sufficient_limit(node: Node | None) -> int:
-    """Return a limit on its tokens so large that it changes nothing that ``node`` hands up."""
+    """Return a limit so large that it does not change what ``node`` hands up."""
     if node is None:
         return 0
     if isinstance(node, Draft):

@@ -5,13 +5,13 @@
 {"verify": "tokenwise"}], "horizon": H, "description": ".."}``
 
 Models come smallest first, the target last; a table is keyed by the last ``order`` tokens (fewer
-at the start of the text). Levels are those of the hierarchy file without what names a model: there
-is one per model, the first only drafts, the last only verifies. Beside a concatenation every level
-below the target names the number of its ``model``.
+at the start of the text). Levels are those of the hierarchy file without model names: there
+is one per model, the first only drafts, the last only verifies. If there is a concatenation, every
+level below the target gives the number of its ``model``.
 
 ``"control": [[2, 3], [0, 1], [0, 0]]`` certifies budgets that change between rounds: each entry is
-a plan, one budget per level below the target (0: not used), and what the last round kept, level by
-level, decides the next plan (:class:`hierspec.engine.control.JumpingController`).
+a plan, one budget per level below the target (0: not used), and the tokens kept in the last round,
+level by level, decide the next plan (:class:`hierspec.engine.control.JumpingController`).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class TableConfig:
     """A model's distributions by its last ``order`` tokens.
 
     Attributes:
-        acceptance: under the same keys, how likely each next token is predicted to be kept; for a
-            window that reads it.
+        acceptance: under the same keys, the predicted probability that each next token is kept;
+            for windows that read it.
     """
 
     order: Natural = 0
@@ -86,7 +86,7 @@ class CaseTarget:
 
 @checked_dataclass
 class Case:
-    """What certify reads; ``levels`` end with the target's."""
+    """The case file; the last of its ``levels`` is the target's."""
 
     description: Any = None
     vocab: PositiveInteger
@@ -116,7 +116,7 @@ def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
 
 
 def parse_control(case: Mapping[str, Any], root: Verify) -> JumpingController | None:
-    """Return the controller of a case, ``None`` where it has none."""
+    """Return the controller of a case, or ``None`` if it has none."""
     plans = validate(Case, case, "case").control
     if plans is None:
         return None
@@ -130,52 +130,58 @@ def parse_control(case: Mapping[str, Any], root: Verify) -> JumpingController | 
 
 
 def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
-    last, place = len(models) - 1, f"levels[{len(levels) - 1}]"
+    last, target_path = len(models) - 1, f"levels[{len(levels) - 1}]"
     below = validate(NumberedChain, list(levels[:-1]), "levels")
-    flat = all(isinstance(level, NumberedConfig) for level in below)
-    if flat and len(levels) != len(models):
+    is_chain = all(isinstance(level, NumberedConfig) for level in below)
+    if is_chain and len(levels) != len(models):
         raise HierspecError(
             f"case: {len(levels)} levels for {len(models)} models; it takes one level per model, "
             "smallest first, and the last one (the target) only verifies"
         )
-    if flat:  # each level has the model of its place, unless it names another
+    if is_chain:  # level i has model i, unless it names another
         below = [
             level if level.model is not None else dataclasses.replace(level, model=i)
             for i, level in enumerate(below)
         ]
-    target = validate(CaseTarget, levels[-1], place)
+    target = validate(CaseTarget, levels[-1], target_path)
     if target.model not in (None, last):
-        raise HierspecError(f"{place}.model: the last level is the target, which is the last model")
+        raise HierspecError(
+            f"{target_path}.model: the last level is the target, which is the last model"
+        )
 
-    def model_of(level: Any, where: str) -> tuple[TabularModel | None, str]:
+    def model_of(level: Any, path: str) -> tuple[TabularModel | None, str]:
         if level is None:
-            return models[last], place
+            return models[last], target_path
         if isinstance(level, NumberedConcatenation):
-            return None, where
+            return None, path
         if level.temperature is not None:
-            raise HierspecError(f"{where}.temperature: tables are taken as they stand; remove it")
-        _get_rule(level.verify or "tokenwise", level, where)
+            raise HierspecError(f"{path}.temperature: tables are taken as they stand; remove it")
+        _get_rule(level.verify or "tokenwise", level, path)
         if level.model is None:
             raise HierspecError(
-                f"{where}: 'model' is missing; beside a concatenation every level but the last "
+                f"{path}: 'model' is missing; beside a concatenation every level but the last "
                 "names the number of its model"
             )
         if not 0 <= level.model <= last:
-            raise HierspecError(f"{where}.model is {level.model}; models are 0 to {last}")
-        return models[level.model], where
+            raise HierspecError(f"{path}.model is {level.model}; models are 0 to {last}")
+        return models[level.model], path
 
-    rule = _get_rule(target.verify, target, place)
+    rule = _get_rule(target.verify, target, target_path)
     return build_nodes(below, model_of, rule, target.bonus)
 
 
-def _get_rule(name: str, level: Any, where: str) -> Any:
-    """Look up a rule with its option; a case may not give one to a rule that has none."""
-    usual = {"top_m": 1, "lenience": DEFAULT_LENIENCE}
-    options = {key: getattr(level, key) for key in usual if getattr(level, key) != usual[key]}
+def _get_rule(name: str, level: Any, path: str) -> Any:
+    """Look up a rule with the level's options, which must be options of that rule."""
+    defaults = {"top_m": 1, "lenience": DEFAULT_LENIENCE}
+    options = {
+        key: getattr(level, key)
+        for key, default in defaults.items()
+        if getattr(level, key) != default
+    }
     try:
         return registry.get(name, **options)
     except HierspecError as error:
-        raise HierspecError(f"{where}.verify: {error}") from None
+        raise HierspecError(f"{path}.verify: {error}") from None
 
 
 def _build_table(model: TableConfig, vocab: int, i: int) -> TabularModel:

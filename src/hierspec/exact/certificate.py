@@ -1,12 +1,13 @@
 """Certificates: the exact output law of a tabular hierarchy, compared with its target's.
 
 ``hierspec certify CASE.json``. A case holds small models as tables and the levels between them;
-:mod:`hierspec.exact` enumerates the output. So exactness of a rule, a window or a tree is a number
-that anyone can compute, not a claim.
+:mod:`hierspec.exact` enumerates the output. So the exactness of a rule, a window or a tree is a
+number that anyone can compute, not a claim.
 
-A law of H tokens shows a loss, but cannot show that there is none: windows with a memory, plans
-and contexts that come late may hide it from any H. So losslessness is proved instead, by comparing
-one round from every state that a generation can be in (:mod:`hierspec.exact.proof`).
+The law of H tokens can show a loss, but not that there is none: with windows that have a memory, or
+with plans or contexts that occur late, a loss may show only after any given H. So losslessness is
+proved by comparing one round from every state that a generation can be in
+(:mod:`hierspec.exact.proof`).
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ __all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case"]
 
 TOLERANCE = 1e-9  # of a total variation distance, against rounding
 _MAX_CELLS = 2**24  # V^H entries of a law: 128 MiB
-_MAX_SHOWN = 2**18  # entries of a law that is made longer to show a loss
-_TRIES = 5  # such laws, each a token longer
-_MAX_STATES = 2**15  # from which one round is compared
-_MAX_REACHED = 2**12  # states looked at on the way to a round that is lossy
+_MAX_EXTENDED_CELLS = 2**18  # entries of a law that is extended to show a known loss
+_MAX_EXTENSIONS = 5  # such laws, each a token longer
+_MAX_PROOF_STATES = 2**15  # states from which one round is compared
+_MAX_SEARCH_STATES = 2**12  # states compared in the search for a lossy round
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,23 @@ class Certificate:
     Attributes:
         tv: total variation distance between the law of the first ``horizon`` tokens and the
             target's own.
-        conclusive: the horizon exceeds the longest proposal by two, and the loss is in ``tv`` or
-            there is none: every state was looked at.
+        conclusive: whether the horizon is at least the longest proposal + 2, and either ``tv``
+            shows a loss or all states were compared and there is none.
         expected_accepted: draft tokens kept in the target's first verification.
         expected_tokens_per_target_call: E[tokens] / E[calls] of the first round.
         paths: branches enumerated for the law.
         horizon: tokens compared.
-        longest_proposal: the most tokens the target can be handed.
-        seconds: spent.
-        worst_round_tv: the same distance for one round, continued by the target: the largest from
-            any state looked at. The search ends soon after a round that is lossy.
-        states: from which one round was compared: last tokens, window states, plan, tokens wanted.
-        complete: there are no other states.
+        longest_proposal: the most draft tokens that the target can get in a round.
+        seconds: time of the enumeration.
+        worst_round_tv: the largest distance of one round, continued by the target, from any state
+            that was compared. The search ends soon after a lossy round.
+        states: number of states from which one round was compared; a state is the last tokens,
+            window states, plan and number of remaining tokens.
+        complete: whether there are no other states.
         lossy_round: the first lossy round that was reached: its ``tv``, the text it comes
-            ``after``, ``tokens_wanted`` (``None``: as many as it emits), and the ``state`` of
-            windows and controller.
-        output: the law found, [V] · horizon.
+            ``after``, ``tokens_wanted`` (the limit of the round; ``None``: unlimited), and the
+            ``state`` of windows and controller.
+        output: the law as an array, [V] · horizon.
     """
 
     tv: float
@@ -81,24 +83,24 @@ class Certificate:
 
     @property
     def lossy(self) -> bool:
-        """Whether the output was seen not to keep the target's law."""
+        """Whether the output law was found to differ from the target's."""
         return self.tv > TOLERANCE or self.lossy_round is not None
 
     def passed(self, allow_inconclusive: bool = False) -> bool:
-        """Return whether losslessness is proved, or at least no loss seen where that is allowed."""
-        spotless = not self.lossy and self.worst_round_tv <= TOLERANCE
-        return spotless and (self.conclusive or allow_inconclusive)
+        """Return whether losslessness is proved, or, if allowed, that no loss was found."""
+        no_loss_found = not self.lossy and self.worst_round_tv <= TOLERANCE
+        return no_loss_found and (self.conclusive or allow_inconclusive)
 
     @property
     def law(self) -> dict[tuple[int, ...], float]:
-        """Probability of every text of ``horizon`` tokens that can come out."""
+        """Probability of every possible text of ``horizon`` tokens."""
         return {
             tuple(map(int, tokens)): float(self.output[tuple(tokens)])
             for tokens in np.argwhere(self.output > 0.0)
         }
 
     def to_dict(self, law: bool = False) -> dict[str, Any]:
-        """Return the certificate as JSON; ``law`` adds the law, texts as comma-separated ids."""
+        """Return the certificate as JSON; ``law`` adds the law, keyed by comma-separated ids."""
         names = [f.name for f in fields(self) if f.name not in ("complete", "output")]
         out = {"tv": self.tv, "conclusive": self.conclusive, "lossless": self.passed()}
         out |= {name: getattr(self, name) for name in names}
@@ -108,11 +110,11 @@ class Certificate:
 
 
 def certify(case: Mapping[str, Any]) -> Certificate:
-    """Enumerate a case (:mod:`hierspec.exact.cases` says what one looks like).
+    """Enumerate a case (:mod:`hierspec.exact.cases` describes the format).
 
     Raises:
-        HierspecError: the case is malformed, or its hierarchy is unsound for a reason that no
-            enumeration is needed to see (then the message says which, and the fix).
+        HierspecError: the case is malformed, or its hierarchy is unsound for a reason that is
+            clear without enumeration; the message names it and the fix.
     """
     root, vocab, horizon = parse_case(case)
     return certify_tree(root, vocab, horizon, controller=parse_control(case, root))
@@ -128,9 +130,9 @@ def certify_tree(
     """Enumerate nodes whose models have ``law(context)``, ``order`` and ``vocab_size``.
 
     Args:
-        horizon: tokens to compare; ``None``: the longest proposal + 2, and more where they are
-            needed to show a loss that is known to be there.
-        cut_at_horizon: limit rounds to the tokens still wanted, as the end of a generation does.
+        horizon: tokens to compare; ``None``: the longest proposal + 2, and more if that is needed
+            to show a loss that was found.
+        cut_at_horizon: limit rounds to the remaining tokens, as the end of a generation does.
         controller: chooses the plan of every round; ``expected_*`` are then of its first.
     """
     began = time.perf_counter()
@@ -151,15 +153,16 @@ def certify_tree(
     initial = rounds.initial(states, tokens)
     output = join_rounds(rounds, initial, tokens, cut_at_horizon)
     tv, paths = _distance(output, root.model), rounds.paths
-    found = _examine(rounds, states, initial, tv > TOLERANCE)
-    if found.lossy and tv <= TOLERANCE and horizon is None:
-        longer = max(tokens + 1, found.lossy.shown)
-        for tokens in range(longer, longer + _TRIES):
-            if tv > TOLERANCE or vocab_size**tokens > _MAX_SHOWN:
+    examination = _examine(rounds, states, initial, tv > TOLERANCE)
+    if examination.lossy and tv <= TOLERANCE and horizon is None:
+        longer = max(tokens + 1, examination.lossy.horizon)
+        for tokens in range(longer, longer + _MAX_EXTENSIONS):
+            if tv > TOLERANCE or vocab_size**tokens > _MAX_EXTENDED_CELLS:
                 break
             output = join_rounds(rounds, initial, tokens, cut_at_horizon)
             tv = _distance(output, root.model)
-    proved = found.complete and found.worst_tv <= TOLERANCE
+    proved = examination.complete and examination.worst_tv <= TOLERANCE
+    lossy = examination.lossy
     emitted = sum(o.probability * len(o.value[0].emitted) for o in first)
     calls = sum(o.probability * o.calls for o in first)
     return Certificate(
@@ -171,10 +174,10 @@ def certify_tree(
         horizon=output.ndim,
         longest_proposal=longest,
         seconds=time.perf_counter() - began,
-        worst_round_tv=found.worst_tv,
-        states=found.states,
-        complete=found.complete,
-        lossy_round=None if found.lossy is None else _lossy_round_to_dict(found.lossy, rounds),
+        worst_round_tv=examination.worst_tv,
+        states=examination.states,
+        complete=examination.complete,
+        lossy_round=None if lossy is None else _lossy_round_to_dict(lossy, rounds),
         output=output,
     )
 
@@ -184,10 +187,10 @@ def _examine(rounds: Rounds, states: States, initial: Any, known_lossy: bool) ->
     target = Continuation(rounds.root.model)
     proof = Examination(0, False, 0.0)
     if not known_lossy:
-        proof = prove(rounds, states, target, TOLERANCE, _MAX_STATES)
+        proof = prove(rounds, states, target, TOLERANCE, _MAX_PROOF_STATES)
         if proof.complete:
             return proof
-    search = search_reachable(rounds, initial, target, TOLERANCE, _MAX_REACHED)
+    search = search_reachable(rounds, initial, target, TOLERANCE, _MAX_SEARCH_STATES)
     if search.lossy or search.complete:
         return search
     return Examination(proof.states + search.states, False, max(proof.worst_tv, search.worst_tv))

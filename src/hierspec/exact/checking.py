@@ -1,7 +1,7 @@
 """Branches of the exact interpreter at a check, and at a leaf that makes several drafts.
 
-Single drafts that await one verifier are checked as one batch, by the rule's own tensors; the tests
-of a multi-draft rule are followed both ways.
+Single drafts that wait for one verifier are verified as one batch, with the rule's own tensor code;
+a multi-draft rule is enumerated by following both results of each of its tests.
 """
 
 from __future__ import annotations
@@ -25,35 +25,37 @@ Verdicts = list[tuple[float, Verdict]]
 
 
 def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
-    """Return the possible verdicts of every check that awaits ``node``."""
-    many = [bool(check.draft.alternatives) for check in checks]
-    out = [_of_multi_draft(node, c, models) if m else [] for c, m in zip(checks, many, strict=True)]
-    single = [i for i, m in enumerate(many) if not m]
-    if single:
-        found = _of_single(node, [checks[i] for i in single], models)
-        for i, one in zip(single, found, strict=True):
-            out[i] = one
-    return out
+    """Return the possible verdicts of every check that waits for ``node``."""
+    single = [check for check in checks if not check.draft.alternatives]
+    single_verdicts = iter(_single_draft_verdicts(node, single, models) if single else ())
+    return [
+        _multi_draft_verdicts(node, check, models)
+        if check.draft.alternatives
+        else next(single_verdicts)
+        for check in checks
+    ]
 
 
-def _of_multi_draft(node: Verify, check: Check, models: ModelRows) -> Verdicts:
+def _multi_draft_verdicts(node: Verify, check: Check, models: ModelRows) -> Verdicts:
     drafts = check.draft.drafts
     ids = [
-        tuple(models.law(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
+        tuple(models.row_id(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
         for d in drafts
     ]
     p: Any = [TableDistributions(models.rows, model_ids) for model_ids in ids]
-    out = []
-    for chance, stop in outcomes(node.rule, drafts, p):
-        model_ids, follower = ids[stop.draft], normalise(stop.distribution.numpy())
-        for share, verdict in _verdicts_at(
-            node, models, drafts[stop.draft], stop.num_accepted, follower, model_ids, model_ids
+    result = []
+    for stop_probability, stop in outcomes(node.rule, drafts, p):
+        model_ids, next_row = ids[stop.draft], normalise(stop.distribution.numpy())
+        for probability, verdict in _verdicts_with_next_token(
+            node, models, drafts[stop.draft], stop.num_accepted, next_row, model_ids, model_ids
         ):
-            out.append((chance * share, verdict))
-    return out
+            result.append((stop_probability * probability, verdict))
+    return result
 
 
-def _of_single(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
+def _single_draft_verdicts(
+    node: Verify, checks: Sequence[Check], models: ModelRows
+) -> list[Verdicts]:
     rule, rows = node.rule, models.rows
     lengths = [len(check.draft) for check in checks]
     n = max(lengths)
@@ -63,7 +65,7 @@ def _of_single(node: Verify, checks: Sequence[Check], models: ModelRows) -> list
     for b, (check, length) in enumerate(zip(checks, lengths, strict=True)):
         draft = check.draft
         for i in range(length + 1):
-            p_ids[b, i] = models.law(node, check.pending + draft.tokens[:i])
+            p_ids[b, i] = models.row_id(node, check.pending + draft.tokens[:i])
         if length:
             q_ids[b, :length] = draft.distributions.ids  # type: ignore[union-attr]
             tokens[b, :length] = draft.tokens
@@ -75,8 +77,8 @@ def _of_single(node: Verify, checks: Sequence[Check], models: ModelRows) -> list
         torch.tensor(lengths),
     )
     accepted = rule.acceptance(batch)
-    stops = tau_probabilities(rule.order, accepted.h).numpy()
-    followers = np.stack(
+    tau_probs = tau_probabilities(rule.order, accepted.h).numpy()
+    next_rows = np.stack(
         [
             normalise(rule.correction(batch, accepted, batch.lengths.clamp(max=t)).numpy())
             for t in range(n + 1)
@@ -85,61 +87,65 @@ def _of_single(node: Verify, checks: Sequence[Check], models: ModelRows) -> list
     )
     reported = p_ids
     if type(rule).reported is not Verifier.reported:
-        given = rule.reported(batch).numpy()
         reported = np.array(
-            [[rows.intern(row) for row in distributions] for distributions in given]
+            [
+                [rows.intern(row) for row in draft_rows]
+                for draft_rows in rule.reported(batch).numpy()
+            ]
         )
-    out = []
+    result = []
     for b, (check, length) in enumerate(zip(checks, lengths, strict=True)):
         model_ids, ids = tuple(p_ids[b].tolist()), tuple(reported[b].tolist())
-        found: Verdicts = []
+        check_verdicts: Verdicts = []
         for tau in range(length + 1):
-            if (chance := float(stops[b, tau])) > 0.0:
-                follower = followers[b, tau]
-                each = _verdicts_at(node, models, check.draft, tau, follower, ids, model_ids)
-                found += [(chance * share, verdict) for share, verdict in each]
-        out.append(found)
-    return out
+            if (tau_prob := float(tau_probs[b, tau])) > 0.0:
+                check_verdicts += [
+                    (tau_prob * probability, verdict)
+                    for probability, verdict in _verdicts_with_next_token(
+                        node, models, check.draft, tau, next_rows[b, tau], ids, model_ids
+                    )
+                ]
+        result.append(check_verdicts)
+    return result
 
 
-def _verdicts_at(
+def _verdicts_with_next_token(
     node: Verify,
     models: ModelRows,
     draft: Proposal,
     tau: int,
-    follower: np.ndarray,
+    next_row: np.ndarray,
     ids: tuple[int, ...],
     model_ids: tuple[int, ...],
 ) -> Iterator[tuple[float, Verdict]]:
-    """Yield verdicts with τ kept tokens, one for each token that ``follower`` [V] may add.
+    """Yield verdicts that keep τ tokens, one for each next token that ``next_row`` [V] may give.
 
-    ``ids`` are the rows reported, ``model_ids`` those of the node's model; at least τ + 1 of each.
+    ``ids`` are of the rows that are reported, ``model_ids`` of the node's model's rows; at least
+    τ + 1 of each.
     """
-    nexts: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
+    endings: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
     if node.bonus or not 0 < tau == len(draft):
-        nexts = [(float(follower[y]), (y,)) for y in np.flatnonzero(follower).tolist()]
-    for chance, extra in nexts:
-        n = tau + len(extra)
-        yield (
-            chance,
-            Verdict(tau, models.tokens(node, draft.tokens[:tau] + extra, ids[:n], model_ids[:n])),
-        )
+        endings = [(float(next_row[y]), (y,)) for y in np.flatnonzero(next_row).tolist()]
+    for probability, ending in endings:
+        n = tau + len(ending)
+        tokens = draft.tokens[:tau] + ending
+        yield probability, Verdict(tau, models.proposal(node, tokens, ids[:n], model_ids[:n]))
 
 
 Drafts = list[tuple[float, Proposal]]  # with their probabilities
 
 
 def combine_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
-    """Return all lists of ``node.num_drafts`` drafts from one place, given the single drafts."""
+    """Return all lists of ``node.num_drafts`` drafts from one position, given the single drafts."""
     lists: list[tuple[float, tuple[Proposal, ...]]] = [(1.0, ())]
     for _ in range(node.num_drafts):
         longer = []
         for probability, drafts in lists:
-            tried = {draft.tokens[0] for draft in drafts} if node.distinct else set()
-            fresh = exclude_first_tokens(single, tried, rows) if tried else single
-            if not fresh:  # its law ran out of tokens
+            excluded = {draft.tokens[0] for draft in drafts} if node.distinct else set()
+            candidates = exclude_first_tokens(single, excluded, rows) if excluded else single
+            if not candidates:  # every possible first token is taken
                 longer.append((probability, drafts))
-            longer += [(probability * chance, (*drafts, one)) for chance, one in fresh]
+            longer += [(probability * share, (*drafts, draft)) for share, draft in candidates]
         lists = longer
     return [
         (probability, dataclasses.replace(drafts[0], alternatives=drafts[1:]))
@@ -147,15 +153,15 @@ def combine_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
     ]
 
 
-def exclude_first_tokens(single: Drafts, tried: set[int], rows: Rows) -> Drafts:
-    """Return the single drafts given that their first token is none of ``tried``."""
-    rest = [(chance, draft) for chance, draft in single if draft.tokens[0] not in tried]
+def exclude_first_tokens(single: Drafts, excluded: set[int], rows: Rows) -> Drafts:
+    """Return the single drafts, given that their first token is none of ``excluded``."""
+    rest = [(chance, draft) for chance, draft in single if draft.tokens[0] not in excluded]
     total = sum(chance for chance, _ in rest)
-    out = []
+    result = []
     for chance, draft in rest:
         first, *ids = draft.distributions.ids  # type: ignore[union-attr]
         row = rows.rows[first].copy()
-        row[list(tried)] = 0.0
+        row[list(excluded)] = 0.0
         distributions: Any = TableDistributions(rows, (rows.intern(normalise(row)), *ids))
-        out.append((chance / total, dataclasses.replace(draft, distributions=distributions)))
-    return out
+        result.append((chance / total, dataclasses.replace(draft, distributions=distributions)))
+    return result

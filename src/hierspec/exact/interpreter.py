@@ -20,7 +20,7 @@ from .tables import ModelRows, Rows, TableDistributions, normalise
 
 @dataclass(slots=True)
 class Branch:
-    """Coroutines in one state: their probability, and the answers that lead one there again."""
+    """Equal coroutines: their probability, one of them, and the answers that replay it."""
 
     probability: float
     calls: int
@@ -33,7 +33,7 @@ class Branch:
 class Outcome:
     """The result of a finished coroutine: ``value`` is ``(Proposal or Verdict, states)``.
 
-    ``calls`` counts the requests to the root's model on the way (its checks and single rows).
+    ``calls`` counts its requests to the root's model (checks and single rows).
     """
 
     probability: float
@@ -61,7 +61,7 @@ class ExactInterpreter:
         self._verdicts: dict[Any, Verdicts] = {}
         self._numbers: dict[float, float] = {}
         self._canonical_states: dict[States, States] = {}
-        self._fingerprints: dict[Verdict, Any] = {}  # of answers, all kept by this interpreter
+        self._fingerprints: dict[Verdict, Any] = {}  # of this interpreter's answers
 
     # --- outcomes of nodes
 
@@ -94,28 +94,28 @@ class ExactInterpreter:
         self, node: Draft, context: tuple[int, ...], limit: int, states: States
     ) -> list[Outcome]:
         """Enumerate a leaf's drafts, token by token, until its window stops them."""
-        done: list[tuple[float, Proposal]] = []
+        stopped: list[tuple[float, Proposal]] = []
         growing = [(1.0, Proposal())]
-        longest = min(node.budget, limit)
-        for length in range(1, longest + 1):
-            grown = []
+        max_length = min(node.budget, limit)
+        for length in range(1, max_length + 1):
+            longer = []
             for probability, draft in growing:
-                if self._models.declines(node, context + draft.tokens):
-                    done.append((probability, draft))
+                text = context + draft.tokens
+                if self._models.declines(node, text):
+                    stopped.append((probability, draft))
                     continue
-                row = self._models.law(node, context + draft.tokens)
+                row = self._models.row_id(node, text)
                 for token in np.flatnonzero(self.rows.rows[row]).tolist():
                     self.paths += 1
-                    after = context + draft.tokens
-                    step = self._models.tokens(node, (token,), (row,), (row,), after)
+                    step = self._models.proposal(node, (token,), (row,), (row,), text)
                     path = (probability * float(self.rows.rows[row][token]), draft + step)
-                    # At its longest a draft ends, whatever its window says.
-                    stops = length < longest and node.window.stops(
+                    # A draft of the maximal length ends without reading its window.
+                    stops = length < max_length and node.window.stops(
                         path[1].signals, states[node.index]
                     )
-                    (done if stops else grown).append(path)
-            growing = grown
-        drafts = done + growing
+                    (stopped if stops else longer).append(path)
+            growing = longer
+        drafts = stopped + growing
         if node.num_drafts > 1:
             drafts = combine_drafts(node, drafts, self.rows)
             self.paths += len(drafts)
@@ -127,34 +127,40 @@ class ExactInterpreter:
         first = start()
         layer = [Branch(1.0, 0, (), first, next(first))]
         while layer:
-            self._prefetch([path.request for path in layer])
-            deeper: dict[Any, Branch] = {}
-            for path in layer:
-                is_call = isinstance(path.request, Check | Row) and path.request.node is self.root
-                calls = path.calls + is_call
-                possible = self._answers(path.request)
-                self.paths += len(possible)
-                for i, (chance, answer) in enumerate(possible):
-                    probability = path.probability * chance
-                    last = i == len(possible) - 1
-                    coroutine = path.coroutine if last else replay(start, path.answers)
+            self._prefetch([branch.request for branch in layer])
+            next_layer: dict[Any, Branch] = {}
+            for branch in layer:
+                request = branch.request
+                calls = branch.calls + (
+                    isinstance(request, Check | Row) and request.node is self.root
+                )
+                answers = self._answers(request)
+                self.paths += len(answers)
+                for i, (answer_prob, answer) in enumerate(answers):
+                    probability = branch.probability * answer_prob
+                    is_last = i == len(answers) - 1
+                    coroutine = branch.coroutine if is_last else replay(start, branch.answers)
                     try:
                         request = coroutine.send(answer)
                     except StopIteration as stop:
-                        value = (stop.value[0], self._canonical(stop.value[1]))
-                        same = value[0] is answer
-                        what = self._verdict_fingerprint(answer) if same else fingerprint(value[0])
-                        key = (calls, what, value[1])
-                        before = finished[key].probability if key in finished else 0.0
-                        finished[key] = Outcome(before + probability, value, calls)
+                        result, states = stop.value[0], self._canonical(stop.value[1])
+                        result_key = (
+                            self._verdict_fingerprint(answer)
+                            if result is answer
+                            else fingerprint(result)
+                        )
+                        key = (calls, result_key, states)
+                        if key in finished:
+                            probability += finished[key].probability
+                        finished[key] = Outcome(probability, (result, states), calls)
                         continue
                     key = (calls, *suspended_state(coroutine))
-                    if key in deeper:
-                        deeper[key].probability += probability
+                    if key in next_layer:
+                        next_layer[key].probability += probability
                     else:
-                        answers = (*path.answers, answer)
-                        deeper[key] = Branch(probability, calls, answers, coroutine, request)
-            layer = list(deeper.values())
+                        path = (*branch.answers, answer)
+                        next_layer[key] = Branch(probability, calls, path, coroutine, request)
+            layer = list(next_layer.values())
         return list(finished.values())
 
     # --- answers
@@ -163,14 +169,15 @@ class ExactInterpreter:
         """List every answer that a request may get, with its probability."""
         match request:
             case Propose(node, pending, limit, states):
-                found = self.proposals(node, pending, limit, states)
-                return [(outcome.probability, outcome.value) for outcome in found]
+                outcomes = self.proposals(node, pending, limit, states)
+                return [(outcome.probability, outcome.value) for outcome in outcomes]
             case Check():
                 return self._verdicts[self._check_key(request)]
             case Row(node, pending):
-                return [(1.0, TableDistributions(self.rows, (self._models.law(node, pending),)))]
-            case Draw(_, law):
-                row = normalise(law.dense(self.vocab_size)[0].double().numpy())
+                row_id = self._models.row_id(node, pending)
+                return [(1.0, TableDistributions(self.rows, (row_id,)))]
+            case Draw(_, distribution):
+                row = normalise(distribution.dense(self.vocab_size)[0].double().numpy())
                 return [(float(row[token]), token) for token in np.flatnonzero(row).tolist()]
 
     def _check_key(self, request: Check) -> Any:
@@ -178,7 +185,7 @@ class ExactInterpreter:
         return (request.node, context, fingerprint(request.draft))
 
     def _prefetch(self, requests: list[Request]) -> None:
-        """Check all drafts that await a check, as one batch per node."""
+        """Verify all drafts that wait for a check, as one batch per node."""
         missing: dict[Any, dict[Any, Check]] = {}
         for request in requests:
             if isinstance(request, Check):
@@ -186,13 +193,13 @@ class ExactInterpreter:
                 if key not in self._verdicts:
                     missing.setdefault(request.node, {})[key] = request
         for node, checks in missing.items():
-            found = verdicts(node, list(checks.values()), self._models)
-            self._verdicts.update(zip(checks, found, strict=True))
+            results = verdicts(node, list(checks.values()), self._models)
+            self._verdicts.update(zip(checks, results, strict=True))
 
     # --- keys of memoised outcomes
 
     def _canonical(self, states: States) -> States:
-        """Replace numbers in states by equal ones that differ by rounding only."""
+        """Replace numbers in states that differ only by rounding by one of them."""
         if not any(states):
             return states
         canonical = self._canonical_states.get(states)
@@ -203,10 +210,9 @@ class ExactInterpreter:
         return canonical
 
     def _verdict_fingerprint(self, verdict: Verdict) -> Any:
-        found = self._fingerprints.get(verdict)
-        if found is None:
-            found = self._fingerprints[verdict] = fingerprint(verdict)
-        return found
+        if verdict not in self._fingerprints:
+            self._fingerprints[verdict] = fingerprint(verdict)
+        return self._fingerprints[verdict]
 
     def _recent(self, node: Node, context: tuple[int, ...]) -> tuple[int, ...]:
         return context[max(len(context) - self._max_orders[node], 0) :]
@@ -225,30 +231,30 @@ def replay(start: Callable[[], Coroutine], answers: tuple[Any, ...]) -> Coroutin
 
 
 def suspended_state(coroutine: Any) -> tuple[Any, ...]:
-    """Return where a suspended coroutine is and all that it remembers, innermost frame last.
+    """Return the position and local variables of a suspended coroutine, innermost frame last.
 
-    Only compared between coroutines that were given equally many answers: what a ``for`` loop
-    has left is not among the local variables, but follows from that number.
+    Only coroutines that got equally many answers are compared: the position in a ``for`` loop is
+    not among the local variables, but follows from that number.
     """
-    out: list[Any] = []
+    state: list[Any] = []
     while coroutine is not None:
         frame = coroutine.gi_frame
-        out.append(frame.f_code)
-        out.append(frame.f_lasti)
-        out += [fingerprint(value) for value in frame.f_locals.values()]
+        state += [frame.f_code, frame.f_lasti]
+        state += [fingerprint(value) for value in frame.f_locals.values()]
         coroutine = coroutine.gi_yieldfrom
-    return tuple(out)
+    return tuple(state)
 
 
 def fingerprint(value: Any) -> Any:
     """Return a hashable stand-in: equal for values that no coroutine can tell apart."""
     if isinstance(value, Proposal):
-        more = tuple(fingerprint(draft) for draft in value.alternatives)
-        return (value.tokens, fingerprint(value.distributions), value.owners, value.signals, more)
+        rows = fingerprint(value.distributions)
+        alternatives = tuple(fingerprint(draft) for draft in value.alternatives)
+        return (value.tokens, rows, value.owners, value.signals, alternatives)
     if isinstance(value, Verdict):
         return (value.num_accepted, *fingerprint(value.emitted))
     if isinstance(value, TableDistributions):
         return value.ids
-    if isinstance(value, list):  # a plug-in's local variable: what it holds now
+    if isinstance(value, list):  # a local variable of a user's rule
         return tuple(fingerprint(item) for item in value)
     return value  # tuples of numbers by value; nodes, rules and the like by identity

@@ -1,7 +1,7 @@
-"""Laws of texts: rounds of the target joined to the first H tokens, and a model's own.
+"""Laws of texts of H tokens: of rounds of the target, one after another, and of a model alone.
 
-Texts of length H over V tokens are numbers in base V, so a law is an array of V^H entries and
-joining a round to what came before is an outer product per context.
+Texts of length H over V tokens are numbers in base V, so a law is an array of V^H entries, and
+appending a round to the text before it is an outer product per context.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hierspec.engine.control import Controller, label, round_report
 from .bounds import UNLIMITED, max_order, sufficient_limit
 from .interpreter import ExactInterpreter
 from .round_law import by_length, to_digits
-from .tables import next_token_law
+from .tables import next_token_distribution
 
 
 def output_law(
@@ -30,10 +30,10 @@ def output_law(
 
     Args:
         states: of the windows at the start (:func:`hierspec.core.nodes.initial_states`).
-        cut_at_horizon: limit every round to the tokens still wanted, as a generation of
-            ``horizon`` new tokens does, instead of letting it run over the end.
-        controller: chooses each round's plan; ``states`` are then of its root, and
-            ``interpreter`` says how its plans are interpreted.
+        cut_at_horizon: limit every round to the remaining tokens, as a generation of ``horizon``
+            new tokens does, instead of letting it run over the end.
+        controller: chooses each round's plan; ``states`` are then of its root, and its plans are
+            run by interpreters of the type of ``interpreter``.
     """
     rounds = Rounds(interpreter, controller)
     return join_rounds(rounds, rounds.initial(states, horizon), horizon, cut_at_horizon)
@@ -44,30 +44,31 @@ def join_rounds(
 ) -> np.ndarray:
     """Compute :func:`output_law` of these rounds from the state ``start``."""
     V, H = rounds.vocab_size, horizon
-    max_order = rounds.max_order
-    out = np.zeros(V**H)
-    # Per length and state: the probability that some round ends with exactly this text.
-    ended: list[dict[Any, np.ndarray]] = [{} for _ in range(H)]
-    ended[0][start] = np.ones(1)
+    law = np.zeros(V**H)
+    # By length and state: for every text, the probability that a round ends with exactly it.
+    round_ends: list[dict[Any, np.ndarray]] = [{} for _ in range(H)]
+    round_ends[0][start] = np.ones(1)
     for length in range(H):
         limit = H - length if cut_at_horizon else UNLIMITED
-        width = V ** min(length, max_order)  # contexts that can be told apart
-        for before, mass in ended[length].items():
-            for c in range(width):
-                column = mass.reshape(-1, width)[:, c]
+        context_length = min(length, rounds.max_order)
+        num_contexts = V**context_length
+        for state, mass in round_ends[length].items():
+            for c in range(num_contexts):
+                column = mass.reshape(-1, num_contexts)[:, c]
                 if not column.any():
                     continue
-                context = to_digits(c, min(length, max_order), V)
-                for (m, after), step in rounds.round(context, limit, before).items():
+                context = to_digits(c, context_length, V)
+                for (m, next_state), step in rounds.round(context, limit, state).items():
                     kept = min(m, H - length)
                     step = step.reshape(V**kept, -1).sum(-1)
                     if length + m < H:
-                        target = ended[length + m].setdefault(after, np.zeros(V ** (length + m)))
+                        new_mass = np.zeros(V ** (length + m))
+                        target = round_ends[length + m].setdefault(next_state, new_mass)
                     else:
-                        target = out
-                    target.reshape(-1, width, V**kept)[:, c] += np.outer(column, step)
-        ended[length].clear()
-    return out.reshape((V,) * H)
+                        target = law
+                    target.reshape(-1, num_contexts, V**kept)[:, c] += np.outer(column, step)
+        round_ends[length].clear()
+    return law.reshape((V,) * H)
 
 
 class Rounds:
@@ -76,10 +77,10 @@ class Rounds:
     The state between rounds is (window states, state of the controller or ``None``).
 
     Attributes:
-        root: all levels that rounds are made of.
-        reach: how many of the last tokens can matter.
-        ample: tokens wanted from which on no round is limited.
-        interpreters: of each plan; without a controller there is one.
+        root: all levels of all plans.
+        max_order: how many of the last tokens a round depends on.
+        sufficient_limit: a limit so large that it changes no round.
+        interpreters: one for each plan; without a controller there is one plan.
     """
 
     def __init__(self, interpreter: ExactInterpreter, controller: Controller | None = None) -> None:
@@ -104,24 +105,24 @@ class Rounds:
         return states, self.controller and self.controller.initial(0, horizon)
 
     def round(self, context: tuple[int, ...], limit: int, state: Any) -> dict[Any, np.ndarray]:
-        """Return one round's output: per number of tokens and state after it, their law [V^m]."""
+        """Return the law of one round's texts [V^m], by their length m and the state after it."""
         states, control = state
         plan = self.root if self.controller is None else self.controller.plan(control)
         outcomes = self.interpreters[plan].round(context, limit, states)
-        out: dict[Any, np.ndarray] = {}
-        for (m, after), law in by_length(outcomes, self.vocab_size).items():
+        laws: dict[Any, np.ndarray] = {}
+        for (m, next_states), law in by_length(outcomes, self.vocab_size).items():
             if self.controller is not None:
-                seen, after = round_report(self.root, m, after)
-                control = self.controller.update(state[1], seen)
-            key = (m, (after, control))
-            out[key] = out[key] + law if key in out else law
-        return out
+                report, next_states = round_report(self.root, m, next_states)
+                control = self.controller.update(state[1], report)
+            key = (m, (next_states, control))
+            laws[key] = laws[key] + law if key in laws else law
+        return laws
 
     def describe(self, state: Any) -> str:
-        """Return a state in words."""
+        """Describe a state in words."""
         states, control = state
-        known = [f"level {i} {list(own)}" for i, own in enumerate(states) if any(own)]
-        parts = ["window states: " + ", ".join(known)] if known else []
+        levels = [f"level {i} {list(own)}" for i, own in enumerate(states) if any(own)]
+        parts = ["window states: " + ", ".join(levels)] if levels else []
         if self.controller is not None:
             parts.append(f"plan {label(self.controller.plan(control))!r}")
         return "; ".join(parts)
@@ -130,9 +131,10 @@ class Rounds:
 def model_law(model: Any, horizon: int) -> np.ndarray:
     """Return the law of a model's own first ``horizon`` tokens → [V, …, V] float64."""
     V = model.vocab_size
-    out = np.ones(1)
+    law = np.ones(1)
     for length in range(horizon):
-        known = min(length, model.order)
-        rows = np.stack([next_token_law(model, to_digits(c, known, V)) for c in range(V**known)])
-        out = (out.reshape(-1, V**known, 1) * rows).ravel()
-    return out.reshape((V,) * horizon)
+        context_length = min(length, model.order)
+        contexts = (to_digits(c, context_length, V) for c in range(V**context_length))
+        rows = np.stack([next_token_distribution(model, context) for context in contexts])
+        law = (law.reshape(-1, len(rows), 1) * rows).ravel()
+    return law.reshape((V,) * horizon)

@@ -1,9 +1,9 @@
 """Published verifiers as adapters (:mod:`hierspec.exact.adapters`), to be enumerated.
 
-Where a package is installed its own function is called. The others are written anew from their
-publications, for one draft; names of sources are in the table.
+If a package is installed, its own function is called. The others are written anew from their
+publications, for one draft; the table :data:`PUBLISHED` names the sources.
 
-In what follows r_i = p_i(x_i)/q_i(x_i), R_k = r_1⋯r_k and w_k = R_k / max(1, R_1, …, R_k), which is
+Below, r_i = p_i(x_i)/q_i(x_i), R_k = r_1⋯r_k and w_k = R_k / max(1, R_1, …, R_k), which is
 min(1, w_{k−1} r_k) [MATH §1].
 """
 
@@ -19,11 +19,11 @@ from .adapters import LENGTHS, SEEDS, Adapter, VerifierFinding, examine
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A verifier that somebody published.
+    """A published verifier.
 
     Attributes:
-        source: where, and what of it had to be replaced to be enumerated.
-        own_code: whether its own function is called, or what it publishes was written anew.
+        source: where it was published, and what had to be replaced so that it can be enumerated.
+        own_code: whether the package's own function is called; otherwise it was written anew.
     """
 
     name: str
@@ -48,25 +48,25 @@ def _transformers_round(
     from transformers.generation import utils
 
     step = utils._speculative_sampling  # pyright: ignore[reportPrivateUsage]
-    more = {} if weight is None else {"assistant_ensemble_weight": weight}
-    valid, _ = step(tokens[None], q.log()[None], len(tokens), p.log()[None], **more)
+    options = {} if weight is None else {"assistant_ensemble_weight": weight}
+    valid, _ = step(tokens[None], q.log()[None], len(tokens), p.log()[None], **options)
     return valid[0].tolist()
 
 
 def vllm_rejection(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
     """Return the round of vLLM's rejection sampler, with a draw in place of its race.
 
-    It takes argmax_x (p − q)₊(x) / e(x), with one row of exponential numbers e for all places of a
-    round. The enumeration follows uniforms that are compared with numbers, not with each other, so
-    a race is beyond it.
+    It takes argmax_x (p − q)₊(x) / e(x), with one row of exponential numbers e for all positions of
+    a round. The enumeration follows uniforms that are compared with constants, not with each other,
+    so it cannot follow a race.
     """
     n = len(tokens)
     uniforms = torch.rand(n)
     out: list[int] = []
     for i, token in enumerate(tokens.tolist()):
         if not (q[i, token] > 0 and bool(p[i, token] / q[i, token] >= uniforms[i])):
-            # All places are raced beforehand, but only this one's winner is used, and which place
-            # it is hangs on the uniforms alone: drawing it here has the same law.
+            # vLLM races at all positions, but uses only this one's winner; which position that is
+            # depends on the uniforms alone, so a draw here has the same law.
             return [*out, _draw((p[i] - q[i]).clamp(min=0.0))]
         out.append(token)
     return [*out, _draw(p[n])]
@@ -82,9 +82,9 @@ def vllm_without_draft_probs(
 def gpt_fast(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
     """Return the round of gpt-fast's step: tokens before the first rejected one, then a draw."""
     n = len(tokens)
-    at = torch.arange(n)
-    kept = torch.minimum(torch.ones(n, dtype=p.dtype), p[at, tokens] / q[at, tokens])
-    rejected = (torch.rand_like(kept) > kept).nonzero()
+    i = torch.arange(n)
+    keep_probs = torch.minimum(torch.ones(n, dtype=p.dtype), p[i, tokens] / q[i, tokens])
+    rejected = (torch.rand_like(keep_probs) > keep_probs).nonzero()
     if not len(rejected):
         return [*tokens.tolist(), _draw(p[n])]
     first = int(rejected[0])
@@ -104,38 +104,38 @@ def sequential_standard(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) 
 def sequential_capped(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
     """Return the round of sequential-speculative-decoding's capped step.
 
-    Where block verification judges k tokens by w_k and the rows at k + 1, it takes w_{k−1} and the
-    rows at k, and the recovered token mixes the two places. Tokens with q = 0 are in no sum.
+    Where block verification tests k tokens with w_k and the rows at k + 1, it uses w_{k−1} and the
+    rows at k, and the recovered token mixes the two positions. Tokens with q = 0 are in no sum.
     """
     n, w = len(tokens), [torch.tensor(1.0, dtype=p.dtype)]
     for i, token in enumerate(tokens.tolist()):
         w.append((w[-1] * p[i, token] / q[i, token]).clamp(max=1.0))
 
-    def beyond(k: int) -> torch.Tensor:
-        """Return r* − 1 [V], with which it judges and follows k tokens."""
-        at = (k - 1) % n  # of none, the index −1 finds the last place
-        ratio = torch.where(q[at] > 0, p[at] / q[at], 0.0)
+    def excess_ratio(k: int) -> torch.Tensor:
+        """Return r* − 1 [V], with which it tests k tokens, and draws the token after them."""
+        i = (k - 1) % n  # for k = 0 its code has the index −1, the last position
+        ratio = torch.where(q[i] > 0, p[i] / q[i], 0.0)
         return w[max(k - 1, 0)] * ratio - 1.0
 
-    h = w[n - 1] if n > 1 else w[1]  # of one token, an index of −1 again, which is the right one
+    h = w[n - 1] if n > 1 else w[1]  # with one token, its index −1 is the right one
     for k in range(n, 0, -1):
         if k < n:
-            more = beyond(k)
+            ratio = excess_ratio(k)
             # 0/0 where p = q: NaN, and the test fails
-            h = (q[k - 1] * more.clamp(min=0.0)).sum() / (q[k - 1] * -more.clamp(max=0.0)).sum()
+            h = (q[k - 1] * ratio.clamp(min=0.0)).sum() / (q[k - 1] * -ratio.clamp(max=0.0)).sum()
         if torch.rand(1) < h:
             break
     else:
         k = 0
-    row = p[n] if k == n else q[k] * beyond(k).clamp(min=0.0)
+    row = p[n] if k == n else q[k] * excess_ratio(k).clamp(min=0.0)
     return [*tokens[:k].tolist(), _draw(row)]
 
 
 def sample_and_compare(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
-    """Return the target's own tokens, drawn at every place, up to the first unlike the draft."""
-    own = torch.multinomial(p, 1)[:, 0].tolist()
+    """Return tokens drawn from the target, up to the first that differs from the draft's."""
+    target_tokens = torch.multinomial(p, 1)[:, 0].tolist()
     out: list[int] = []
-    for token, drafted in zip(own, [*tokens.tolist(), -1], strict=True):
+    for token, drafted in zip(target_tokens, [*tokens.tolist(), -1], strict=True):
         out.append(token)
         if token != drafted:
             break
@@ -144,10 +144,10 @@ def sample_and_compare(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -
 
 def typical_acceptance(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
     """Return Medusa's round: tokens of probability above min(ε, δ exp(−H)), ε = .09, δ = √ε."""
-    least = torch.minimum(torch.tensor(0.09), 0.3 * (p * p.log()).sum(-1).exp())
+    thresholds = torch.minimum(torch.tensor(0.09), 0.3 * (p * p.log()).sum(-1).exp())
     out: list[int] = []
     for i, token in enumerate(tokens.tolist()):
-        if p[i, token] <= least[i]:
+        if p[i, token] <= thresholds[i]:
             break
         out.append(token)
     return [*out, _draw(p[len(out)])]
@@ -160,15 +160,15 @@ def released_branch(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> S
     end a prefix is kept with D*(p, q) / D*(q, p); the whole draft with min(1, R_n), without a cap.
     """
     n = len(tokens)
-    at = torch.arange(n)
-    ratios = torch.cumprod(p[at, tokens] / q[at, tokens], 0)  # R_1 … R_n
-    start = torch.ones(1, dtype=p.dtype)
-    peaks = torch.cummax(torch.cat([start, ratios]), 0).values[:n]
-    stars = torch.cat([start, (ratios / peaks).clamp(max=1.0)])
+    i = torch.arange(n)
+    ratios = torch.cumprod(p[i, tokens] / q[i, tokens], 0)  # R_1 … R_n
+    one = torch.ones(1, dtype=p.dtype)
+    peaks = torch.cummax(torch.cat([one, ratios]), 0).values[:n]
+    capped = torch.cat([one, (ratios / peaks).clamp(max=1.0)])  # min(1, r*_k), k = 0 … n
 
     def divergences(k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the target has beyond the draft after k tokens, and the draft beyond it."""
-        difference = stars[k] * p[k] - q[k]
+        """Return the excess of the target over the draft after k tokens, and the reverse."""
+        difference = capped[k] * p[k] - q[k]
         return difference.clamp(min=0.0), -difference.clamp(max=0.0)
 
     if torch.rand(1) < ratios[-1]:
@@ -266,15 +266,16 @@ PUBLISHED = {
 
 
 def table(lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> str:
-    """Return findings on all of them, as the table of ``docs/published-verifiers.md``."""
-    heads = ["verifier", "what", "lossless", *(f"distance, n = {n}" for n in lengths)]
-    lines = [heads, ["---" for _ in heads]]
-    lines += [table_row(each, examine(each.verify, lengths, seeds)) for each in PUBLISHED.values()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Examine all published verifiers; return the table of ``docs/published-verifiers.md``."""
+    header = ["verifier", "what", "lossless", *(f"distance, n = {n}" for n in lengths)]
+    rows = [header, ["---" for _ in header]]
+    for verifier in PUBLISHED.values():
+        rows.append(table_row(verifier, examine(verifier.verify, lengths, seeds)))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def table_row(verifier: Published, found: VerifierFinding) -> list[str]:
+def table_row(verifier: Published, finding: VerifierFinding) -> list[str]:
     """Return the cells of a verifier's row in the table."""
     name = f"`{verifier.name}`" + (" (its own code)" if verifier.own_code else "")
-    far = ["< 1e-9" if tv < 1e-9 else f"{tv:.4f}" for tv in found.tv.values()]
-    return [name, verifier.source, "yes" if found.lossless else "**no**", *far]
+    distances = ["< 1e-9" if tv < 1e-9 else f"{tv:.4f}" for tv in finding.tv.values()]
+    return [name, verifier.source, "yes" if finding.lossless else "**no**", *distances]

@@ -25,9 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 
-def agreement(*laws: ArrayLike) -> Floats:
+def agreement(*distributions: ArrayLike) -> Floats:
     """Return P(all races are won by x) of two or more distributions [V] with shared noise → [V]."""
-    rows = np.stack([np.asarray(law, dtype=np.float64) for law in laws])
+    rows = np.stack([np.asarray(row, dtype=np.float64) for row in distributions])
     out = np.zeros(rows.shape[1])
     for x in np.flatnonzero((rows > 0.0).all(0)):
         out[x] = 1.0 / (rows / rows[:, x : x + 1]).max(0).sum()

@@ -1,14 +1,14 @@
-"""Every state that running means can be in, as the few kinds that a round can tell apart.
+"""All states of running means, grouped into the few regions that a round can distinguish.
 
-P5's running threshold remembers a sum and a count, which grow for as long as the text does. But a
-round only compares: does an entropy e exceed the mean, after k more values that sum to S? With
-mean μ and weight u = 1/count that is the line μ + (S − k·e)·u = e in the (u, μ) plane. In a region
-that none of a round's lines cuts, all states give the same round; so regions are split along these
-lines until every state lies in a region that was tried. (States on a line act as those just above
-it: only a value *above* the mean stops a draft.)
+P5's running threshold keeps a sum and a count, which grow with the text. But a round only compares:
+does an entropy e exceed the mean, after k more values that sum to S? With mean μ and weight u =
+1/count that is the line μ + (S − k·e)·u = e in the (u, μ) plane. In a region that none of a round's
+lines cuts, all states give the same round; so regions are split along these lines until every state
+lies in a region that was enumerated. (States on a line act as those just above it: only a value
+*above* the mean stops a draft.)
 
-The regions hold states that no text leads to, such as fractional counts. A proof over all of them
-is a proof; a lossy round in one of them may be unreachable (:func:`.proof.search_reachable`).
+The regions contain states that no text leads to, such as fractional counts. A proof over all of
+them is a proof; a lossy round in one of them may be unreachable (:func:`.proof.search_reachable`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hierspec.core.windows import MEAN_ROUNDING, Counting, EntropyWindow, Signal
 
 from .interpreter import ExactInterpreter, Outcome
 
-_SLIVER = 1e-12  # area of a region that only rounding has made
+_MIN_AREA = 1e-12  # of a region: smaller ones come from rounding
 
 Polygon = tuple[tuple[float, float], ...]  # convex, corners (u, μ) in order
 Region = tuple[Polygon | None, ...]  # one per running mean; None: nothing was rejected yet
@@ -45,10 +45,10 @@ class Comparison(NamedTuple):
 
 
 @dataclass(slots=True)
-class Comparisons:
-    """The comparisons made by the coroutine that runs now."""
+class ComparisonRecord:
+    """The comparisons made so far by the coroutine that is running."""
 
-    met: set[Comparison] = field(default_factory=set)
+    current: set[Comparison] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,11 +56,11 @@ class RunningMean:
     """The adaptive :class:`windows.EntropyWindow`, from a mean and weight at the round's start.
 
     Its state is (μ, u, S, k): S and k are of the values that the round itself has added. A
-    negative u means that there was none before.
+    negative u means that no value was added before the round.
     """
 
     index: int
-    record: Comparisons
+    record: ComparisonRecord
     signal: ClassVar[Signal | None] = "entropy"
     fixed_length: ClassVar[bool] = False
 
@@ -77,7 +77,7 @@ class RunningMean:
             exceeded = value > limit
             if weight >= 0.0 and not math.isnan(value):
                 slope = total - count * value
-                self.record.met.add(Comparison(self.index, slope, value, exceeded))
+                self.record.current.add(Comparison(self.index, slope, value, exceeded))
             if exceeded:
                 return True
         return False
@@ -98,14 +98,15 @@ class RecordingInterpreter(ExactInterpreter):
     """
 
     def __init__(self, root: Verify, vocab_size: int) -> None:
-        self._record = Comparisons()
-        self._met: dict[int, frozenset[Comparison]] = {}  # by the identity of memoised outcomes
+        self._record = ComparisonRecord()
+        # By the id of a list of memoised outcomes.
+        self._comparisons: dict[int, frozenset[Comparison]] = {}
         root = _with_recording_windows(root, self._record)
         super().__init__(root, vocab_size)
-        found = windows(root)
-        self.means = tuple(i for i, w in sorted(found.items()) if isinstance(w, RunningMean))
+        by_node = windows(root)
+        self.means = tuple(i for i, w in sorted(by_node.items()) if isinstance(w, RunningMean))
         size = 1 + max(node.index for node in walk(root))
-        self._start = [found[i].init() if i in found else () for i in range(size)]
+        self._start = [by_node[i].init() if i in by_node else () for i in range(size)]
 
     def states(self, region: Region) -> States:
         """Return window states at one point of a region."""
@@ -119,92 +120,90 @@ class RecordingInterpreter(ExactInterpreter):
     def recorded_round(
         self, context: tuple[int, ...], limit: int, states: States
     ) -> tuple[list[Outcome], frozenset[Comparison]]:
-        """Return the outcomes of :meth:`round`, and the comparisons made on the way."""
+        """Return the outcomes of :meth:`round`, and the comparisons that they depend on."""
         return self._run_recorded(lambda: self.round(context, limit, states))
 
     def proposals(
         self, node: Node, context: tuple[int, ...], limit: int, states: States
     ) -> list[Outcome]:
-        if limit <= 0:  # nothing happens, and nothing is kept
+        if limit <= 0:  # nothing is drafted, and the result is not memoised
             return super().proposals(node, context, limit, states)
-        ask = super().proposals
-        return self._run_recorded(lambda: ask(node, context, limit, states))[0]
+        proposals = super().proposals
+        return self._run_recorded(lambda: proposals(node, context, limit, states))[0]
 
     def _run_recorded(self, run: Any) -> tuple[list[Outcome], frozenset[Comparison]]:
-        outer, self._record.met = self._record.met, set()
-        found = run()
-        # Memoised outcomes are one list for good, and running them again compares nothing.
-        met = self._met.setdefault(id(found), frozenset(self._record.met))
-        self._record.met = outer
-        outer |= met
-        return found, met
+        outer, self._record.current = self._record.current, set()
+        outcomes = run()
+        # Memoised outcomes stay one list, and only the first run of it makes comparisons.
+        comparisons = self._comparisons.setdefault(id(outcomes), frozenset(self._record.current))
+        self._record.current = outer
+        outer |= comparisons
+        return outcomes, comparisons
 
 
 def outcomes_by_region(
     interpreter: RecordingInterpreter, context: tuple[int, ...], limit: int
 ) -> Iterator[list[Outcome]]:
-    """Yield a round's outcomes for every region of states that it tells apart."""
-    highest = math.log(interpreter.vocab_size)
-    all_states: Polygon = ((0.0, 0.0), (1.0, 0.0), (1.0, highest), (0.0, highest))
+    """Yield a round's outcomes for every region of states that it distinguishes."""
+    max_entropy = math.log(interpreter.vocab_size)
+    all_states: Polygon = ((0.0, 0.0), (1.0, 0.0), (1.0, max_entropy), (0.0, max_entropy))
     waiting: list[Region] = list(product((None, all_states), repeat=len(interpreter.means)))
     while waiting:
         region = waiting.pop()
         states = interpreter.states(region)
-        outcomes, met = interpreter.recorded_round(context, limit, states)
-        waiting += _untried(region, interpreter.means, met)
+        outcomes, comparisons = interpreter.recorded_round(context, limit, states)
+        waiting += _other_regions(region, interpreter.means, comparisons)
         yield outcomes
 
 
-def _untried(
-    region: Region, means: tuple[int, ...], made: frozenset[Comparison]
+def _other_regions(
+    region: Region, means: tuple[int, ...], comparisons: frozenset[Comparison]
 ) -> Iterator[Region]:
-    """Split off the parts of a region where one of these comparisons comes out otherwise."""
-    for comparison in sorted(made):
-        place = means.index(comparison.mean)
-        polygon = region[place]
+    """Split off the parts of a region where one of these comparisons has the other result."""
+    for comparison in sorted(comparisons):
+        index = means.index(comparison.mean)
+        polygon = region[index]
         if polygon is None:
             continue
-        other = _clip(polygon, comparison, above=comparison.exceeded)
-        if other:
-            yield (*region[:place], other, *region[place + 1 :])
-        same = _clip(polygon, comparison, above=not comparison.exceeded)
-        if not same:
+        other_side = _clip(polygon, comparison, above=comparison.exceeded)
+        if other_side:
+            yield (*region[:index], other_side, *region[index + 1 :])
+        same_side = _clip(polygon, comparison, above=not comparison.exceeded)
+        if not same_side:
             return
-        region = (*region[:place], same, *region[place + 1 :])
+        region = (*region[:index], same_side, *region[index + 1 :])
 
 
 def _clip(polygon: Polygon, line: Comparison, above: bool) -> Polygon:
-    """Return the part of a convex polygon above a line, or below it; empty if it is a sliver."""
+    """Return the part of a convex polygon above a line, or below it; empty if negligible."""
     sign = 1.0 if above else -1.0
     heights = [sign * (mean + line.slope * u - line.entropy) for u, mean in polygon]
-    out: list[tuple[float, float]] = []
-    for i, (corner, height) in enumerate(zip(polygon, heights, strict=True)):
-        before, previous = polygon[i - 1], heights[i - 1]
-        if (height >= 0.0) != (previous >= 0.0):
-            t = previous / (previous - height)
-            out.append(
-                (before[0] + t * (corner[0] - before[0]), before[1] + t * (corner[1] - before[1]))
-            )
+    part: list[tuple[float, float]] = []
+    for i, ((u, mean), height) in enumerate(zip(polygon, heights, strict=True)):
+        (last_u, last_mean), last_height = polygon[i - 1], heights[i - 1]
+        if (height >= 0.0) != (last_height >= 0.0):
+            t = last_height / (last_height - height)
+            part.append((last_u + t * (u - last_u), last_mean + t * (mean - last_mean)))
         if height >= 0.0:
-            out.append(corner)
-    return tuple(out) if _area(out) > _SLIVER else ()
+            part.append((u, mean))
+    return tuple(part) if _area(part) > _MIN_AREA else ()
 
 
 def _area(polygon: Sequence[tuple[float, float]]) -> float:
-    around = zip(polygon, (*polygon[1:], *polygon[:1]), strict=True)
-    return abs(sum(u * y - x * mean for (u, mean), (x, y) in around)) / 2.0
+    edges = zip(polygon, (*polygon[1:], *polygon[:1]), strict=True)
+    return abs(sum(u * next_mean - next_u * mean for (u, mean), (next_u, next_mean) in edges)) / 2.0
 
 
 def _centre(polygon: Polygon) -> tuple[float, float]:
-    """Return a point well inside: the mean of the corners."""
+    """Return the mean of the corners, a point well inside."""
     return (
         sum(u for u, _ in polygon) / len(polygon),
         sum(mean for _, mean in polygon) / len(polygon),
     )
 
 
-def _with_recording_windows(node: Any, record: Comparisons) -> Any:
-    """Rebuild a tree with adaptive windows that record what they compare."""
+def _with_recording_windows(node: Any, record: ComparisonRecord) -> Any:
+    """Rebuild a hierarchy with adaptive windows that record their comparisons."""
     if isinstance(node, Concatenate):
         parts = tuple(_with_recording_windows(part, record) for part in node.parts)
         return dataclasses.replace(node, parts=parts)
@@ -218,7 +217,7 @@ def _with_recording_windows(node: Any, record: Comparisons) -> Any:
 
 
 def windows(root: Node) -> dict[int, Any]:
-    """Return the windows of a tree by node index."""
+    """Return the windows of a hierarchy by node index."""
     return {n.index: n.window for n in walk(root) if not isinstance(n, Concatenate)}
 
 

@@ -1,16 +1,16 @@
-"""An rng that splits: a program is run once for every box of uniforms that it tells apart.
+"""An rng that splits: a program is run once for every box of uniforms that it distinguishes.
 
 A uniform is a number in an interval. Where a program compares it with something inside that
-interval, the run goes on with the side that the number lies on, and the other side is left for
-another run. In the end each run stands for a box of uniforms that all lead to its outcome, and the
-box's volume is its probability. Nothing is sampled, and no threshold is known in advance: they are
-read off the comparisons that are made.
+interval, the run continues with the side that the number lies on, and the other side is left for
+another run. In the end each run represents a box of uniforms that all lead to its outcome, and the
+box's volume is its probability. Nothing is sampled, and no threshold is needed in advance: the
+comparisons that the program makes give them.
 
-They are noticed in two places. :class:`Uniform`, a float, sees those of Python, as in ``bisect``;
-:class:`_Watch` sees those of torch, call by call. Inside compiled code and CUDA graphs it sees
-nothing, so recorded calls are enumerated as replayed tapes of operations. A tensor keeps no
-objects: there a uniform is known by its value. A comparison that went unnoticed would leave its box
-whole, and so give a wrong law: such a fault shows, it is not hidden.
+Comparisons are observed in two ways. :class:`Uniform`, a float, sees those of Python, as in
+``bisect``; :class:`_ComparisonMode` sees those of torch, call by call. Neither sees into compiled
+code and CUDA graphs, so recorded calls are enumerated as replayed tapes of operations. A tensor
+keeps no objects, so a uniform in a tensor is recognised by its value. A comparison that is not
+observed leaves its box undivided, which gives a wrong law: tests find such a fault.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hierspec.errors import HierspecError
 Interval = tuple[float, float]
 Outcome = TypeVar("Outcome", bound=Hashable)
 
-_NARROWEST = 1e-14  # of an interval: narrower ones are left by rounding, not by the program
+_MIN_WIDTH = 1e-14  # of an interval: narrower ones come from rounding, not from the program
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 _MAX_NUMBERS = 256  # numbers in a tensor of uniforms, or made from one
 
@@ -47,34 +47,33 @@ class SplittingRng:
         intervals: of the first uniforms; those that follow may be anywhere in [0, 1).
 
     Attributes:
-        others: after the run, the intervals of the runs that remain: together with this run's own
+        remaining: after the run, the intervals of the runs that remain: together with this run's
             they fill the box that it began with.
     """
 
     def __init__(self, intervals: Sequence[Interval] = ()) -> None:
         self._intervals = list(intervals)
-        self._taken = 0
+        self._num_drawn = 0
         self.origins: dict[float, _Origin] = {}
-        self.others: list[list[Interval]] = []
+        self.remaining: list[list[Interval]] = []
 
     @property
     def probability(self) -> float:
-        """The volume of the box that this run stands for."""
+        """The volume of the box that this run represents."""
         return math.prod(high - low for low, high in self._intervals)
 
     def take(self, n: int) -> Uniforms:
         """Return n uniforms, as :meth:`hierspec.core.rng.Rng.take` does."""
-        out = Uniforms()
-        for number in range(self._taken, self._taken + n):
+        uniforms = Uniforms()
+        for number in range(self._num_drawn, self._num_drawn + n):
             if number == len(self._intervals):
                 self._intervals.append((0.0, 1.0))
             low, high = self._intervals[number]
-            # Anywhere inside; by its value it must differ from other uniforms, and from the
-            # round numbers that tables are made of.
+            # Anywhere inside, but a value unlike other uniforms and the round numbers of tables.
             value = low + (high - low) * (0.25 + 0.5 * ((number + 1) * _GOLDEN % 1.0))
-            out.append(Uniform.of(self, value, _Origin(number)))
-        self._taken += n
-        return out
+            uniforms.append(Uniform.with_origin(self, value, _Origin(number)))
+        self._num_drawn += n
+        return uniforms
 
     def register(self, value: float, origin: _Origin) -> None:
         """Remember how a number was made from a uniform."""
@@ -96,14 +95,14 @@ class SplittingRng:
         number, scale, shift = self.origins[value]
         low, high = self._intervals[number]
         edge = (threshold - shift) / scale
-        if not low + _NARROWEST < edge < high - _NARROWEST:  # infinite and NaN ones, too
+        if not low + _MIN_WIDTH < edge < high - _MIN_WIDTH:  # infinite and NaN ones, too
             return
-        mine, other = (low, edge), (edge, high)
+        own_side, other_side = (low, edge), (edge, high)
         if (value < threshold) != (scale > 0.0):
-            mine, other = other, mine
-        self._intervals[number] = other
-        self.others.append(list(self._intervals))
-        self._intervals[number] = mine
+            own_side, other_side = other_side, own_side
+        self._intervals[number] = other_side
+        self.remaining.append(list(self._intervals))
+        self._intervals[number] = own_side
 
 
 class Uniforms(list["Uniform"]):
@@ -113,23 +112,23 @@ class Uniforms(list["Uniform"]):
         return list(self)
 
     def item(self) -> Uniform:
-        (one,) = self
-        return one
+        (uniform,) = self
+        return uniform
 
 
 class Uniform(float):
-    """A number made from a uniform, which tells its rng what it is compared with."""
+    """A number made from a uniform, which reports to its rng what it is compared with."""
 
     __slots__ = ("origin", "rng")
     rng: SplittingRng
     origin: _Origin
 
     @classmethod
-    def of(cls, rng: SplittingRng, value: float, origin: _Origin) -> Uniform:
-        out = cls(value)
-        out.rng, out.origin = rng, origin
+    def with_origin(cls, rng: SplittingRng, value: float, origin: _Origin) -> Uniform:
+        uniform = cls(value)
+        uniform.rng, uniform.origin = rng, origin
         rng.register(value, origin)
-        return out
+        return uniform
 
     def _report_comparison(self, other: float) -> float:
         self.rng.split_at(float(self), float(other))
@@ -150,7 +149,7 @@ class Uniform(float):
     def __mul__(self, other: float) -> Uniform:
         number, scale, shift = self.origin
         origin = _Origin(number, scale * float(other), shift * float(other))
-        return Uniform.of(self.rng, float(self) * float(other), origin)
+        return Uniform.with_origin(self.rng, float(self) * float(other), origin)
 
     __rmul__ = __mul__
 
@@ -159,13 +158,13 @@ class Uniform(float):
             raise HierspecError("one uniform was taken from another")
         number, scale, shift = self.origin
         origin = _Origin(number, scale, shift - float(other))
-        return Uniform.of(self.rng, float(self) - float(other), origin)
+        return Uniform.with_origin(self.rng, float(self) - float(other), origin)
 
 
-class _Watch(TorchFunctionMode):
+class _ComparisonMode(TorchFunctionMode):
     """A mode that reports comparisons of uniforms in tensors to their rng.
 
-    Of functions, not of operations: what a model computes with its own numbers need not be seen.
+    It sees functions, not operations: what a model computes with its own numbers does not matter.
     """
 
     def __init__(self, rng: SplittingRng) -> None:
@@ -173,7 +172,7 @@ class _Watch(TorchFunctionMode):
         self._rng = rng
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         name = func.__name__.partition(".")[0]  # ``lt``, or replayed from a tape ``lt.Tensor``
         if name in _COMPARISONS:
             for x, y in self._pairs(*args[:2]):
@@ -182,16 +181,16 @@ class _Watch(TorchFunctionMode):
         elif name == "searchsorted":
             self._split_at_steps(*args[:2])
         elif name in _ORIGIN_AFTER and (pairs := self._pairs(*args[:2])):
-            for (x, y), value in zip(pairs, _numbers(out), strict=True):
+            for (x, y), value in zip(pairs, _numbers(result), strict=True):
                 if (origin := self._rng.origins.get(x)) is not None:
                     self._rng.register(value, _ORIGIN_AFTER[name](*origin, y))
-        return out
+        return result
 
     def _pairs(self, x: Any, y: Any) -> list[tuple[float, float]]:
         """Return the numbers of two operands in pairs, if uniforms are among them; else none."""
         if not self._holds_uniforms(x) and not self._holds_uniforms(y):
             return []
-        left, right = (torch.as_tensor(one, dtype=torch.float64) for one in (x, y))
+        left, right = (torch.as_tensor(operand, dtype=torch.float64) for operand in (x, y))
         left, right = torch.broadcast_tensors(left, right)
         return list(zip(_numbers(left), _numbers(right), strict=True))
 
@@ -208,14 +207,14 @@ class _Watch(TorchFunctionMode):
         """Report a search of ``values`` [..., n] in sorted ``rows`` [..., V]."""
         if not self._holds_uniforms(values):
             return
-        for row, own in zip(rows.flatten(0, -2), values.flatten(0, -2), strict=True):
-            for value in own.tolist():
+        for row, row_values in zip(rows.flatten(0, -2), values.flatten(0, -2), strict=True):
+            for value in row_values.tolist():
                 for step in row.tolist():
                     self._rng.split_at(value, step)
 
 
 _COMPARISONS = {"lt", "le", "gt", "ge"}
-# What becomes of the origin of x in an operation with y.
+# The origin of the result of an operation of x, given x's origin, with y.
 _ORIGIN_AFTER: dict[str, Callable[[int, float, float, float], _Origin]] = {
     "mul": lambda number, scale, shift, y: _Origin(number, scale * y, shift * y),
     "sub": lambda number, scale, shift, y: _Origin(number, scale, shift - y),
@@ -227,7 +226,7 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
 
 
 def outcome_law(program: Callable[[Any], Outcome]) -> dict[Outcome, float]:
-    """Return the law of what a program returns, given the uniforms that it draws.
+    """Return the law of a program's outcome, over all uniforms that it may draw.
 
     Args:
         program: called with an rng once for each box of uniforms; each call must begin anew.
@@ -236,8 +235,8 @@ def outcome_law(program: Callable[[Any], Outcome]) -> dict[Outcome, float]:
     boxes: list[list[Interval]] = [[]]
     while boxes:
         rng = SplittingRng(boxes.pop())
-        with _Watch(rng):
+        with _ComparisonMode(rng):
             outcome = program(rng)
         law[outcome] = law.get(outcome, 0.0) + rng.probability
-        boxes += rng.others
+        boxes += rng.remaining
     return law

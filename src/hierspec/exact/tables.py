@@ -23,6 +23,7 @@ class Rows:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self.rows: list[np.ndarray] = []
+        self.tensors: list[torch.Tensor] = []  # of the same rows, in the same memory
         self.entropies: list[float] = []
         self._ids: dict[bytes, int] = {}
         self._matrix = np.zeros((0, vocab_size))
@@ -33,6 +34,7 @@ class Rows:
         if key not in self._ids:
             self._ids[key] = len(self.rows)
             self.rows.append(row)
+            self.tensors.append(torch.from_numpy(row))
             mass = row[row > 0.0]
             self.entropies.append(float(-(mass * np.log(mass)).sum()))
         return self._ids[key]
@@ -63,20 +65,24 @@ class TableDistributions:
         parts = list(parts)
         return TableDistributions(parts[0].store, tuple(i for part in parts for i in part.ids))
 
+    def row(self, index: int) -> torch.Tensor:
+        """Return one row, [V]; it is not to be written to."""
+        return self.store.tensors[self.ids[index]]
+
     def rows(self, start: int, stop: int) -> TableDistributions:
         return TableDistributions(self.store, self.ids[start:stop])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
         if len(self.ids) == 1:  # the usual case: not copied
-            return torch.from_numpy(self.store.rows[self.ids[0]]).unsqueeze(0)
+            return self.row(0).unsqueeze(0)
         return torch.from_numpy(self.store.matrix()[list(self.ids)])
 
     def prob(self, row: int, token: int) -> float:
         return float(self.store.rows[self.ids[row]][token])
 
 
-def next_token_law(model: Any, context: tuple[int, ...]) -> np.ndarray:
-    """Return a model's law [V], normalised again after the rounding of its table."""
+def next_token_distribution(model: Any, context: tuple[int, ...]) -> np.ndarray:
+    """Return a model's distribution [V], normalised again after the rounding of its table."""
     return normalise(np.ascontiguousarray(model.distribution(context), dtype=np.float64))
 
 
@@ -86,7 +92,7 @@ def normalise(rows: np.ndarray) -> np.ndarray:
 
 
 class ModelRows:
-    """Ids of the next-token laws of every model of a hierarchy, by context.
+    """Ids of the next-token distributions of every model of a hierarchy, by context.
 
     Attributes:
         rows: the store that the ids refer to.
@@ -94,16 +100,16 @@ class ModelRows:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self._laws: dict[tuple[Any, tuple[int, ...]], int] = {}
+        self._row_ids: dict[tuple[Any, tuple[int, ...]], int] = {}
 
-    def law(self, node: Node, context: tuple[int, ...]) -> int:
+    def row_id(self, node: Node, context: tuple[int, ...]) -> int:
         """Return the id of the row of ``node``'s model after ``context``."""
         model: Any = node.model  # type: ignore[union-attr]
         context = context[max(len(context) - model.order, 0) :]
         key = (model, context)
-        if key not in self._laws:
-            self._laws[key] = self.rows.intern(next_token_law(model, context))
-        return self._laws[key]
+        if key not in self._row_ids:
+            self._row_ids[key] = self.rows.intern(next_token_distribution(model, context))
+        return self._row_ids[key]
 
     def declines(self, node: Node, context: tuple[int, ...]) -> bool:
         """Return whether a leaf's model leaves the token after ``context`` to the level above."""
@@ -112,33 +118,33 @@ class ModelRows:
             return False
         return model.is_unsure_after(context[max(len(context) - model.order, 0) :])
 
-    def tokens(
+    def proposal(
         self,
         node: Node,
         tokens: tuple[int, ...],
         ids: tuple[int, ...],
-        own: tuple[int, ...],
+        model_ids: tuple[int, ...],
         context: tuple[int, ...] = (),
     ) -> Proposal:
         """Build the proposal of tokens of ``node`` that were drawn from rows ``ids``.
 
-        ``own`` are the rows of its model, for its window; ``context`` is the text before the
-        tokens, for a window on predicted acceptance. No law depends on who wrote a token first,
-        so origins are equal to owners.
+        ``model_ids`` are the rows of its model, for its window; ``context`` is the text before the
+        tokens, for a window on predicted acceptance. No law depends on which node wrote a token
+        first, so origins are equal to owners.
         """
-        whose = (node.index,) * len(tokens)
+        owners = (node.index,) * len(tokens)
         match node.window.signal:  # type: ignore[union-attr]
             case None:
                 signals = (math.nan,) * len(tokens)
             case "entropy":
-                signals = tuple(self.rows.entropies[i] for i in own)
+                signals = tuple(self.rows.entropies[i] for i in model_ids)
             case "confidence":
                 rows = self.rows.rows
-                signals = tuple(float(rows[i][x]) for i, x in zip(own, tokens, strict=True))
+                signals = tuple(float(rows[i][x]) for i, x in zip(model_ids, tokens, strict=True))
             case "acceptance":
                 model: Any = node.model  # type: ignore[union-attr]
                 signals = tuple(
                     model.predicted_acceptance(context + tokens[: i + 1])
                     for i in range(len(tokens))
                 )
-        return Proposal(tokens, TableDistributions(self.rows, ids), whose, whose, signals)  # type: ignore[arg-type]
+        return Proposal(tokens, TableDistributions(self.rows, ids), owners, owners, signals)  # type: ignore[arg-type]

@@ -30,7 +30,6 @@ from hierspec.core.rules import Choice, Stop, residual
 from .block import Block
 from .formulas import block_test, prefix_weights
 from .multi_draft import target_row
-from .rows import row_at
 
 # Often both choices keep as much, and then the last digits of scores must not decide.
 _MIN_GAIN = 1e-4
@@ -111,7 +110,7 @@ class _Path:
         path = cls(alive[0], p=[f])
         depth = start
         while longer := [j for j in alive if len(drafts[j]) > depth]:
-            row = q if q is not None else row_at(drafts[longer[0]].distributions, depth).to(f)
+            row = q if q is not None else drafts[longer[0]].distributions.row(depth).to(f)
             width = max(len(path.p[-1]), len(row))  # vocabularies may differ at their ends
             path.p[-1], row = (F.pad(x, (0, width - len(x))) for x in (path.p[-1], row))
             rank, induced_row = preference(path.p[-1], row, len(longer))

@@ -33,7 +33,7 @@ from .block import Block
 from .formulas import block_test, prefix_weights, ratio
 from .roads import greedy
 from .roads.case import DraftCase
-from .rows import residual_row, row_at
+from .rows import residual_row
 from .tokenwise import Tokenwise
 from .verify import verify_batch
 
@@ -139,7 +139,7 @@ def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, num_drafts: int) -> flo
 
 def target_row(p: Distributions, i: int) -> torch.Tensor:
     """Return row i, [V] float64."""
-    return row_at(p, i).double()
+    return p.row(i).double()
 
 
 def normalised_residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:

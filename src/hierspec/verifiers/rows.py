@@ -36,16 +36,6 @@ def token_probs(tokens: Sequence[int], distributions: Distributions) -> list[flo
     return probs
 
 
-def row_at(distributions: Distributions, i: int) -> torch.Tensor:
-    """Return row i, [width]."""
-    if isinstance(distributions, MixedDistributions):
-        distributions, i = distributions.part_at(i)
-    if isinstance(distributions, DenseDistributions):
-        return distributions.probs[i]
-    row = distributions.rows(i, i + 1)
-    return row.dense(row.width)[0]
-
-
 def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
     """Return max(w·p − q_i, 0) of a row p [V] and row i of q; q's mass past V cannot matter."""
     if isinstance(q, MixedDistributions):
@@ -55,7 +45,7 @@ def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> t
         if token < out.shape[0]:
             out[token] = (out[token] - 1.0).clamp(min=0.0)
         return out
-    return residual(p, resize_row(row_at(q, i), p.shape[0]).to(p), w)
+    return residual(p, resize_row(q.row(i), p.shape[0]).to(p), w)
 
 
 def resize_row(row: torch.Tensor, width: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from hierspec.core.distributions import DenseDistributions, Distributions, draw
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Verifier
-from hierspec.verifiers.rows import parts, residual_row, row_at, stack_rows, token_probs
+from hierspec.verifiers.rows import parts, residual_row, stack_rows, token_probs
 
 from .case import DraftCase
 
@@ -51,7 +51,7 @@ def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
         tokens = draw(
             stack_rows([row for _, row, _ in decided if row is not None]),
             [decided[i][2] for i in continued],
-            lambda j: row_at(cases[continued[j]].p, decided[continued[j]][0]),
+            lambda j: cases[continued[j]].p.row(decided[continued[j]][0]),
         )
         next_tokens = dict(zip(continued, tokens, strict=True))
     return [
@@ -66,7 +66,7 @@ def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
     n = len(tokens)
     uniforms = case.rng.take(n + 1).tolist()
     if not n:
-        return 0, row_at(p, 0), uniforms[0]
+        return 0, p.row(0), uniforms[0]
     residuals = _Residuals(p, q)
     p_x, q_x = token_probs(tokens, p), token_probs(tokens, q)
     decision = case.node.rule.decide(p_x, q_x, uniforms, residuals.excess)
@@ -74,7 +74,7 @@ def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
     tau, w = decision
     if case.drops_bonus(tau):
         return tau, None, 0.0
-    return tau, row_at(p, n) if tau == n else residuals.row(tau, w), uniforms[n]
+    return tau, p.row(n) if tau == n else residuals.row(tau, w), uniforms[n]
 
 
 class _Residuals:
@@ -91,7 +91,7 @@ class _Residuals:
 
     def row(self, k: int, w: float) -> torch.Tensor:
         if self._key != (k, w):
-            self._key, self._last = (k, w), residual_row(row_at(self._p, k), self._q, k, w)
+            self._key, self._last = (k, w), residual_row(self._p.row(k), self._q, k, w)
         return self._last
 
     def excess(self, k: int, w: float) -> float:
