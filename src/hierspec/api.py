@@ -86,7 +86,7 @@ class Hierarchy:
         self.root = target.root
         self.ends = target.ends
         self.controller = controller
-        self.plan: Plan | None = None  # of auto: what was expected, and of what else
+        self.plan: Plan | None = None  # of auto: the planner's choice, its price and the runners-up
         self._lock = threading.Lock()
 
     @classmethod
@@ -146,9 +146,10 @@ class Hierarchy:
         Args:
             target: default: the shipped ``zoo:large``.
             drafts: candidates, as ``hierspec profile --candidates`` takes them; models are measured
-                beside what needs none (look-ups, copies of the target in fewer bits), and a list
-                that names such a one is the whole list. Default: the shipped family; for any other
-                target what copies text, its copies in 8 and 4 bits, and what is shipped for it.
+                beside drafters that need none (look-ups, copies of the target in fewer bits),
+                unless the list names such a drafter: then it is the whole list. Default: the
+                shipped family; for any other target what copies text, its copies in 8 and 4 bits,
+                and what is shipped for it.
             temperature: of the requests to come: acceptance depends on it. 0 is greedy.
             chat: whether they are questions in the target's chat template.
             online: let budgets and levels adapt during generation
@@ -211,7 +212,7 @@ class Hierarchy:
         return results[0]
 
     def generate_batch(self, prompts: Iterable[Prompt], **options: Any) -> list[GenerationResult]:
-        """Continue several prompts together; each has its own randomness (seed, place).
+        """Continue several prompts together; sequence i has the randomness of (seed, i).
 
         The options are those that :meth:`generate` lists; ``streamer``, one of transformers', goes
         with a single prompt.
@@ -239,8 +240,8 @@ class Hierarchy:
         Leaving the loop early, or cancelling the task, ends the generation when its round has
         ended, and frees everything.
         """
-        # One thread, so that closing waits for the round that is running.
-        with _draining(ThreadPoolExecutor(1, "hierspec")) as thread:
+        # One thread, so that ``close``, which comes last, waits for the round that is running.
+        with _shut_down_without_waiting(ThreadPoolExecutor(1, "hierspec")) as thread:
             loop = asyncio.get_running_loop()
             events: Any = await loop.run_in_executor(thread, lambda: self.stream(prompt, **options))
             try:
@@ -278,17 +279,17 @@ class Hierarchy:
     ) -> Generation:
         """Prepare a batch to run: iterate it for events, then ask ``results()``.
 
-        ``max_new_tokens``, ``stop``, ``seed``, ``sampling`` and the numbers that may stand in its
-        place are one for all prompts, or a list with one for each.
+        ``max_new_tokens``, ``stop``, ``seed``, ``sampling`` and its fields are one for all prompts,
+        or a list with one for each.
 
         Args:
             prompts: texts, token ids (lists, or one-dimensional tensors), or conversations: lists
                 of messages with ``role`` and ``content``, put through the chat template.
             max_new_tokens: per sequence; the context length may end it sooner, and alone does where
                 it is ``None``.
-            seed: of all randomness, below 2**64; drawn afresh (and reported) where ``None``. One
-                for all gives each sequence its own randomness by its place; a list gives each
-                prompt what it would have alone.
+            seed: of all randomness, below 2**64; drawn afresh (and reported) where ``None``. With
+                one for all, sequence i has the randomness of (seed, i); with a list, each prompt
+                has the randomness that it would have alone.
             num_return_sequences: samples of each prompt; results and ``sequence`` of events count
                 them prompt by prompt.
             stop: texts that end the output where they appear; they are left out of ``text``. A list
@@ -305,7 +306,7 @@ class Hierarchy:
                 (:mod:`hierspec.config.generation_config`).
             cache: kept from one generation to the next (:meth:`session`): one for a single
                 sequence, or a list with one for each.
-            tracer: gets an event for every request and verdict.
+            tracer: gets an event for every draft, every check with its verdict, and every row.
             sampling: :class:`SamplingParams` or a mapping; or its fields one by one:
                 ``temperature`` (0: greedy), ``top_k``, ``top_p``, ``min_p``,
                 ``repetition_penalty``, ``frequency_penalty``, ``presence_penalty``,
@@ -373,7 +374,7 @@ def _built(config: HierarchyConfig, tokenizer: Any) -> Built:
 
 
 @contextlib.contextmanager
-def _draining(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+def _shut_down_without_waiting(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
     """Let a thread finish what was submitted, without waiting for it."""
     try:
         yield thread

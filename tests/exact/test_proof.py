@@ -205,7 +205,7 @@ class Remembering:
 @pytest.mark.parametrize("rule", ["block", "uncapped"])
 def test_other_windows_with_a_memory_are_followed(rule, monkeypatch):
     """To the end where they remember little; where they remember all, nothing is certified."""
-    monkeypatch.setattr(certificate, "_MAX_REACHED", 200)
+    monkeypatch.setattr(certificate, "_MAX_SEARCH_STATES", 200)
     tables = models("random", 2, seed=0)
     found = certify_tree(chain(tables, [rule], [2], [Remembering(4)]), V)
     assert found.passed() == (rule == "block")

@@ -71,8 +71,8 @@ def bench(
         int | None,
         typer.Option(
             min=1,
-            help="Prompts to measure on, a multiple of --batch-size. Default: 16, or those built "
-            "in but for --tune-prompts; whole batches of them.",
+            help="Prompts to measure on, a multiple of --batch-size. Default: 16 of a file, or all "
+            "built-in ones that are not for tuning, rounded down to whole batches.",
         ),
     ] = None,
     tune_prompts: Annotated[
@@ -93,7 +93,7 @@ def bench(
         typer.Option(
             "--chat",
             help="Prompts are chats, in the target's chat template, every turn a prompt; --prompts "
-            "may be a folder, of whose files each domain gives as many.",
+            "may be a folder with a file for each domain; equally many prompts are taken of each.",
         ),
     ] = False,
     until_eos: Annotated[
@@ -124,7 +124,7 @@ def bench(
         typer.Option(
             min=0.0,
             metavar="MINUTES",
-            help="Begin no prompt after so long and sum up what is there (one prompt at each "
+            help="Start no prompt after MINUTES, and sum up what was measured (one prompt at each "
             "temperature at least). 0 sums up an interrupted bench.",
         ),
     ] = None,
@@ -169,7 +169,7 @@ def bench(
     from .rendering import interruptible, notes, say
     from .rendering.bench import show, show_methods
 
-    loaded_target, console = target_config(target, dtype, device), notes()
+    target_settings, console = target_config(target, dtype, device), notes()
     files = BenchFiles(
         results=output,
         overwrite=overwrite,
@@ -205,8 +205,8 @@ def bench(
         entries = select(methods or ["all"], catalogue(drafts))
         settings = BenchSettings(
             target=target,
-            dtype=loaded_target.dtype,
-            device=loaded_target.device,
+            dtype=target_settings.dtype,
+            device=target_settings.device,
             drafts=drafts,
             methods=tuple(entry.name for entry in entries),
             temperatures=temperatures,
@@ -294,7 +294,7 @@ def _measure(
 ) -> tuple[BenchResults, Any]:
     """Measure, or resume a measurement; return the results and the target's tokenizer.
 
-    The results file is written first when all models are loaded.
+    The results file is not written until all models are loaded.
     """
     from hierspec.bench import results
     from hierspec.bench.methods import planned
@@ -324,7 +324,9 @@ def _measure(
                 report("loading the drafts", 0.0)
                 models.load_drafts()
             measured = encode(models, prompts.measured, settings.max_new_tokens)
-            longest = max(settings.tune_tokens, settings.max_new_tokens)  # methods warm up on them
+            longest = max(
+                settings.tune_tokens, settings.max_new_tokens
+            )  # a warm-up decodes them to that length
             tuning = encode(models, prompts.tuning, longest)
             note = f"weights in {dtypes.weight_dtype_name(models.plain.root.model)}"
             if settings.dtype == "auto" and note not in data.notes:

@@ -78,7 +78,7 @@ def profile(
 
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
-    loaded_target = target_config(target, dtype, device)
+    target_settings = target_config(target, dtype, device)
 
     from hierspec.profiling.candidates import default_names, parse
     from hierspec.profiling.measure import measure
@@ -114,7 +114,7 @@ def profile(
     console = notes()
     with interruptible(console), progress(console, f"profiling {target}") as report:
         data = measure(
-            loaded_target,
+            target_settings,
             chosen,
             texts,
             temperatures,

@@ -59,7 +59,7 @@ class Generation:
         caches: kept from an earlier generation, one for each prompt or ``None``.
         lock: held during each round, so that threads may share the models.
         until: called ``until(sequence, tokens so far)`` after every token; true ends the output.
-        tracer: gets an event for every request but draws.
+        tracer: gets an event for every draft, every check with its verdict, and every row.
         controller: chooses the plan of every sequence's next round; ``None``: always ``root``.
 
     Raises:
@@ -103,7 +103,9 @@ class Generation:
         for i, (prompt, sampling, conditions, (own_seed, index)) in enumerate(inputs):
             tokens, source = split_prompt(root.model, prompt)
             limit = conditions.budget(len(tokens))
-            assert limit is not None, "max_new_tokens is always set"
+            assert limit is not None, (
+                "there is always a limit: max_new_tokens, or the context's length"
+            )
             sequence = LiveSequence(
                 id=i,
                 root=root,

@@ -53,7 +53,7 @@ class LoopSettings:
         max_cache_tokens: the most tokens of cache, those of kept texts included; a request counts
             with its prompt and its longest output.
         max_queue: the most requests that may wait.
-        prefill_chunk: prompt tokens read between two rounds.
+        prefill_chunk: about how many prompt tokens are read between two rounds.
         adapt_to_load: let drafts follow the load (:mod:`hierspec.engine.load`).
         prefix_caching: keep the caches of ended texts for new ones with the same prefix.
         threads: of torch; ``None``: torch's own default.
@@ -228,10 +228,11 @@ class EngineLoop:
             self.reading.append(ticket)
 
     def _read_prompts(self) -> list[Ticket]:
-        """Read up to a chunk of prompts → requests that join the next round.
+        """Read about a chunk of prompts; return the requests that join the next round.
 
-        That round reads the last piece of their prompts. The oldest prompt and the shortest take
-        turns, so that a short one never waits for all of a long one, nor a long one for ever.
+        That round reads the rest of their prompts, which counts as read here; so a step may exceed
+        the chunk. The oldest prompt and the shortest take turns, so that a short one never waits
+        for all of a long one, nor a long one for ever.
         """
         self._num_steps += 1
         left, joining = self.settings.prefill_chunk, list[Ticket]()

@@ -21,12 +21,13 @@ class LevelStats:
 
     Attributes:
         calls: forwards of its model (a batch of sequences is one call).
-        num_drafts: rounds; several drafts from one position count as one.
+        num_drafts: verified drafts: one for each run of this level's tokens in a proposal; several
+            drafts from one position count as one.
         num_draft_tokens: of all drafts, alternatives included; a prefix that several drafts
             share is verified once and counts once.
         accepted_per_pos: how often the token at each draft position was kept.
         forward_seconds: inside the model's forward.
-        verify_seconds: of verifying drafts of the level below, given the distributions.
+        verify_seconds: of applying its verification rule, without its forward.
         seconds: of forward, distributions, draws and verification together.
     """
 

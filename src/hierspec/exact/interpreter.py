@@ -42,7 +42,7 @@ class Outcome:
 
 
 class ExactInterpreter:
-    """Enumerates a hierarchy whose models have ``law(context) -> [V] float64`` and ``order``.
+    """Enumerates a hierarchy of models with ``distribution(context) -> [V] float64`` and ``order``.
 
     Attributes:
         paths: branches followed so far, after merging.
@@ -61,7 +61,7 @@ class ExactInterpreter:
         self._verdicts: dict[Any, Verdicts] = {}
         self._numbers: dict[float, float] = {}
         self._canonical_states: dict[States, States] = {}
-        self._fingerprints: dict[Verdict, Any] = {}  # of this interpreter's answers
+        self._fingerprints: dict[Verdict, Any] = {}  # of those in ``_verdicts``
 
     # --- outcomes of nodes
 
@@ -199,7 +199,7 @@ class ExactInterpreter:
     # --- keys of memoised outcomes
 
     def _canonical(self, states: States) -> States:
-        """Replace numbers in states that differ only by rounding by one of them."""
+        """Replace numbers in states that differ by rounding only by the first one met."""
         if not any(states):
             return states
         canonical = self._canonical_states.get(states)

@@ -266,7 +266,7 @@ PUBLISHED = {
 
 
 def table(lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> str:
-    """Examine all published verifiers; return the table of ``docs/published-verifiers.md``."""
+    """Return the table of all published verifiers in ``docs/published-verifiers.md``."""
     header = ["verifier", "what", "lossless", *(f"distance, n = {n}" for n in lengths)]
     rows = [header, ["---" for _ in header]]
     for verifier in PUBLISHED.values():

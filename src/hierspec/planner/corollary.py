@@ -136,9 +136,10 @@ def formula(costs: Sequence[float], rates: Sequence[float], budgets: Sequence[in
 
 
 def corollary(estimates: Estimates, chain: Chain) -> Latency:
-    """Apply P1's formula to estimates: survival curves for α, costs at the length handed up.
+    """Price a chain by P1's formula: survival curves for α, costs at the length handed up.
 
-    It ignores drafters' own windows and assumes that they draft their whole budget.
+    That is the exact model without overshoot, windows and kinds of text (MATH §4): drafters are
+    assumed to draft their whole budgets.
 
     Raises:
         HierspecError: a level cannot draft for the one above, or the chain has an order, a tail

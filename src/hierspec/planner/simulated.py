@@ -155,7 +155,10 @@ class SampledAcceptances(DraftAcceptances):
         return min(bisect_left(curve, -self._uniform()), n)
 
     def _curve(self, owner: int, model: int, outcome: int) -> list[float]:
-        """Return −S(1), −S(2), …; with a window, of drafts that stop at ``outcome``."""
+        """Return −S(1), −S(2), …; with a window, of drafts that stop at ``outcome``.
+
+        With ``iid`` they are of drafts of any length.
+        """
         window = self.estimates.windows.get(owner)
         if window is None:
             curve = self.estimates.survival[owner, model]
@@ -295,9 +298,11 @@ def simulate_chain(
         root = build_root(chain, estimates.names)
         return simulate(root, source, costs, rounds, lengths=source.drafted)
     rounds_per_class = -(-rounds // len(estimates.classes))
-    parts = enumerate(estimates.classes, seed)
     return _mean(
-        [simulate_chain(part, chain, acceptances, costs, rounds_per_class, n) for n, part in parts]
+        [
+            simulate_chain(part, chain, acceptances, costs, rounds_per_class, part_seed)
+            for part_seed, part in enumerate(estimates.classes, seed)
+        ]
     )
 
 

@@ -205,11 +205,11 @@ def lookahead(models: PresetModels) -> HierarchyConfig:
     max_drafts=1,
 )
 def triforce(models: PresetModels) -> HierarchyConfig:
-    """Draft with a small model for the target on a part of its cache, and that for the target.
+    """Draft with a small model for the target on a part of its cache, which drafts for the target.
 
     After Sun et al. (2024), who keep 4,096 of 120,000 tokens, and of the small model's cache only
-    its first and latest tokens; here the small model keeps its whole cache, and the budget is 512
-    since the available models read 8,192 tokens at most.
+    its first and latest tokens; here the small model keeps its whole cache, and the budget is its
+    default, 512, since the available models read 8,192 tokens at most.
     """
     small = draft_level(models.drafts[-1], 3)
     return models.with_levels(small, RetrievalConfig(num_speculative_tokens=8, verify="tokenwise"))

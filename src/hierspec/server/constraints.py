@@ -26,24 +26,28 @@ def request_grammar(
         format_field: the field of the request that holds the format, for errors.
 
     Raises:
-        ApiError: a schema is missing or cannot be used, an unknown tool is demanded, or both a
-            format and a call.
+        ApiError: a schema is missing or cannot be used, an unknown tool is demanded, or a
+            format and a call together.
     """
-    of_format = _format_grammar(response_format)
-    of_tools = tools_grammar(tools, tool_choice)
-    if of_format is not None and of_tools is not None and tool_choice not in (None, "auto"):
+    format_grammar = _format_grammar(response_format, format_field)
+    tool_grammar = tools_grammar(tools, tool_choice)
+    if (
+        format_grammar is not None
+        and tool_grammar is not None
+        and tool_choice not in (None, "auto")
+    ):
         raise ApiError(f"{format_field} and a forced tool_choice exclude each other")
-    return of_format or of_tools
+    return format_grammar or tool_grammar
 
 
-def _format_grammar(response_format: ResponseFormat | None) -> str | None:
+def _format_grammar(response_format: ResponseFormat | None, field: str) -> str | None:
     if response_format is None or response_format.type == "text":
         return None
     if response_format.type == "json_object":
         return object_grammar()
     schema = response_format.json_schema
     if schema is None or schema.schema_ is None:
-        raise ApiError("response_format json_schema needs a schema", param="response_format")
+        raise ApiError(f"{field} json_schema needs a schema", param=field)
     return schema_grammar(schema.schema_)
 
 

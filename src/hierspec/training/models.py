@@ -37,8 +37,8 @@ def check_numbers(settings: Any, positive: Sequence[str], counts: Sequence[str] 
             raise HierspecError(f"{name} must be above 0, not {value}")
 
 
-def subreport(report: Report, start: float, end: float) -> Report:
-    """Return a report of a part of the work, which takes its share from ``start`` to ``end``."""
+def partial_progress(report: Report, start: float, end: float) -> Report:
+    """Return a progress callback for the part of the work from share ``start`` to ``end``."""
     return lambda stage, share: report(stage, start + share * (end - start))
 
 

@@ -227,14 +227,16 @@ def error_at(path: Sequence[str | int], message: str) -> PydanticCustomError:
 
 
 def _error_message(error: ValidationError, shape: Any, data: Any, source: str) -> str:
-    """Return the first error in one line; an unknown key comes before the key it should be."""
+    """Return one error in one line: an unknown key before all others, which may follow from it."""
     errors = error.errors(include_url=False)
     details = next((entry for entry in errors if entry["type"] in _UNKNOWN_KEY), errors[0])
     kind, loc, context = details["type"], details["loc"], details.get("ctx", {})
     parent = _place(loc[:-1], data, source)
     path = context.get("path", ())
     place = _place((*loc, *path), data, source)
-    if path and isinstance(path[-1], str) and not place.endswith(path[-1]):  # a default's fault
+    if (
+        path and isinstance(path[-1], str) and not place.endswith(path[-1])
+    ):  # ``data`` has no such key: its default is wrong
         place = _append_key(place, path[-1])
     if kind in _UNKNOWN_KEY:
         keys = _field_names(_type_at(shape, loc[:-1]))

@@ -35,7 +35,7 @@ class Lenient(Verifier):
     lenience: float = 1.0
     name: ClassVar[str] = "lenient"
     exact: ClassVar[bool] = False
-    exact_when: ClassVar[str] = "below a level that is exact, or lenience = 1"
+    exact_when: ClassVar[str] = "below a level whose rule is exact, or lenience = 1"
     reads_scores: ClassVar[bool] = True
     laws_of_context: ClassVar[bool] = False
 

@@ -179,7 +179,9 @@ class Eagle3Model(SlotSharingModel):
     def _run_committed(
         self, queries: Sequence[Query], states: Sequence[_Eagle3State]
     ) -> list[list[torch.Tensor]]:
-        """Run the network on new rows of the committed text, and again on those asked for.
+        """Run the network on the committed text's rows that are not cached.
+
+        Rows inside the text whose outputs a query needs run again: only the last output is kept.
 
         Returns, for each query, the outputs of its rows before the text's last.
         """
@@ -195,11 +197,11 @@ class Eagle3Model(SlotSharingModel):
             state.text.tokens += text.tokens(shared)
             if state.num_rows != rows:
                 state.truncate(rows)
-            # Before row 0 there is nothing to read, so the network has no output.
+            # The first row to run: the first not cached, or an earlier one whose output is needed.
             first = min(state.num_rows, max(query.start - 2, 0) if query.start <= rows else rows)
             if first == state.num_rows == rows and state.output is None:
                 first = max(rows - 1, 0)
-            if query.start == 1 and rows > 0:
+            if query.start == 1 and rows > 0:  # the network has no output before row 0
                 inner_rows[i].append(self._zero_output())
             if rows == 0:
                 state.output = self._zero_output()

@@ -20,14 +20,14 @@ class FeatureBatch(NamedTuple):
         embedded: embedding of token t + 1, [B, T, d].
         last: the target's last hidden state at token t + 1, [B, T, d].
         targets: token t + 2, int64 [B, T].
-        counts: rows to be predicted, bool [B, T].
+        is_predicted: rows to be predicted, bool [B, T].
     """
 
     features: Tensor
     embedded: Tensor
     last: Tensor
     targets: Tensor
-    counts: Tensor
+    is_predicted: Tensor
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Batches:
         features = torch.zeros(rows, length, len(self.scale))
         last = torch.zeros(rows, length, self.embedding.shape[1])
         ids = torch.zeros(rows, length + 2, dtype=torch.int64)
-        counts = torch.zeros(rows, length, dtype=torch.bool)
+        is_predicted = torch.zeros(rows, length, dtype=torch.bool)
         for row, (i, text) in enumerate(zip(numbers, texts, strict=True)):
             n = len(text.ids) - 2
             stored = self.store.features(i, 0, n + 1)
@@ -62,6 +62,6 @@ class Batches:
             last[row, :n] = stored[1:, -1]
             ids[row, : n + 2] = torch.tensor(text.ids)
             for low, high in text.counts:
-                counts[row, max(low - 2, 0) : high - 2] = True
+                is_predicted[row, max(low - 2, 0) : high - 2] = True
         features *= self.scale
-        return FeatureBatch(features, self.embedding[ids[:, 1:-1]], last, ids[:, 2:], counts)
+        return FeatureBatch(features, self.embedding[ids[:, 1:-1]], last, ids[:, 2:], is_predicted)

@@ -40,19 +40,19 @@ def measure(
     packed = batches.passes.pack(texts)
     sums = torch.zeros(depth, 3, dtype=torch.float64)
     yields, mass, num_rows = torch.zeros(2, dtype=torch.float64), 0.0, 0
-    for number, numbers in enumerate(packed):
-        report(number / len(packed))
-        batch = batches.read(numbers)
+    for batch_index, text_indices in enumerate(packed):
+        report(batch_index / len(packed))
+        batch = batches.read(text_indices)
         target, best, known_mass = _target_distributions(network, backend, batch)
         mass, num_rows = mass + float(known_mass.sum()), num_rows + len(known_mass)
         # The yield of a draft that begins at a row sums products over its steps' figures.
-        size = batch.counts.numel()
+        size = batch.is_predicted.numel()
         figures = [torch.zeros(size, 2) for _ in range(depth)]  # by step, of every row
-        starts = batch.counts.flatten().nonzero().squeeze(1)
+        starts = batch.is_predicted.flatten().nonzero().squeeze(1)
         index_of_row = torch.zeros(size, dtype=torch.int64)
         index_of_row[starts] = torch.arange(len(starts))
         for step, (rows, scores) in enumerate(
-            unroll(network, batch.features, batch.embedded, batch.counts, depth)
+            unroll(network, batch.features, batch.embedded, batch.is_predicted, depth)
         ):
             indices = index_of_row[rows]
             accepted = torch.minimum(target[indices], scores.softmax(-1)).sum(-1)
@@ -83,7 +83,7 @@ def _target_distributions(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the target's probabilities of draft tokens [n, D], its likeliest ids, and the sums."""
     probs, best = [], []
-    for last in batch.last[batch.counts].split(_ROWS):
+    for last in batch.last[batch.is_predicted].split(_ROWS):
         scores = backend.head(last.to(backend.dtype)).float()
         best.append(scores.argmax(-1))
         probs.append(scores.softmax(-1)[:, network.scored_ids])

@@ -270,12 +270,12 @@ def draft_losses(
 ) -> list[torch.Tensor]:
     """Return the loss of each step of a draft, a mean over its rows."""
     with torch.no_grad():
-        counts = batch.counts.flatten() & network.t2d[batch.targets.flatten()]
+        counts = batch.is_predicted.flatten() & network.t2d[batch.targets.flatten()]
         probs = target(batch.last.flatten(0, 1)[counts]).softmax(-1)
         index_of_row = torch.zeros(len(counts), dtype=torch.int64)
         index_of_row[counts] = torch.arange(len(probs))
     losses = []
-    for rows, scores in unroll(network, batch.features, batch.embedded, batch.counts, depth):
+    for rows, scores in unroll(network, batch.features, batch.embedded, batch.is_predicted, depth):
         mask = counts[rows]
         log_q = F.log_softmax(scores[mask], -1)
         p = probs[index_of_row[rows[mask]]]

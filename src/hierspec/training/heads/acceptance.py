@@ -35,7 +35,7 @@ from hierspec.training.models import (
     hidden_states,
     load_model,
     output_file,
-    subreport,
+    partial_progress,
     write_report,
 )
 from hierspec.utils.files import check_writable, json_digest
@@ -138,11 +138,11 @@ def train(
         texts,
         file_texts,
         folder,
-        subreport(report, 0.0, _TEXTS_END),
+        partial_progress(report, 0.0, _TEXTS_END),
     )
 
     def read(pieces: Sequence[Piece], number: int, start: float, end: float) -> Samples:
-        report_share = partial(subreport(report, start, end), "both models read")
+        report_share = partial(partial_progress(report, start, end), "both models read")
         return draw_samples(q_model, p_model, pieces, settings, number, report_share)
 
     samples = read(data.train, 0, _TEXTS_END, _TRAIN_SAMPLES_END)
@@ -152,7 +152,7 @@ def train(
     size = settings.rows * settings.width
     schedule = settings.schedule(num_samples)
     start_time = time.monotonic()
-    report_training = subreport(report, _SAMPLES_END, _TRAINING_END)
+    report_training = partial_progress(report, _SAMPLES_END, _TRAINING_END)
 
     def objective(step: TrainingStep) -> Losses:
         report_training(f"training, {schedule.steps} steps", step.progress)

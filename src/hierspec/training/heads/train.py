@@ -28,7 +28,13 @@ from hierspec.profiling.settings import Report
 from hierspec.training import restart
 from hierspec.training.fit import Losses, Objective, Schedule, TrainingStep, curve, fit
 from hierspec.training.losses import kl_then_tv
-from hierspec.training.models import check_width, load_model, output_file, subreport, write_report
+from hierspec.training.models import (
+    check_width,
+    load_model,
+    output_file,
+    partial_progress,
+    write_report,
+)
 from hierspec.training.windows import slice_passes
 from hierspec.utils.files import check_writable, expand_user, json_digest
 from hierspec.zoo import fingerprint, registry
@@ -110,7 +116,7 @@ def train(
         texts,
         file_texts,
         folder,
-        subreport(report, 0.0, _TEXTS_END),
+        partial_progress(report, 0.0, _TEXTS_END),
     )
     weights = fingerprint.compute_if_local(model)
     start = None if initial is None else fingerprint.compute(str(initial.path))
@@ -141,11 +147,11 @@ def train(
     )
     store.compute(
         [*data.train, *data.held_out],
-        partial(subreport(report, _TEXTS_END, _STATES_END), "the model reads"),
+        partial(partial_progress(report, _TEXTS_END, _STATES_END), "the model reads"),
     )
 
     def measure(stage: str, start: float, end: float) -> dict[str, Any]:
-        report_share = partial(subreport(report, start, end), stage)
+        report_share = partial(partial_progress(report, start, end), stage)
         return _measure_by_domain(heads, store, data.held_out, report_share)
 
     before = restart.once(
@@ -158,7 +164,7 @@ def train(
         least_squares.initialise(heads, store, rows, settings.seed)
     restart.save(folder, identity)
     report_training = partial(
-        subreport(report, _MEASURED_END, _TRAINING_END), f"training, {schedule.steps} steps"
+        partial_progress(report, _MEASURED_END, _TRAINING_END), f"training, {schedule.steps} steps"
     )
     result = fit(
         heads,

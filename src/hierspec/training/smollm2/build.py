@@ -22,7 +22,7 @@ from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.family.export import model_card
 from hierspec.training.heads import train as heads_training
 from hierspec.training.heads.settings import HeadsSettings
-from hierspec.training.models import subreport
+from hierspec.training.models import partial_progress
 from hierspec.utils.files import write_atomically
 from hierspec.zoo import sibling
 
@@ -127,7 +127,7 @@ def train(
 
     def stage_report(number: int) -> Report:
         num_stages = 1 + len(STAGES)
-        return subreport(report, number / num_stages, (number + 1) / num_stages)
+        return partial_progress(report, number / num_stages, (number + 1) / num_stages)
 
     summary = {"model": plan.model, "answers": _write_answers(plan, out, stage_report(0))}
     for number, (name, run_stage) in enumerate(STAGES.items(), 1):

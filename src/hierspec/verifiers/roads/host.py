@@ -1,6 +1,7 @@
-"""The shortcut on the host: decide by the drafted tokens' probabilities, and read few rows.
+"""Verification on the host by :meth:`Verifier.decide`, a rule's shortcut.
 
-For rules with :meth:`Verifier.decide`, and distributions in the host's memory.
+It needs the drafted tokens' probabilities alone, so most rows [V] are never read. It is for rules
+that have a shortcut, and distributions in the host's memory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
 
 @functools.cache
 def has_shortcut(rule: type[Verifier]) -> bool:
-    """Return whether ``decide`` is valid: not where a subclass changed what it abbreviates."""
+    """Return whether a rule has a ``decide`` that no subclass invalidates by other methods."""
     for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
         if "decide" in vars(cls):
             return True
@@ -43,7 +44,7 @@ def has_shortcut(rule: type[Verifier]) -> bool:
 
 
 def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
-    """Decide each draft by itself, then draw all tokens that follow together."""
+    """Decide each draft by itself, then draw the tokens that follow all of them in one call."""
     decided = [_decide(case) for case in cases]
     continued = [i for i, (_, row, _) in enumerate(decided) if row is not None]
     next_tokens: dict[int, int] = {}
