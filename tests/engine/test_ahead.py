@@ -96,7 +96,7 @@ def test_the_engine_writes_by_the_targets_law(rule, neighbours, in_turn) -> None
 
 def test_uniforms_that_the_check_spends_too_would_show(in_turn, monkeypatch) -> None:
     def shared(rng, uniforms):
-        rng._taken -= len(uniforms)
+        rng._num_drawn -= len(uniforms)
         return ReservedUniforms(rng, uniforms)
 
     monkeypatch.setattr(ahead, "ReservedUniforms", shared)
