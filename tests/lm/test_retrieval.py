@@ -126,7 +126,7 @@ def test_it_attends_to_what_the_last_token_chooses(folder, backend, length):
 
 def test_positions_are_the_texts_not_those_of_what_is_stored(folder, backend, monkeypatch):
     """A table of rotations that ends with the text must grow for a draft stored far before."""
-    monkeypatch.setattr(lean_decoder, "_FIRST_ROTATIONS", 1)
+    monkeypatch.setattr(lean_decoder, "_INITIAL_LENGTH", 1)
     own = type(backend)(from_directory(folder), backend.weight_dtype)
     text = ids(64)  # a power of two: the table ends here
     found = []

@@ -68,8 +68,9 @@ def test_openais_client_completes_and_chats(client):
     assert text.choices[0].finish_reason == "length"
     assert text.usage.completion_tokens == 5
     chat = client.chat.completions.create(
-        model="tiny", messages=CHAT, max_completion_tokens=6, n=2, logprobs=True, top_logprobs=1
-    )
+        model="tiny", messages=CHAT, max_completion_tokens=6, n=2, logprobs=True, top_logprobs=1,
+        seed=1,
+    )  # fmt: skip
     assert len(chat.choices) == 2
     assert len(chat.choices[0].logprobs.content) == 6
 

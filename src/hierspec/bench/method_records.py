@@ -125,9 +125,10 @@ class RunRecord(Record):
 
     Attributes:
         prompt: its index.
-        turn: the method's place in the round, from 0 on.
-        first_difference_gap: how far the first token that differs from plain decoding's lies below
-            the target's best score, in logits; ``None`` where no score says so.
+        turn: this method's place, from 0, in the order in which methods ran on this prompt.
+        first_difference_gap: where this output and plain decoding's first differ, the target's best
+            score minus the lower of the two tokens' scores, in logits; ``None`` if none differ, one
+            only ends sooner, or the target excludes one.
     """
 
     prompt: Count
@@ -247,7 +248,7 @@ class TuningRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class PredictionError:
+class PredictionComparison:
     """Predicted and measured mean ms per token after the first; ``error`` = their ratio − 1."""
 
     predicted: float
@@ -306,10 +307,10 @@ class MethodRecord(Record):
         return self.summary.speedup.median
 
     @property
-    def prediction(self) -> PredictionError | None:
+    def prediction(self) -> PredictionComparison | None:
         """The planner's prediction beside what was measured."""
         measured = self.summary and self.summary.decode_ms_per_token
         if self.predicted_ms_per_token is None or not measured or not measured.mean:
             return None
         predicted = self.predicted_ms_per_token
-        return PredictionError(predicted, measured.mean, predicted / measured.mean - 1)
+        return PredictionComparison(predicted, measured.mean, predicted / measured.mean - 1)

@@ -44,8 +44,9 @@ def chat(
     hierarchy: Annotated[
         str | None,
         typer.Option(
-            help="A preset name, a .json or .toml file, or inline JSON. Default: the best drafter "
-            "shipped for the target, else what copies text; hierarchy, with --draft."
+            help="A preset name, a .json or .toml file, or inline JSON. Default: with --draft, the "
+            "preset hierarchy; else, without measuring, a copy of the target in fewer bits, a "
+            "drafter shipped for it, or a look-up."
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,

@@ -1,4 +1,4 @@
-"""Levels whose models are numbers: rows of a simulation's costs, or tables of a certificate's case.
+"""Levels that name their models by index: into a simulation's estimates, or a case's tables.
 
 Their other fields, and how nodes are built of them, are those of a hierarchy file.
 """

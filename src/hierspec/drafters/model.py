@@ -57,8 +57,8 @@ class GrowingDraft:
     distributions: list[Distributions] = field(default_factory=list[Distributions])
     signals: list[float] = field(default_factory=list[float])
 
-    def job(self) -> ScoreRows:
-        """Return how the scores of its next token become a distribution."""
+    def next_rows(self) -> ScoreRows:
+        """Return the request for its next token's scores, with context and sampling parameters."""
         job = self.call.job
         if not self.tokens:
             return job
@@ -69,7 +69,7 @@ class GrowingDraft:
         return leaf_proposal(index, self.tokens, concatenate(self.distributions), self.signals)
 
 
-# (indices of n drafts) → scores [n, V] of their next tokens, a token drawn for each, and from what
+# (indices of n drafts) → scores [n, V] of their next tokens, the tokens drawn, their distributions
 Step = Callable[[Sequence[int]], tuple[torch.Tensor, Sequence[int], Sequence[Distributions]]]
 
 
@@ -79,30 +79,30 @@ class ModelDrafter:
     def __init__(self, node: Draft) -> None:
         model: LanguageModel = node.model
         self.node, self.model = node, model
-        self.device_model = self.following_model = None
+        self.device_model = self.stepwise_model = None
         if node.window.signal == "acceptance":
-            pass  # a prediction runs the token through the model before the next step needs it
+            pass  # the ordinary loop: a prediction already runs the token through the model
         elif model.graphs is not None:
             self.device_model = model if isinstance(model, DeviceModel) else None
         else:
-            self.following_model = model if isinstance(model, StepwiseModel) else None
+            self.stepwise_model = model if isinstance(model, StepwiseModel) else None
         self.forwards, self.seconds = 0, 0.0
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         self.forwards, self.seconds = 0, 0.0
         drafts = [GrowingDraft(call) for call in calls]
         sampler = None
-        if self.device_model is not None or self.following_model is not None:
+        if self.device_model is not None or self.stepwise_model is not None:
             sampler = shared_sampler([call.job for call in calls])
         if sampler is None:
             self.grow(drafts, self.scoring_step(drafts))
         elif self.device_model is not None:
             self.grow_on_device(self.device_model, drafts, sampler)
         else:
-            assert self.following_model is not None
+            assert self.stepwise_model is not None
             # Rows that nobody edits need no version counters.
             with torch.inference_mode():
-                self.grow(drafts, self.following_step(self.following_model, drafts, sampler))
+                self.grow(drafts, self.stepwise_step(self.stepwise_model, drafts, sampler))
         proposals = [draft.proposal(self.node.index) for draft in drafts]
         return Drafts(proposals, self.forwards, self.seconds)
 
@@ -128,8 +128,9 @@ class ModelDrafter:
                 if remaining and not stops:
                     unfinished.append(i)
                 elif remaining and not isinstance(rows[n], OneHotDistributions):
-                    spent = min(-len(draft.tokens) % self._chunk(draft.call), remaining)
-                    draft.call.rng.take(spent)
+                    # As the loop on a device, which has drawn for the rest of its chunk.
+                    num_unused = min(-len(draft.tokens) % self._chunk_size(draft.call), remaining)
+                    draft.call.rng.take(num_unused)
             active = unfinished
 
     def select_willing(self, drafts: Sequence[GrowingDraft], active: Sequence[int]) -> list[int]:
@@ -145,11 +146,11 @@ class ModelDrafter:
         discarded with the uniforms that drew them, so that nothing kept depends on them.
         """
         sampler = replace(sampler, signal=self.node.window.signal)
-        steps = max(self._chunk(draft.call) for draft in drafts)
+        steps = max(self._chunk_size(draft.call) for draft in drafts)
         active = drafts
         while active:
             counts = [
-                min(self._chunk(draft.call), draft.call.limit - len(draft.tokens))
+                min(self._chunk_size(draft.call), draft.call.limit - len(draft.tokens))
                 for draft in active
             ]
             drafted = self._draft_on_device(model, active, counts, steps, sampler)
@@ -186,11 +187,11 @@ class ModelDrafter:
 
     def next_queries(self, drafts: Sequence[GrowingDraft]) -> tuple[list[ScoreRows], list[Query]]:
         """Return each draft's :meth:`GrowingDraft.job`, and the query for its scores."""
-        jobs = [draft.job() for draft in drafts]
+        jobs = [draft.next_rows() for draft in drafts]
         slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
         return jobs, [Query.for_rows(job, slot) for job, slot in zip(jobs, slots, strict=True)]
 
-    def following_step(
+    def stepwise_step(
         self, model: StepwiseModel, drafts: Sequence[GrowingDraft], sampler: Sampler
     ) -> Step:
         """Return a step of a model that continues from its last call, with one sampler for all."""
@@ -215,7 +216,9 @@ class ModelDrafter:
             try:
                 tokens, rows = sampler.pick(scores, uniforms)
             except NoDistributionError:
-                raise scores_error([drafts[i].job() for i in active], scores, scores) from None
+                raise scores_error(
+                    [drafts[i].next_rows() for i in active], scores, scores
+                ) from None
             if len(active) == 1:
                 return scores, tokens, [rows]
             return scores, tokens, [rows.rows(i, i + 1) for i in range(len(active))]
@@ -240,8 +243,8 @@ class ModelDrafter:
         self.seconds += time.perf_counter() - began
         return [math.nan if end else next(predicted) for end in ends]
 
-    def _chunk(self, call: DraftCall) -> int:
-        """Return for how many tokens uniforms are taken at once, wherever a window may stop.
+    def _chunk_size(self, call: DraftCall) -> int:
+        """Return how many uniforms are taken at once, wherever a window may stop.
 
         It depends on the leaf alone, so that a sequence spends the same uniforms whatever shares
         its batch, and whichever loop runs.

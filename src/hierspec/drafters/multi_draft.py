@@ -65,7 +65,7 @@ class MultiDrafter(ModelDrafter):
         trees = [_LikeliestTree(call, width) for call in calls]
         while growing := [tree for tree in trees if tree.frontier]:
             drafts = [draft for tree in growing for draft in tree.frontier]
-            jobs = [untruncated_job(draft.job()) for draft in drafts]
+            jobs = [untruncated_job(draft.next_rows()) for draft in drafts]
             scores, rows = self._score(drafts, jobs)
             probabilities = torch.cat([row.dense(row.width) for row in rows])
             if not bool((probabilities.amax(-1) > 0.0).all()):  # NaN compares as false
@@ -94,7 +94,9 @@ class MultiDrafter(ModelDrafter):
         unique: dict[tuple[int, tuple[int, ...]], GrowingDraft] = {}
         for key, draft in zip(keys, drafts, strict=True):
             unique.setdefault(key, draft)
-        scores, rows = self._score([*unique.values()], [draft.job() for draft in unique.values()])
+        scores, rows = self._score(
+            [*unique.values()], [draft.next_rows() for draft in unique.values()]
+        )
         row_of = dict(zip(unique, rows, strict=True))
         return scores, [row_of[key] for key in keys]
 

@@ -31,7 +31,7 @@ class RoundReport:
 
     Attributes:
         num_emitted: tokens it added to the text.
-        counts: by node index: how many of that level's drafted tokens were kept in this round.
+        counts: by node index: how many of that level's tokens were drafted, kept and rejected.
     """
 
     num_emitted: int
@@ -144,10 +144,10 @@ def label(plan: Verify) -> str:
 
 
 def round_report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:
-    """Report a round from its window states → the report, and the states with counts set to 0.
+    """Return the report of a round, and its window states with their counts set to 0.
 
     Args:
-        root: of the controller.
+        root: the controller's ``root``.
     """
     counts, cleared = [Counts()] * len(states), list(states)
     for node in walk(root.below):

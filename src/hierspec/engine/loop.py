@@ -293,7 +293,7 @@ class EngineLoop:
         events: Sequence[TokenEvent] = (),
         drafts: tuple[tuple[str, int, int], ...] = (),
     ) -> None:
-        """Free a request's caches and report its end; ``error``: what ended it, if not its text."""
+        """Free a request's caches and report its end; ``error`` is the exception that ended it."""
         for tickets in (self.reading, self.running):
             if ticket in tickets:
                 tickets.remove(ticket)

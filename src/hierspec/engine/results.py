@@ -18,7 +18,8 @@ class TokenEvent:
             beginning of a stop string) or include characters that were held back before.
         index: its place in the output, from 0.
         level: the name of the level that wrote it.
-        logprob: under the raw target, nats; ``None`` unless requested.
+        logprob: under the target before temperature, top-k and so on, nats; ``None`` unless
+            requested.
         top_logprobs: the likeliest tokens at its position and their log-probabilities, best first,
             as many as were requested.
         sequence: index of its prompt in the batch.

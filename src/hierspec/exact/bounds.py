@@ -30,7 +30,7 @@ def longest_proposal(node: Node | None) -> int:
 
 
 def sufficient_limit(node: Node | None) -> int:
-    """Return a limit so large that it does not change what ``node`` hands up."""
+    """Return a limit on tokens large enough that it never changes a proposal of ``node``."""
     if node is None:
         return 0
     if isinstance(node, Draft):

@@ -86,7 +86,7 @@ def _single_draft_verdicts(
         axis=1,
     )
     reported = p_ids
-    if type(rule).reported is not Verifier.reported:
+    if type(rule).reported is not Verifier.reported:  # the rule reports others than p
         reported = np.array(
             [
                 [rows.intern(row) for row in draft_rows]

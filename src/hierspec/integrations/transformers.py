@@ -173,7 +173,10 @@ def _hierarchy(model: Any, hierarchy: Any, drafts: Any) -> Hierarchy:
 
 
 def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
-    """Return the configuration; it names the target, since a cached one must not keep it alive."""
+    """Return the configuration, with the target by name.
+
+    It is a key in :data:`_BUILT`, which must not keep the model itself alive.
+    """
     target = TargetConfig(model=model.config.name_or_path or "target")
     if isinstance(hierarchy, str) and hierarchy == AUTO:
         raise HierspecError(
@@ -218,10 +221,10 @@ def _read_levels(hierarchy: Any) -> dict[str, Any]:
 def _built_on(model: Any, config: HierarchyConfig) -> Built:
     from hierspec.lm.hf.decoder import HFBackend
 
-    shared = not find_levels(config.levels, (DraftModelConfig, NgramTableConfig))
+    needs_tokenizer = bool(find_levels(config.levels, (DraftModelConfig, NgramTableConfig)))
     loaded, backend = Loaded(), HFBackend(model)
-    backend.model = None  # its parts suffice; a cached entry must not keep its own key alive
-    loaded.add(config.target, backend, None if shared else load_tokenizer_of(model))
+    backend.model = None  # it has taken the layers; and the model is the key of ``_BUILT``
+    loaded.add(config.target, backend, load_tokenizer_of(model) if needs_tokenizer else None)
     return build(config, loaded)
 
 
@@ -241,7 +244,7 @@ def _stop_criteria(model: Any, stop_strings: str | Sequence[str] | None) -> list
 
 
 def _padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
-    """Count the pads on the left of each row; ``mask`` [B, L] is dropped where it is all ones."""
+    """Count the pads on the left of each row; ``mask`` is [B, L], or ``None`` without padding."""
     if mask is None:
         return [0] * input_ids.shape[0]
     pads = (mask == 0).sum(-1).tolist()

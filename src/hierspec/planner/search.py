@@ -33,12 +33,13 @@ _BETTER = 1.0 - 1e-12  # a change must beat rounding
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Options of a hierarchy beyond levels and budgets; by default none.
+    """Variations of a plain chain that the search may try; by default none.
 
     Attributes:
-        tail: longest tail of smallest-model tokens (P1's horizontal heuristic).
+        tail: most tokens of the smallest model that a middle level may append to what it hands up
+            (P1's horizontal heuristic).
         dropped_bonus: whether middle levels may drop their bonus token.
-        orders: whether P2's interleaved and horizontal orders count.
+        orders: whether P2's interleaved and horizontal concatenations are tried.
     """
 
     tail: int = 0
@@ -203,7 +204,7 @@ def polish(prices: PriceCache, space: Space, chains: Sequence[Chain]) -> list[Ch
 
 
 def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
-    """Yield neighbours: another budget of a level, small steps of two, other tails and bonuses."""
+    """Yield neighbours: with one other budget, two changed a little, another tail or bonus."""
     budgets = chain.budgets
     for i in range(len(budgets)):
         for budget in space.budgets:

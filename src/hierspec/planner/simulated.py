@@ -1,4 +1,4 @@
-"""Any plan run by the simulated interpreter, to check the planner's prices against.
+"""Chains run by the simulated interpreter, to check the planner's prices.
 
 P1's Table 5 compares four latencies: real or independent acceptances, real or constant costs.
 Here *real* is what was measured: recorded drafts, or their survival curves, and milliseconds by
@@ -62,7 +62,7 @@ class Records:
 
 
 class DraftAcceptances:
-    """Splits hand-ups into drafts; the hand-up of a level that verifies is one draft.
+    """Splits proposals into drafts; a proposal of a level that verifies is one draft.
 
     Subclasses draw a number for each draft (its ``outcome``), from which follow how long it is and
     how many of its tokens are kept.
@@ -129,7 +129,7 @@ class SampledAcceptances(DraftAcceptances):
         super().__init__()
         self.estimates, self.iid = estimates, iid
         self._random = np.random.Generator(np.random.Philox(seed))
-        self._block: list[float] = []
+        self._uniforms: list[float] = []
         self._curves: dict[tuple[int, int, int], list[float]] = {}
         self._stops = {
             i: (window[estimates.target, :, 0].cumsum() / window[estimates.target, :, 0].sum())
@@ -171,13 +171,13 @@ class SampledAcceptances(DraftAcceptances):
         return (-np.minimum.accumulate(curve[1:])).tolist()
 
     def _uniform(self) -> float:
-        if not self._block:
-            self._block = self._random.random(4096).tolist()
-        return self._block.pop()
+        if not self._uniforms:
+            self._uniforms = self._random.random(4096).tolist()
+        return self._uniforms.pop()
 
 
 class ReplayedAcceptances(DraftAcceptances):
-    """Recorded drafts, in order and again from the first: a shorter draft keeps min(kept, n).
+    """Replays recorded drafts in a cycle; a draft cut to n tokens keeps min(kept, n).
 
     The drafts of one drafter have one order for all its verifiers. A draft longer than its
     record goes on with the next one where all of the record was kept.

@@ -48,7 +48,9 @@ LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
     drafts=("zoo:mid",),
 )
 def specdec_pp(models: PresetModels) -> HierarchyConfig:
-    """Draft with one model and its acceptance head (Huang et al., 2024): h = 0.7, 20 tokens.
+    """Draft with one model and its acceptance head (Huang et al., 2024).
+
+    A draft ends at 20 tokens, or where the predicted chance of a rejection exceeds 0.7.
 
     The head of zoo:mid is shipped; that of any other draft model is in its folder, where
     ``hierspec heads train --kind acceptance`` writes it.
@@ -68,9 +70,10 @@ def specdec_pp(models: PresetModels) -> HierarchyConfig:
     drafts=("zoo:mid",),
 )
 def pearl(models: PresetModels) -> HierarchyConfig:
-    """Draft while the target verifies (Liu et al., 2024); their γ is the ratio of the two speeds.
+    """Draft while the target verifies (Liu et al., 2024).
 
-    The pre-verified token is drafted before the target's call; the paper begins both at once.
+    They set the draft length to the ratio of the two speeds; here it is 4. The first token of a
+    draft is written before the target's call; the paper begins both at once.
     """
     return models.with_levels(draft_level(models.drafts[-1], 4, ahead=True))
 

@@ -95,13 +95,13 @@ class _EngineCollector:
         engine = self.engine
         running = len(engine.running) + len(engine.reading)
         used = engine.num_cache_tokens() / engine.settings.max_cache_tokens
-        idle = time.monotonic() - engine.last_step if running else 0.0
+        since_step = time.monotonic() - engine.last_step if running else 0.0
         prefixes = [lane.prefixes for lane in engine.lanes.values()]
         gauges = (
             ("num_requests_running", "Sequences in rounds or being read.", running),
             ("num_requests_waiting", "Sequences in the queue.", len(engine.waiting)),
             ("kv_cache_usage_perc", "Share of the cache in use or reserved, 0 to 1.", used),
-            ("seconds_since_step", "While sequences are live; grows if the engine is stuck.", idle),
+            ("seconds_since_step", "0 without work; grows if the engine is stuck.", since_step),
         )
         counters = (
             ("prefix_cache_queries", "Prompt tokens looked up.", "query_tokens"),

@@ -1,4 +1,4 @@
-"""Windows of text to train on, cut by step number alone, and windows to measure on.
+"""Windows, excerpts of text of one length: to train on, chosen by step number, or to measure on.
 
 A pass is one shuffled concatenation of documents, cut into windows that are shuffled too. Batch
 ``s`` is the ``s``-th group of them, so training resumes at any step without stored state.
@@ -33,7 +33,7 @@ class Stream:
     """Endless shuffled passes over documents.
 
     Attributes:
-        documents: their tokens; one of more weight is listed several times.
+        documents: the token ids of each; one with weight n is listed n times.
         seed: decides the order of every pass.
     """
 

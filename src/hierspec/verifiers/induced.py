@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 
 from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal
@@ -30,6 +29,7 @@ from hierspec.core.rules import Choice, Stop, residual
 from .block import Block
 from .formulas import block_test, prefix_weights
 from .multi_draft import target_row
+from .rows import resize_row
 
 # Often both choices keep as much, and then the last digits of scores must not decide.
 _MIN_GAIN = 1e-4
@@ -112,7 +112,7 @@ class _Path:
         while longer := [j for j in alive if len(drafts[j]) > depth]:
             row = q if q is not None else drafts[longer[0]].distributions.row(depth).to(f)
             width = max(len(path.p[-1]), len(row))  # vocabularies may differ at their ends
-            path.p[-1], row = (F.pad(x, (0, width - len(x))) for x in (path.p[-1], row))
+            path.p[-1], row = resize_row(path.p[-1], width), resize_row(row, width)
             rank, induced_row = preference(path.p[-1], row, len(longer))
             tokens = [drafts[j].tokens[depth] for j in longer]
             token = tokens[0]

@@ -2,9 +2,10 @@
 
 Leviathan et al. (2023, Appendix A.5); CS-Drafting (Chen et al. 2023) verifies so between its draft
 models. As a final rule it is lossy. As an intermediate rule it is sound, because the distribution
-of what it hands up is known: with ℓ the lenience, a position drafted from q and verified with p has
-x with probability min(q(x), ℓ p(x)) + (1 − Σ_y min(q(y), ℓ p(y)))·e(x), where e is the distribution
-norm(max(ℓ p − q, 0)) of the replacement. That mixture is what :meth:`Lenient.reported` returns.
+of what it hands up is known: with ℓ the lenience, a position drafted from q and verified with p
+holds token x with probability min(q(x), ℓ p(x)) + (1 − Σ_y min(q(y), ℓ p(y)))·e(x), where e is the
+distribution norm(max(ℓ p − q, 0)) of the replacement. :meth:`Lenient.reported` returns that
+mixture.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .formulas import draft_mask, draft_token_probs, set_ends
 
 @dataclass(frozen=True)
 class Lenient(Verifier):
-    """h_i = min(1, ℓ p_i(x_i)/q_i(x_i)), scanned like tokenwise, which it is at ℓ = 1.
+    """h_i = min(1, ℓ p_i(x_i)/q_i(x_i)), tested token by token; with ℓ = 1 it is ``tokenwise``.
 
     Greedy: a token is kept whose untempered probability is at least 1/ℓ of the largest.
 

@@ -51,7 +51,7 @@ def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> N
 
 
 def _check_multi_draft(node: Verify) -> None:
-    """Refuse several drafts, unless of a leaf right under a rule for them, of equal lengths."""
+    """Refuse several drafts but of a leaf right below a multi-draft rule, all of one length."""
     for leaf in _leaves(node.below):
         if leaf.num_drafts == 1:
             continue

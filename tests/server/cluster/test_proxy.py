@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from hierspec.server.cluster.proxy import CleanErrors
+from hierspec.server.cluster.proxy import JsonErrors
 
 PLAIN = [(b"content-type", b"text/plain")]
 JSON = [(b"content-type", b"application/json")]
@@ -33,7 +33,7 @@ def through(*messages, path="/v1/completions"):
     async def send(message):
         sent.append(message)
 
-    asyncio.run(CleanErrors(app)({"type": "http", "path": path}, None, send))
+    asyncio.run(JsonErrors(app)({"type": "http", "path": path}, None, send))
     return sent[0]["status"], b"".join(one.get("body", b"") for one in sent), sent
 
 

@@ -54,7 +54,16 @@ DYNAMIC = (
 )
 # Families whose forward runs num_hidden_layers. In others an early exit would silently be the whole
 # model.
-EXITS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2")
+MODEL_TYPES_WITH_EXITS = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+    "phi3",
+    "olmo2",
+)
 
 
 class TransformersMethod(Peer):
@@ -160,7 +169,7 @@ def early_exit(models: BenchModels, temperature: float) -> list[Method]:
 
     config = model_config(models.target.model)
     depth = config.num_hidden_layers
-    if config.model_type not in EXITS:
+    if config.model_type not in MODEL_TYPES_WITH_EXITS:
         raise Unavailable(f"transformers has no early exit for {config.model_type} models")
     exits = sorted({max(1, depth // part) for part in (8, 4, 2)} - {depth})
     if not exits:

@@ -43,9 +43,9 @@ from .linear import give_back_memory, padded_rows, prepacking_works
 from .loader import LeanLoader
 from .shape import LlamaShape, rotations
 
-_FIRST_ROTATIONS = 2048
+_INITIAL_LENGTH = 2048
 _MASK_ROWS = 64
-_FEW_ROWS = 32  # of a sequence; torch's attention is no faster for so many
+_FEW_ROWS = 32  # of a sequence: up to so many our kernel is at least as fast as torch's attention
 
 
 class LeanBackend:
@@ -127,7 +127,7 @@ class LeanBackend:
         # TorchScript's optimiser finds nothing to fuse here, and its specialised graphs take tens
         # of megabytes.
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
-        with self._threads(self._layer_weights, len(h)), unoptimised:
+        with self._limit_threads(self._layer_weights, len(h)), unoptimised:
             rows, caches = self._rows(len(h)), [span.cache for span in spans]
             arguments = self._attention_arguments(spans)
             return self._run(h, rows, lo, hi, self._rotations_at(spans), caches, *arguments)
@@ -166,7 +166,7 @@ class LeanBackend:
         arguments = self._attention_arguments(spans)
         h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
-        with self._threads(self._layer_weights, num), unoptimised:
+        with self._limit_threads(self._layer_weights, num), unoptimised:
             for layer, attention, mlp in parts:
                 module: Any = self._run.layers[layer]
                 if attention:
@@ -198,7 +198,7 @@ class LeanBackend:
             return unembed(self._norm(h)).to(self.dtype)
         num = len(h)
         # A second thread is still awake if the layers have used it.
-        with self._threads(self._layer_weights + self._lm_head.num_weights, num):
+        with self._limit_threads(self._layer_weights + self._lm_head.num_weights, num):
             rows = F.pad(h, (0, 0, 0, self._rows(num) - num))
             return self.over_vocabulary(self._lm_head(self._norm(rows))[:num].to(self.dtype))
 
@@ -220,17 +220,17 @@ class LeanBackend:
         """Return how many rows to compute for ``num``: see :func:`~.linear.padded_rows`."""
         return padded_rows(num) if self._lm_head.is_packed else num
 
-    def _threads(self, num_weights: int, rows: int) -> OneThread:
+    def _limit_threads(self, num_weights: int, rows: int) -> OneThread:
         size = num_weights * self.weight_dtype.itemsize
         return OneThread(self.device.type == "cpu" and is_small(num_weights, size, rows))
 
     def _num_threads(self, num_weights: int, rows: int) -> int:
-        """Return the threads for a call of the kernels, which wake once, not for every product."""
-        with self._threads(num_weights, rows):
+        """Return how many threads a call of the kernels uses, for all its products alike."""
+        with self._limit_threads(num_weights, rows):
             return torch.get_num_threads()
 
     def _attention_arguments(self, spans: Sequence[Span]) -> tuple[list[Any], ...]:
-        """Return the spans' starts and lengths and, per kind of layer, all of :meth:`_attended`."""
+        """Return the spans' starts and lengths; by window, their first positions and masks."""
         kinds = [[self._attended(span, window) for span in spans] for window in self._windows]
         firsts, masks = ([[pair[i] for pair in kind] for kind in kinds] for i in (0, 1))
         return [span.start for span in spans], [span.n for span in spans], firsts, masks
@@ -276,7 +276,7 @@ class LeanBackend:
         mask = self._mask  # another thread may replace it by a longer one
         last_start = mask.shape[1] - _MASK_ROWS  # the last one that the mask covers
         if start > last_start:
-            last_start = max(_FIRST_ROTATIONS, 1 << start.bit_length())
+            last_start = max(_INITIAL_LENGTH, 1 << start.bit_length())
             self._mask = mask = self._new_mask(_MASK_ROWS, last_start)
         return mask[:n, last_start - start : last_start + n]
 
@@ -307,7 +307,7 @@ class LeanBackend:
         """Return the rotations by position, [at least ``end``, 1, D / 2] complex."""
         table = self._rotations
         if end > len(table):
-            length = max(_FIRST_ROTATIONS, 1 << (end - 1).bit_length())
+            length = max(_INITIAL_LENGTH, 1 << (end - 1).bit_length())
             kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
             self._rotations = table = rotations(self.config, length).to(self.device, kind)[:, None]
         return table

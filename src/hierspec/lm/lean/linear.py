@@ -38,12 +38,12 @@ def prepacking_works(dtype: torch.dtype) -> bool:
 
 
 def prepack(weight: torch.Tensor) -> torch.Tensor:
-    """Pack ``weight`` [out, in] for ``torch.ops.mkldnn._linear_pointwise``; opaque otherwise."""
+    """Pack ``weight`` [out, in] for ``torch.ops.mkldnn._linear_pointwise``, only."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS_HINT)
 
 
 def padded_rows(num: int) -> int:
-    """Return the number of rows, at least ``num``, to pad a product of oneDNN to.
+    """Return to how many rows, at least ``num``, the input of a oneDNN product is padded.
 
     oneDNN compiles a kernel for every new number of rows and keeps it: half a megabyte per matrix.
     So a few numbers are used for all, at the price of a few rows of padding.

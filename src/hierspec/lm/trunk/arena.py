@@ -88,7 +88,7 @@ class Arena:
             self._set_views(state)
 
     def _set_views(self, state: SlotState) -> None:
-        """Make the state's row, without the scratch column, its cache on the normal path."""
+        """Set a state's cache and outputs to views of its row, for calls that are not recorded."""
         row, columns = state.row, slice(self.capacity)
         state.cache = self.cache[:, row : row + 1, :, columns]
         state.outputs = [output[row, columns] for output in self.outputs]

@@ -72,7 +72,7 @@ class SelfDraft(SlotSharingModel):
             for i, token in zip(indices, tokens, strict=True):
                 slots[i].tokens.append(token)
             states = [slots[i].state for i in indices]
-            spans = [Span(state.cache, state.drafted, 1) for state in states]
+            spans = [Span(state.cache, state.num_cached, 1) for state in states]
             return self.backend.head(self._run(tokens, states, spans))
 
         return scores, next_scores
@@ -85,8 +85,8 @@ class SelfDraft(SlotSharingModel):
         for item in prepared:
             # Rows asked for again are computed again: hidden states are not cached.
             first = item.first if item.rows is None else min(item.rows)
-            start = min(max(item.state.lengths[-1], item.state.drafted), first)
-            item.state.drafted = start
+            start = min(max(item.state.lengths[-1], item.state.num_cached), first)
+            item.state.num_cached = start
             item.state.lengths = [min(n, start) for n in item.state.lengths]
             starts.append(start)
         lengths = list(starts)
@@ -113,7 +113,7 @@ class SelfDraft(SlotSharingModel):
         h = self.trunk.embed(ids, spans)
         h = self.backend.layers(h, 0, self.backend.num_layers, spans)
         for state, span in zip(states, spans, strict=True):
-            state.drafted = span.start + span.n
+            state.num_cached = span.start + span.n
         self.calls += 1
         self.tokens += len(ids)
         return h

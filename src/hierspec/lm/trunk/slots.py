@@ -36,7 +36,7 @@ class SlotState:
         outputs: of each segment by position, [capacity, d]: what an exit above it reads.
         row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
         branches: the nodes of a token tree that are stored behind the text.
-        drafted: how many leading tokens have keys and values in ``cache``: the target's or, past
+        num_cached: how many leading tokens have keys and values in ``cache``: the target's or, past
             ``lengths[-1]``, those of a draft (:mod:`hierspec.lm.trunk.self_draft`).
     """
 
@@ -45,13 +45,13 @@ class SlotState:
     lengths: list[int]
     outputs: list[torch.Tensor]
     row: int = 0
-    drafted: int = 0
+    num_cached: int = 0
     branches: Branches | None = None
 
     def rewind(self, length: int) -> None:
         """Forget all but the first ``length`` tokens."""
         self.lengths = [min(n, length) for n in self.lengths]
-        self.drafted = min(self.drafted, length)
+        self.num_cached = min(self.num_cached, length)
         self.branches = None
 
 
@@ -176,7 +176,7 @@ class TrunkSlots:
             for segment, length in enumerate(lengths):
                 if length > shared:
                     lengths[segment] = shared
-            state.drafted = min(state.drafted, shared)
+            state.num_cached = min(state.num_cached, shared)
             slot.tokens[shared:] = context.tokens(shared)
         return state
 
@@ -185,7 +185,7 @@ class TrunkSlots:
         other nodes."""
         branches, lengths = state.branches, state.lengths
         assert branches is not None
-        base, drafted = branches.base, state.drafted
+        base, drafted = branches.base, state.num_cached
         continues = slot.overlap(context, end) == base < end
         path = branches.longest_path(context.tokens(base)[: end - base]) if continues else []
         # Nodes that no segment has seen may lie past the capacity, which grows after they are added
@@ -199,7 +199,7 @@ class TrunkSlots:
                     output[base : base + len(path)] = output[indices]
         slot.tokens += [branches.nodes[node].token for node in path]
         state.lengths = [min(n, base) + sum(index < n for index in indices) for n in lengths]
-        state.drafted = min(drafted, base) + sum(index < drafted for index in indices)
+        state.num_cached = min(drafted, base) + sum(index < drafted for index in indices)
 
     def make_room(self, slot: Slot, end: int) -> SlotState:
         """Return the slot's state, with room for ``end`` tokens.

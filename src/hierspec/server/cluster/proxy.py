@@ -16,8 +16,8 @@ _UNAVAILABLE = "the service is starting, ending or was interrupted: ask again"
 _ERROR_HEADERS = ((b"content-type", b"application/json"), (b"retry-after", b"1"))
 
 
-class CleanErrors:
-    """Middleware that replaces errors in plain text, and ends interrupted streams with an error."""
+class JsonErrors:
+    """Middleware that replaces plain-text errors, of streams too, by OpenAI's error object."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app
@@ -64,4 +64,4 @@ def middlewares() -> list[Any]:
     """List middlewares for Ray's proxies (``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH``)."""
     from starlette.middleware import Middleware
 
-    return [Middleware(CleanErrors)]
+    return [Middleware(JsonErrors)]

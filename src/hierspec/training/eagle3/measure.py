@@ -32,8 +32,9 @@ def measure(
     """Measure a network over all texts of a group.
 
     Returns ``acceptance``: per step of a draft, 1 − TV from the target's distribution at
-    temperature 1; ``agreement``: per step, the share of equal likeliest tokens; ``known``: the
-    target's mass on the draft vocabulary; ``tokens_per_call`` and ``greedy_tokens_per_call``: what
+    temperature 1; ``agreement``: per step, the share of rows where both choose the same
+    likeliest token; ``known``: the target's mass on the draft vocabulary; ``tokens_per_call`` and
+    ``greedy_tokens_per_call``: what
     a check of a draft of ``depth`` tokens yields on average, the target's own token included.
     """
     texts = sorted(batches.store.numbers(group), key=lambda i: len(batches.store.texts[i].ids))
@@ -45,7 +46,7 @@ def measure(
         batch = batches.read(text_indices)
         target, best, known_mass = _target_distributions(network, backend, batch)
         mass, num_rows = mass + float(known_mass.sum()), num_rows + len(known_mass)
-        # The yield of a draft that begins at a row sums products over its steps' figures.
+        # A draft that begins at a row yields 1 + Σ_j Π_{i≤j} a_i tokens, a_i its steps' figures.
         size = batch.is_predicted.numel()
         figures = [torch.zeros(size, 2) for _ in range(depth)]  # by step, of every row
         starts = batch.is_predicted.flatten().nonzero().squeeze(1)
@@ -81,7 +82,7 @@ def measure(
 def _target_distributions(
     network: Eagle3Network, backend: Any, batch: FeatureBatch
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the target's probabilities of draft tokens [n, D], its likeliest ids, and the sums."""
+    """Return the target's probabilities of draft tokens [n, D], its likeliest ids, and row sums."""
     probs, best = [], []
     for last in batch.last[batch.is_predicted].split(_ROWS):
         scores = backend.head(last.to(backend.dtype)).float()

@@ -13,7 +13,7 @@ class Eagle3Settings:
     """Everything that decides a network, besides the target and the texts.
 
     Attributes:
-        draft_vocab: D, how many tokens it can draft: the most frequent in the texts.
+        draft_vocab: D, the size of its vocabulary: the D most frequent tokens of the texts.
         feature_layers: after which layers of the target; default: 2, n/2 and n − 3.
         intermediate: width of its MLP; default: the target's.
         depth: how many steps are unrolled at most; every batch draws a number from 1 to this.

@@ -17,12 +17,14 @@ from .states import StateStore
 _ROWS = 1024  # read at once
 _MAX_POSITIONS = 65_536  # fitted
 _VALIDATION_SHARE = 0.2  # of the positions, to choose the ridge on
-_RIDGES = (4.0, 64.0, 1024.0, 16384.0)  # penalties, in positions
+_RIDGES = (4.0, 64.0, 1024.0, 16384.0)  # penalties: each weighs as much as so many positions
 
 
 @torch.no_grad()
 def initialise(heads: Heads, store: StateStore, rows: torch.Tensor, seed: int) -> None:
-    """Set W of every head [d, d] where that lowers the KL divergence; not for full heads.
+    """Set W [d, d] of each head to a least-squares solution, if that lowers the KL divergence.
+
+    Full heads have no W and stay as they are.
 
     Args:
         rows: of ``store`` to learn from, text after text.
