@@ -116,7 +116,7 @@ _OPTIONAL = ("chat", "until_eos")  # settings that older files lack
 
 
 def _refuse_missing_settings(value: Any) -> Any:
-    """Refuse a file that lacks a setting: defaults are for new results only."""
+    """Refuse a file that lacks a setting, except later ones: defaults are for new results."""
     if isinstance(value, Mapping):
         for key in BenchSettings.model_fields:
             if key not in value and key not in _OPTIONAL:

@@ -72,7 +72,7 @@ def bench(
         typer.Option(
             min=1,
             help="Prompts to measure on, a multiple of --batch-size. Default: 16 of a file, or all "
-            "built-in ones that are not for tuning, rounded down to whole batches.",
+            "built-in ones but those for --tune-prompts, rounded down to whole batches.",
         ),
     ] = None,
     tune_prompts: Annotated[

@@ -185,7 +185,8 @@ def _processors(
     if config.max_length is None:
         config.max_length = len(prompt.tokens) + (config.max_new_tokens or 0)
     text = SimpleNamespace(vocab_size=vocab_size)
-    # All that the method reads of a model. There is no list of a caller's to merge with its own.
+    # A stand-in with the only attributes that the method reads of a model. Callers pass no
+    # processors, so what it returns is generate's own list.
     model = SimpleNamespace(
         config=SimpleNamespace(
             is_encoder_decoder=bool(prompt.source), get_text_config=lambda: text

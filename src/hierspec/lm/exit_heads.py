@@ -52,7 +52,8 @@ def head_scores(
 
     Args:
         backend: a :class:`~hierspec.lm.backend.Backend`, or a module with the same ``head``.
-        linear: the product with the head's W (of an mlp with U as well, below it).
+        linear: the product with the head's matrix: W of a transform, W stacked on U of an mlp, the
+            output matrix of a full head.
         down: D of an mlp.
         unembed: the product with the rows of the model's own matrix that are scored; scores are
             then [N, v]. ``None``: all rows.

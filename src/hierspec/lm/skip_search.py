@@ -3,14 +3,13 @@
 SWIFT [Xia et al. 2025, §4.1]: a candidate is a set of parts, of a given size, between the first and
 the last layer; its score is how often the model without these parts chooses the token that was
 written. Candidates are drawn at random; at an interval, one is suggested by a Gaussian process over
-the scores so far (its upper confidence bound). The best set so far drafts. The search ends when a
-score is high enough, or after many candidates without a better one.
+the scores so far (its upper confidence bound). Drafts leave out the best set so far. The search
+ends when a score is high enough, or after many candidates without a better one.
 
-Two things differ from SWIFT: the process chooses among sets (drawn at random, or one exchange away
-from the best one), where SWIFT takes the highest coordinates of a point of the cube; and the
-initial set is scored first, so that only a better one replaces it.
-
-All random numbers depend only on the seed and the number of the candidate.
+Two things differ from SWIFT: the Gaussian process chooses among sets (drawn at random, or one
+exchange away from the best one), where SWIFT takes the highest coordinates of a point of the cube;
+and the initial set is scored first, so that only a better one replaces it. All random numbers
+depend only on the seed and the number of the candidate.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class SkipSearch:
 
     Attributes:
         depth: layers of the model.
-        best: the set that drafts; ``score`` is its score, −1 before it has one.
+        best: the parts that drafts leave out; ``score`` is its score, −1 before it has one.
         tried: the sets scored so far as rows of 0 and 1, [parts] each; ``scores`` are theirs.
         num_worse: candidates in a row that were no better.
         num_rounds: rounds of the target so far.

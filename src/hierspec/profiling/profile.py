@@ -211,7 +211,7 @@ def stale(profile: Profile) -> list[str]:
 
 
 def _source(profile: Profile, model: MeasuredModel) -> str:
-    """Return where a model's files are: its owner's name may include a data type."""
+    """Return where a model's files are, which the name of a copy in fewer bits does not say."""
     level = model["level"] or {}
     if level.get("method") == "quantized":
         return str(profile.data["target"]["model"])

@@ -88,8 +88,8 @@ def simulate(
             draft step, n + 1 for a check of n tokens; or :class:`CallPrices`.
         tokens: how many to emit; the last rounds are limited to those still missing.
         controller: chooses each round's plan; made from ``root``.
-        catch_up: each model's ms per token of the rounds in which it had no call; it reads those
-            tokens at its next call. Default: free.
+        catch_up: for each model, ms to read a token of a round that did not call it, paid at its
+            next call. Default: free.
         lengths: lengths of drafts where drafters stop by themselves; default: their budgets.
 
     Raises:

@@ -91,7 +91,7 @@ class FeatureStore:
     ) -> None:
         """Add texts while there is room and ``goes_on(tokens added)`` is true.
 
-        Texts of fewer than three tokens are left out.
+        Texts of fewer than three tokens, or with none to predict, are left out.
         """
         added = 0
         with (self.folder / "features.bin").open("ab") as file:

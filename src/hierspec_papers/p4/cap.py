@@ -5,7 +5,7 @@ measured where it arises, in the law of the text: exactly, on tabular models, as
 the target's law; on real models as a shift of the log-likelihood.
 
 Under the target's own law, log p(x_t) + H(p_t), with H the entropy of the row that x_t was drawn
-from, has mean 0 at every place, given any past. Its sum over a text is a martingale whose
+from, has mean 0 at every position, given any past. Its sum over a text is a martingale whose
 variance adds up the rows' own, so a shift is seen without comparing texts.
 """
 

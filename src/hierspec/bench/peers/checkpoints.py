@@ -45,7 +45,7 @@ class ExportedModels:
 
     @property
     def file_dtype(self) -> Any:
-        """The torch dtype to export: the file's, unless the user chose the one that runs."""
+        """The dtype of a GGUF file: the checkpoint's own, unless the user chose one."""
         from hierspec.lm.weights import from_directory, stored_dtype
         from hierspec.zoo import registry
 
