@@ -243,7 +243,10 @@ def model_rows(folder: Path, count: int) -> list[tuple[torch.Tensor, torch.Tenso
         Hierarchy.from_config(HierarchyConfig(target=TargetConfig(model=name, dtype="float32")))
         for name in MODELS
     ]
-    ids = [models[0].tokenizer(prompt.text)["input_ids"][-prompts.LONGEST :] for prompt in texts]
+    ids = [
+        models[0].tokenizer(prompt.text)["input_ids"][-prompts.MAX_PROMPT_TOKENS :]
+        for prompt in texts
+    ]
     rows = [[_next_token(model, text) for text in ids] for model in models]
     return list(zip(*rows, strict=True))
 

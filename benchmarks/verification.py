@@ -46,13 +46,14 @@ def main() -> None:
             for n in options.lengths:
                 costs = timing(options.vocab, n, batch, dtype, options.rounds)
                 row = {"dtype": str(dtype).removeprefix("torch."), "batch": batch, "length": n}
-                row |= dataclasses.asdict(costs)
+                figures = dataclasses.asdict(costs)
+                row |= {"laws": figures.pop("distributions"), **figures}
                 row["shares"] = {r: shares(costs, r, n, draft_ms, target_ms) for r in RULES}
                 rows.append(row)
                 for rule in RULES:
                     share = row["shares"][rule]
                     print(
-                        f"{row['dtype']:<9} {batch:>5} {n:>2}  {costs.laws:>7.2f}  "
+                        f"{row['dtype']:<9} {batch:>5} {n:>2}  {costs.distributions:>7.2f}  "
                         f"{costs.drafting:>11.2f}  {rule:<9}  {costs.verification[rule]:>9.3f}  "
                         f"{100 * share['verification']:>7.3f}  {100 * share['sampling']:>10.2f}  "
                         f"{costs.kept[rule]:>4.1f}",

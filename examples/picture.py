@@ -3,13 +3,26 @@
 import io
 from pathlib import Path
 
-from demo import PROMPT
 from rich.console import Console
 
 from hierspec import Hierarchy
 from hierspec.cli.rendering.generation import Painter, summary
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "generation.svg"
+PROMPT = '''import os
+import re
+
+
+class ConfigReader:
+    """Read a configuration file made of sections of key = value lines."""
+
+    def __init__(self, filename):
+        self.filename = filename
+        self.sections = {}
+
+    def read(self):
+        """Parse the file and fill self.sections."""
+'''
 
 
 def main() -> None:

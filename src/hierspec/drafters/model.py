@@ -186,7 +186,7 @@ class ModelDrafter:
         return scores, distributions(jobs, scores)
 
     def next_queries(self, drafts: Sequence[GrowingDraft]) -> tuple[list[ScoreRows], list[Query]]:
-        """Return each draft's :meth:`GrowingDraft.job`, and the query for its scores."""
+        """Return each draft's :meth:`GrowingDraft.next_rows`, and the query for its scores."""
         jobs = [draft.next_rows() for draft in drafts]
         slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
         return jobs, [Query.for_rows(job, slot) for job, slot in zip(jobs, slots, strict=True)]
