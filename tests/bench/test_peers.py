@@ -400,13 +400,13 @@ def test_the_file_for_llama_cpp_has_the_narrowest_dtype_that_holds_every_weight(
     narrow = tmp_path / "narrow"
     save_tiny("llama", narrow, dtype=torch.bfloat16)
     held = exported(BenchModels(TargetConfig(model=str(narrow), device="cpu")))
-    assert held.file_dtype == torch.bfloat16
+    assert held.gguf_dtype == torch.bfloat16
     widened = held.hf(str(narrow)).float()
     assert llama_cpp._narrowest(widened, torch.bfloat16) == torch.bfloat16
     widened.lm_head.weight.data[0, 0] = 1.0 + 2**-20
     assert llama_cpp._narrowest(widened, torch.bfloat16) == torch.float32
     named = BenchModels(TargetConfig(model=str(narrow), dtype="float32", device="cpu"))
-    assert exported(named).file_dtype == torch.float32
+    assert exported(named).gguf_dtype == torch.float32
 
 
 def test_only_a_gguf_file_is_run_as_it_is(models):

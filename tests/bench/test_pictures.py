@@ -21,7 +21,7 @@ from hierspec.bench.report.charts import (
     time_spent,
     tokens_per_call,
 )
-from hierspec.bench.report.columns import TableCell, fastest, verdict
+from hierspec.bench.report.columns import TableCell, correctness, fastest
 from hierspec.bench.report.page import html, write, write_many
 from hierspec.bench.report.pictures import draw, pictures
 from hierspec.bench.results import parse
@@ -363,13 +363,13 @@ def test_verdicts():
     greedy, sampled = data.cells
 
     def judged(cell, of, number=0):
-        found = verdict(cell, method(data, of, number))
+        found = correctness(cell, method(data, of, number))
         return found and (found.text, found.mark)
 
     assert judged(greedy, "plain") is None
     assert judged(greedy, "hierarchy") == (f"{PROMPTS} of {PROMPTS} equal", "good")
     lossy = method(data, "lossy")
-    assert verdict(greedy, lossy) == TableCell(0.8, "4 of 5 equal", mark="bad")
+    assert correctness(greedy, lossy) == TableCell(0.8, "4 of 5 equal", mark="bad")
     lossy.runs[0].first_difference_gap = 0.06
     assert judged(greedy, "lossy")[1] == "bad"
     greedy.near_tie_tolerance = 0.07

@@ -17,7 +17,7 @@ from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import PriceCache, latency
 from hierspec.planner.problem import parse_problem
-from hierspec.planner.search import ALL_SHAPES, Shapes, plan
+from hierspec.planner.search import ALL_VARIATIONS, Variations, plan
 
 COSTS_1 = [1e-5, 0.003, 0.01, 0.25, 4, 33]  # P1 Appendix B.3, Tables 6 and 7
 RATES_1 = [[0.75, 0.5, 0.25, 0, 0], [0.75, 0.5, 0.25, 0.05], [0.75, 0.5, 0.3], [0.75, 0.55], [0.8]]
@@ -295,7 +295,7 @@ def test_plain_decoding_is_an_answer():
 @pytest.mark.parametrize("seed", range(6))
 def test_more_shapes_never_make_it_slower(seed):
     _, estimates = random_problem(seed, count=5, budget=6)
-    usual, more = plan(estimates), plan(estimates, shapes=ALL_SHAPES)
+    usual, more = plan(estimates), plan(estimates, variations=ALL_VARIATIONS)
     assert usual.best.chain.order == "chain"
     assert not usual.best.chain.tail
     assert not usual.best.chain.dropped_bonus
@@ -316,7 +316,7 @@ def test_tails_and_dropped_bonuses_are_found():
             for tail, dropped in itertools.product(range(3), ((), (1,))):
                 chains.append(replace(chain, tail=tail, dropped_bonus=dropped))
         best = PriceCache(estimates).price(chains).min()
-        found = plan(estimates, shapes=Shapes(tail=2, dropped_bonus=True))
+        found = plan(estimates, variations=Variations(tail=2, dropped_bonus=True))
         assert found.best.ms == pytest.approx(best, rel=1e-9)
         gained += found.best.ms < plan(estimates).best.ms * (1 - 1e-9)
     assert gained
@@ -329,7 +329,7 @@ def test_refusals():
         ({"top": 0}, "at least 1"),
         ({"max_models": 0}, "at least 1"),
         ({"memory": 5}, "memory_bytes"),
-        ({"latency_model": "corollary", "shapes": ALL_SHAPES}, "exact"),
+        ({"latency_model": "corollary", "variations": ALL_VARIATIONS}, "exact"),
     ]:
         with pytest.raises(ValueError, match=word):
             plan(estimates, **options)

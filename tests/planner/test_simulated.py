@@ -173,7 +173,7 @@ def test_recorded_plans_have_the_price_of_the_empirical_curves(chain):
 def test_records_that_are_too_short_go_on_with_the_next():
     recorded = Records({0: [2, 2, 2]}, {(0, 1): [2, 1, 2]})
     source = ReplayedAcceptances(recorded, ideal([1, 2], [[None, 0.5]]))
-    assert source.drafted(0, 5) == 5
+    assert source.start_draft(0, 5) == 5
     assert source.kept(1, [0] * 5) == 3  # 2 of 2, then 1 of 2
     assert source.kept(1, [0]) == 1  # a hand-up that nobody announced: the third record
     assert source.kept(1, [0, 0, 0]) == 3

@@ -18,7 +18,7 @@ from hierspec.lm.lean import kernels
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.prices import default_catch_up
-from hierspec.planner.search import ALL_SHAPES, plan
+from hierspec.planner.search import ALL_VARIATIONS, plan
 from hierspec.profiling import agreement, auto, costs, rates
 from hierspec.profiling.candidates import choose_candidates, load, memory, parse
 from hierspec.profiling.measure import _merge_file, measure
@@ -370,7 +370,7 @@ def test_shapes_are_written_as_they_are_priced(whole):
 def test_a_plan_of_every_shape_of_a_profile_runs(whole, loaded):
     profile = from_dict(whole)
     for temperature in profile.temperatures:
-        answer = plan(profile.estimates(temperature), shapes=ALL_SHAPES)
+        answer = plan(profile.estimates(temperature), variations=ALL_VARIATIONS)
         assert answer.lower_bound <= answer.best.ms + 1e-9
         config = HierarchyConfig.from_dict(profile.hierarchy(answer.best.chain))
         hierarchy = Hierarchy(build(config, loaded))

@@ -23,7 +23,7 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.search import ALL_SHAPES, plan
+from hierspec.planner.search import ALL_VARIATIONS, plan
 from hierspec.profiling import agreement, costs, curves, rates, rounds
 from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, memory, parse
 from hierspec.profiling.estimates import _Costs, estimates, extend_curve
@@ -708,7 +708,7 @@ def test_an_exit_of_the_whole_trunk_is_always_right(family, loaded):
 def test_prompt_lookup_alone(family, loaded):
     target = TargetConfig(model=family["target"])
     data = measure(target, [parse("prompt-lookup")], PROMPTS, [0.0], SMALL, loaded=loaded)
-    answer = plan(from_dict(data).estimates(0.0), shapes=ALL_SHAPES)
+    answer = plan(from_dict(data).estimates(0.0), variations=ALL_VARIATIONS)
     assert len(data["temperatures"]["0.0"]["pairs"][0]["classes"]) == 4  # one for each place
     assert answer.best.ms <= data_plain(data) + 1e-9
 

@@ -195,7 +195,7 @@ def test_told_to_end_it_finishes_what_runs_and_takes_no_more(family):
             lines = answer.iter_lines()
             next(lines)
             server.handle_exit(signal.SIGTERM, None)
-            assert not engine.alive
+            assert not engine.accepts_requests
             # It listens until what runs has ended: whoever asks is told, and when to come back.
             assert httpx.get(f"{url}/health", timeout=20).status_code == 503
             refused = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=20)

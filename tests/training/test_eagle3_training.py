@@ -78,7 +78,7 @@ def test_what_the_assistant_says_counts(tokenizer, tmp_path):
     assert text.ids == tuple(
         tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
     )
-    said = [tokenizer.decode(text.ids[low:high]) for low, high in text.counts]
+    said = [tokenizer.decode(text.ids[low:high]) for low, high in text.predicted]
     assert said == ["w3 w4 </s>", "w6 </s>"]
     assert not list(texts.read([path], tokenizer, {text.key}, 100))
 

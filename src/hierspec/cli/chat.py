@@ -120,7 +120,7 @@ def _config(
     device: str | None,
 ) -> HierarchyConfig:
     from hierspec.presets import defaults
-    from hierspec.presets.registry import AUTO, is_file, read_hierarchy
+    from hierspec.presets.registry import AUTO, is_file_or_json, read_hierarchy
 
     if hierarchy is None:
         chat_target = target_config(target or defaults.RELEASED, dtype, device)
@@ -130,7 +130,7 @@ def _config(
             "chat does not measure: hierspec generate --hierarchy auto --chat says what is fastest "
             "here; name that, or leave --hierarchy out"
         )
-    if target is None and not is_file(hierarchy):
+    if target is None and not is_file_or_json(hierarchy):
         target = defaults.RELEASED
     return read_hierarchy(hierarchy, target, drafts, dtype, device)
 

@@ -128,8 +128,8 @@ def generate(
         bool,
         typer.Option(
             "--deterministic",
-            help="Scores of the target that do not depend on what is computed with them, to the "
-            "last bit; on CPUs, and with the weights in memory twice.",
+            help="Let the target score a token bit for bit the same, however many tokens are "
+            "scored with it; on CPUs only, and keeps the weights in memory twice.",
         ),
     ] = False,
     as_json: Annotated[

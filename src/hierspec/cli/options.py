@@ -21,7 +21,8 @@ MODEL = "directory, hub id, or zoo:NAME"  # in help texts
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="float32, bfloat16, …; default: the checkpoint's, or float32 on a CPU without it."
+        help="float32, bfloat16, …; default: the checkpoint's, but float32 on a CPU that does not "
+        "compute in it."
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: as found.")]

@@ -18,7 +18,7 @@ from .options import AsJson
 if TYPE_CHECKING:
     from hierspec.planner.estimates import Estimates
     from hierspec.planner.plan import LatencyModel, Plan
-    from hierspec.planner.search import Shapes
+    from hierspec.planner.search import Variations
     from hierspec.profiling.profile import Profile
 
     from .rendering.plan import Simulations
@@ -112,7 +112,7 @@ def plan(
         max_models=max_models,
         memory=None if memory_budget is None else parse_size(memory_budget),
         top=top,
-        shapes=task.shapes,
+        variations=task.variations,
     )
     unit = "" if task.profile is None else "ms"
     if output is not None:
@@ -166,13 +166,13 @@ class PlanningTask:
     """The input of the planner, from a file and options.
 
     Attributes:
-        shapes: the shapes that hierarchies may have besides plain chains.
+        variations: the variations that hierarchies may have besides plain chains.
         profile: the source of the estimates; ``None`` for a problem file.
     """
 
     estimates: Estimates
     latency_model: LatencyModel
-    shapes: Shapes
+    variations: Variations
     warnings: tuple[str, ...] = ()
     profile: Profile | None = None
 
@@ -190,7 +190,7 @@ def _read_task(
         HierspecError: the file is neither, or an option does not go with it.
     """
     from hierspec.planner import problem as problems
-    from hierspec.planner.search import ALL_SHAPES, PLAIN_SHAPES
+    from hierspec.planner.search import ALL_VARIATIONS, NO_VARIATIONS
     from hierspec.utils.checks import check_temperature
 
     data = problems.load_json(file)
@@ -210,7 +210,7 @@ def _read_task(
         data = {**data, **{key: value for key, value in changes.items() if value is not None}}
         problem = problems.parse_problem(data)
         return PlanningTask(
-            problem.estimates, problem.latency_model, PLAIN_SHAPES, problem.warnings
+            problem.estimates, problem.latency_model, NO_VARIATIONS, problem.warnings
         )
 
     from hierspec.profiling.noise import busy_message
@@ -228,8 +228,8 @@ def _read_task(
         warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
     warnings += tuple(filter(None, [busy_message(profile.data["temperatures"])]))
     model = cast("LatencyModel", latency_model or "exact")
-    shapes = ALL_SHAPES if model == "exact" else PLAIN_SHAPES
-    return PlanningTask(estimates, model, shapes, warnings, profile)
+    variations = ALL_VARIATIONS if model == "exact" else NO_VARIATIONS
+    return PlanningTask(estimates, model, variations, warnings, profile)
 
 
 def _check_pictures(*paths: Path | None) -> None:

@@ -120,21 +120,21 @@ class HeadsFile:
                 "those, or train it with hierspec heads train"
             )
         shapes = self._shapes()
-        names = {f"exit.{layer}.{part}": part for part in shapes}
-        tensors = {names[name]: tensor for name, tensor in self._read(list(names)).items()}
-        for part in ("weight", "down"):
-            if part in shapes and part not in tensors:
-                raise damaged(self.path, f"the {part} of exit {layer} is missing")
-        for part, tensor in tensors.items():
+        names = {f"exit.{layer}.{name}": name for name in shapes}
+        tensors = {names[key]: tensor for key, tensor in self._read(list(names)).items()}
+        for name in ("weight", "down"):
+            if name in shapes and name not in tensors:
+                raise damaged(self.path, f"the {name} of exit {layer} is missing")
+        for name, tensor in tensors.items():
             defect = None
-            if tensor.shape != shapes[part]:
-                defect = f"has shape {tuple(tensor.shape)}, not {shapes[part]}"
+            if tensor.shape != shapes[name]:
+                defect = f"has shape {tuple(tensor.shape)}, not {shapes[name]}"
             elif tensor.dtype not in DTYPES:
                 defect = f"is of {tensor.dtype}, which no head is"
             elif not tensor.isfinite().all():
                 defect = "holds NaN or infinite numbers"
             if defect:
-                raise damaged(self.path, f"the {part} of exit {layer} {defect}")
+                raise damaged(self.path, f"the {name} of exit {layer} {defect}")
         return tensors
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -264,11 +264,11 @@ def check_metadata(shape: Any, info: dict[str, Any], path: Path) -> None:
         raise damaged(path, error) from None
 
 
-Parts = MutableMapping[tuple[Path, int], VocabularyPart]  # by file and model in memory
+VocabularyParts = MutableMapping[tuple[Path, int], VocabularyPart]  # by file and model in memory
 
 
 def load_head(
-    ref: str | Path, layer: int, backend: Backend, model: str, parts: Parts | None = None
+    ref: str | Path, layer: int, backend: Backend, model: str, parts: VocabularyParts | None = None
 ) -> ExitHead:
     """Load the head after ``layer`` layers of a model in memory.
 

@@ -69,8 +69,8 @@ class HierarchyConfig:
         top_m: for ``verify: leading``.
         lenience: for ``verify: lenient``, which is lossy here.
         allow_lossy: accept rules that change the output law.
-        deterministic: the target gives a token the same scores, bit by bit, however many are
-            computed with it (:mod:`hierspec.lm.lean.deterministic`); on CPUs.
+        deterministic: the target scores a token bit for bit the same, however many tokens are
+            scored with it (:mod:`hierspec.lm.lean.deterministic`); on CPUs.
     """
 
     target: Annotated[TargetConfig, BeforeValidator(_target_from_name)]

@@ -87,7 +87,7 @@ class EngineLoop:
         self.waiting = WaitingQueue[Ticket](self.settings.max_queue, self.settings.max_num_seqs)
         self.reading: list[Ticket] = []
         self.running: list[Ticket] = []
-        self.last_step = time.monotonic()
+        self.last_step_time = time.monotonic()
         self._numbers = itertools.count()
         self._num_steps = self._num_untrimmed = 0
         self._deadline: float | None = None
@@ -140,7 +140,7 @@ class EngineLoop:
             self._thread.join(seconds)
 
     @property
-    def alive(self) -> bool:
+    def accepts_requests(self) -> bool:
         """Whether new requests are accepted."""
         return not self.waiting.closed
 
@@ -179,7 +179,7 @@ class EngineLoop:
 
     def step(self) -> None:
         """Drop, admit and read requests, then run one round of all that are read."""
-        self.last_step = time.monotonic()
+        self.last_step_time = time.monotonic()
         self._drop_requests()
         self._admit_requests()
         self.running += self._read_prompts()

@@ -120,11 +120,11 @@ class SkipSearch:
         """Return the set with the highest upper confidence bound among many."""
         best = self._as_row(self.best)
         exchanged = np.repeat(best[None], _NUM_EXCHANGED, 0)
-        inside, outside = np.flatnonzero(best), np.flatnonzero(best == 0)
+        skipped, kept = np.flatnonzero(best), np.flatnonzero(best == 0)
         rows = np.arange(_NUM_EXCHANGED)
-        if len(outside):
-            exchanged[rows, rng.choice(inside, _NUM_EXCHANGED)] = 0.0
-            exchanged[rows, rng.choice(outside, _NUM_EXCHANGED)] = 1.0
+        if len(kept):
+            exchanged[rows, rng.choice(skipped, _NUM_EXCHANGED)] = 0.0
+            exchanged[rows, rng.choice(kept, _NUM_EXCHANGED)] = 1.0
         points = np.concatenate([self._draw(rng, _NUM_DRAWN), exchanged])
         mean, std = posterior(np.stack(self.tried), np.array(self.scores), points)
         return points[int((mean + _KAPPA * std).argmax())]

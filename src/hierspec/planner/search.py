@@ -32,7 +32,7 @@ _BETTER = 1.0 - 1e-12  # a change must beat rounding
 
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class Variations:
     """Variations of a plain chain that the search may try; by default none.
 
     Attributes:
@@ -47,8 +47,8 @@ class Shapes:
     orders: bool = False
 
 
-PLAIN_SHAPES = Shapes()
-ALL_SHAPES = Shapes(tail=4, dropped_bonus=True, orders=True)
+NO_VARIATIONS = Variations()
+ALL_VARIATIONS = Variations(tail=4, dropped_bonus=True, orders=True)
 
 
 def plan(
@@ -58,7 +58,7 @@ def plan(
     max_models: int | None = None,
     memory: int | None = None,
     top: int = 5,
-    shapes: Shapes = PLAIN_SHAPES,
+    variations: Variations = NO_VARIATIONS,
 ) -> Plan:
     """Search for the fastest hierarchy, plain decoding included.
 
@@ -68,28 +68,31 @@ def plan(
         max_models: most models, the target included.
         memory: most bytes of weights (:meth:`Estimates.bytes`).
         top: hierarchies to report: the best, and ``top - 1`` runners-up of other levels.
-        shapes: options beyond levels and budgets; P1's formula prices plain chains only.
+        variations: options beyond levels and budgets; P1's formula prices plain chains only.
 
     Raises:
         HierspecError: an option makes no sense, or the target alone exceeds the memory.
     """
     began = time.perf_counter()
-    _check(estimates, latency_model, memory, top, shapes)
-    space = Space(estimates, max_models, memory, shapes)
+    _check(estimates, latency_model, memory, top, variations)
+    space = Space(estimates, max_models, memory, variations)
     ranking = _rank_by_formula(space)
     if latency_model == "corollary":
-        price, priced = corollary, replace(estimates, windows={}, classes=())  # it covers neither
+        compute_ms = corollary
+        bounded = replace(estimates, windows={}, classes=())  # the formula covers neither
     else:
-        price, priced = latency, estimates
+        compute_ms, bounded = latency, estimates
         ranking = _rank_by_search(space, ranking, top)
     bound = lower_bound(
-        priced,
+        bounded,
         max_models=max_models,
         usable=space.usable,
-        tail=shapes.tail,
-        orders=shapes.orders,
+        tail=variations.tail,
+        orders=variations.orders,
     )
-    choices = [Choice(chain, price(estimates, chain)) for chain in _distinct_levels(ranking, top)]
+    choices = [
+        Choice(chain, compute_ms(estimates, chain)) for chain in _distinct_levels(ranking, top)
+    ]
     best, *runners_up = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.levels)))
     stacked = next((chain for chain in ranking if len(chain.levels) > 2), None)
     if len(best.chain.levels) > 2:
@@ -102,7 +105,7 @@ def plan(
         lower_bound=best.ms if 0.0 < bound.ms - best.ms < 1e-9 * best.ms else bound.ms,
         search_seconds=time.perf_counter() - began,
         latency_model=latency_model,
-        stacked=None if stacked is None else Choice(stacked, price(estimates, stacked)),
+        stacked=None if stacked is None else Choice(stacked, compute_ms(estimates, stacked)),
     )
 
 
@@ -111,7 +114,7 @@ def _check(
     latency_model: str,
     memory: int | None,
     top: int,
-    shapes: Shapes,
+    variations: Variations,
 ) -> None:
     if latency_model not in LATENCY_MODELS:
         raise HierspecError(
@@ -119,7 +122,7 @@ def _check(
         )
     if top < 1:
         raise HierspecError("top is at least 1: the best plan")
-    if latency_model == "corollary" and shapes != PLAIN_SHAPES:
+    if latency_model == "corollary" and variations != NO_VARIATIONS:
         raise HierspecError("P1's formula prices plain chains only: use the exact latency model")
     if memory is not None and not estimates.owners:
         raise HierspecError("a memory budget takes sizes of the models: add memory_bytes")
@@ -137,13 +140,13 @@ class Space:
     estimates: Estimates
     max_models: int | None = None
     memory: int | None = None
-    shapes: Shapes = PLAIN_SHAPES
+    variations: Variations = NO_VARIATIONS
 
     @cached_property
     def usable(self) -> tuple[int, ...]:
         """Drafters that fit beside the target."""
         target = self.estimates.target
-        return tuple(i for i in range(target) if self.fits((i, target)))
+        return tuple(i for i in range(target) if self.fit_memory((i, target)))
 
     @cached_property
     def budgets(self) -> range:
@@ -154,26 +157,26 @@ class Space:
         """A few budgets to try a new level with, denser where small."""
         return tuple(b for b in (1, 2, 3, 4, 6, 8, 11, 15, 21, 30) if b in self.budgets)
 
-    def fits(self, levels: Sequence[int]) -> bool:
+    def fit_memory(self, levels: Sequence[int]) -> bool:
         return self.memory is None or self.estimates.bytes(levels) <= self.memory
 
-    def allows(self, levels: Sequence[int]) -> bool:
+    def can_stack(self, levels: Sequence[int]) -> bool:
         """Tell whether these levels can be stacked; a drafter with a window cannot verify."""
         return (
             (self.max_models is None or len(levels) <= self.max_models)
             and all(self.estimates.can_draft(i, k) for i, k in pairwise(levels))
             and not any(i in self.estimates.windows for i in levels[1:-1])
-            and self.fits(levels)
+            and self.fit_memory(levels)
         )
 
-    def admits(self, chain: Chain) -> bool:
+    def contains(self, chain: Chain) -> bool:
         """Tell whether a chain's levels and budgets are allowed."""
-        return self.allows(chain.levels) and all(b in self.budgets for b in chain.budgets)
+        return self.can_stack(chain.levels) and all(b in self.budgets for b in chain.budgets)
 
 
 def search(prices: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
     """Follow the best starts by small changes; all priced chains stay in ``prices.ms_by_chain``."""
-    starts = [start for start in dict.fromkeys(starts) if space.admits(start)]
+    starts = [start for start in dict.fromkeys(starts) if space.contains(start)]
     followed: set[Chain] = set()
     for chain in _best_chains(prices, polish(prices, space, starts), _INCUMBENTS):
         while chain not in followed:
@@ -220,10 +223,10 @@ def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
                     yield replace(chain, budgets=tuple(changed))
     middle = chain.levels[1:-1]
     if middle and chain.levels[0] not in space.estimates.windows:
-        for tail in range(space.shapes.tail + 1):
+        for tail in range(space.variations.tail + 1):
             if tail != chain.tail and space.estimates.can_draft(chain.levels[0], chain.levels[-1]):
                 yield replace(chain, tail=tail)
-    if space.shapes.dropped_bonus:
+    if space.variations.dropped_bonus:
         for model in middle:
             flipped = tuple(sorted({*chain.dropped_bonus} ^ {model}))
             yield replace(chain, dropped_bonus=flipped)
@@ -248,7 +251,7 @@ def change_levels(chain: Chain, space: Space) -> Iterator[Chain]:
 
 
 def _allowed(space: Space, levels: tuple[int, ...], budgets: tuple[int, ...]) -> Iterator[Chain]:
-    if space.allows(levels):
+    if space.can_stack(levels):
         yield Chain(levels, budgets)
 
 
@@ -257,7 +260,7 @@ def _rank_by_formula(space: Space) -> list[Chain]:
     ranking = dynamic.rank_chains(
         dynamic.build_graph(space.estimates), space.max_models, space.memory
     )
-    return [chain for _, chain in ranking if space.allows(chain.levels)]
+    return [chain for _, chain in ranking if space.can_stack(chain.levels)]
 
 
 def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
@@ -267,15 +270,17 @@ def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Ch
     singles = [
         Chain((i, target), (budget,))
         for i in space.usable
-        if space.allows((i, target))
+        if space.can_stack((i, target))
         for budget in space.budgets
     ]
     bound = lower_bound(estimates, max_models=space.max_models, usable=space.usable)
     starts = [Chain((target,)), bound.chain, *_best_chains(prices, singles, _STARTS)]
     search(prices, space, starts + _distinct_levels(formula, _STARTS))
-    if space.shapes.orders and (space.max_models is None or space.max_models >= 3):
+    if space.variations.orders and (space.max_models is None or space.max_models >= 3):
         concatenated = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
-        prices.price([chain for _, chain in concatenated if space.fits(chain.levels)][:_STARTS])
+        prices.price(
+            [chain for _, chain in concatenated if space.fit_memory(chain.levels)][:_STARTS]
+        )
     if top > 1:  # runners-up deserve their best budgets too
         leaders = _distinct_levels(_rank_priced(prices), 2 * top)
         polish(prices, space, [c for c in leaders if c.order == "chain" and not c.plain])

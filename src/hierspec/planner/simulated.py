@@ -82,7 +82,7 @@ class DraftAcceptances:
         """Return how many of a draft's first ``n`` tokens ``model`` keeps."""
         raise NotImplementedError
 
-    def drafted(self, model: int, budget: int) -> int:
+    def start_draft(self, model: int, budget: int) -> int:
         """Make a new draft and return its number of tokens."""
         outcome = self.draw_outcome(model)
         n = self.length(model, outcome, budget)
@@ -185,7 +185,7 @@ class ReplayedAcceptances(DraftAcceptances):
 
     def __init__(self, records: Records, estimates: Estimates) -> None:
         super().__init__()
-        self.records, self.varied = records, estimates.windows.keys()
+        self.records, self.windowed = records, estimates.windows.keys()
         self._next: dict[int, int] = defaultdict(int)
 
     def draw_outcome(self, model: int) -> int:
@@ -199,7 +199,9 @@ class ReplayedAcceptances(DraftAcceptances):
         return index
 
     def length(self, model: int, outcome: int, budget: int) -> int:
-        return min(self.records.lengths[model][outcome], budget) if model in self.varied else budget
+        return (
+            min(self.records.lengths[model][outcome], budget) if model in self.windowed else budget
+        )
 
     def survivors(self, owner: int, model: int, n: int, outcome: int) -> int:
         if (owner, model) not in self.records.kept:
@@ -296,7 +298,7 @@ def simulate_chain(
         if isinstance(costs, str):
             costs = SimulatedCosts(estimates) if costs == "real" else constant_costs(estimates)
         root = build_root(chain, estimates.names)
-        return simulate(root, source, costs, rounds, lengths=source.drafted)
+        return simulate(root, source, costs, rounds, lengths=source.start_draft)
     rounds_per_class = -(-rounds // len(estimates.classes))
     return _mean(
         [

@@ -147,7 +147,7 @@ def read_hierarchy(
             not used. It is raised without loading torch, which takes seconds.
     """
     changes = {"dtype": dtype, "device": device}
-    if is_file(hierarchy):
+    if is_file_or_json(hierarchy):
         if drafts and not ignore_unused:
             raise HierspecError(
                 "draft models go with a preset, and a hierarchy file names its own levels: leave "
@@ -175,7 +175,7 @@ def read_hierarchy(
     return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
 
 
-def is_file(hierarchy: str) -> bool:
+def is_file_or_json(hierarchy: str) -> bool:
     """Tell whether a value of ``--hierarchy`` is a file or inline JSON, not a preset's name."""
     return hierarchy.lstrip()[:1] in ("{", "[") or Path(hierarchy).suffix in (".json", ".toml")
 

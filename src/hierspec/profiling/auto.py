@@ -18,7 +18,7 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.candidates import extend_chain
 from hierspec.planner.plan import Plan
-from hierspec.planner.search import Shapes, plan
+from hierspec.planner.search import Variations, plan
 from hierspec.utils import machine
 from hierspec.utils.files import cache_folder, check_writable, json_digest
 from hierspec.zoo import fingerprint, registry
@@ -106,7 +106,7 @@ def choose(
                 profile = from_dict(data, str(path))
                 if busy := busy_message(data["temperatures"]):
                     warnings.warn(f"{busy} (delete {path})", BusyWarning, stacklevel=2)
-    best = plan(profile.estimates(temperature), shapes=Shapes(dropped_bonus=True))
+    best = plan(profile.estimates(temperature), variations=Variations(dropped_bonus=True))
     config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
     control = control_chain(profile, best)
     return AutoChoice(config, best, control, profile, loaded, measured_now, path)

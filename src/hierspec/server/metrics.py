@@ -95,7 +95,7 @@ class _EngineCollector:
         engine = self.engine
         running = len(engine.running) + len(engine.reading)
         used = engine.num_cache_tokens() / engine.settings.max_cache_tokens
-        since_step = time.monotonic() - engine.last_step if running else 0.0
+        since_step = time.monotonic() - engine.last_step_time if running else 0.0
         prefixes = [lane.prefixes for lane in engine.lanes.values()]
         gauges = (
             ("num_requests_running", "Sequences in rounds or being read.", running),

@@ -146,12 +146,12 @@ class ServeSettings:
             HierspecError: there is no such hierarchy, or one of its models does not exist.
         """
         from hierspec.presets import defaults
-        from hierspec.presets.registry import is_file, read_hierarchy
+        from hierspec.presets.registry import is_file_or_json, read_hierarchy
 
         dtype, device = (None if word == "auto" else word for word in (self.dtype, self.device))
         if hierarchy is None:
             return defaults.choose_default(self.target, self.draft, dtype, device).config
-        target = self.model if is_file(hierarchy) else self.target
+        target = self.model if is_file_or_json(hierarchy) else self.target
         return read_hierarchy(
             hierarchy, target, self.draft, dtype, device, ignore_unused=bool(self.hierarchies)
         )

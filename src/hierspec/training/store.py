@@ -77,8 +77,8 @@ class FeatureStore:
             ids = tuple(row["ids"])
             if self.tokens + len(ids) > num_rows:
                 break
-            counts = tuple((low, high) for low, high in row["counts"])
-            self._append(Text(row["key"], ids, counts, row["group"], row.get("domain", "")))
+            predicted = tuple((low, high) for low, high in row["counts"])
+            self._append(Text(row["key"], ids, predicted, row["group"], row.get("domain", "")))
 
     def _append(self, text: Text) -> None:
         self.texts.append(text)
@@ -102,7 +102,7 @@ class FeatureStore:
                 file.write(self._features([text.ids for text in batch]).tobytes())
                 file.flush()
                 with (self.folder / "texts.jsonl").open("a", encoding="utf-8") as index:
-                    index.writelines(json.dumps(asdict(text)) + "\n" for text in batch)
+                    index.writelines(_index_line(text) + "\n" for text in batch)
                 for text in batch:
                     self._append(text)
                     added += len(text.ids)
@@ -136,10 +136,16 @@ class FeatureStore:
         return sorted({text.group for text in self.texts if text.group})
 
 
+def _index_line(text: Text) -> str:
+    fields = asdict(text)
+    fields["counts"] = fields.pop("predicted")  # the file keeps its key
+    return json.dumps(fields)
+
+
 def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
     batch: list[Text] = []
     for text in texts:
-        if len(text.ids) < 3 or not text.counts:
+        if len(text.ids) < 3 or not text.predicted:
             continue
         if batch and sum(len(t.ids) for t in (*batch, text)) > _BATCH:
             yield batch
@@ -166,7 +172,7 @@ class Passes:
     _first_step: int = 0  # of pass 0
     _passes: dict[int, list[list[int]]] = field(default_factory=dict)
 
-    def texts_of(self, step: int) -> list[int]:
+    def texts_at(self, step: int) -> list[int]:
         """Return the texts of a step, by number; they are of similar length."""
         if self._num_texts != len(self.store.texts):
             self._first_step = step if self._num_texts else 0

@@ -30,14 +30,14 @@ class Text:
 
     Attributes:
         key: a hash that identifies it.
-        counts: [start, end) of the tokens to be predicted.
+        predicted: [start, end) of the runs of tokens that a model learns to predict.
         group: name of the held-out group it belongs to; empty for a training text.
         domain: label of its subject, from the key ``domain`` of its line.
     """
 
     key: str
     ids: tuple[int, ...]
-    counts: tuple[tuple[int, int], ...]
+    predicted: tuple[tuple[int, int], ...]
     group: str
     domain: str = ""
 
@@ -121,13 +121,13 @@ def _text(
 ) -> Text:
     if isinstance(raw, str):
         ids = tokenizer(raw, verbose=False)["input_ids"][:max_tokens]
-        beginning, counts = raw[:200], ((0, len(ids)),)
+        beginning, predicted = raw[:200], ((0, len(ids)),)
     else:
-        ids, counts = _conversation(raw, tokenizer, max_tokens)
+        ids, predicted = _conversation(raw, tokenizer, max_tokens)
         beginning = next((m["content"] for m in raw if m["role"] == "user"), "")
     if group is None:
         group = HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT_EVERY == 0 else ""
-    return Text(key, tuple(ids), counts, group, domain)
+    return Text(key, tuple(ids), predicted, group, domain)
 
 
 def _conversation(
@@ -149,7 +149,7 @@ def _conversation(
             raise HierspecError(f"the chat template refuses a conversation: {error}") from error
 
     ids: list[int] = []
-    counts: list[tuple[int, int]] = []
+    turns: list[tuple[int, int]] = []
     tokenized = ""
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
@@ -160,11 +160,11 @@ def _conversation(
         # A prompt and its answer are tokenized separately, as in generation.
         ids += _ids(tokenizer, prompt[len(tokenized) :])
         answer = _ids(tokenizer, answered[len(prompt) :])
-        counts.append((len(ids), len(ids) + _turn_length(answer, tokenizer)))
+        turns.append((len(ids), len(ids) + _turn_length(answer, tokenizer)))
         ids += answer
         tokenized = answered
-    cut_counts = [(low, min(high, max_tokens)) for low, high in counts if low < max_tokens]
-    return ids[:max_tokens], tuple(cut_counts)
+    cut = [(low, min(high, max_tokens)) for low, high in turns if low < max_tokens]
+    return ids[:max_tokens], tuple(cut)
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:

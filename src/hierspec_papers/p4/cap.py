@@ -37,7 +37,7 @@ from .watching import DraftCollector, Mean, VerifiedDraft
 RULES = ("block", "uncapped")
 LENGTHS = (1, 2, 3, 4)  # of tabular models: enumeration grows like 3^(2n)
 PAIRS = 20  # of models a family
-_ROWS = 32  # laws held at once, in float64 and as their logarithms: 80 MB at V = 152k
+_ROWS = 32  # distributions held at once, in float64 and as their logarithms: 80 MB at V = 152k
 _EXPERIMENTS = (("HSD + Capping", "block"), ("HSD", "uncapped"))
 
 # P4 Table A.3: block efficiency and decoding speed, tokens/s, without and with the cap.

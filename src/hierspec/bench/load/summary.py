@@ -14,10 +14,12 @@ from .run import LoadRun
 
 METRICS = {
     "ttft": "time to first token",
-    "tpot": "time per output token after it",
-    "itl": "between pieces of text",
-    "e2el": "whole request",
+    "tpot": "time per output token after the first",
+    "itl": "time between pieces of text",
+    "e2el": "time of the whole request",
 }
+
+UNFINISHED = "given up at the time limit"  # the error of a request without an outcome
 
 
 def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[str, Any]:
@@ -27,30 +29,32 @@ def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[st
     however many tokens a piece holds; ``tpot`` is per token.
 
     Args:
-        goodput: limits of a good request, milliseconds by metric (``ttft``, ``tpot``, ``e2el``).
+        goodput: latency limits, milliseconds by metric (``ttft``, ``tpot``, ``e2el``); the requests
+            within all of them are counted in ``request_goodput``.
     """
-    good = [outcome for outcome in run.outcomes if outcome is not None and not outcome.error]
-    outputs = sum(outcome.num_output_tokens for outcome in good)
-    inputs = sum(outcome.num_input_tokens for outcome in good)
-    times = samples(good)
+    completed = [outcome for outcome in run.outcomes if outcome is not None and not outcome.error]
+    outputs = sum(outcome.num_output_tokens for outcome in completed)
+    inputs = sum(outcome.num_input_tokens for outcome in completed)
+    times = samples(completed)
     seconds = run.duration or float("inf")
     result: dict[str, Any] = {
         "duration": run.duration,
-        "completed": len(good),
-        "failed": len(run.outcomes) - len(good),
+        "completed": len(completed),
+        "failed": len(run.outcomes) - len(completed),
         "total_input_tokens": inputs,
         "total_output_tokens": outputs,
-        "request_throughput": len(good) / seconds,
+        "request_throughput": len(completed) / seconds,
         "output_throughput": outputs / seconds,
         "total_token_throughput": (inputs + outputs) / seconds,
-        "max_output_tokens_per_s": busiest_second(good),
+        "max_output_tokens_per_s": busiest_second(completed),
         "max_concurrent_requests": run.max_concurrent_requests,
         "output_tokens_counted_by": "server"
-        if all(outcome.counted for outcome in good)
+        if all(outcome.counted for outcome in completed)
         else "pieces",
     }
     if goodput:
-        result["request_goodput"] = sum(_is_good(outcome, goodput) for outcome in good) / seconds
+        num_within_limits = sum(_is_within(goodput, outcome) for outcome in completed)
+        result["request_goodput"] = num_within_limits / seconds
     for name in METRICS:
         values = np.asarray(times[name]) * 1e3
         has_values = values.size > 0
@@ -64,25 +68,23 @@ def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[st
 
 def details(outcomes: Sequence[RequestOutcome | None]) -> dict[str, Any]:
     """Return vLLM's lists over all requests: lengths in tokens, times in seconds."""
-    answers = [
-        RequestOutcome(0.0, error="never sent") if outcome is None else outcome
+    requests = [
+        RequestOutcome(0.0, error=UNFINISHED) if outcome is None else outcome
         for outcome in outcomes
     ]
     return {
-        "input_lens": [outcome.num_input_tokens for outcome in answers],
-        "output_lens": [outcome.num_output_tokens for outcome in answers],
-        "ttfts": [outcome.ttft for outcome in answers],
-        "itls": [outcome.itls for outcome in answers],
-        "generated_texts": [outcome.text for outcome in answers],
-        "errors": [outcome.error for outcome in answers],
+        "input_lens": [outcome.num_input_tokens for outcome in requests],
+        "output_lens": [outcome.num_output_tokens for outcome in requests],
+        "ttfts": [outcome.ttft for outcome in requests],
+        "itls": [outcome.itls for outcome in requests],
+        "generated_texts": [outcome.text for outcome in requests],
+        "errors": [outcome.error for outcome in requests],
     }
 
 
 def errors(outcomes: Sequence[RequestOutcome | None]) -> dict[str, int]:
     """Count each error, most frequent first."""
-    messages = [
-        "given up at the time limit" if outcome is None else outcome.error for outcome in outcomes
-    ]
+    messages = [UNFINISHED if outcome is None else outcome.error for outcome in outcomes]
     return dict(Counter(message for message in messages if message).most_common())
 
 
@@ -115,7 +117,7 @@ def _tpot(outcome: RequestOutcome) -> float:
     return (outcome.latency - outcome.ttft) / (outcome.num_output_tokens - 1)
 
 
-def _is_good(outcome: RequestOutcome, limits: Mapping[str, float]) -> bool:
+def _is_within(limits: Mapping[str, float], outcome: RequestOutcome) -> bool:
     tpot = _tpot(outcome) if outcome.num_output_tokens > 1 else 0.0
     latencies = {"ttft": outcome.ttft, "tpot": tpot, "e2el": outcome.latency}
     return all(1e3 * latencies[name] <= limit for name, limit in limits.items())

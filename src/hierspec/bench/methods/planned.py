@@ -19,7 +19,7 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
-from hierspec.planner.search import Shapes, plan
+from hierspec.planner.search import Variations, plan
 from hierspec.profiling.auto import control_chain
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
@@ -73,7 +73,7 @@ class Planning:
         """Return the best plan among the kinds of hierarchies that ``auto`` chooses from."""
         if temperature not in self.plans:
             estimates = self.profile(temperature).estimates(temperature)
-            self.plans[temperature] = plan(estimates, shapes=Shapes(dropped_bonus=True))
+            self.plans[temperature] = plan(estimates, variations=Variations(dropped_bonus=True))
         return self.plans[temperature]
 
 

@@ -44,7 +44,7 @@ class ExportedModels:
         self._directories: dict[str, Path] = {}
 
     @property
-    def file_dtype(self) -> Any:
+    def gguf_dtype(self) -> Any:
         """The dtype of a GGUF file: the checkpoint's own, unless the user chose one."""
         from hierspec.lm.weights import from_directory, stored_dtype
         from hierspec.zoo import registry

@@ -42,7 +42,7 @@ class LlamaCppMethod(Peer):
     @property
     def dtype(self) -> Any:
         """The torch dtype that it computes in."""
-        return exported(self.models).file_dtype
+        return exported(self.models).gguf_dtype
 
     def decode(
         self, prompt: list[int], request: Request, watch: Stopwatch
@@ -97,7 +97,7 @@ class _Llamas:
                 f"prompt and text are {room} tokens; {checkpoints.target} reads {longest}"
             )
         file = _own_file(checkpoints.target) if original else checkpoints.scratch() / "target.gguf"
-        dtype = _narrowest(model, checkpoints.file_dtype)
+        dtype = _narrowest(model, checkpoints.gguf_dtype)
         if not original and not file.exists():
             unfinished = file.with_name("unfinished.gguf")
             write_gguf(model, unfinished, str(dtype).removeprefix("torch."))

@@ -126,23 +126,23 @@ COLUMNS = (
 )
 
 
-def columns_of(cell: TemperatureRecord) -> list[Column]:
+def columns_of(record: TemperatureRecord) -> list[Column]:
     """Return the columns in which some method of this temperature has a number."""
     greedy = (
         "runs that equal plain decoding token for token; near-ties part where the target scores "
         "both tokens alike, as far as its data type can tell"
     )
     sampled = "mean log-likelihood per token less plain decoding's, with its standard error"
-    verdicts = Column(
-        "text as plain decoding's" if cell.greedy else "log-likelihood less plain decoding's",
-        greedy if cell.greedy else sampled,
-        lambda method: verdict(cell, method),
+    correctness_column = Column(
+        "text as plain decoding's" if record.greedy else "log-likelihood less plain decoding's",
+        greedy if record.greedy else sampled,
+        lambda method: correctness(record, method),
     )
-    every = (*COLUMNS, verdicts)
-    return [c for c in every if any(c.show(method) is not None for method in cell.measured)]
+    every = (*COLUMNS, correctness_column)
+    return [c for c in every if any(c.show(method) is not None for method in record.measured)]
 
 
-def verdict(cell: TemperatureRecord, method: MethodRecord) -> TableCell | None:
+def correctness(record: TemperatureRecord, method: MethodRecord) -> TableCell | None:
     """Say whether a method's text is the target's; ``None`` where nothing was compared.
 
     Greedy: runs that equal plain decoding token for token; ``soft`` if all others part from it at
@@ -152,11 +152,11 @@ def verdict(cell: TemperatureRecord, method: MethodRecord) -> TableCell | None:
     if method.name == PLAIN:
         return None
     if summary.same_as_plain is not None and method.runs:
-        runs = cell.compare(method)
-        ties = f", near-tie {runs.near_ties}" if runs.near_ties else ""
-        mark = "bad" if runs.wrong else "soft" if runs.near_ties else "good"
-        words = f"{runs.equal} of {runs.runs} equal{ties}"
-        return TableCell(runs.equal / runs.runs, words, mark=mark)
+        equality = record.compare(method)
+        ties = f", near-tie {equality.near_ties}" if equality.near_ties else ""
+        mark = "bad" if equality.wrong else "soft" if equality.near_ties else "good"
+        words = f"{equality.equal} of {equality.runs} equal{ties}"
+        return TableCell(equality.equal / equality.runs, words, mark=mark)
     if summary.logprob is None:
         return None
     difference, error = summary.logprob.difference_from_plain, summary.logprob.standard_error
@@ -170,18 +170,18 @@ def category_names(methods: Sequence[MethodRecord]) -> list[str]:
     )
 
 
-def fastest_first(cell: TemperatureRecord) -> list[MethodRecord]:
-    return sorted(cell.measured, key=lambda method: -(method.median_speedup or 0.0))
+def fastest_first(record: TemperatureRecord) -> list[MethodRecord]:
+    return sorted(record.measured, key=lambda method: -(method.median_speedup or 0.0))
 
 
-def fastest(cell: TemperatureRecord) -> str:
+def fastest(record: TemperatureRecord) -> str:
     """Name the fastest lossless method in a sentence; empty where there is none.
 
     A method whose text failed the check is not called lossless, whatever it claims.
     """
-    for method in fastest_first(cell):
-        ratio, judged = method.final_summary.speedup, verdict(cell, method)
-        wrong = judged is not None and judged.mark == "bad"
+    for method in fastest_first(record):
+        ratio, text = method.final_summary.speedup, correctness(record, method)
+        wrong = text is not None and text.mark == "bad"
         if ratio and method.lossless and method.group != "plain" and not wrong:
             times = f"{ratio.median:.2f}× plain decoding {_range(ratio.interval)}".rstrip()
             if ratio.median > 1.0:

@@ -189,25 +189,27 @@ class Eagle3Model(SlotSharingModel):
         new_spans: list[tuple[int, Span]] = []
         for i, (query, state) in enumerate(zip(queries, states, strict=True)):
             committed = query.context.committed
-            text, rows = Context(committed), len(committed) - 1
+            text, num_rows = Context(committed), len(committed) - 1
             shared = state.text.overlap(text, len(committed))
             if shared < len(state.text.tokens):
                 state.truncate(max(shared - 1, 0))
                 del state.text.tokens[shared:]
             state.text.tokens += text.tokens(shared)
-            if state.num_rows != rows:
-                state.truncate(rows)
+            if state.num_rows != num_rows:
+                state.truncate(num_rows)
             # The first row to run: the first not cached, or an earlier one whose output is needed.
-            first = min(state.num_rows, max(query.start - 2, 0) if query.start <= rows else rows)
-            if first == state.num_rows == rows and state.output is None:
-                first = max(rows - 1, 0)
-            if query.start == 1 and rows > 0:  # the network has no output before row 0
+            first = min(
+                state.num_rows, max(query.start - 2, 0) if query.start <= num_rows else num_rows
+            )
+            if first == state.num_rows == num_rows and state.output is None:
+                first = max(num_rows - 1, 0)
+            if query.start == 1 and num_rows > 0:  # the network has no output before row 0
                 inner_rows[i].append(self._zero_output())
-            if rows == 0:
+            if num_rows == 0:
                 state.output = self._zero_output()
-            elif first < rows:
-                self._make_room(state, rows)
-                new_spans.append((i, Span(state.cache, first, rows - first)))
+            elif first < num_rows:
+                self._make_room(state, num_rows)
+                new_spans.append((i, Span(state.cache, first, num_rows - first)))
         if not new_spans:
             return inner_rows
         ranges, ids = [], list[int]()

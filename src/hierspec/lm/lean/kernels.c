@@ -36,18 +36,20 @@ typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t word __attribute__((may_alias));
 #define PANEL 16
-#define PARTS (PANEL / W)
-#define GROUP 32 /* inputs that share a step and a lowest value, in 4 bits */
-#define FINE 254 /* steps of an input's second 8 bits in one of its first */
-#define FEW 16   /* of so many panels of scores one is made in 8 bits after 4, at most */
-#define BLOCK 6  /* rows of a tile: so many sums fit into the registers */
-#define BLOCK_4 8 /* the same in 4 bits, whose tiles have one panel: more rows gain nothing */
-#define WIDE (PARTS == 1 ? 4 : 1)                     /* panels of a tile of several rows */
-#define MOST_PANELS (8 > WIDE * PARTS ? 8 : WIDE * PARTS) /* of any tile, in parts of W */
-#define MOST_SUMS (PARTS * (BLOCK * WIDE > BLOCK_4 ? BLOCK * WIDE : BLOCK_4))
-#define TOGETHER 12 /* queries that attend side by side, so many of them at most */
-#define STRETCH 32  /* of values, whose vectors stay in the first cache meanwhile; even */
-#define ALWAYS static inline __attribute__((always_inline))
+#define VECS (PANEL / W)
+#define GROUP 32              /* inputs that share a step and a lowest value, in 4 bits */
+#define FINE_STEPS 254        /* steps of an input's second 8 bits in one of its first */
+#define PANELS_PER_REFINED 16 /* of so many panels of scores at most one is made again in 8 bits */
+#define TILE_ROWS 6           /* rows of a tile: so many sums fit into the registers */
+#define TILE_ROWS_4 8 /* the same in 4 bits, whose tiles have one panel: more rows gain nothing */
+#define TILE_PANELS (VECS == 1 ? 4 : 1) /* panels of a tile of several rows */
+#define MAX_PANELS                                                                                 \
+    (8 > TILE_PANELS * VECS ? 8 : TILE_PANELS * VECS) /* of any tile, in parts of W */
+#define MAX_SUMS                                                                                   \
+    (VECS * (TILE_ROWS * TILE_PANELS > TILE_ROWS_4 ? TILE_ROWS * TILE_PANELS : TILE_ROWS_4))
+#define MAX_QUERIES 12    /* queries that attend side by side, so many of them at most */
+#define VALUES_AT_ONCE 32 /* of values, whose vectors stay in the first cache meanwhile; even */
+#define INLINE static inline __attribute__((always_inline))
 
 /* Outputs lie side by side, zeros past `out`. In 4 bits a weight is step · code + lowest. */
 typedef struct {
@@ -60,11 +62,11 @@ typedef struct {
     int64_t out, in, bits;
 } Matrix;
 
-/* GROUP inputs of a row for weights in 4 bits: scale · (coarse + fine / FINE). */
+/* GROUP inputs of a row for weights in 4 bits: scale · (coarse + fine / FINE_STEPS). */
 typedef struct {
     int8_t coarse[GROUP], fine[GROUP];
-    float scale, sum; /* sum: Σ coarse + fine / FINE */
-} Coded;
+    float scale, sum; /* sum: Σ coarse + fine / FINE_STEPS */
+} QuantizedGroup;
 
 typedef struct {
     Matrix qkv, proj, gate, up, down;
@@ -95,13 +97,13 @@ typedef struct {
     const int64_t *path; /* [length] */
 } Row;
 
-/* --- threads that meet */
+/* --- threads */
 
 typedef struct {
     int arrived, generation, count;
 } Barrier;
 
-static void meet(Barrier *b) {
+static void barrier_wait(Barrier *b) {
     if (b->count == 1) return;
     int generation = __atomic_load_n(&b->generation, __ATOMIC_ACQUIRE);
     if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == b->count) {
@@ -118,26 +120,26 @@ static void meet(Barrier *b) {
     }
 }
 
-/* A thread's part of some things, lo … hi − 1. */
+/* A thread's part of the numbers 0 … count − 1: lo … hi − 1. */
 typedef struct {
     int64_t lo, hi;
 } Part;
 
-static Part share(int64_t things, int thread, int threads) {
-    return (Part){things * thread / threads, things * (thread + 1) / threads};
+static Part part_of(int64_t count, int thread, int threads) {
+    return (Part){count * thread / threads, count * (thread + 1) / threads};
 }
 
-static int64_t panels(const Matrix *m) { return (m->out + PANEL - 1) / PANEL; }
+static int64_t num_panels(const Matrix *m) { return (m->out + PANEL - 1) / PANEL; }
 
 /* Outputs in some panels of a matrix. */
-static Part outputs(const Matrix *m, Part part) {
+static Part outputs_of(const Matrix *m, Part part) {
     int64_t end = part.hi * PANEL;
     return (Part){part.lo * PANEL, end < m->out ? end : m->out};
 }
 
 /* --- sums in one order */
 
-ALWAYS float total(vec x) {
+INLINE float sum_lanes(vec x) {
     float sums[W];
     memcpy(sums, &x, sizeof sums);
     for (int width = W / 2; width; width /= 2)
@@ -145,7 +147,7 @@ ALWAYS float total(vec x) {
     return sums[0];
 }
 
-ALWAYS vec widened(const int8_t *w) {
+INLINE vec load_int8(const int8_t *w) {
 #if defined(__AVX512F__)
     return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)w)));
 #elif defined(__AVX2__)
@@ -160,16 +162,16 @@ ALWAYS vec widened(const int8_t *w) {
 /* Two bfloat16 numbers for each of W: weights side by side, or the same two inputs in all. */
 #if defined(__AVX512BF16__)
 typedef __m512i Pairs;
-ALWAYS Pairs side_by_side(const uint32_t *w) { return _mm512_loadu_si512(w); }
-ALWAYS Pairs repeated(uint32_t x) { return _mm512_set1_epi32((int)x); }
-ALWAYS vec pairwise(vec sum, Pairs w, Pairs x) {
+INLINE Pairs load_pairs(const uint32_t *w) { return _mm512_loadu_si512(w); }
+INLINE Pairs broadcast_pair(uint32_t x) { return _mm512_set1_epi32((int)x); }
+INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)x);
 }
 #else
 typedef ivec Pairs;
-ALWAYS Pairs side_by_side(const uint32_t *w) { return *(const ivec *)w; }
-ALWAYS Pairs repeated(uint32_t x) { return (ivec){0} + (int32_t)x; }
-ALWAYS vec pairwise(vec sum, Pairs w, Pairs x) {
+INLINE Pairs load_pairs(const uint32_t *w) { return *(const ivec *)w; }
+INLINE Pairs broadcast_pair(uint32_t x) { return (ivec){0} + (int32_t)x; }
+INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
     /* A bfloat16 number is the upper half of a float32. */
     const int32_t upper = (int32_t)0xffff0000;
     return sum + (vec)(w << 16) * (vec)(x << 16) + (vec)(w & upper) * (vec)(x & upper);
@@ -179,13 +181,13 @@ ALWAYS vec pairwise(vec sum, Pairs w, Pairs x) {
 /* 4 W codes a byte, and Σ of four of them times four inputs (x, a byte each) for each of W. */
 #if defined(__AVX512BW__)
 typedef __m512i Bytes;
-ALWAYS Bytes low(const uint8_t *w) {
+INLINE Bytes low_nibbles(const uint8_t *w) {
     return _mm512_and_si512(_mm512_loadu_si512(w), _mm512_set1_epi8(15));
 }
-ALWAYS Bytes high(const uint8_t *w) {
+INLINE Bytes high_nibbles(const uint8_t *w) {
     return _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(w), 4), _mm512_set1_epi8(15));
 }
-ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
+INLINE ivec add_quad_products(ivec sum, Bytes codes, int32_t x) {
 #if defined(__AVX512VNNI__)
     return (ivec)_mm512_dpbusd_epi32((__m512i)sum, codes, _mm512_set1_epi32(x));
 #else
@@ -195,14 +197,14 @@ ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
 }
 #elif defined(__AVX2__) && !defined(__AVX512F__)
 typedef __m256i Bytes;
-ALWAYS Bytes low(const uint8_t *w) {
+INLINE Bytes low_nibbles(const uint8_t *w) {
     return _mm256_and_si256(_mm256_loadu_si256((const void *)w), _mm256_set1_epi8(15));
 }
-ALWAYS Bytes high(const uint8_t *w) {
+INLINE Bytes high_nibbles(const uint8_t *w) {
     __m256i shifted = _mm256_srli_epi16(_mm256_loadu_si256((const void *)w), 4);
     return _mm256_and_si256(shifted, _mm256_set1_epi8(15));
 }
-ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
+INLINE ivec add_quad_products(ivec sum, Bytes codes, int32_t x) {
     __m256i pairs = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(x));
     return sum + (ivec)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
@@ -211,17 +213,17 @@ ALWAYS ivec quad(ivec sum, Bytes codes, int32_t x) {
 typedef struct {
     uint8_t of[4 * W];
 } Bytes;
-static Bytes low(const uint8_t *w) {
+static Bytes low_nibbles(const uint8_t *w) {
     Bytes codes;
     for (int i = 0; i < 4 * W; i++) codes.of[i] = w[i] & 15;
     return codes;
 }
-static Bytes high(const uint8_t *w) {
+static Bytes high_nibbles(const uint8_t *w) {
     Bytes codes;
     for (int i = 0; i < 4 * W; i++) codes.of[i] = w[i] >> 4;
     return codes;
 }
-static __attribute__((noinline)) ivec quad(ivec sum, Bytes codes, int32_t x) {
+static __attribute__((noinline)) ivec add_quad_products(ivec sum, Bytes codes, int32_t x) {
     int8_t own[4];
     memcpy(own, &x, sizeof own);
     for (int i = 0; i < 4 * W; i++) sum[i / 4] += codes.of[i] * own[i % 4];
@@ -230,7 +232,7 @@ static __attribute__((noinline)) ivec quad(ivec sum, Bytes codes, int32_t x) {
 #endif
 
 /* W float16 numbers in float32. */
-ALWAYS vec single(const uint16_t *x) {
+INLINE vec load_float16(const uint16_t *x) {
 #if defined(__AVX512F__)
     return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)x));
 #elif defined(__F16C__)
@@ -249,14 +251,14 @@ ALWAYS vec single(const uint16_t *x) {
 #endif
 }
 
-static int64_t pairs(int64_t n) { return (n + 1) / 2; }
-static int64_t groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
+static int64_t num_pairs(int64_t n) { return (n + 1) / 2; }
+static int64_t num_groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
 
 static float dot(const float *a, const float *b, int64_t n) {
     vec sum = {0};
     int64_t k = 0;
     for (; k + W <= n; k += W) sum += *(const vec *)(a + k) * *(const vec *)(b + k);
-    float rest = total(sum);
+    float rest = sum_lanes(sum);
     for (; k < n; k++) rest += a[k] * b[k];
     return rest;
 }
@@ -264,76 +266,76 @@ static float dot(const float *a, const float *b, int64_t n) {
 /* sums[i, r] += Σ w x for PANELS panels of PANEL outputs and ROWS rows x [in, ROWS], weights in 8
  * or 32 bits. A lane is an output, so that nothing is summed across lanes and all is read in the
  * order it lies in. */
-ALWAYS void sum_whole(const int BITS, const int PANELS, const int ROWS, const Matrix *m,
+INLINE void sum_whole(const int BITS, const int PANELS, const int ROWS, const Matrix *m,
                       int64_t panel, const float *x, vec *sums) {
     const int64_t n = m->in;
     for (int64_t k = 0; k < n; k++) {
-        vec w[MOST_PANELS];
+        vec w[MAX_PANELS];
 #pragma GCC unroll 16
-        for (int i = 0; i < PANELS * PARTS; i++) {
-            const int64_t at = ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W;
-            w[i] = BITS == 8 ? widened((const int8_t *)m->weight + at)
+        for (int i = 0; i < PANELS * VECS; i++) {
+            const int64_t at = ((panel + i / VECS) * n + k) * PANEL + i % VECS * W;
+            w[i] = BITS == 8 ? load_int8((const int8_t *)m->weight + at)
                              : *(const vec *)((const float *)m->weight + at);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 16
-            for (int i = 0; i < PANELS * PARTS; i++) sums[i * ROWS + r] += w[i] * x[k * ROWS + r];
+            for (int i = 0; i < PANELS * VECS; i++) sums[i * ROWS + r] += w[i] * x[k * ROWS + r];
     }
 }
 
-/* The same in bfloat16, of rows as `paired` leaves them. */
-ALWAYS void sum_16(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
+/* The same in bfloat16, of rows packed by `pack_bfloat16`. */
+INLINE void sum_16(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
                    vec *sums) {
-    const int64_t n = pairs(m->in);
+    const int64_t n = num_pairs(m->in);
     const uint32_t *weight = m->weight, *row = (const uint32_t *)x;
     for (int64_t k = 0; k < n; k++) {
-        Pairs w[MOST_PANELS];
+        Pairs w[MAX_PANELS];
 #pragma GCC unroll 16
-        for (int i = 0; i < PANELS * PARTS; i++)
-            w[i] = side_by_side(weight + ((panel + i / PARTS) * n + k) * PANEL + i % PARTS * W);
+        for (int i = 0; i < PANELS * VECS; i++)
+            w[i] = load_pairs(weight + ((panel + i / VECS) * n + k) * PANEL + i % VECS * W);
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) {
-            Pairs inputs = repeated(row[k * ROWS + r]);
+            Pairs inputs = broadcast_pair(row[k * ROWS + r]);
 #pragma GCC unroll 16
-            for (int i = 0; i < PANELS * PARTS; i++)
-                sums[i * ROWS + r] = pairwise(sums[i * ROWS + r], w[i], inputs);
+            for (int i = 0; i < PANELS * VECS; i++)
+                sums[i * ROWS + r] = add_pair_products(sums[i * ROWS + r], w[i], inputs);
         }
     }
 }
 
-/* The same in 4 bits, of rows as `coded` leaves them. */
-ALWAYS void sum_4(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
+/* The same in 4 bits, of rows packed by `quantize`. */
+INLINE void sum_4(const int PANELS, const int ROWS, const Matrix *m, int64_t panel, const float *x,
                   vec *sums) {
-    const int64_t n = groups(m->in);
+    const int64_t n = num_groups(m->in);
     for (int64_t g = 0; g < n; g++) {
 #pragma GCC unroll 16
-        for (int i = 0; i < PANELS * PARTS; i++) {
-            const int64_t at = (panel + i / PARTS) * n + g;
-            const uint8_t *weight = (const uint8_t *)m->weight + at * 16 * PANEL + i % PARTS * 4 * W;
-            const uint16_t *grid = m->grid + at * 2 * PANEL + i % PARTS * W;
-            vec step = single(grid), lowest = single(grid + PANEL);
+        for (int i = 0; i < PANELS * VECS; i++) {
+            const int64_t at = (panel + i / VECS) * n + g;
+            const uint8_t *weight = (const uint8_t *)m->weight + at * 16 * PANEL + i % VECS * 4 * W;
+            const uint16_t *grid = m->grid + at * 2 * PANEL + i % VECS * W;
+            vec step = load_float16(grid), lowest = load_float16(grid + PANEL);
             Bytes first[4], second[4];
 #pragma GCC unroll 4
             for (int q = 0; q < 4; q++) {
-                first[q] = low(weight + q * 4 * PANEL);
-                second[q] = high(weight + q * 4 * PANEL);
+                first[q] = low_nibbles(weight + q * 4 * PANEL);
+                second[q] = high_nibbles(weight + q * 4 * PANEL);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) {
-                const Coded *row = (const Coded *)x + r * n + g;
+                const QuantizedGroup *row = (const QuantizedGroup *)x + r * n + g;
                 /* Copied first, they would be stored and waited for. */
                 const word *inputs[2] = {(const word *)row->coarse, (const word *)row->fine};
                 ivec coarse = {0}, fine = {0};
 #pragma GCC unroll 4
                 for (int q = 0; q < 4; q++) {
-                    coarse = quad(coarse, first[q], inputs[0][2 * q]);
-                    fine = quad(fine, first[q], inputs[1][2 * q]);
-                    coarse = quad(coarse, second[q], inputs[0][2 * q + 1]);
-                    fine = quad(fine, second[q], inputs[1][2 * q + 1]);
+                    coarse = add_quad_products(coarse, first[q], inputs[0][2 * q]);
+                    fine = add_quad_products(fine, first[q], inputs[1][2 * q]);
+                    coarse = add_quad_products(coarse, second[q], inputs[0][2 * q + 1]);
+                    fine = add_quad_products(fine, second[q], inputs[1][2 * q + 1]);
                 }
                 vec both = __builtin_convertvector(coarse, vec) +
-                           __builtin_convertvector(fine, vec) * (1.0f / FINE);
+                           __builtin_convertvector(fine, vec) * (1.0f / FINE_STEPS);
                 sums[i * ROWS + r] += (both * step + lowest * row->sum) * row->scale;
             }
         }
@@ -341,11 +343,11 @@ ALWAYS void sum_4(const int PANELS, const int ROWS, const Matrix *m, int64_t pan
 }
 
 /* y[r][o] = scale · Σ w x + bias, of PANELS panels and ROWS rows. */
-ALWAYS void tile(const int BITS, const int PANELS, const int ROWS, const Matrix *m, int64_t panel,
+INLINE void tile(const int BITS, const int PANELS, const int ROWS, const Matrix *m, int64_t panel,
                  const float *x, float *y, int64_t y_stride) {
-    vec sums[MOST_SUMS];
+    vec sums[MAX_SUMS];
 #pragma GCC unroll 16
-    for (int i = 0; i < PANELS * ROWS * PARTS; i++) sums[i] = (vec){0};
+    for (int i = 0; i < PANELS * ROWS * VECS; i++) sums[i] = (vec){0};
     if (BITS == 4)
         sum_4(PANELS, ROWS, m, panel, x, sums);
     else if (BITS == 16)
@@ -353,7 +355,7 @@ ALWAYS void tile(const int BITS, const int PANELS, const int ROWS, const Matrix 
     else
         sum_whole(BITS, PANELS, ROWS, m, panel, x, sums);
 #pragma GCC unroll 16
-    for (int i = 0; i < PANELS * PARTS; i++) {
+    for (int i = 0; i < PANELS * VECS; i++) {
         int64_t o = panel * PANEL + i * W;
         vec scale = *(const vec *)(m->scale + o), bias = *(const vec *)(m->bias + o);
 #pragma GCC unroll 8
@@ -368,21 +370,21 @@ ALWAYS void tile(const int BITS, const int PANELS, const int ROWS, const Matrix 
     }
 }
 
-/* Rows of x [rows, n] in the order in which tiles in 8 bits read them: blocks of BLOCK rows and a
- * rest, each [n, rows of it]. */
-static void blocked(const float *x, int64_t rows, int64_t n, float *packed) {
+/* Pack rows of x [rows, n] in the order in which tiles in 8 bits read them: blocks of TILE_ROWS
+ * rows and a rest, each [n, rows of it]. */
+static void pack_float32(const float *x, int64_t rows, int64_t n, float *packed) {
     for (int64_t block; rows; rows -= block, x += block * n, packed += block * n) {
-        block = rows < BLOCK ? rows : BLOCK;
+        block = rows < TILE_ROWS ? rows : TILE_ROWS;
         for (int64_t r = 0; r < block; r++)
             for (int64_t k = 0; k < n; k++) packed[k * block + r] = x[r * n + k];
     }
 }
 
 /* The same for tiles in bfloat16: each block [pairs, rows of it], rounded to nearest. */
-static void paired(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
-    const int64_t half = pairs(n);
+static void pack_bfloat16(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
+    const int64_t half = num_pairs(n);
     for (int64_t block; rows; rows -= block, x += block * n, packed += block * half) {
-        block = rows < BLOCK ? rows : BLOCK;
+        block = rows < TILE_ROWS ? rows : TILE_ROWS;
         for (int64_t r = 0; r < block; r++)
             for (int64_t k = 0; k < n; k += 2 * W) {
                 const int64_t some = n - k < 2 * W ? n - k : 2 * W;
@@ -391,20 +393,21 @@ static void paired(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
                 for (int i = 0; i < 2 * W; i++)
                     bits[i] = (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
                 uint32_t *to = packed + k / 2 * block + r;
-                for (int64_t i = 0; i < pairs(some); i++)
+                for (int64_t i = 0; i < num_pairs(some); i++)
                     to[i * block] = bits[2 * i] | bits[2 * i + 1] << 16;
             }
     }
 }
 
 /* Rows of x [rows, n] for tiles in 4 bits: [rows, groups], each by its own largest number. */
-static void coded(const float *x, int64_t rows, int64_t n, Coded *to) {
+static void quantize(const float *x, int64_t rows, int64_t n, QuantizedGroup *to) {
     const float round = 12582912.0f; /* 1.5 · 2^23: added and taken away, it leaves an integer */
     for (int64_t r = 0; r < rows; r++, x += n)
         for (int64_t start = 0; start < n; start += GROUP, to++) {
             float from[GROUP] = {0}, most = 0;
             int32_t codes[2][GROUP], sums[2] = {0, 0};
-            memcpy(from, x + start, sizeof(float) * (size_t)(n - start < GROUP ? n - start : GROUP));
+            memcpy(from, x + start,
+                   sizeof(float) * (size_t)(n - start < GROUP ? n - start : GROUP));
             for (int i = 0; i < GROUP; i++) {
                 float size = fabsf(from[i]);
                 most = size > most ? size : most;
@@ -413,7 +416,7 @@ static void coded(const float *x, int64_t rows, int64_t n, Coded *to) {
             for (int i = 0; i < GROUP; i += W) {
                 vec scaled = *(const vec *)(from + i) * inverse;
                 vec whole = scaled + round - round;
-                vec rest = (scaled - whole) * (float)FINE + round - round;
+                vec rest = (scaled - whole) * (float)FINE_STEPS + round - round;
                 *(ivec *)(codes[0] + i) = __builtin_convertvector(whole, ivec);
                 *(ivec *)(codes[1] + i) = __builtin_convertvector(rest, ivec);
             }
@@ -422,32 +425,32 @@ static void coded(const float *x, int64_t rows, int64_t n, Coded *to) {
                 sums[0] += codes[0][i], sums[1] += codes[1][i];
             }
             to->scale = most / 127.0f;
-            to->sum = (float)sums[0] + (float)sums[1] * (1.0f / FINE);
+            to->sum = (float)sums[0] + (float)sums[1] * (1.0f / FINE_STEPS);
         }
 }
 
-/* Rows of x as this matrix's tiles read them; in what takes as many floats a row as `size` says. */
+/* Pack rows of x as this matrix's tiles read them, `packed_floats` floats a row. */
 static void pack(const Matrix *m, const float *x, int64_t rows, float *packed) {
     if (m->grid)
-        coded(x, rows, m->in, (Coded *)packed);
+        quantize(x, rows, m->in, (QuantizedGroup *)packed);
     else if (m->bits == 16)
-        paired(x, rows, m->in, (uint32_t *)packed);
+        pack_bfloat16(x, rows, m->in, (uint32_t *)packed);
     else
-        blocked(x, rows, m->in, packed);
+        pack_float32(x, rows, m->in, packed);
 }
 
-static int64_t size(const Matrix *m) {
-    if (m->grid) return groups(m->in) * (int64_t)(sizeof(Coded) / sizeof(float));
-    return m->bits == 16 ? pairs(m->in) : m->in;
+static int64_t packed_floats(const Matrix *m) {
+    if (m->grid) return num_groups(m->in) * (int64_t)(sizeof(QuantizedGroup) / sizeof(float));
+    return m->bits == 16 ? num_pairs(m->in) : m->in;
 }
 
-/* PANELS panels of all rows. */
-ALWAYS void strip(const int BITS, const int PANELS, const Matrix *m, int64_t panel, const float *x,
-                  int64_t rows, float *y, int64_t y_stride) {
-    const int block = BITS == 4 ? BLOCK_4 : BLOCK;
-    for (; rows >= block; rows -= block, x += block * size(m), y += block * y_stride)
+/* PANELS panels of all rows, tile by tile. */
+INLINE void panel_rows(const int BITS, const int PANELS, const Matrix *m, int64_t panel,
+                       const float *x, int64_t rows, float *y, int64_t y_stride) {
+    const int block = BITS == 4 ? TILE_ROWS_4 : TILE_ROWS;
+    for (; rows >= block; rows -= block, x += block * packed_floats(m), y += block * y_stride)
         tile(BITS, PANELS, block, m, panel, x, y, y_stride);
-    switch (rows) { /* past BLOCK in 4 bits alone */
+    switch (rows) { /* past TILE_ROWS in 4 bits alone */
     case 7: tile(BITS, PANELS, BITS == 4 ? 7 : 1, m, panel, x, y, y_stride); break;
     case 6: tile(BITS, PANELS, BITS == 4 ? 6 : 1, m, panel, x, y, y_stride); break;
     case 5: tile(BITS, PANELS, 5, m, panel, x, y, y_stride); break;
@@ -459,21 +462,21 @@ ALWAYS void strip(const int BITS, const int PANELS, const Matrix *m, int64_t pan
 }
 
 /* Those panels, for one row several at a time (MOST): a sum alone would wait for itself. */
-ALWAYS void strips(const int BITS, const int MOST, const Matrix *m, Part own, const float *x,
-                   int64_t rows, float *y, int64_t y_stride) {
+INLINE void panels_rows(const int BITS, const int MOST, const Matrix *m, Part own, const float *x,
+                        int64_t rows, float *y, int64_t y_stride) {
     int64_t p = own.lo;
     if (rows == 1)
         for (; p + MOST <= own.hi; p += MOST, y += MOST * PANEL)
             tile(BITS, MOST, 1, m, p, x, y, y_stride);
     /* A row's inputs are read once for the panels of a tile; in 8 bits the sums of a whole block
      * leave no registers for four panels, in 4 the codes of one leave none for another's. */
-    const int several = BITS == 4 ? 1 : WIDE == 1 || BITS > 8 ? WIDE : 2;
-    if (BITS == 8 && rows < BLOCK)
-        for (; p + WIDE <= own.hi; p += WIDE, y += WIDE * PANEL)
-            strip(BITS, WIDE, m, p, x, rows, y, y_stride);
+    const int several = BITS == 4 ? 1 : TILE_PANELS == 1 || BITS > 8 ? TILE_PANELS : 2;
+    if (BITS == 8 && rows < TILE_ROWS)
+        for (; p + TILE_PANELS <= own.hi; p += TILE_PANELS, y += TILE_PANELS * PANEL)
+            panel_rows(BITS, TILE_PANELS, m, p, x, rows, y, y_stride);
     for (; p + several <= own.hi; p += several, y += several * PANEL)
-        strip(BITS, several, m, p, x, rows, y, y_stride);
-    for (; p < own.hi; p++, y += PANEL) strip(BITS, 1, m, p, x, rows, y, y_stride);
+        panel_rows(BITS, several, m, p, x, rows, y, y_stride);
+    for (; p < own.hi; p++, y += PANEL) panel_rows(BITS, 1, m, p, x, rows, y, y_stride);
 }
 
 /* Those panels of m · x for all rows x, in blocks; y points at the first of their outputs, of row 0.
@@ -481,22 +484,22 @@ ALWAYS void strips(const int BITS, const int MOST, const Matrix *m, Part own, co
 static void product(const Matrix *m, Part own, const float *x, int64_t rows, float *y,
                     int64_t y_stride) {
     if (m->grid)
-        strips(4, 1, m, own, x, rows, y, y_stride);
+        panels_rows(4, 1, m, own, x, rows, y, y_stride);
     else if (m->bits == 16)
-        strips(16, 8 / PARTS, m, own, x, rows, y, y_stride);
+        panels_rows(16, 8 / VECS, m, own, x, rows, y, y_stride);
     else if (m->bits == 32)
-        strips(32, 8 / PARTS, m, own, x, rows, y, y_stride);
+        panels_rows(32, 8 / VECS, m, own, x, rows, y, y_stride);
     else
-        strips(8, 8 / PARTS, m, own, x, rows, y, y_stride);
+        panels_rows(8, 8 / VECS, m, own, x, rows, y, y_stride);
 }
 
-static void normed(const float *x, const float *weight, float eps, int64_t n, float *y) {
+static void rms_norm(const float *x, const float *weight, float eps, int64_t n, float *y) {
     float inverse = 1.0f / sqrtf(dot(x, x, n) + eps);
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * inverse * weight[i];
 }
 
 /* e^x for x ≤ 88, to about 1e-7: 2^n · a polynomial on ± ln 2 / 2. */
-ALWAYS vec exponential(vec x) {
+INLINE vec exponential(vec x) {
     ivec low = x < -87.0f;
     x = (vec)(((ivec)x & ~low) | ((ivec)((vec){0} - 87.0f) & low));
     vec scaled = x * 1.44269504f;
@@ -515,7 +518,7 @@ ALWAYS vec exponential(vec x) {
 }
 
 /* gate ← silu(gate) · up */
-static void gated(float *gate, const float *up, int64_t n) {
+static void swiglu(float *gate, const float *up, int64_t n) {
     int64_t i = 0;
     for (; i + W <= n; i += W) {
         vec g = *(vec *)(gate + i);
@@ -529,7 +532,7 @@ static void gated(float *gate, const float *up, int64_t n) {
 
 /* --- attention */
 
-static void rotated(const float *x, const float *rotation, int64_t dim, float *y) {
+static void rotate(const float *x, const float *rotation, int64_t dim, float *y) {
     for (int64_t j = 0; j < dim; j += 2) {
         float a = x[j], b = x[j + 1];
         y[j] = a * rotation[j] - b * rotation[j + 1];
@@ -538,7 +541,7 @@ static void rotated(const float *x, const float *rotation, int64_t dim, float *y
 }
 
 /* Lane i: the sum of the lanes of v[i]. */
-ALWAYS vec totals(const vec *v) {
+INLINE vec sum_lanes_of_each(const vec *v) {
     vec sums;
 #if defined(__AVX512F__)
     __m512 quads[4];
@@ -563,7 +566,7 @@ ALWAYS vec totals(const vec *v) {
     sums = (vec)_mm512_add_ps(_mm512_shuffle_f32x4(pair[0], pair[1], 0x88),
                               _mm512_shuffle_f32x4(pair[0], pair[1], 0xdd));
 #else
-    for (int i = 0; i < W; i++) sums[i] = total(v[i]);
+    for (int i = 0; i < W; i++) sums[i] = sum_lanes(v[i]);
 #endif
     return sums;
 }
@@ -575,7 +578,7 @@ typedef struct {
 } Run;
 
 /* scores[i] = q · keys[i], n of them. */
-static void scored(const float *q, const float *keys, int64_t n, int64_t dim, float *scores) {
+static void score_keys(const float *q, const float *keys, int64_t n, int64_t dim, float *scores) {
     int64_t i = 0;
     for (; i + W <= n && dim % W == 0; i += W, keys += W * dim) {
         vec sums[W];
@@ -586,15 +589,15 @@ static void scored(const float *q, const float *keys, int64_t n, int64_t dim, fl
 #pragma GCC unroll 16
             for (int j = 0; j < W; j++) sums[j] += own * *(const vec *)(keys + j * dim + d);
         }
-        *(vec *)(scores + i) = totals(sums);
+        *(vec *)(scores + i) = sum_lanes_of_each(sums);
     }
     for (; i < n; i++, keys += dim) scores[i] = dot(q, keys, dim);
 }
 
 /* even[0 … MANY · W − 1] += Σ scores[i] values[i] of even i, `odd` of the others, except that the last
  * of an odd number of them is even's. */
-ALWAYS void mixed(const int MANY, const float *scores, const float *values, int64_t n, int64_t dim,
-                  float *even, float *odd) {
+INLINE void add_values_tile(const int MANY, const float *scores, const float *values, int64_t n,
+                            int64_t dim, float *even, float *odd) {
     vec sums[2][4];
 #pragma GCC unroll 4
     for (int j = 0; j < MANY; j++)
@@ -615,17 +618,18 @@ ALWAYS void mixed(const int MANY, const float *scores, const float *values, int6
 }
 
 /* The same in all dimensions; what is left past whole vectors is added up in `even` alone. */
-static void weighted(const float *scores, const float *values, int64_t n, int64_t dim, float *even,
-                     float *odd) {
+static void add_values(const float *scores, const float *values, int64_t n, int64_t dim,
+                       float *even, float *odd) {
     int64_t d = 0;
-    for (; d + 4 * W <= dim; d += 4 * W) mixed(4, scores, values + d, n, dim, even + d, odd + d);
-    for (; d + W <= dim; d += W) mixed(1, scores, values + d, n, dim, even + d, odd + d);
+    for (; d + 4 * W <= dim; d += 4 * W)
+        add_values_tile(4, scores, values + d, n, dim, even + d, odd + d);
+    for (; d + W <= dim; d += W) add_values_tile(1, scores, values + d, n, dim, even + d, odd + d);
     for (; d < dim; d++)
         for (int64_t i = 0; i < n; i++) even[d] += scores[i] * values[i * dim + d];
 }
 
 /* Of n numbers, n a multiple of W. */
-static float largest(const float *x, int64_t n) {
+static float max_of(const float *x, int64_t n) {
     vec most = *(const vec *)x;
     for (int64_t i = W; i < n; i += W) {
         const vec other = *(const vec *)(x + i);
@@ -638,16 +642,16 @@ static float largest(const float *x, int64_t n) {
 }
 
 /* Scores [n], padded to 16, of a query → e^(scale · (score − the largest)); returns 1 / their sum. */
-static float softened(float *scores, int64_t n, float scale) {
+static float softmax_weights(float *scores, int64_t n, float scale) {
     const int64_t padded = (n + 15) / 16 * 16;
     for (int64_t i = n; i < padded; i++) scores[i] = -INFINITY;
-    const float most = largest(scores, padded);
+    const float most = max_of(scores, padded);
     vec sums = {0};
     for (int64_t i = 0; i < padded; i += W)
         *(vec *)(scores + i) = exponential(scale * (*(vec *)(scores + i) - most));
     for (int64_t i = n; i < padded; i++) scores[i] = 0.0f;
     for (int64_t i = 0; i < padded; i += W) sums += *(vec *)(scores + i);
-    return 1.0f / total(sums);
+    return 1.0f / sum_lanes(sums);
 }
 
 /* A query over the first `n` keys and values of a run, and over all of a second one. `scores` has room
@@ -659,53 +663,54 @@ typedef struct {
 } Query;
 
 /* Ask for `n` of `all` keys or values, from number i on, before they are needed. */
-static void coming(const float *x, int64_t i, int64_t all, int64_t n, int64_t dim) {
+static void prefetch(const float *x, int64_t i, int64_t all, int64_t n, int64_t dim) {
     const int64_t end = (i + n < all ? i + n : all) * dim;
     for (int64_t at = i * dim; at < end; at += 16) __builtin_prefetch(x + at);
 }
 
-/* Queries that go together read each stretch of keys and values while it is at hand. What they add up,
- * and in which order, is what each would alone. The first run is a whole number of vectors, unless it
- * is all: so sums are those of one run. */
+/* Queries that go together read each stretch of keys and values while it is in the cache. What they
+ * add up, and in which order, is what each would alone. The first run is a whole number of vectors,
+ * unless it is all: so sums are those of one run. */
 static void attend(const Query *queries, int num, const Run *runs, int64_t dim) {
     const float scale = 1.0f / sqrtf((float)dim);
     const Query *end = queries + num;
-    float inverse[TOGETHER];
-    int64_t longest = 0;
+    float inverse[MAX_QUERIES];
+    int64_t max_length = 0;
     for (const Query *query = queries; query < end; query++)
-        if (query->n > longest) longest = query->n;
-    for (int64_t i = 0; i < longest; i += W) {
-        coming(runs[0].keys, i + 2 * W, longest, W, dim);
+        if (query->n > max_length) max_length = query->n;
+    for (int64_t i = 0; i < max_length; i += W) {
+        prefetch(runs[0].keys, i + 2 * W, max_length, W, dim);
         for (const Query *query = queries; query < end; query++)
             if (i < query->n)
-                scored(query->q, runs[0].keys + i * dim, query->n - i < W ? query->n - i : W, dim,
-                       query->scores + i);
+                score_keys(query->q, runs[0].keys + i * dim, query->n - i < W ? query->n - i : W,
+                           dim, query->scores + i);
     }
     for (const Query *query = queries; query < end; query++) {
-        scored(query->q, runs[1].keys, runs[1].n, dim, query->scores + query->n);
-        inverse[query - queries] = softened(query->scores, query->n + runs[1].n, scale);
+        score_keys(query->q, runs[1].keys, runs[1].n, dim, query->scores + query->n);
+        inverse[query - queries] = softmax_weights(query->scores, query->n + runs[1].n, scale);
         memset(query->even, 0, sizeof(float) * (size_t)dim);
         memset(query->odd, 0, sizeof(float) * (size_t)dim);
     }
-    for (int64_t i = 0; i < longest; i += STRETCH) {
-        coming(runs[0].values, i + STRETCH, longest, STRETCH, dim);
+    for (int64_t i = 0; i < max_length; i += VALUES_AT_ONCE) {
+        prefetch(runs[0].values, i + VALUES_AT_ONCE, max_length, VALUES_AT_ONCE, dim);
         for (const Query *query = queries; query < end; query++)
             if (i < query->n)
-                weighted(query->scores + i, runs[0].values + i * dim,
-                         query->n - i < STRETCH ? query->n - i : STRETCH, dim, query->even,
-                         query->odd);
+                add_values(query->scores + i, runs[0].values + i * dim,
+                           query->n - i < VALUES_AT_ONCE ? query->n - i : VALUES_AT_ONCE, dim,
+                           query->even, query->odd);
     }
     for (const Query *query = queries; query < end; query++) {
-        weighted(query->scores + query->n, runs[1].values, runs[1].n, dim, query->even, query->odd);
+        add_values(query->scores + query->n, runs[1].values, runs[1].n, dim, query->even,
+                   query->odd);
         for (int64_t d = 0; d < dim; d++)
             query->out[d] = (query->even[d] + query->odd[d]) * inverse[query - queries];
     }
 }
 
 /* Rows of a call; null where there is no memory. */
-static Row *places(const Span *spans, int64_t num_spans, int64_t rows) {
-    Row *where = malloc(sizeof(Row) * (size_t)rows), *row = where;
-    for (const Span *span = spans; where && span < spans + num_spans; span++) {
+static Row *locate_rows(const Span *spans, int64_t num_spans, int64_t rows) {
+    Row *located = malloc(sizeof(Row) * (size_t)rows), *row = located;
+    for (const Span *span = spans; located && span < spans + num_spans; span++) {
         const int64_t *path = span->tree ? span->tree + 3 * span->count : 0;
         for (int64_t i = 0; i < span->count; i++, row++) {
             const int64_t place = span->start + i;
@@ -716,53 +721,53 @@ static Row *places(const Span *spans, int64_t num_spans, int64_t rows) {
             path += row->length;
         }
     }
-    return where;
+    return located;
 }
 
-/* Room for the scores of the longest text, a whole number of vectors. */
-static int64_t room(const Span *spans, int64_t num_spans) {
-    int64_t longest = 0;
+/* Length of the scores of the longest text, a whole number of vectors. */
+static int64_t padded_length(const Span *spans, int64_t num_spans) {
+    int64_t max_length = 0;
     for (int64_t s = 0; s < num_spans; s++) {
         int64_t end = spans[s].start + spans[s].count;
-        if (end > longest) longest = end;
+        if (end > max_length) max_length = end;
     }
-    return (longest + 15) / 16 * 16 + 16;
+    return (max_length + 15) / 16 * 16 + 16;
 }
 
-/* For the keys and values of the longest path, and of some text before it: see `joined`. */
-static int64_t aside(const Row *where, int64_t rows, int64_t dim) {
-    int64_t longest = 0;
-    for (const Row *row = where; where && row < where + rows; row++)
-        if (row->length > longest) longest = row->length;
-    return longest ? 2 * (longest + W) * dim : 0;
+/* Floats for the keys and values of the longest path, and of some text before it (`find_runs`). */
+static int64_t copied_floats(const Row *located, int64_t rows, int64_t dim) {
+    int64_t max_length = 0;
+    for (const Row *row = located; located && row < located + rows; row++)
+        if (row->length > max_length) max_length = row->length;
+    return max_length ? 2 * (max_length + W) * dim : 0;
 }
 
-/* What a row attends to, of one head, from its key number `first` on. Text is read where it is; of a
- * path, and of the text that fills no vector before it, there are copies side by side in `room`. */
-static void joined(const Row *row, int64_t first, const float *keys, const float *values,
-                   int64_t dim, float *room, Run *runs) {
+/* What a row attends to, of one head, from its key number `first` on. Text is read where it
+ * is; of a path, and of the text that fills no vector before it, `buffer` gets copies side by side. */
+static void find_runs(const Row *row, int64_t first, const float *keys, const float *values,
+                      int64_t dim, float *buffer, Run *runs) {
     int64_t whole = row->text - first;
     if (row->length) whole = whole > 0 ? whole / W * W : 0;
     runs[0] = (Run){keys + first * dim, values + first * dim, whole};
     const int64_t next = first + whole, rest = row->text + row->length - next;
     for (int64_t i = 0; i < rest; i++) {
         const int64_t at = next + i < row->text ? next + i : row->path[next + i - row->text];
-        memcpy(room + i * dim, keys + at * dim, sizeof(float) * (size_t)dim);
-        memcpy(room + (rest + i) * dim, values + at * dim, sizeof(float) * (size_t)dim);
+        memcpy(buffer + i * dim, keys + at * dim, sizeof(float) * (size_t)dim);
+        memcpy(buffer + (rest + i) * dim, values + at * dim, sizeof(float) * (size_t)dim);
     }
-    runs[1] = (Run){room, room + rest * dim, rest};
+    runs[1] = (Run){buffer, buffer + rest * dim, rest};
 }
 
 /* Keys, rotated, and values of a thread's share of qkv [rows, heads + 2 kv, dim] go to layer l's
  * caches. */
-static void stored(const Model *model, int64_t l, float *qkv, int64_t rows, const Row *where,
-                   const float *rotations, int t, int all) {
+static void store_keys_values(const Model *model, int64_t l, float *qkv, int64_t rows,
+                              const Row *located, const float *rotations, int t, int all) {
     const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads;
     const float *head_norm = model->layers[l].head_norm;
-    Part own = share(rows * 2 * kv, t, all);
+    Part own = part_of(rows * 2 * kv, t, all);
     for (int64_t i = own.lo; i < own.hi; i++) {
         int64_t r = i / (2 * kv), g = i % (2 * kv);
-        const Row *row = where + r;
+        const Row *row = located + r;
         const Span *span = row->span;
         float *source = qkv + (r * (heads + 2 * kv) + heads + g) * dim;
         float *place =
@@ -771,8 +776,8 @@ static void stored(const Model *model, int64_t l, float *qkv, int64_t rows, cons
             memcpy(place, source, sizeof(float) * (size_t)dim);
         } else {
             if (head_norm)
-                normed(source, head_norm + (heads + g) * dim, model->head_eps, dim, source);
-            rotated(source, rotations + row->position * dim, dim, place);
+                rms_norm(source, head_norm + (heads + g) * dim, model->head_eps, dim, source);
+            rotate(source, rotations + row->position * dim, dim, place);
         }
     }
 }
@@ -784,48 +789,50 @@ static int64_t first_key(const Row *row, int64_t window) {
 }
 
 /* Whether two rows of a sequence see the same keys as far as the shorter text goes. */
-static int alike(const Row *a, const Row *b, int64_t window) {
+static int see_same_keys(const Row *a, const Row *b, int64_t window) {
     if (a == b) return 1;
     return !a->length && !b->length && !first_key(a, window) && !first_key(b, window);
 }
 
-/* Floats that a thread's queries need, what is laid `aside` not counted. */
-static int64_t desk(int64_t dim, int64_t longest) { return TOGETHER * (3 * dim + longest); }
+/* Floats that a thread's queries need, besides `copied_floats`. */
+static int64_t query_floats(int64_t dim, int64_t max_length) {
+    return MAX_QUERIES * (3 * dim + max_length);
+}
 
-/* What a thread's share of the queries attends to: attended [rows, heads, dim]. Sequence by sequence,
- * queries that read one head of keys go together. `space` is a `desk`, then what is laid `aside`. */
-static void gathered(const Model *model, int64_t l, float *qkv, int64_t rows, const Row *where,
-                     const float *rotations, float *space, int64_t longest, float *attended, int t,
-                     int all) {
+/* Attend with a thread's part of the queries → attended [rows, heads, dim]. Sequence by sequence,
+ * queries that read one head of keys go together. `space` has `query_floats`, then `copied_floats`. */
+static void attend_rows(const Model *model, int64_t l, float *qkv, int64_t rows, const Row *located,
+                        const float *rotations, float *space, int64_t max_length, float *attended,
+                        int t, int all) {
     const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads, each = heads / kv;
     const Layer *layer = model->layers + l;
-    const Part own = share(rows * heads, t, all);
-    Query queries[TOGETHER];
-    for (int i = 0; i < TOGETHER; i++, space += 3 * dim + longest)
+    const Part own = part_of(rows * heads, t, all);
+    Query queries[MAX_QUERIES];
+    for (int i = 0; i < MAX_QUERIES; i++, space += 3 * dim + max_length)
         queries[i] = (Query){space, space + dim, space + 2 * dim, space + 3 * dim, 0, 0};
     int64_t before = 0; /* queries of earlier sequences and heads of keys */
-    for (int64_t start = 0; start < rows; start += where[start].span->count) {
-        const Span *span = where[start].span;
+    for (int64_t start = 0; start < rows; start += located[start].span->count) {
+        const Span *span = located[start].span;
         const int64_t many = span->count * each;
         for (int64_t g = 0; g < kv; g++, before += many) {
             int64_t i = own.lo > before ? own.lo - before : 0;
             const int64_t end = own.hi - before < many ? own.hi - before : many;
             const float *keys = span->cache + l * span->layer_stride + g * span->head_stride;
             while (i < end) {
-                const Row *row = where + start + i / each;
+                const Row *row = located + start + i / each;
                 const int64_t first = first_key(row, layer->window);
                 Run runs[2];
-                joined(row, first, keys, keys + kv * span->head_stride, dim, space, runs);
+                find_runs(row, first, keys, keys + kv * span->head_stride, dim, space, runs);
                 int num = 0;
-                for (; num < TOGETHER && i < end; num++, i++) {
-                    const Row *other = where + start + i / each;
-                    if (!alike(row, other, layer->window)) break;
+                for (; num < MAX_QUERIES && i < end; num++, i++) {
+                    const Row *other = located + start + i / each;
+                    if (!see_same_keys(row, other, layer->window)) break;
                     const int64_t head = g * each + i % each;
-                    float *query = qkv + ((other - where) * (heads + 2 * kv) + head) * dim;
+                    float *query = qkv + ((other - located) * (heads + 2 * kv) + head) * dim;
                     if (layer->head_norm)
-                        normed(query, layer->head_norm + head * dim, model->head_eps, dim, query);
-                    rotated(query, rotations + other->position * dim, dim, queries[num].q);
-                    queries[num].out = attended + ((other - where) * heads + head) * dim;
+                        rms_norm(query, layer->head_norm + head * dim, model->head_eps, dim, query);
+                    rotate(query, rotations + other->position * dim, dim, queries[num].q);
+                    queries[num].out = attended + ((other - located) * heads + head) * dim;
                     queries[num].n = other == row ? runs[0].n : other->text;
                 }
                 attend(queries, num, runs, dim);
@@ -834,13 +841,14 @@ static void gathered(const Model *model, int64_t l, float *qkv, int64_t rows, co
     }
 }
 
-/* h += those outputs of m · x; `room` holds them for a moment. */
-static void added(const Matrix *m, Part own, const float *x, int64_t rows, float *room, float *h) {
-    Part columns = outputs(m, own);
+/* h += those outputs of m · x; `buffer` holds the product. */
+static void add_product(const Matrix *m, Part own, const float *x, int64_t rows, float *buffer,
+                        float *h) {
+    Part columns = outputs_of(m, own);
     int64_t width = columns.hi - columns.lo;
-    product(m, own, x, rows, room, width);
+    product(m, own, x, rows, buffer, width);
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = 0; o < width; o++) h[r * m->out + columns.lo + o] += room[r * width + o];
+        for (int64_t o = 0; o < width; o++) h[r * m->out + columns.lo + o] += buffer[r * width + o];
 }
 
 /* --- what Python calls */
@@ -851,18 +859,19 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
                     const float *rotations, const Span *spans, int64_t num_spans, int threads) {
     const int64_t d = model->hidden, inner = model->inner, dim = model->dim;
     const int64_t heads = model->heads, kv = model->kv_heads, width = (heads + 2 * kv) * dim;
-    const int64_t longest = room(spans, num_spans);
+    const int64_t max_length = padded_length(spans, num_spans);
     /* Shared: products and what is attended; each thread's own: rows, queries. */
     int64_t widest = d > inner ? d : inner;
     if (heads * dim > widest) widest = heads * dim;
-    widest = groups(widest) * GROUP; /* a group of 4-bit weights takes whole inputs */
+    widest = num_groups(widest) * GROUP; /* a group of 4-bit weights takes whole inputs */
     int64_t common = rows * (width + heads * dim + 2 * inner);
-    Row *where = places(spans, num_spans, rows);
-    const int64_t each = rows * (d + widest) + desk(dim, longest) + aside(where, rows, dim);
+    Row *located = locate_rows(spans, num_spans, rows);
+    const int64_t each =
+        rows * (d + widest) + query_floats(dim, max_length) + copied_floats(located, rows, dim);
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    if (!memory || !where) {
+    if (!memory || !located) {
         free(memory);
-        free(where);
+        free(located);
         return -1;
     }
     float *qkv = memory, *attended = qkv + rows * width, *gate = attended + rows * heads * dim;
@@ -879,40 +888,43 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
         for (int64_t l = lo; l < hi; l++) {
             const Layer *layer = model->layers + l;
             for (int64_t r = 0; r < rows; r++)
-                normed(h + r * d, layer->norm, model->eps, d, x + r * d);
+                rms_norm(h + r * d, layer->norm, model->eps, d, x + r * d);
             pack(&layer->qkv, x, rows, packed);
-            Part own = share(panels(&layer->qkv), t, all);
+            Part own = part_of(num_panels(&layer->qkv), t, all);
             product(&layer->qkv, own, packed, rows, qkv + own.lo * PANEL, width);
-            meet(&barrier);
+            barrier_wait(&barrier);
 
-            stored(model, l, qkv, rows, where, rotations, t, all);
-            meet(&barrier);
-            gathered(model, l, qkv, rows, where, rotations, queries, longest, attended, t, all);
-            meet(&barrier);
+            store_keys_values(model, l, qkv, rows, located, rotations, t, all);
+            barrier_wait(&barrier);
+            attend_rows(model, l, qkv, rows, located, rotations, queries, max_length, attended, t,
+                        all);
+            barrier_wait(&barrier);
 
             pack(&layer->proj, attended, rows, packed);
-            added(&layer->proj, share(panels(&layer->proj), t, all), packed, rows, x, h);
-            meet(&barrier);
+            add_product(&layer->proj, part_of(num_panels(&layer->proj), t, all), packed, rows, x,
+                        h);
+            barrier_wait(&barrier);
 
             for (int64_t r = 0; r < rows; r++)
-                normed(h + r * d, layer->mlp_norm, model->eps, d, x + r * d);
+                rms_norm(h + r * d, layer->mlp_norm, model->eps, d, x + r * d);
             pack(&layer->gate, x, rows, packed);
-            own = share(panels(&layer->gate), t, all);
-            Part columns = outputs(&layer->gate, own);
+            own = part_of(num_panels(&layer->gate), t, all);
+            Part columns = outputs_of(&layer->gate, own);
             product(&layer->gate, own, packed, rows, gate + columns.lo, inner);
             product(&layer->up, own, packed, rows, up + columns.lo, inner);
             for (int64_t r = 0; r < rows; r++)
-                gated(gate + r * inner + columns.lo, up + r * inner + columns.lo,
-                      columns.hi - columns.lo);
-            meet(&barrier);
+                swiglu(gate + r * inner + columns.lo, up + r * inner + columns.lo,
+                       columns.hi - columns.lo);
+            barrier_wait(&barrier);
 
             pack(&layer->down, gate, rows, packed);
-            added(&layer->down, share(panels(&layer->down), t, all), packed, rows, x, h);
-            meet(&barrier);
+            add_product(&layer->down, part_of(num_panels(&layer->down), t, all), packed, rows, x,
+                        h);
+            barrier_wait(&barrier);
         }
     }
     free(memory);
-    free(where);
+    free(located);
     return 0;
 }
 
@@ -922,23 +934,24 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, float *h, int64_
 int hierspec_attention(const Model *model, int64_t l, float *qkv, int64_t rows,
                        const float *rotations, const Span *spans, int64_t num_spans,
                        float *attended, int threads) {
-    Row *where = places(spans, num_spans, rows);
-    const int64_t longest = room(spans, num_spans);
-    const int64_t each = desk(model->dim, longest) + aside(where, rows, model->dim);
+    Row *located = locate_rows(spans, num_spans, rows);
+    const int64_t max_length = padded_length(spans, num_spans);
+    const int64_t each =
+        query_floats(model->dim, max_length) + copied_floats(located, rows, model->dim);
     float *memory = malloc(sizeof(float) * (size_t)(threads * each));
-    if (memory && where) {
+    if (memory && located) {
 #pragma omp parallel num_threads(threads)
         {
             const int t = omp_get_thread_num(), all = omp_get_num_threads();
-            stored(model, l, qkv, rows, where, rotations, t, all);
+            store_keys_values(model, l, qkv, rows, located, rotations, t, all);
 #pragma omp barrier
-            gathered(model, l, qkv, rows, where, rotations, memory + t * each, longest, attended, t,
-                     all);
+            attend_rows(model, l, qkv, rows, located, rotations, memory + t * each, max_length,
+                        attended, t, all);
         }
     }
-    const int failed = memory && where ? 0 : -1;
+    const int failed = memory && located ? 0 : -1;
     free(memory);
-    free(where);
+    free(located);
     return failed;
 }
 
@@ -946,14 +959,14 @@ int hierspec_attention(const Model *model, int64_t l, float *qkv, int64_t rows,
 int hierspec_head(const Matrix *matrix, const float *norm, float eps, const float *h, int64_t rows,
                   float *scores, int threads) {
     const int64_t d = matrix->in;
-    float *x = malloc(sizeof(float) * (size_t)(rows * (d + groups(d) * GROUP)));
+    float *x = malloc(sizeof(float) * (size_t)(rows * (d + num_groups(d) * GROUP)));
     float *packed = x + rows * d;
     if (!x) return -1;
-    for (int64_t r = 0; r < rows; r++) normed(h + r * d, norm, eps, d, x + r * d);
+    for (int64_t r = 0; r < rows; r++) rms_norm(h + r * d, norm, eps, d, x + r * d);
     pack(matrix, x, rows, packed);
 #pragma omp parallel num_threads(threads)
     {
-        Part own = share(panels(matrix), omp_get_thread_num(), omp_get_num_threads());
+        Part own = part_of(num_panels(matrix), omp_get_thread_num(), omp_get_num_threads());
         product(matrix, own, packed, rows, scores + own.lo * PANEL, matrix->out);
     }
     free(x);
@@ -961,11 +974,11 @@ int hierspec_head(const Matrix *matrix, const float *norm, float eps, const floa
 }
 
 /* How far below the best a panel's best score may lie so that few panels do: at most `near`. */
-static float reach(const float *tops, int64_t n, float most, float near) {
+static float margin_for_few(const float *tops, int64_t n, float most, float near) {
     for (;; near *= 0.8f) {
         int64_t count = 0;
         for (int64_t p = 0; p < n; p++) count += tops[p] >= most - near;
-        if (count * FEW <= n || count <= 1 || !(near > 1e-3f)) return near;
+        if (count * PANELS_PER_REFINED <= n || count <= 1 || !(near > 1e-3f)) return near;
     }
 }
 
@@ -974,15 +987,15 @@ static float reach(const float *tops, int64_t n, float most, float near) {
  * only the nearest count. */
 int hierspec_two_heads(const Matrix *coarse, const Matrix *fine, float near, const float *norm,
                        float eps, const float *h, int64_t rows, float *scores, int threads) {
-    const int64_t d = fine->in, out = fine->out, n = panels(fine);
-    float *x = malloc(sizeof(float) * (size_t)(rows * (d + groups(d) * GROUP + n)));
+    const int64_t d = fine->in, out = fine->out, n = num_panels(fine);
+    float *x = malloc(sizeof(float) * (size_t)(rows * (d + num_groups(d) * GROUP + n)));
     if (!x) return -1;
-    float *packed = x + rows * d, *tops = packed + rows * groups(d) * GROUP; /* [rows, n] */
-    for (int64_t r = 0; r < rows; r++) normed(h + r * d, norm, eps, d, x + r * d);
+    float *packed = x + rows * d, *tops = packed + rows * num_groups(d) * GROUP; /* [rows, n] */
+    for (int64_t r = 0; r < rows; r++) rms_norm(h + r * d, norm, eps, d, x + r * d);
     pack(coarse, x, rows, packed);
 #pragma omp parallel num_threads(threads)
     {
-        Part own = share(n, omp_get_thread_num(), omp_get_num_threads());
+        Part own = part_of(n, omp_get_thread_num(), omp_get_num_threads());
         product(coarse, own, packed, rows, scores + own.lo * PANEL, out);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t p = own.lo; p < own.hi; p++) {
@@ -997,10 +1010,10 @@ int hierspec_two_heads(const Matrix *coarse, const Matrix *fine, float near, con
             const float *top = tops + r * n;
             float most = -INFINITY;
             for (int64_t p = 0; p < n; p++) most = top[p] > most ? top[p] : most;
-            float limit = most - reach(top, n, most, near);
+            float limit = most - margin_for_few(top, n, most, near);
             for (int64_t p = own.lo; p < own.hi; p++)
                 if (top[p] >= limit)
-                    strip(8, 1, fine, p, x + r * d, 1, scores + r * out + p * PANEL, out);
+                    panel_rows(8, 1, fine, p, x + r * d, 1, scores + r * out + p * PANEL, out);
         }
     }
     free(x);

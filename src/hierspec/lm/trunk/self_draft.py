@@ -91,10 +91,10 @@ class SelfDraft(SlotSharingModel):
             starts.append(start)
         lengths = list(starts)
         while any(n < item.end for n, item in zip(lengths, prepared, strict=True)):
-            budget, spans = self.trunk.chunk, dict[int, Span]()  # by index of the query
+            num_left, spans = self.trunk.chunk, dict[int, Span]()  # by index of the query
             for i, item in enumerate(prepared):
-                step = min(item.end - lengths[i], budget)
-                budget -= step
+                step = min(item.end - lengths[i], num_left)
+                num_left -= step
                 if step:
                     spans[i] = item.span(lengths[i], lengths[i] + step)
             ids = [t for i, s in spans.items() for t in prepared[i].tokens[s.start : s.start + s.n]]

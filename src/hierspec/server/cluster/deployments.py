@@ -65,7 +65,7 @@ class Replica:
     async def check_health(self) -> None:
         """Raise an error if the engine has ended: Ray then replaces the replica."""
         await self._start()
-        if not self.app.state.service.engine.alive:
+        if not self.app.state.service.engine.accepts_requests:
             raise RuntimeError("the engine has ended")
 
     async def _start(self) -> InProcess:

@@ -126,7 +126,7 @@ async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer
 @router.get("/health")
 async def health(request: Request) -> JSONResponse:
     """Return 200 while requests are accepted, 503 once the service is shutting down."""
-    alive = service_of(request).engine.alive
+    alive = service_of(request).engine.accepts_requests
     return JSONResponse({"status": "ok" if alive else "shutting down"}, 200 if alive else 503)
 
 

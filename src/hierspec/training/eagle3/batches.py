@@ -61,7 +61,7 @@ class Batches:
             features[row, :n] = stored[:n, :-1].flatten(1)
             last[row, :n] = stored[1:, -1]
             ids[row, : n + 2] = torch.tensor(text.ids)
-            for low, high in text.counts:
+            for low, high in text.predicted:
                 is_predicted[row, max(low - 2, 0) : high - 2] = True
         features *= self.scale
         return FeatureBatch(features, self.embedding[ids[:, 1:-1]], last, ids[:, 2:], is_predicted)

@@ -60,7 +60,7 @@ def most_frequent_ids(texts: Iterable[Text], count: int, vocab_size: int) -> tor
     counts: Counter[int] = Counter()
     for text in texts:
         counts.update(text.ids)
-        for low, high in text.counts:
+        for low, high in text.predicted:
             counts.update(text.ids[low:high])
     order = sorted(range(vocab_size), key=lambda token: (-counts[token], token))
     return torch.tensor(sorted(order[:count]), dtype=torch.int64)

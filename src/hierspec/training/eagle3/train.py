@@ -251,7 +251,7 @@ def _objective(
         if time.monotonic() - last_write > 60 * settings.measure:
             write(step.number)
             last_write = time.monotonic()
-        batch = batches.read(batches.passes.texts_of(step.number))
+        batch = batches.read(batches.passes.texts_at(step.number))
         depth = 1 + int(torch.randint(settings.depth, (), generator=step.generator))
         losses = draft_losses(network, target, batch, depth)
         total = torch.stack([settings.decay**j * loss for j, loss in enumerate(losses)]).sum()

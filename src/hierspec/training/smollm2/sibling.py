@@ -260,7 +260,7 @@ def _objective(
     learn = compile_if(settings.compile, weighted_distances)
 
     def objective(step: TrainingStep) -> Losses:
-        numbers = passes.texts_of(step.number)
+        numbers = passes.texts_at(step.number)
         rows, length = len(numbers), max(len(store.texts[i].ids) for i in numbers) - 1
         size = max(settings.batch, rows * length)  # one shape, or it would be compiled again
         ids = torch.zeros(rows, length, dtype=torch.int64)
@@ -272,7 +272,7 @@ def _objective(
             ids[row, :n] = torch.tensor(text.ids[:-1])
             last[start : start + n] = store.features(i, 0, n)[:, -1]
             weights[start : start + n] = _PROMPT_WEIGHT
-            for low, high in text.counts:
+            for low, high in text.predicted:
                 weights[start + max(low - 1, 0) : start + min(high - 1, n)] = 1.0
         scores = teacher(last)
         total, parts = torch.zeros(()), {}
@@ -304,7 +304,7 @@ def measure(network: SiblingNetwork, store: FeatureStore, ids: Tensor) -> dict[s
         text = store.texts[i]
         n = len(text.ids) - 1
         state = network(torch.tensor(text.ids[:-1])[None])[-1][0].float()
-        positions = [t for low, high in text.counts for t in range(max(low - 1, 0), high - 1)]
+        positions = [t for low, high in text.predicted for t in range(max(low - 1, 0), high - 1)]
         scores = store.backend.head(store.features(i, 0, n)[positions, -1]).float()
         p, q = scores.softmax(-1)[:, ids], F.linear(state[positions], head).softmax(-1)
         accepted = torch.minimum(p, q).sum(-1)
