@@ -20,15 +20,23 @@ class Tape(NoHostReads):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        self.operations.append((func, args, kwargs or {}, out))
+        kwargs = kwargs or {}
+        taken = {_storage(tensor) for tensor in _tensors([*args, *kwargs.values()])}
+        fresh = [tensor for tensor in _tensors(out) if _storage(tensor) not in taken]
+        # A view moves with what it views; what is written in place is where it belongs.
+        if fresh or func._schema.is_mutable:
+            self.operations.append((func, args, kwargs, out if fresh else ()))
         return out
 
     def replay(self) -> None:
         for func, args, kwargs, out in self.operations:
             fresh = func(*args, **kwargs)
             with torch._C.DisableTorchFunction():  # what follows is the tape's own
-                for old, new in zip(_tensors(out), _tensors(fresh), strict=True):
-                    if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+                if isinstance(out, torch.Tensor):
+                    out.copy_(fresh)
+                    continue
+                for old, new in zip(_tensors(out), _tensors(fresh) if out else (), strict=True):
+                    if _storage(old) != _storage(new):
                         old.copy_(new)
 
 
@@ -36,6 +44,10 @@ def _tensors(value) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [t for one in value for t in _tensors(one)] if isinstance(value, tuple | list) else []
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def record(body, device, stream, pool):

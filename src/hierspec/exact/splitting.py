@@ -172,27 +172,26 @@ class _ComparisonMode(TorchFunctionMode):
         self._rng = rng
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = func.__name__.partition(".")[0]  # ``lt``, or replayed from a tape ``lt.Tensor``
-        if name in _COMPARISONS:
-            for x, y in self._pairs(*args[:2]):
-                self._rng.split_at(x, y)
-                self._rng.split_at(y, x)
-        elif name == "searchsorted":
-            self._split_at_steps(*args[:2])
-        elif name in _ORIGIN_AFTER and (pairs := self._pairs(*args[:2])):
-            for (x, y), value in zip(pairs, _numbers(result), strict=True):
-                if (origin := self._rng.origins.get(x)) is not None:
-                    self._rng.register(value, _ORIGIN_AFTER[name](*origin, y))
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if (name := _WATCHED.get(func.__name__)) is not None:  # most calls are none of these
+            self._watch(name, result, *args[:2])
         return result
 
-    def _pairs(self, x: Any, y: Any) -> list[tuple[float, float]]:
-        """Return the numbers of two operands in pairs, if uniforms are among them; else none."""
-        if not self._holds_uniforms(x) and not self._holds_uniforms(y):
-            return []
-        left, right = (torch.as_tensor(operand, dtype=torch.float64) for operand in (x, y))
-        left, right = torch.broadcast_tensors(left, right)
-        return list(zip(_numbers(left), _numbers(right), strict=True))
+    def _watch(self, name: str, result: torch.Tensor, x: Any, y: Any) -> None:
+        """Report ``name(x, y) = result``."""
+        if name == "searchsorted":
+            self._split_at_steps(x, y)
+        elif self._holds_uniforms(x) or self._holds_uniforms(y):
+            operands = [torch.as_tensor(operand, dtype=torch.float64) for operand in (x, y)]
+            left, right = map(_numbers, torch.broadcast_tensors(*operands))
+            if name not in _ORIGIN_AFTER:
+                for x, y in zip(left, right, strict=True):
+                    self._rng.split_at(x, y)
+                    self._rng.split_at(y, x)
+                return
+            for x, y, value in zip(left, right, _numbers(result), strict=True):
+                if (origin := self._rng.origins.get(x)) is not None:
+                    self._rng.register(value, _ORIGIN_AFTER[name](*origin, y))
 
     def _holds_uniforms(self, tensor: Any) -> bool:
         """Return whether numbers made from uniforms are in a tensor."""
@@ -200,24 +199,34 @@ class _ComparisonMode(TorchFunctionMode):
             isinstance(tensor, torch.Tensor)
             and tensor.dtype == torch.float64
             and tensor.numel() <= _MAX_NUMBERS
-            and any(value in self._rng.origins for value in _numbers(tensor))
+            and not self._rng.origins.keys().isdisjoint(_numbers(tensor))
         )
 
     def _split_at_steps(self, rows: torch.Tensor, values: torch.Tensor) -> None:
         """Report a search of ``values`` [..., n] in sorted ``rows`` [..., V]."""
         if not self._holds_uniforms(values):
             return
-        for row, row_values in zip(rows.flatten(0, -2), values.flatten(0, -2), strict=True):
-            for value in row_values.tolist():
-                for step in row.tolist():
+        steps, row_values = (tensor.flatten(0, -2).tolist() for tensor in (rows, values))
+        for row, searched in zip(steps, row_values, strict=True):
+            for value in searched:
+                for step in row:
                     self._rng.split_at(value, step)
 
 
-_COMPARISONS = {"lt", "le", "gt", "ge"}
 # The origin of the result of an operation of x, given x's origin, with y.
 _ORIGIN_AFTER: dict[str, Callable[[int, float, float, float], _Origin]] = {
     "mul": lambda number, scale, shift, y: _Origin(number, scale * y, shift * y),
     "sub": lambda number, scale, shift, y: _Origin(number, scale, shift - y),
+}
+# What is reported, by the names of functions and of the operations that a tape replays, as
+# ``lt.Tensor``.
+_WATCHED = {
+    full_name: name
+    for name in ("lt", "le", "gt", "ge", "searchsorted", *_ORIGIN_AFTER)
+    for full_name in (
+        name,
+        *(f"{name}.{kind}" for kind in getattr(torch.ops.aten, name).overloads()),
+    )
 }
 
 
