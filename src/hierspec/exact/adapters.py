@@ -30,7 +30,6 @@ from hierspec.lm.tabular import TabularModel
 from .splitting import SplittingRng, outcome_law
 
 Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
-Text = tuple[int, ...]
 
 TOLERANCE = 1e-9
 VOCABULARY = 3  # with two tokens, a residual cannot be wrong
@@ -74,9 +73,11 @@ def examine(
     return VerifierFinding(tv, tokens)
 
 
-def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dict[Text, float]:
+def round_law(
+    adapter: Adapter, p: TabularModel, q: TabularModel, n: int
+) -> dict[tuple[int, ...], float]:
     """Return the law of a round's tokens, over all drafts of n tokens from an empty text."""
-    law: dict[Text, float] = {}
+    law: dict[tuple[int, ...], float] = {}
     for draft in product(range(p.vocab_size), repeat=n):
         q_rows = torch.stack([q.distribution(draft[:i]) for i in range(n)])
         p_rows = torch.stack([p.distribution(draft[:i]) for i in range(n + 1)])
@@ -86,10 +87,10 @@ def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dic
 
         def program(
             rng: Any,
-            draft: Text = draft,
+            draft: tuple[int, ...] = draft,
             q_rows: torch.Tensor = q_rows,
             p_rows: torch.Tensor = p_rows,
-        ) -> Text:
+        ) -> tuple[int, ...]:
             with replace_torch_random(rng):
                 emitted = adapter(torch.tensor(draft), q_rows.clone(), p_rows.clone())
             text = tuple(int(token) for token in emitted)
@@ -104,7 +105,7 @@ def round_law(adapter: Adapter, p: TabularModel, q: TabularModel, n: int) -> dic
     return law
 
 
-def distance(law: dict[Text, float], target: TabularModel, length: int) -> float:
+def distance(law: dict[tuple[int, ...], float], target: TabularModel, length: int) -> float:
     """Return the total variation between a round continued by the target, and the target alone."""
     total = 0.0
     for text in product(range(target.vocab_size), repeat=length):

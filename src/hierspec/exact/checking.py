@@ -132,10 +132,10 @@ def _verdicts_with_next_token(
         yield probability, Verdict(tau, models.proposal(node, tokens, ids[:n], model_ids[:n]))
 
 
-Drafts = list[tuple[float, Proposal]]  # with their probabilities
+WeightedDrafts = list[tuple[float, Proposal]]  # with their probabilities
 
 
-def combine_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
+def combine_drafts(node: Draft, single: WeightedDrafts, rows: Rows) -> WeightedDrafts:
     """Return all lists of ``node.num_drafts`` drafts from one position, given the single drafts."""
     lists: list[tuple[float, tuple[Proposal, ...]]] = [(1.0, ())]
     for _ in range(node.num_drafts):
@@ -153,7 +153,7 @@ def combine_drafts(node: Draft, single: Drafts, rows: Rows) -> Drafts:
     ]
 
 
-def exclude_first_tokens(single: Drafts, excluded: set[int], rows: Rows) -> Drafts:
+def exclude_first_tokens(single: WeightedDrafts, excluded: set[int], rows: Rows) -> WeightedDrafts:
     """Return the single drafts, given that their first token is none of ``excluded``."""
     rest = [(chance, draft) for chance, draft in single if draft.tokens[0] not in excluded]
     total = sum(chance for chance, _ in rest)

@@ -26,10 +26,10 @@ from hierspec.sampling.parameters import SamplingParams
 
 from .splitting import outcome_law
 
-Text = tuple[int, ...]
+TokenIds = tuple[int, ...]
 
 
-def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[Text, float]:
+def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[TokenIds, float]:
     """Return the output law of one sequence of a generation.
 
     Args:
@@ -37,7 +37,7 @@ def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[T
             a seed, which the other sequences draw their random numbers from).
     """
 
-    def program(rng: Any) -> Text:
+    def program(rng: Any) -> TokenIds:
         generation = start()
         output = generation.streams[sequence]
         output.sequence.rng = rng
@@ -65,7 +65,7 @@ def engine_law(
     *,
     states: States | None = None,
     cut_at_horizon: bool = True,
-) -> dict[Text, float]:
+) -> dict[TokenIds, float]:
     """Return the law of the first ``horizon`` tokens after ``prompt``, by rounds of the runtime.
 
     Rounds that begin after one text in one state of the windows are run as one, so it costs far
@@ -81,8 +81,10 @@ def engine_law(
     runtime = Runtime(root, root.model.vocab_size)
     half = len(neighbours) // 2
 
-    def round_law(text: Text, states: Any, num_remaining: int) -> dict[tuple[Text, Any], float]:
-        def program(rng: Any) -> tuple[Text, Any]:
+    def round_law(
+        text: TokenIds, states: Any, num_remaining: int
+    ) -> dict[tuple[TokenIds, Any], float]:
+        def program(rng: Any) -> tuple[TokenIds, Any]:
             sequence = LiveSequence(
                 0, root, [*prompt, *text], params, rng, num_remaining, len(prompt), states=states
             )
@@ -100,9 +102,9 @@ def engine_law(
 
         return outcome_law(program)
 
-    law: dict[Text, float] = {}
+    law: dict[TokenIds, float] = {}
     # the probability of every text and window state, by the length of the text
-    masses_by_length: list[dict[tuple[Text, Any], float]] = [{} for _ in range(horizon)]
+    masses_by_length: list[dict[tuple[TokenIds, Any], float]] = [{} for _ in range(horizon)]
     masses_by_length[0][(), states or initial_states(root)] = 1.0
     for length in range(horizon):
         for (text, states), mass in masses_by_length[length].items():

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from hierspec.errors import HierspecError
 
 Interval = tuple[float, float]
-Outcome = TypeVar("Outcome", bound=Hashable)
+T = TypeVar("T", bound=Hashable)
 
 _MIN_WIDTH = 1e-14  # of an interval: narrower ones come from rounding, not from the program
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
@@ -62,9 +62,9 @@ class SplittingRng:
         """The volume of the box that this run represents."""
         return math.prod(high - low for low, high in self._intervals)
 
-    def take(self, n: int) -> Uniforms:
+    def take(self, n: int) -> UniformList:
         """Return n uniforms, as :meth:`hierspec.core.rng.Rng.take` does."""
-        uniforms = Uniforms()
+        uniforms = UniformList()
         for number in range(self._num_drawn, self._num_drawn + n):
             if number == len(self._intervals):
                 self._intervals.append((0.0, 1.0))
@@ -105,7 +105,7 @@ class SplittingRng:
         self._intervals[number] = own_side
 
 
-class Uniforms(list["Uniform"]):
+class UniformList(list["Uniform"]):
     """A list of uniforms with the methods of an array that the engine calls."""
 
     def tolist(self) -> list[Uniform]:
@@ -234,13 +234,13 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
     return tensor.flatten().tolist()
 
 
-def outcome_law(program: Callable[[Any], Outcome]) -> dict[Outcome, float]:
+def outcome_law(program: Callable[[Any], T]) -> dict[T, float]:
     """Return the law of a program's outcome, over all uniforms that it may draw.
 
     Args:
         program: called with an rng once for each box of uniforms; each call must begin anew.
     """
-    law: dict[Outcome, float] = {}
+    law: dict[T, float] = {}
     boxes: list[list[Interval]] = [[]]
     while boxes:
         rng = SplittingRng(boxes.pop())
