@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.methods.base import Method, Request, Run, Unavailable
+from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.turns import run_interleaved
 from hierspec.config.schema import TargetConfig
@@ -190,7 +190,7 @@ class Lab:
         self, methods: Sequence[Method], temperature: float, stage: str
     ) -> dict[str, list[dict[str, Any]] | str]:
         """Return each method's runs by its name, ready for JSON; or why it cannot run."""
-        request = Request(self.max_new_tokens, temperature, self.seed)
+        request = RunRequest(self.max_new_tokens, temperature, self.seed)
         by_method: list[list[dict[str, Any]] | str] = [[] for _ in methods]
         total = max(1, len(methods) * len(self.prompts))
         for count, (_, index, run) in enumerate(run_interleaved(methods, self.prompts, request), 1):

@@ -19,7 +19,7 @@ from hierspec.bench import correctness, memory, results, roofline, spec_bench, s
 from hierspec.bench.chats import round_robin
 from hierspec.bench.method_records import LevelCounters, RunRecord
 from hierspec.bench.methods import grids
-from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.catalogue import catalogue, select
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
@@ -517,7 +517,7 @@ def test_a_wrong_greedy_method_is_told_from_rounding(models):
 
 def test_the_gap_is_that_of_the_worse_token(models):
     model, prompt = models.plain.root.model, PROMPTS[0]
-    ids = list(HierarchyMethod("plain", models).run(prompt, Request(4)).token_ids)
+    ids = list(HierarchyMethod("plain", models).run(prompt, RunRequest(4)).token_ids)
     row = correctness.scores(model, prompt, ids)[2]
     second = int(row.topk(2).indices[1])
     found = correctness.gap(model, prompt, ids, [*ids[:2], second, 0])
@@ -529,11 +529,11 @@ def test_a_lossy_method_is_caught_by_the_likelihood(models):
     """Three prompts × 40 tokens from a law at temperature 1.5 instead of 1; seeds are fixed."""
 
     def lossy(prompt, request):
-        hotter = Request(request.max_new_tokens, 1.5 * request.temperature, request.seed)
+        hotter = RunRequest(request.max_new_tokens, 1.5 * request.temperature, request.seed)
         return HierarchyMethod("plain", models).run(prompt, hotter).token_ids
 
     def honest(prompt, request):
-        other = Request(request.max_new_tokens, request.temperature, request.seed + 100)
+        other = RunRequest(request.max_new_tokens, request.temperature, request.seed + 100)
         return HierarchyMethod("plain", models).run(prompt, other).token_ids
 
     entries = [fake_entry("lossy", lossy), fake_entry("honest", honest)]
@@ -761,8 +761,8 @@ def test_a_chain_that_the_profile_knows():
 def test_a_batch_is_shared_out_among_its_runs(models):
     level = {"method": "draft_model", "model": models.drafts[1], "num_speculative_tokens": 3}
     method = HierarchyMethod("x", models, [level], verify="block")
-    alone = [method.run(prompt, Request(TOKENS)) for prompt in PROMPTS]
-    together = method.run_batch(PROMPTS, Request(TOKENS))
+    alone = [method.run(prompt, RunRequest(TOKENS)) for prompt in PROMPTS]
+    together = method.run_batch(PROMPTS, RunRequest(TOKENS))
     assert [run.token_ids for run in together] == [run.token_ids for run in alone]
     drafted = sum(run.levels[0]["num_draft_tokens"] for run in alone)
     assert sum(run.levels[0]["num_draft_tokens"] for run in together) == pytest.approx(drafted)
@@ -789,7 +789,7 @@ def test_batches_leave_out_who_has_none(models):
         1000 / 3 * below.weight_bytes / below.bytes_per_second
     )
     with pytest.raises(Unavailable, match="--batch-size 1"):
-        run_group(Fake("x", fixed), PROMPTS, Request(2))
+        run_group(Fake("x", fixed), PROMPTS, RunRequest(2))
     assert data.notes == [
         "tuned on batches of 1, measured on batches of 3: --tune-prompts 3 tunes on equal batches"
     ]

@@ -6,7 +6,7 @@ import pytest
 from chat_models import save_chat
 
 from hierspec.bench import chats
-from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.catalogue import catalogue, label, select
 from hierspec.bench.prompt_split import choose
 from hierspec.bench.results import read
@@ -120,11 +120,11 @@ def test_lines_that_are_no_chat_are_named(tmp_path, line, says):
 
 
 def test_a_text_is_whole_at_its_length_or_its_end():
-    request = Request(4, eos_token_ids=frozenset({2}))
+    request = RunRequest(4, eos_token_ids=frozenset({2}))
     assert request.is_complete((5, 2))
     assert request.is_complete((5, 6, 7, 8))
     assert not request.is_complete((5, 6))
-    assert not Request(4).is_complete((5, 2))
+    assert not RunRequest(4).is_complete((5, 2))
 
 
 def test_each_drafter_alone_is_a_method():
@@ -170,4 +170,4 @@ def test_engines_that_cannot_end_a_text_sit_out():
 
     method = SequentialMethod("s", None, {})
     with pytest.raises(Unavailable, match="end of a text"):
-        method.run([1], Request(4, eos_token_ids=frozenset({2})))
+        method.run([1], RunRequest(4, eos_token_ids=frozenset({2})))

@@ -14,7 +14,7 @@ from bench_cases import Fake, fixed, results
 
 from hierspec.bench import results as files
 from hierspec.bench.methods import grids
-from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.grids import is_ascending, knobs
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.peers import catalogue as peers
@@ -81,7 +81,7 @@ def taken(start=0, broken=(), **more):
         return breaks
 
     methods = [Fake(name, write(name), log) for name in NAMES]
-    found = run_in_turns(methods, grouped(PROMPTS, 1), Request(2, seed=10), start, **more)
+    found = run_in_turns(methods, grouped(PROMPTS, 1), RunRequest(2, seed=10), start, **more)
     return [(group, NAMES[which]) for group, which, _ in found], log
 
 
@@ -116,7 +116,7 @@ def test_warming_up_takes_no_run_that_counts():
         assert warm == [((77,) if more else (4,), 15)] * 3
         assert counted.isdisjoint(warm)
     log = []
-    alone = run_interleaved([Fake("a", fixed, log)], [[9]], Request(2, seed=3))
+    alone = run_interleaved([Fake("a", fixed, log)], [[9]], RunRequest(2, seed=3))
     assert [which for _, which, _ in alone] == [0]
     assert log == [("a", (9,), 4), ("a", (9,), 3)]
 
@@ -152,12 +152,12 @@ class Together(Fake):
 def test_tuning_takes_the_fastest_candidate():
     slow, fast = Fake("slow", fixed, ms=3.0), Fake("fast", fixed, ms=2.0)
     shares = []
-    best, found = tune([slow, fast], grouped(PROMPTS, 1), Request(4), shares.append)
+    best, found = tune([slow, fast], grouped(PROMPTS, 1), RunRequest(4), shares.append)
     assert best is fast
     assert [trial.ms_per_token for trial in found.trials] == pytest.approx([3.0, 2.0])
     assert (found.prompts, found.batch_size) == (5, 1)
     assert shares[-1] == 1.0
-    _, found = tune([Together("x", fixed)], tuning_groups(PROMPTS, 2), Request(4))
+    _, found = tune([Together("x", fixed)], tuning_groups(PROMPTS, 2), RunRequest(4))
     assert (found.prompts, found.batch_size) == (4, 2)
 
 

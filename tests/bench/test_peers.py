@@ -9,7 +9,7 @@ import pytest
 import torch
 from joint_law import joint_law
 
-from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.peers import catalogue, llama_cpp
 from hierspec.bench.peers.checkpoints import exported
@@ -24,7 +24,7 @@ from hierspec.utils.testing import save_tiny
 
 PROMPT = [5, 9, 40, 41, 5, 9, 40, 77, 5, 9]
 TOKENS = 24
-GREEDY = Request(TOKENS)
+GREEDY = RunRequest(TOKENS)
 ENTRIES = {entry.name: entry for entry in catalogue()}
 TRANSFORMERS = [name for name in ENTRIES if name.startswith("transformers")]
 LOSSY = {"sequential-capped-hsd", "llama.cpp-file", "llama.cpp-file-prompt-lookup"}
@@ -111,12 +111,12 @@ def test_greedy_text_is_the_targets(name, models, plain, forwards):
 def test_sampled_text_is_seeded_and_leaves_the_global_generator_alone(name, models):
     method = ENTRIES[name].candidates(models, 0.7)[-1]
     torch.manual_seed(11)
-    first = method.run(PROMPT, Request(12, 0.7, seed=3))
+    first = method.run(PROMPT, RunRequest(12, 0.7, seed=3))
     after = torch.rand(1)
     torch.manual_seed(11)
     assert torch.rand(1) == after
-    assert first.token_ids == method.run(PROMPT, Request(12, 0.7, seed=3)).token_ids
-    assert first.token_ids != method.run(PROMPT, Request(12, 0.7, seed=4)).token_ids
+    assert first.token_ids == method.run(PROMPT, RunRequest(12, 0.7, seed=3)).token_ids
+    assert first.token_ids != method.run(PROMPT, RunRequest(12, 0.7, seed=4)).token_ids
     assert first.num_tokens == 12
 
 
@@ -282,7 +282,7 @@ def distance(threes, method, patch, written=WRITTEN):
 
     def program():
         try:
-            return method.run([1, 2, 1, 0, 1], Request(written, 0.8)).token_ids
+            return method.run([1, 2, 1, 0, 1], RunRequest(written, 0.8)).token_ids
         except Unavailable:
             return None
 
@@ -317,7 +317,7 @@ def test_transformers_law_is_the_targets(how, threes, monkeypatch):
             "assistant_generation_config": told,
         }
     method = TransformersMethod(how, models, told)
-    method.run([1, 2], Request(2))  # loads
+    method.run([1, 2], RunRequest(2))  # loads
     written = 2 if how == "lookup" else WRITTEN  # it is asked for a token per row: more paths
     assert distance(threes, method, monkeypatch, written) < 1e-5
 
@@ -330,7 +330,7 @@ def test_transformers_ensemble_weight_is_caught_by_that_check(threes, monkeypatc
         "assistant_generation_config": TOLD["constant"],
     }
     method = TransformersMethod("ensemble", models, told)
-    method.run([1, 2], Request(2))
+    method.run([1, 2], RunRequest(2))
     assert distance(threes, method, monkeypatch) > 1e-3
 
 
@@ -341,7 +341,7 @@ def test_sequential_law(method, threes, monkeypatch):
     models, _ = threes
     told = {"method": method, "draft_model": models.drafts[0], "gamma": 2}
     peer = SequentialMethod(method, models, told)
-    peer.run([1, 2], Request(1, 1.0))
+    peer.run([1, 2], RunRequest(1, 1.0))
     far = distance(threes, peer, monkeypatch)
     if ENTRIES[f"sequential-{method.replace('_', '-')}"].lossless:
         assert far < 1e-5
@@ -373,7 +373,7 @@ def test_sequential_steps_are_driven_to_the_length_asked_for(models, monkeypatch
     monkeypatch.setitem(sys.modules, "seqspecdecod", types.ModuleType("seqspecdecod"))
     monkeypatch.setitem(sys.modules, "seqspecdecod.standard_sd", fake)
     method = ENTRIES["sequential-standard"].candidates(models, 0.0)[0]
-    run = method.run(PROMPT, Request(7))
+    run = method.run(PROMPT, RunRequest(7))
     assert run.num_tokens == 7
     assert run.target_calls == 4
 
@@ -385,14 +385,14 @@ def test_llama_cpp_greedy_text_is_the_targets(name):
     pytest.importorskip("gguf", reason="pip install gguf")
     found = BenchModels(TargetConfig(model="zoo:small", dtype="float32", device="cpu"))
     prompt = found.tokenizer("def add(a, b):\n    return a")["input_ids"]
-    ours = HierarchyMethod("plain", found).run(prompt, Request(40))
+    ours = HierarchyMethod("plain", found).run(prompt, RunRequest(40))
     method = ENTRIES[name].candidates(found, 0.0)[-1]
     assert isinstance(method, LlamaCppMethod)
     for _ in range(2):
-        run = method.run(prompt, Request(40))
+        run = method.run(prompt, RunRequest(40))
         assert run.token_ids == ours.token_ids
         assert (run.target_calls == 39) == (name == "llama.cpp")
-    sampled = [method.run(prompt, Request(40, 1.0, seed)).token_ids for seed in (3, 3, 4)]
+    sampled = [method.run(prompt, RunRequest(40, 1.0, seed)).token_ids for seed in (3, 3, 4)]
     assert sampled[0] == sampled[1] != sampled[2]
 
 
@@ -452,7 +452,7 @@ def test_vllm_is_told_what_the_bench_is_and_its_steps_are_counted(models, monkey
     method = ENTRIES["vllm-draft-model"].candidates(models, 0.7)[0]
     assert isinstance(method, VllmMethod)
     for _ in range(2):
-        run = method.run(PROMPT, Request(9, 0.7, seed=5))
+        run = method.run(PROMPT, RunRequest(9, 0.7, seed=5))
         assert run.token_ids == tuple(range(9))
         assert run.target_calls == 4
     [(kwargs, threads)] = made  # one engine for both runs

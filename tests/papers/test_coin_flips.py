@@ -11,7 +11,7 @@ import pytest
 import torch
 from paper_cases import PROMPTS, columns
 
-from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.rng import PhiloxRng
 from hierspec.core.rules import Batch, scan
@@ -74,7 +74,7 @@ def test_coins_are_for_nobody_else(lab):
     method = CoinMethod("coins", lab, hierarchy, (0.5, 0.5))
     method.configuration["allow_lossy"] = False
     with pytest.raises(ValueError, match=r"'coins' at level .* changes the distribution"):
-        method.run(PROMPTS[0], Request(8, 1.0))
+        method.run(PROMPTS[0], RunRequest(8, 1.0))
     assert method.hierarchy.root.rule.name == "coins"
     assert HierarchyMethod("real", lab.models, **hierarchy).hierarchy.root.rule.name == "tokenwise"
 
@@ -82,7 +82,7 @@ def test_coins_are_for_nobody_else(lab):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_coins_that_always_fall_alike(lab, temperature):
     hierarchy = build_hierarchy(lab, lab.models.drafts)
-    request = Request(24, temperature)
+    request = RunRequest(24, temperature)
     plain = HierarchyMethod("plain", lab.models).run(PROMPTS[0], request)
     never = CoinMethod("never", lab, hierarchy, (0.0, 0.0)).run(PROMPTS[0], request)
     assert tokens_per_call([never]) == 1.0

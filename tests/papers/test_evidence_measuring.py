@@ -24,7 +24,7 @@ def test_counts_are_the_runs(tmp_path):
     models = family.models()
     method = counting.ObservedMethod("hispec", models, spec.levels, **spec.top_level)
     texts = [list(range(40, 52)), list(range(90, 99))]
-    request = counting.Request(10, 0.0, 3)
+    request = counting.RunRequest(10, 0.0, 3)
     batch = counting.run_records(method, texts, request)
     for text, record in zip(texts, batch, strict=True):
         (alone,) = counting.run_records(method, [text], request)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hierspec.bench.methods import ours
-from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import TargetConfig
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
@@ -188,7 +188,7 @@ def test_the_runtime_keeps_what_the_exact_law_says(models, rule):
     """Check that |z| < 5, which a correct runtime fails once in 10⁶."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 4}
     method = DraftCollector(rule, models, [level], verify=rule)
-    runs = [method.run(PROMPTS[0], Request(30, 1.0, seed)) for seed in range(25)]
+    runs = [method.run(PROMPTS[0], RunRequest(30, 1.0, seed)) for seed in range(25)]
     drafts = method.drafts(runs)
     assert len(method.rounds) == 25
     assert len(drafts) > 150
@@ -201,7 +201,7 @@ def test_watching_changes_nothing(models):
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
     plain = HierarchyMethod("plain", models, [level], verify="block")
     watched = DraftCollector("watched", models, [level], verify="block")
-    request = Request(20, 1.0, 3)
+    request = RunRequest(20, 1.0, 3)
     assert plain.run(PROMPTS[1], request).token_ids == watched.run(PROMPTS[1], request).token_ids
 
 
@@ -217,7 +217,7 @@ def test_warm_rounds_do_not_count(models):
 @pytest.mark.parametrize("length", [3, 7])
 def test_what_a_run_holds_is_bounded_and_changes_no_number(models, monkeypatch, length):
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": length}
-    request, found, held = Request(30, 1.0, 5), [], []
+    request, found, held = RunRequest(30, 1.0, 5), [], []
     on_round_end = p4_watching._DraftObserver.on_round_end
 
     def listening(self, sequences, verdicts):
@@ -263,7 +263,7 @@ def test_the_clock_stands_still_while_numbers_are_made(models, monkeypatch):
         monkeypatch.setattr(module, "time", clock)
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
     method = DraftCollector("block", models, [level], verify="block")
-    run = method.run(PROMPTS[0], Request(12, 1.0, 0))
+    run = method.run(PROMPTS[0], RunRequest(12, 1.0, 0))
     assert now[0] == len(method.rounds[0]) > 1
     assert (run.seconds, run.decode_seconds) == (0.0, 0.0)
 
@@ -272,7 +272,7 @@ def test_calls_of_a_batch_are_counted_per_sequence_and_per_forward(models):
     """Check that in greedy decoding a sequence of a batch writes the same, in as many calls."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
     method = HierarchyMethod("block", models, [level], verify="block")
-    request = Request(20, 0.0, 0)
+    request = RunRequest(20, 0.0, 0)
     alone = [method.run(prompt, request) for prompt in PROMPTS]
     together = method.run_batch(PROMPTS, request)
     calls = [run.target_calls or 0 for run in alone]
@@ -288,7 +288,7 @@ def test_follow_up_calls_are_calls(models):
     """Count every call of the target in naive branch resampling, not only its rounds."""
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 5}
     method = DraftCollector("naive", models, [level], verify="naive")
-    run = method.run(PROMPTS[0], Request(30, 1.0, 0))
+    run = method.run(PROMPTS[0], RunRequest(30, 1.0, 0))
     calls = 29 / tokens_per_call([run])
     (drafts,) = method.rounds
     follow_ups = sum(max(0, d.length - d.kept - 1) for d in drafts)
@@ -376,7 +376,7 @@ def test_verification_is_part_of_a_levels_time(models):
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
     for rule, more in (("block", {}), ("block-rrs", {"num_drafts": 2})):
         method = HierarchyMethod(rule, models, [{**level, **more}], verify=rule)
-        run = method.run(PROMPTS[0], Request(10, 1.0, 0))
+        run = method.run(PROMPTS[0], RunRequest(10, 1.0, 0))
         target, (draft,) = run.target, run.levels
         assert target["verify_seconds"] > 0.0
         assert target["verify_seconds"] + target["forward_seconds"] <= target["seconds"]
@@ -433,7 +433,7 @@ def test_a_shift_by_hand():
 def test_texts_are_scored_in_parts(models, monkeypatch):
     lab = Lab(models, PROMPTS, max_new_tokens=14)
     plain = HierarchyMethod("plain", models)
-    runs = [plain.run(prompt, Request(14, 1.0, i)) for i, prompt in enumerate(PROMPTS)]
+    runs = [plain.run(prompt, RunRequest(14, 1.0, i)) for i, prompt in enumerate(PROMPTS)]
     whole, rows = p4_cap._shift(lab, runs, 0.7), []
     from_tokens = Shift.from_tokens
 

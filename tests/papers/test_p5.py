@@ -9,7 +9,7 @@ from paper_cases import columns
 from tabular_cases import V, chain, models
 from wrong_rules import ReadsOneLate
 
-from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
@@ -251,7 +251,7 @@ def test_the_full_system_writes_what_plain_decoding_does(tiny, lab):
     ):
         method = systems.method(lab, "x", levels)
         for prompt in PROMPTS:
-            request = Request(24)
+            request = RunRequest(24)
             assert method.run(prompt, request).token_ids == plain.run(prompt, request).token_ids
 
 
@@ -391,7 +391,7 @@ def test_entropies_are_those_the_window_saw(tiny, lab):
 
     levels = [{**systems.vanilla(tiny.drafts[1], 4)[0], "window": Records()}]
     HierarchyMethod("x", tiny, levels, verify=systems.RULE).run(
-        PROMPTS[0], Request(lab.max_new_tokens, 1.0, lab.seed)
+        PROMPTS[0], RunRequest(lab.max_new_tokens, 1.0, lab.seed)
     )
     tokens = judged_tokens(seen, values, len(PROMPTS[0]))
     assert {one.kept for one in tokens} == {True, False}

@@ -26,7 +26,7 @@ from hierspec.bench.method_records import (
     RunRecord,
 )
 from hierspec.bench.methods import planned
-from hierspec.bench.methods.base import Method, Request, Run, Unavailable, reason
+from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable, reason
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.records import BenchResults, BenchSettings, LoadAverages, TemperatureRecord
@@ -156,8 +156,10 @@ class MethodCell:
         total = self.share_before + share / len(self.bench.settings.temperatures)
         self.bench.report(f"temperature {self.temperature:g}: {stage}", total)
 
-    def request(self, tokens: int) -> Request:
-        return Request(tokens, self.temperature, self.bench.settings.seed, self.bench.eos_token_ids)
+    def request(self, tokens: int) -> RunRequest:
+        return RunRequest(
+            tokens, self.temperature, self.bench.settings.seed, self.bench.eos_token_ids
+        )
 
     def skip(self, record: MethodRecord, error: BaseException) -> None:
         """Leave a method out from here on; plain decoding cannot be left out."""

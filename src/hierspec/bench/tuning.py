@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hierspec.bench.method_records import TuningRecord, TuningTrial
-from hierspec.bench.methods.base import Method, Request, Unavailable
+from hierspec.bench.methods.base import Method, RunRequest, Unavailable
 from hierspec.bench.turns import Group, run_in_turns
 
 
 def tune(
     candidates: Sequence[Method],
     groups: Sequence[Group],
-    request: Request,
+    request: RunRequest,
     report: Callable[[float], None] = lambda share: None,
 ) -> tuple[Method, TuningRecord]:
     """Return the fastest candidate, and the record of all that were tried.

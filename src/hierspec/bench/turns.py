@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from hierspec.bench.methods.base import Method, Request, Run, Unavailable, reason
+from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable, reason
 from hierspec.errors import HierspecError
 
 Group = Sequence[Sequence[int]]
@@ -56,7 +56,7 @@ def _zigzag(count: int) -> list[int]:
 
 
 def run_interleaved(
-    methods: Sequence[Method], prompts: Sequence[Sequence[int]], request: Request
+    methods: Sequence[Method], prompts: Sequence[Sequence[int]], request: RunRequest
 ) -> Iterator[tuple[int, int, Run | Unavailable]]:
     """Run every method on every prompt; yield indices of prompt and method, and the run.
 
@@ -73,7 +73,7 @@ def run_interleaved(
 def run_in_turns(
     methods: Sequence[Method],
     groups: Sequence[Group],
-    request: Request,
+    request: RunRequest,
     start: int = 0,
     warm_up: Group | None = None,
 ) -> Iterator[tuple[int, int, list[Run] | Unavailable]]:
@@ -90,7 +90,7 @@ def run_in_turns(
     return _in_turns(runners, groups, request, start, warm_up)
 
 
-def run_group(method: Method, group: Group, request: Request) -> list[Run]:
+def run_group(method: Method, group: Group, request: RunRequest) -> list[Run]:
     """Run the method on a group; return a run per prompt.
 
     Raises:
@@ -110,9 +110,9 @@ def run_group(method: Method, group: Group, request: Request) -> list[Run]:
 
 
 def _in_turns(
-    runners: Sequence[Callable[[P, Request], R]],
+    runners: Sequence[Callable[[P, RunRequest], R]],
     prompts: Sequence[P],
-    request: Request,
+    request: RunRequest,
     start: int = 0,
     warm_up: P | None = None,
 ) -> Iterator[tuple[int, int, R | Unavailable]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.bench.memory import level_parameters
-from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import Distributions
 from hierspec.drafters.base import CheckedDraft
@@ -136,7 +136,7 @@ class ObservedMethod(HierarchyMethod):
 def run_records(
     method: HierarchyMethod,
     prompts: Sequence[Sequence[int]],
-    request: Request,
+    request: RunRequest,
     with_entropies: bool = False,
 ) -> list[Record]:
     """Continue the prompts as one batch and return a record, ready for JSON, for each.

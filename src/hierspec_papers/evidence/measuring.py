@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.methods.base import Request
+from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.turns import turn_order
 from hierspec.errors import HierspecError
@@ -146,7 +146,7 @@ def _add_runs(
         return plain.hierarchy.generate(ids, max_new_tokens=FIRST_ANSWER_TOKENS).text
 
     ids = [prompt.token_ids(models.tokenizer, answer) for prompt in batch]
-    request = Request(experiment.max_new_tokens, experiment.temperature, experiment.seed + first)
+    request = RunRequest(experiment.max_new_tokens, experiment.temperature, experiment.seed + first)
     load_before = load_average()
     for index in turn_order(len(methods), first // experiment.batch_size, experiment.seed):
         method = methods[index]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from hierspec.api import Hierarchy
-from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.nodes import Node, Verify
 from hierspec.core.rng import PhiloxRng, Rng
@@ -81,7 +81,7 @@ class CoinMethod(HierarchyMethod):
     def hierarchy(self) -> Hierarchy:
         return _WithCoins(super().hierarchy, self.rates, self.seed)
 
-    def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
+    def run(self, prompt: Sequence[int], request: RunRequest, tracer: Any = None) -> Run:
         """Continue the prompt; the request's seed also seeds the coins."""
         self.seed = request.seed
         return super().run(prompt, request, tracer)

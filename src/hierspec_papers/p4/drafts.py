@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec_papers.lab import Lab, draft_level, run_from_record
 from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
@@ -128,7 +128,7 @@ def _run_batches(
     lab: Lab, methods: Sequence[HierarchyMethod], temperature: float
 ) -> list[list[Any]]:
     """Run each method on the first prompts as one batch, twice, and return the second runs."""
-    request = Request(lab.max_new_tokens, temperature, lab.seed)
+    request = RunRequest(lab.max_new_tokens, temperature, lab.seed)
     by_method: list[list[Any]] = [[] for _ in methods]
     for turn in range(2):
         for i, method in enumerate(methods):

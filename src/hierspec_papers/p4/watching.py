@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from hierspec.api import Hierarchy
-from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.proposals import Proposal, Verdict
@@ -203,7 +203,7 @@ class DraftCollector(HierarchyMethod):
         verified = self._verified
         return ObservedHierarchy(super().hierarchy, lambda root: _DraftObserver(root, verified))
 
-    def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
+    def run(self, prompt: Sequence[int], request: RunRequest, tracer: Any = None) -> Run:
         """Run as :meth:`HierarchyMethod.run` does; the time of evaluating drafts is taken off."""
         self._verified = verified = _PendingDrafts(self.compared)
         run = super().run(prompt, request, tracer)

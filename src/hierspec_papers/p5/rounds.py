@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hierspec.bench.methods.base import Request, Run
+from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.engine.trace import ListTracer
 from hierspec_papers.lab import Lab, run_from_record
@@ -48,7 +48,7 @@ def run_traced(
 
     def observe() -> dict[str, Any]:
         tracer = ListTracer()
-        request = Request(lab.max_new_tokens, temperature, lab.seed + number)
+        request = RunRequest(lab.max_new_tokens, temperature, lab.seed + number)
         run = method.run(lab.prompts[number], request, tracer)
         return {"run": asdict(run), "rounds": list(map(asdict, target_rounds(tracer.events)))}
 

@@ -18,7 +18,7 @@ class Unavailable(HierspecError):  # noqa: N818 (it is also a run's result)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """How to continue a prompt.
 
     Attributes:
@@ -105,7 +105,7 @@ class Method(Protocol):
     name: str
     configuration: dict[str, Any]
 
-    def run(self, prompt: Sequence[int], request: Request) -> Run:
+    def run(self, prompt: Sequence[int], request: RunRequest) -> Run:
         """Continue the prompt.
 
         Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.api import Hierarchy
-from hierspec.bench.methods.base import Request, Run, Unavailable
+from hierspec.bench.methods.base import Run, RunRequest, Unavailable
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -125,11 +125,11 @@ class HierarchyMethod:
     def hierarchy(self) -> Hierarchy:
         return self.models.hierarchy(**self.configuration)
 
-    def run(self, prompt: Sequence[int], request: Request, tracer: Any = None) -> Run:
+    def run(self, prompt: Sequence[int], request: RunRequest, tracer: Any = None) -> Run:
         return self.run_batch([prompt], request, tracer)[0]
 
     def run_batch(
-        self, prompts: Sequence[Sequence[int]], request: Request, tracer: Any = None
+        self, prompts: Sequence[Sequence[int]], request: RunRequest, tracer: Any = None
     ) -> list[Run]:
         """Continue prompts together; return a run per prompt.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hierspec.bench.methods.base import Request, Run, Unavailable
+from hierspec.bench.methods.base import Run, RunRequest, Unavailable
 from hierspec.errors import first_line
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Peer:
     models: BenchModels
     configuration: dict[str, Any]
 
-    def run(self, prompt: Sequence[int], request: Request) -> Run:
+    def run(self, prompt: Sequence[int], request: RunRequest) -> Run:
         """Continue the prompt.
 
         Raises:
@@ -78,7 +78,7 @@ class Peer:
 
     @abstractmethod
     def decode(
-        self, prompt: list[int], request: Request, watch: Stopwatch
+        self, prompt: list[int], request: RunRequest, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
         """Return the output's tokens and the number of the target's forwards after the prompt's.
 

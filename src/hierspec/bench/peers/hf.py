@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.peers.checkpoints import exported, quiet, reset_generation
 from hierspec.bench.peers.edge import (
@@ -76,7 +76,7 @@ class TransformersMethod(Peer):
     package = "transformers"
 
     def decode(
-        self, prompt: list[int], request: Request, watch: Stopwatch
+        self, prompt: list[int], request: RunRequest, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
         import torch
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.methods.base import Request, Unavailable
+from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.peers.checkpoints import exported
 from hierspec.bench.peers.edge import PROMPT_LOOKUP, Peer, Stopwatch, import_peer
@@ -45,7 +45,7 @@ class LlamaCppMethod(Peer):
         return exported(self.models).gguf_dtype
 
     def decode(
-        self, prompt: list[int], request: Request, watch: Stopwatch
+        self, prompt: list[int], request: RunRequest, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
         llama = _llamas(self.models).get(
             self.original,

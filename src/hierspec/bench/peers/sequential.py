@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.methods.base import Request
+from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.peers.checkpoints import exported
 from hierspec.bench.peers.edge import (
@@ -42,7 +42,7 @@ class SequentialMethod(Peer):
     ends_texts = False
 
     def decode(
-        self, prompt: list[int], request: Request, watch: Stopwatch
+        self, prompt: list[int], request: RunRequest, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
         import torch
 

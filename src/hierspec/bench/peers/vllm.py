@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from hierspec.bench.methods.base import Request
+from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.peers.checkpoints import exported
 from hierspec.bench.peers.edge import (
@@ -44,7 +44,7 @@ class VllmMethod(Peer):
     ends_texts = False
 
     def decode(
-        self, prompt: list[int], request: Request, watch: Stopwatch
+        self, prompt: list[int], request: RunRequest, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
         vllm = import_peer("vllm", PACKAGE)
         engine = _engines(self.models).get(self.configuration)
