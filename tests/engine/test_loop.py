@@ -8,6 +8,7 @@ import time
 import pytest
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
+from hierspec.drafters.prediction import prediction_leaf
 from hierspec.engine.lanes import Lane
 from hierspec.engine.load import LoadControl
 from hierspec.engine.loop import EngineLoop, LoopSettings
@@ -54,7 +55,8 @@ def loop(models):
     loops = []
 
     def make(**settings):
-        made = EngineLoop({"": Lane(models.root, None)}, LoopSettings(**settings))
+        lane = Lane(models.root, None, prediction=prediction_leaf())
+        made = EngineLoop({"": lane}, LoopSettings(**settings))
         loops.append(made)
         return made
 

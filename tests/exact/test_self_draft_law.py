@@ -18,12 +18,12 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import ConfidenceWindow, FixedWindow
 from hierspec.drafters import skip_search
+from hierspec.drafters.declining import DecliningExit
 from hierspec.drafters.skip_search import SearchedSkip, SearchingDrafter, SkipSearches
 from hierspec.engine.generation import Generation
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact.certificate import certify_tree
 from hierspec.exact.engine_law import Neighbour, engine_law, generation_law
-from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
 from hierspec.lm.layer_skip import Skip
 from hierspec.lm.lean.decoder import LeanBackend
@@ -49,7 +49,7 @@ BATCHES = {
 }
 
 
-class Tabular(AdaptiveExit):
+class Tabular(DecliningExit):
     """The same class over tables, as the exact interpreter asks it."""
 
     order = 1
@@ -62,7 +62,7 @@ class Tabular(AdaptiveExit):
 def declining(family="random", seed=2):
     """An adaptive exit that declines, and a target."""
     first, deeper, target = models(family, 3, seed=seed)
-    return Tabular([first, deeper], FLOOR, "exits", declines=True), target
+    return Tabular([first, deeper], FLOOR, "exits"), target
 
 
 def wills(model):
@@ -94,7 +94,7 @@ def test_a_draft_that_ends_where_no_exit_is_sure(rule, window, batch):
 @pytest.mark.parametrize("rules", [["tokenwise"], ["block"], ["leading", "block"]])
 def test_exact_by_enumeration_of_the_rules(family, rules):
     first, deeper, three, target = models(family, 4, seed=9)
-    model = Tabular([first, deeper], FLOOR, "exits", declines=True)
+    model = Tabular([first, deeper], FLOOR, "exits")
     tables = [model, three, target] if len(rules) == 2 else [model, target]
     root = chain(tables, rules, [3] if len(rules) == 1 else [2, 3])
     check(root)

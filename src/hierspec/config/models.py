@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.core.windows import AcceptanceWindow
+from hierspec.drafters.declining import DecliningExit
 from hierspec.drafters.lookahead import Lookahead
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
@@ -120,7 +121,8 @@ class LevelModels:
             exits = [self._exit_model(layer, level.head) for layer in level.exit_layers]
             name = f"{target.model}@{'|'.join(map(str, level.exit_layers))}"
             name += "+head" if level.head else ""
-            return AdaptiveExit(exits, level.confidence, name, level.unsure == "target"), name
+            kind = DecliningExit if level.unsure == "target" else AdaptiveExit
+            return kind(exits, level.confidence, name), name
         if isinstance(level, LayerSkipConfig):
             return self._skip_model(level)
         if isinstance(level, QuantizedConfig):

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from hierspec.core.nodes import Draft
-from hierspec.lm.adaptive_exit import AdaptiveExit
 
-from .base import Drafter, LookUp, LookUpDrafter
-from .declining import DecliningDrafter
+from .base import Drafter, DrafterMaker
 from .model import ModelDrafter
 from .multi_draft import MultiDrafter
-from .skip_search import SearchedSkip, SearchingDrafter
 
 
 def drafter_of(node: Draft) -> Drafter:
-    """Return the drafter that runs a leaf."""
-    if isinstance(node.model, LookUp):
-        return LookUpDrafter(node, node.model)
-    if isinstance(node.model, SearchedSkip):
-        return SearchingDrafter(node)
-    if isinstance(node.model, AdaptiveExit) and node.model.declines:
-        return DecliningDrafter(node)
+    """Return the drafter that runs a leaf: one that its model makes, or that of any model."""
+    if isinstance(node.model, DrafterMaker):
+        return node.model.make_drafter(node)
     return MultiDrafter(node) if node.num_drafts > 1 else ModelDrafter(node)

@@ -15,7 +15,7 @@ from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.core.windows import State
-from hierspec.lm.base import CacheOwner
+from hierspec.lm.base import CacheOwner, CacheUser
 from hierspec.sampling.scores import ScoreRows
 
 
@@ -68,6 +68,15 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class DrafterMaker(Protocol):
+    """A leaf's model that is not drafted with like any language model, but in a way of its own."""
+
+    def make_drafter(self, node: Draft) -> Drafter:
+        """Return the drafter that runs ``node``, whose model this is."""
+        ...
+
+
+@runtime_checkable
 class Shareable(CacheOwner, Protocol):
     """A cache owner whose sequences may learn from one another, except in private slots."""
 
@@ -80,28 +89,53 @@ LookUpDraft = tuple[tuple[int, ...], Distributions]  # tokens, and what each was
 CheckedDraft = tuple[Proposal, Distributions]  # a draft, and the target's rows along it
 
 
+@runtime_checkable
+class Learner(CacheUser, Protocol):
+    """A drafter that learns from what the target verifies."""
+
+    def learn_from(
+        self,
+        text: Sequence[int],
+        draft: Proposal,
+        p: Distributions,
+        num_accepted: int,
+        checked: Sequence[CheckedDraft],
+        slot: Any,
+    ) -> None:
+        """Learn from a check by the target of ``draft`` after ``text``.
+
+        Args:
+            p: the target's distributions at every position of the draft, and after it.
+            num_accepted: how many of its tokens were kept.
+            checked: all drafts that were checked, this one among them.
+        """
+        ...
+
+
 class LookUp:
     """The base of drafters without a model, which copy what followed similar text.
 
     Nothing is scored: the distribution of every proposed token is one-hot, unless :meth:`draft`
-    says otherwise.
+    says otherwise. One that learns from the target's checks is a :class:`Learner`, too.
 
     Attributes:
         law_of_context: false: it has proposals only, no next-token distribution of a context.
-        learns: whether :meth:`learn_from` is to be called after the target's checks.
         reads_own_checks: whether it must be the only level, since it learns from checks of its own
             drafts.
     """
 
     name: str
     law_of_context: ClassVar[bool] = False
-    learns: ClassVar[bool] = False
     reads_own_checks: ClassVar[bool] = False
     max_length: ClassVar[int] = sys.maxsize
 
     @property
     def cache_owner(self) -> LookUp:
         return self
+
+    def make_drafter(self, node: Draft) -> Drafter:
+        """See :meth:`DrafterMaker.make_drafter`."""
+        return LookUpDrafter(node, self)
 
     def open(self) -> Any:
         """Return a slot for one sequence."""
@@ -131,23 +165,6 @@ class LookUp:
     def drafts(self, call: DraftCall, slot: Any) -> Sequence[LookUpDraft]:
         """Return several drafts as :meth:`draft` makes one; none is longer than the first."""
         return [self.draft(call, slot)]
-
-    def learn_from(
-        self,
-        text: Sequence[int],
-        draft: Proposal,
-        p: Distributions,
-        num_accepted: int,
-        checked: Sequence[CheckedDraft],
-        slot: Any,
-    ) -> None:
-        """Learn from a check by the target of ``draft`` after ``text``.
-
-        Args:
-            p: the target's distributions at every position of the draft, and after it.
-            num_accepted: how many of its tokens were kept.
-            checked: all drafts that were checked, this one among them.
-        """
 
 
 class LookUpDrafter:

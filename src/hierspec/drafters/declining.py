@@ -19,10 +19,20 @@ from hierspec.sampling.scores import distributions
 from .model import GrowingDraft, ModelDrafter
 
 
-class DecliningDrafter(ModelDrafter):
-    """A leaf whose model is an :class:`~hierspec.lm.adaptive_exit.AdaptiveExit` that declines."""
+class DecliningExit(AdaptiveExit):
+    """An adaptive exit that leaves tokens that no exit is sure of to the target."""
 
-    model: AdaptiveExit
+    declines = True
+
+    def make_drafter(self, node: Draft) -> DecliningDrafter:
+        """See :meth:`hierspec.drafters.base.DrafterMaker.make_drafter`."""
+        return DecliningDrafter(node)
+
+
+class DecliningDrafter(ModelDrafter):
+    """A leaf whose model is a :class:`DecliningExit`."""
+
+    model: DecliningExit
 
     def __init__(self, node: Draft) -> None:
         super().__init__(node)

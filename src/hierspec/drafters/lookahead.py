@@ -66,7 +66,6 @@ class Lookahead(LookUp):
     window_size: int = 7
     max_candidates: int = 7
     name: str = "lookahead"
-    learns: ClassVar[bool] = True
     reads_own_checks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

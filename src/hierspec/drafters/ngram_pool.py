@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions
@@ -102,7 +101,6 @@ class NgramPool(LookUp):
     name: str = "ngram_pool"
     max_ngrams: int = MAX_NGRAMS
     shared_pool: Pool = field(init=False)
-    learns: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shared_pool", Pool(self.max_ngrams))

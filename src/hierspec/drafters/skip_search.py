@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from hierspec.core.nodes import Draft
 from hierspec.lm.base import Slot
 from hierspec.lm.skip_search import SearchSettings, SkipSearch
 from hierspec.lm.trunk.trunk import Trunk
@@ -59,6 +60,10 @@ class SearchedSkip(VaryingSkip):
     def __init__(self, trunk: Trunk, searches: SkipSearches, name: str) -> None:
         super().__init__(trunk, searches.shared_search.best, name)
         self.searches = searches
+
+    def make_drafter(self, node: Draft) -> SearchingDrafter:
+        """See :meth:`hierspec.drafters.base.DrafterMaker.make_drafter`."""
+        return SearchingDrafter(node)
 
 
 class SearchingDrafter(ModelDrafter):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import Verify, initial_states
+from hierspec.core.nodes import Draft, Verify, initial_states
 from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.lm.encoder_decoder import check_decoder_only
@@ -39,6 +39,9 @@ class Lane:
     Attributes:
         lock: held while its models run, since others may use them.
         display_name: a level's name → its name in results and metrics.
+        prediction: the leaf that drafts from predicted outputs, with index 0
+            (:func:`hierspec.drafters.prediction.prediction_leaf`); without one, and under a
+            controller, they are ignored.
     """
 
     root: Verify
@@ -46,6 +49,7 @@ class Lane:
     controller: Controller | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
     display_name: Callable[[str], str] = str
+    prediction: Draft | None = None
 
 
 class ServedLane:
@@ -64,9 +68,8 @@ class ServedLane:
         self.tokenizer, self.controller, self.lock = lane.tokenizer, lane.controller, lane.lock
         root = lane.root if lane.controller is None else lane.controller.root
         check_decoder_only(root.model, "the service")
-        self.plans = Plans(
-            root, controlled=lane.controller is not None, display_name=lane.display_name
-        )
+        leaf = lane.prediction if lane.controller is None else None
+        self.plans = Plans(root, leaf, lane.display_name)
         self.load = LoadControl(len(self.plans.arms), adapt_to_load)
         self.runtime = Runtime(self.plans.root, lane.root.model.vocab_size)
         self.prefixes = PrefixCache()
@@ -93,8 +96,8 @@ class ServedLane:
             steering = Steering(self.controller, len(prompt), limit)
         text = TextStream(self.tokenizer, request.stop, prompt)
         ticket.output = Output(sequence, text, limit, self.plans.names(), steering)
-        if request.prediction and self.plans.prediction is not None:
-            sequence.slot(self.plans.look_up).expect(request.prediction, len(prompt))
+        if request.prediction and self.plans.predictor is not None:
+            sequence.slot(self.plans.predictor).expect(request.prediction, len(prompt))
         self.sequence_metrics.follow(sequence)
 
     def copy_prefix(self, ticket: Ticket, live: Sequence[Ticket]) -> None:
@@ -155,10 +158,10 @@ class ServedLane:
         plans = self.plans
         if not request.speculative:
             return plans.plain
-        if request.prediction and plans.prediction is not None and output.started:
+        if request.prediction and plans.predictor is not None and output.started:
             sequence = output.sequence
-            slot = sequence.slot(plans.look_up)
-            if plans.look_up.propose(Context(sequence.tokens), 1, slot):
+            slot = sequence.slot(plans.predictor)
+            if plans.predictor.propose(Context(sequence.tokens), 1, slot):
                 return plans.prediction
         if output.steering is not None:
             return plans.plain if arm is plans.plain and not request.fixed_plan else None

@@ -20,10 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
-from hierspec.drafters.prediction import Prediction
+from hierspec.drafters.base import LookUp
 
 _BUDGET_FACTORS = (1.0, 0.5, 0.25)
-_PREDICTED_TOKENS = 16
 _FIRST_TRIAL, _TRIAL = 3, 2  # rounds an arm is measured for, the first time and later
 _DECAY = 0.85  # of earlier measurements, for each new one
 _MANY_STREAMS = 4  # from so many streams on, plain decoding is tried first
@@ -41,25 +40,26 @@ class Plans:
     Attributes:
         root: has every node of every plan: for the runtime and for window states.
         arms: the hierarchy as configured, with smaller budgets, and plain decoding.
-        prediction: the target verifying drafts from a predicted output; ``None`` if ``controlled``.
-        look_up: the drafter of that plan.
+        prediction: the target verifying drafts from a predicted output; ``None`` without a leaf.
+        predictor: makes these drafts; ``None`` without a leaf.
 
     Args:
-        controlled: whether a controller chooses plans, so that nodes keep their indices and names.
+        leaf: drafts from predicted outputs, with index 0; ``None`` where a controller chooses
+            plans, so that nodes keep their indices and names.
         display_name: a level's name → its name in results and metrics.
     """
 
     def __init__(
-        self, root: Verify, controlled: bool = False, display_name: Callable[[str], str] = str
+        self, root: Verify, leaf: Draft | None = None, display_name: Callable[[str], str] = str
     ) -> None:
-        self.look_up = Prediction()
         self.prediction: Verify | None = None
+        self.predictor: LookUp | None = None
         self.root = full = root
-        if not controlled:
+        if leaf is not None:
             # The prediction's node has the lowest index, so it drafts first and requests with and
             # without a prediction share the target's call.
             full = _with_shifted_indices(root, display_name)
-            draft = Draft(0, self.look_up.name, self.look_up, _PREDICTED_TOKENS).for_rule(root.rule)
+            draft, self.predictor = leaf.for_rule(root.rule), leaf.model
             parts = (draft,) if full.below is None else (draft, full.below)
             full = dataclasses.replace(full, index=root.index + 2)
             below = Concatenate(root.index + 1, "levels", parts)

@@ -1,4 +1,4 @@
-"""Observers of a runtime: counters, traces, look-ups that learn, and measurements.
+"""Observers of a runtime: counters, traces, drafters that learn, and measurements.
 
 They are added by :meth:`hierspec.engine.runtime.Runtime.observe`, and decide nothing.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from hierspec.core.distributions import Distributions
 from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.drafters.base import CheckedDraft, LookUp
+from hierspec.drafters.base import CheckedDraft, Learner
 
 from .sequences import LiveSequence, Task
 
@@ -74,15 +74,15 @@ class Observer:
         """Handle the end of a round, before its verdicts are committed."""
 
 
-class LookUpTrainer(Observer):
-    """Lets look-ups learn from what the target verified.
+class Training(Observer):
+    """Lets drafters learn from what the target verified.
 
     Args:
         root: index of the target's node.
     """
 
-    def __init__(self, root: int, look_ups: Sequence[LookUp]) -> None:
-        self._root, self._look_ups = root, look_ups
+    def __init__(self, root: int, learners: Sequence[Learner]) -> None:
+        self._root, self._learners = root, learners
 
     def on_verify(self, checks: Checks) -> None:
         if checks.node.index != self._root:
@@ -95,7 +95,7 @@ class LookUpTrainer(Observer):
             checks.checked_drafts,
             strict=True,
         ):
-            for look_up in self._look_ups:
-                slot = task.sequence.slot(look_up)
+            for learner in self._learners:
+                slot = task.sequence.slot(learner)
                 text = task.sequence.tokens
-                look_up.learn_from(text, draft, p, verdict.num_accepted, drafts, slot)
+                learner.learn_from(text, draft, p, verdict.num_accepted, drafts, slot)

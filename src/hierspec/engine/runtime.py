@@ -17,11 +17,12 @@ import torch
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
-from hierspec.drafters import LookUp, drafter_of
+from hierspec.drafters import drafter_of
+from hierspec.drafters.base import Learner
 
 from .answers import Responder, with_logprobs
 from .metrics import Metrics
-from .observers import LookUpTrainer, Observer
+from .observers import Observer, Training
 from .sequences import Group, LiveSequence, NodeInfo, Task
 
 
@@ -41,9 +42,8 @@ class Runtime:
         self.metrics = Metrics({node.index: node.name for node in nodes}, root.index)
         self._observers: list[Observer] = [self.metrics]
         leaves = [node.model for node in nodes if isinstance(node, Draft)]
-        learning = [model for model in leaves if isinstance(model, LookUp) and model.learns]
-        if learning:
-            self.observe(LookUpTrainer(root.index, learning))
+        if learners := [model for model in leaves if isinstance(model, Learner)]:
+            self.observe(Training(root.index, learners))
         self._responder = Responder(root, vocab_size, self._observers)
         self._groups: dict[Hashable, Group] = {}
         self._node_infos: dict[Verify, Mapping[int, NodeInfo]] = {}

@@ -15,9 +15,8 @@ from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Propose, Request, Row
 from hierspec.core.rng import Noise, Rng
 from hierspec.core.round import Coroutine, propose, verified
-from hierspec.drafters import Drafter, LookUp
-from hierspec.drafters.base import Shareable
-from hierspec.lm.base import CacheOwner, LanguageModel
+from hierspec.drafters.base import Drafter, Shareable
+from hierspec.lm.base import CacheOwner, CacheUser
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
@@ -101,7 +100,7 @@ class LiveSequence:
         """Return the text so far, continued by the ``pending`` tokens of a round in progress."""
         return Context(self.tokens, pending, self.source)
 
-    def slot(self, model: LanguageModel | LookUp, draft: int = 0) -> Any:
+    def slot(self, model: CacheUser, draft: int = 0) -> Any:
         """Return this sequence's slot in ``model``'s cache; views of one trunk share theirs.
 
         Where several drafts are made at once, each has a slot of its own, with its own copy of

@@ -7,10 +7,10 @@ that is depends on the row's context alone, not on the token drawn from it. So t
 fixed before the draw, every rule that is exact for a model is exact for this one, and the levels
 above read the very distribution that the token was drawn from [MATH §2].
 
-A draft that leaves unsure tokens to the target (``declines``) ends before such a row's token is
-drawn. That, too, follows from the context alone, so output stays exact; the length of a draft
-depends on its tokens, as with a window. Rows that no exit is sure of have the last exit's
-distribution.
+A draft that leaves unsure tokens to the target (:mod:`hierspec.drafters.declining`) ends before
+such a row's token is drawn. That, too, follows from the context alone, so output stays exact; the
+length of a draft depends on its tokens, as with a window. Rows that no exit is sure of have the
+last exit's distribution.
 
 All exits are views of the target's trunk: a deeper exit continues from the hidden states of the
 shallower one, in one pass for all tokens that it has not seen, and the target need not compute any
@@ -36,15 +36,12 @@ class AdaptiveExit:
     Args:
         exits: at least one, shallowest first, with the same owner of slots.
         confidence: the largest probability from which on an exit is sure, above 0 and at most 1.
-        declines: whether a draft ends where no exit is sure.
 
     Attributes:
         partial: whether some exit's head scores a part of the vocabulary only.
     """
 
-    def __init__(
-        self, exits: Sequence[LanguageModel], confidence: float, name: str, declines: bool = False
-    ) -> None:
+    def __init__(self, exits: Sequence[LanguageModel], confidence: float, name: str) -> None:
         if not exits or not 0.0 < confidence <= 1.0:
             raise HierspecError(
                 "an adaptive exit needs exits, and a confidence above 0 and at most 1; got "
@@ -52,7 +49,7 @@ class AdaptiveExit:
             )
         self.exits = tuple(exits)
         self.confidence = confidence
-        self.name, self.declines = name, declines
+        self.name = name
         self.partial = any(getattr(view, "partial", False) for view in exits)
         last = self.exits[-1]
         self.cache_owner, self.graphs = last.cache_owner, None

@@ -155,8 +155,19 @@ class ForkingCacheOwner(CacheOwner, Protocol):
         ...
 
 
+class CacheUser(Protocol):
+    """Anything whose slots an owner opens, usually itself: a model, a look-up.
+
+    Attributes:
+        cache_owner: that owner; users with one owner share a sequence's slot.
+    """
+
+    @property
+    def cache_owner(self) -> CacheOwner: ...
+
+
 @runtime_checkable
-class LanguageModel(CacheOwner, Protocol):
+class LanguageModel(CacheOwner, CacheUser, Protocol):
     """Anything that can score positions: a transformer, an early exit of one, a table.
 
     Attributes:
@@ -164,8 +175,6 @@ class LanguageModel(CacheOwner, Protocol):
         vocab_size: V, the number of token ids it scores (a padded embedding counts its padding).
         max_length: the longest context it can take, in tokens.
         device: of its scores.
-        cache_owner: the owner of the slots it takes, usually itself; models with one owner share
-            slots.
         graphs: recorded calls of its device; ``None`` for a device that records nothing.
     """
 
@@ -173,9 +182,6 @@ class LanguageModel(CacheOwner, Protocol):
     vocab_size: int
     max_length: int
     device: torch.device
-
-    @property
-    def cache_owner(self) -> CacheOwner: ...
 
     @property
     def graphs(self) -> Graphs | None: ...

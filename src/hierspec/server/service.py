@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import hierspec
 from hierspec.api import Hierarchy
+from hierspec.drafters.prediction import prediction_leaf
 from hierspec.engine.lanes import Lane
 from hierspec.engine.loop import EngineLoop, LoopSettings
 from hierspec.engine.results import TokenEvent
@@ -49,7 +50,7 @@ class Service:
         self.vocab_size: int = first.root.model.vocab_size
         self.created = int(time.time())
         lanes = {
-            name: Lane(h.root, h.tokenizer, h.controller, h.lock, _public_name)
+            name: Lane(h.root, h.tokenizer, h.controller, h.lock, _public_name, prediction_leaf())
             for name, h in self.hierarchies.items()
         }
         self.engine = EngineLoop(
