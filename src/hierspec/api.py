@@ -31,7 +31,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.schema import check_keys
 from hierspec.verifiers.soundness import check as check_soundness
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+AnyPrompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 class Hierarchy:
@@ -183,7 +183,7 @@ class Hierarchy:
         """Held while a round of some call runs; others that run the models wait for it."""
         return self._lock
 
-    def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:
+    def generate(self, prompt: AnyPrompt, **options: Any) -> GenerationResult:
         """Continue one prompt, and wait for the whole text.
 
         Args:
@@ -211,7 +211,9 @@ class Hierarchy:
             )
         return results[0]
 
-    def generate_batch(self, prompts: Iterable[Prompt], **options: Any) -> list[GenerationResult]:
+    def generate_batch(
+        self, prompts: Iterable[AnyPrompt], **options: Any
+    ) -> list[GenerationResult]:
         """Continue several prompts together; sequence i has the randomness of (seed, i).
 
         The options are those that :meth:`generate` lists; ``streamer``, one of transformers', goes
@@ -227,14 +229,14 @@ class Hierarchy:
             pass
         return generation.results()
 
-    def stream(self, prompt: Prompt, **options: Any) -> Iterator[TokenEvent]:
+    def stream(self, prompt: AnyPrompt, **options: Any) -> Iterator[TokenEvent]:
         """Continue one prompt, an event a token; the options are those of :meth:`generate`.
 
         Abandoning the iterator frees everything.
         """
         return iter(self.start([prompt], **options))
 
-    async def astream(self, prompt: Prompt, **options: Any) -> AsyncIterator[TokenEvent]:
+    async def astream(self, prompt: AnyPrompt, **options: Any) -> AsyncIterator[TokenEvent]:
         """Stream for asyncio: rounds run in a thread, and the event loop goes on meanwhile.
 
         Leaving the loop early, or cancelling the task, ends the generation when its round has
@@ -256,7 +258,7 @@ class Hierarchy:
 
     def start(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Iterable[AnyPrompt],
         *,
         max_new_tokens: int | Sequence[int] | None = requests.MAX_NEW_TOKENS,
         seed: int | Sequence[int] | None = None,

@@ -18,13 +18,12 @@ from hierspec.bench.turns import run_interleaved
 from hierspec.config.schema import TargetConfig
 from hierspec.config.target import model_config
 from hierspec.errors import HierspecError
+from hierspec.profiling.settings import Report
 from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo.registry import shipped_drafts
 
 from . import prompts as data_sets
-
-Report = Callable[[str, float], None]
 
 MAX_PROMPT_TOKENS = 512  # its last ones: reading the prompt should not be what is measured
 

@@ -36,7 +36,7 @@ class Prompt:
         """Return the prompt's origin, without the text, which is not ours to copy."""
         return {"file": self.file, "line": self.line, "domain": self.domain}
 
-    def token_ids(self, tokenizer: Any, answer: chats.Answer) -> list[int]:
+    def token_ids(self, tokenizer: Any, answer: chats.GenerateText) -> list[int]:
         """Return the last :data:`MAX_PROMPT_TOKENS` token ids of the text."""
         return tokenizer(self.text, verbose=False)["input_ids"][-MAX_PROMPT_TOKENS:]
 
@@ -51,7 +51,7 @@ class SecondTurn(Prompt):
         """Return the prompt's origin and its turn."""
         return {**Prompt.to_dict(self), "turn": 2}
 
-    def token_ids(self, tokenizer: Any, answer: chats.Answer) -> list[int]:
+    def token_ids(self, tokenizer: Any, answer: chats.GenerateText) -> list[int]:
         """Return the whole conversation in the chat template, its first turn answered."""
         return chats.token_ids(tokenizer, [chats.ChatTurn(self.chat, 1)], answer)[0]
 

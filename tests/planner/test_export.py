@@ -20,7 +20,7 @@ from hierspec.planner.export import (
     without_sharing,
 )
 from hierspec.planner.latency import latency
-from hierspec.planner.plan import Choice, Plan
+from hierspec.planner.plan import Plan, PricedChain
 
 NGRAM = {"method": "ngram_table", "max_order": 3}
 LOOKUP = {"method": "prompt_lookup", "prompt_lookup_min": 1, "prompt_lookup_max": 5}
@@ -41,7 +41,7 @@ MODELS = [NGRAM, LOOKUP, DRAFT, EXIT, TARGET]
 
 def planned(estimates=ESTIMATES, levels=(0, 2, 4), budgets=(2, 6), **options) -> Plan:
     chain = Chain(levels, budgets, **options)
-    return Plan(estimates, Choice(chain, latency(estimates, chain)), (), 1.0, 0.01)
+    return Plan(estimates, PricedChain(chain, latency(estimates, chain)), (), 1.0, 0.01)
 
 
 def brute(estimates, drafters) -> tuple[float, tuple[int, ...], tuple[int, ...]]:

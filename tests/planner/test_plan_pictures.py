@@ -22,7 +22,7 @@ from hierspec.planner.maps import (
     sweep_further_model,
 )
 from hierspec.planner.pictures import draw_plan
-from hierspec.planner.plan import Choice, Plan
+from hierspec.planner.plan import Plan, PricedChain
 from hierspec.plotting import figures
 from hierspec.plotting.heat_map import heat_map
 
@@ -36,12 +36,12 @@ def _matplotlib():
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
 
 
-def choice(levels, budgets=(), **options) -> Choice:
+def choice(levels, budgets=(), **options) -> PricedChain:
     chain = Chain(levels, budgets, **options)
-    return Choice(chain, latency(ESTIMATES, chain))
+    return PricedChain(chain, latency(ESTIMATES, chain))
 
 
-def plan(best=None, *runners_up: Choice) -> Plan:
+def plan(best=None, *runners_up: PricedChain) -> Plan:
     runners_up = runners_up or (choice((1, 2), (6,)), choice((0, 2), (3,)))
     return Plan(ESTIMATES, best or choice((0, 1, 2), (4, 8)), runners_up, 3.5, 0.01)
 

@@ -6,7 +6,7 @@ from chat_models import save_chat
 
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.planner.plan import Choice
+from hierspec.planner.plan import PricedChain
 from hierspec.profiling import auto, candidates
 from hierspec.profiling.candidates import choose_candidates, default_names, parse
 from hierspec.profiling.settings import ProfileSettings
@@ -45,7 +45,7 @@ def test_auto_measures_the_answers_of_a_chat_model(model, monkeypatch):
         assert plan.stacked is None
         assert plan.three_levels_note == ""
     else:
-        assert isinstance(plan.stacked, Choice)
+        assert isinstance(plan.stacked, PricedChain)
         assert plan.stacked.ms >= plan.best.ms
         assert "three levels do not pay here" in plan.three_levels_note
         assert len(plan.to_dict()["three_levels"]["names"]) > 2

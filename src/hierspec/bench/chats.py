@@ -28,8 +28,8 @@ _MT_BENCH = "mt_bench"  # Spec-Bench keeps its eight categories, and names the o
 SPEC_BENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 
 T = TypeVar("T")
-Message = Mapping[str, str]
-Answer = Callable[[list[int]], str]  # token ids of a prompt → the text that follows
+ConversationMessage = Mapping[str, str]
+GenerateText = Callable[[list[int]], str]  # token ids of a prompt → the text that follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Chat:
 
     domain: str
     category: str
-    history: tuple[Message, ...]
+    history: tuple[ConversationMessage, ...]
     turns: tuple[str, ...]
 
 
@@ -121,7 +121,7 @@ def choose(
     return turns[:measured], tuning_turns
 
 
-def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: Answer) -> list[list[int]]:
+def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: GenerateText) -> list[list[int]]:
     """Encode each turn in the model's chat template, after the turns before it.
 
     Args:
@@ -163,7 +163,7 @@ def _chat(line: str, stem: str, location: str) -> Chat:
     return Chat(domain, category, history, turns)
 
 
-def _messages(value: Any, location: str) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+def _messages(value: Any, location: str) -> tuple[tuple[ConversationMessage, ...], tuple[str, ...]]:
     is_valid = isinstance(value, list) and value and all(
         isinstance(message, Mapping)
         and isinstance(message.get("role"), str)

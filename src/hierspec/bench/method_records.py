@@ -22,8 +22,7 @@ from pydantic import (
 
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
-from hierspec.utils.schema import Boolean, Expected
-from hierspec.utils.schema import Natural as Count
+from hierspec.utils.schema import Boolean, Expected, Natural
 
 PLAIN = "plain"  # the method that all others are compared with
 GROUPS = {  # group of methods → its title
@@ -34,9 +33,11 @@ GROUPS = {  # group of methods → its title
     "peer": "other libraries",
 }
 
-Number = Annotated[float, Strict(), Expected("a finite number")]
+FiniteNumber = Annotated[float, Strict(), Expected("a finite number")]
 Positive = Annotated[float, Strict(), Field(gt=0), Expected("a number above 0")]  # a divisor
-Tally = Annotated[int, Strict()] | Number  # a sequence's share of a batch's counter is a fraction
+Tally = (
+    Annotated[int, Strict()] | FiniteNumber
+)  # a sequence's share of a batch's counter is a fraction
 
 
 class Record(BaseModel):
@@ -54,12 +55,12 @@ class Record(BaseModel):
 class Spread(Record):
     """Median, quartiles and mean of values; the error of a single one is unknown."""
 
-    median: Number
-    q1: Number
-    q3: Number
-    n: Count
-    mean: Number
-    standard_error: Number | None
+    median: FiniteNumber
+    q1: FiniteNumber
+    q3: FiniteNumber
+    n: Natural
+    mean: FiniteNumber
+    standard_error: FiniteNumber | None
 
 
 MIN_PROMPTS_FOR_INTERVAL = 5
@@ -68,12 +69,12 @@ MIN_PROMPTS_FOR_INTERVAL = 5
 class PairedRatio(Record):
     """Ratios per prompt, above 1 is faster: quartiles and the median's 95 % interval."""
 
-    median: Number
-    q1: Number
-    q3: Number
-    n: Count
-    low95: Number
-    high95: Number
+    median: FiniteNumber
+    q1: FiniteNumber
+    q3: FiniteNumber
+    n: Natural
+    low95: FiniteNumber
+    high95: FiniteNumber
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -105,11 +106,11 @@ class LevelCounters(Record):
     num_drafts: Tally
     num_draft_tokens: Tally
     num_accepted_tokens: Tally
-    acceptance_rate: Number | None = None
+    acceptance_rate: FiniteNumber | None = None
     num_accepted_tokens_per_pos: list[Tally]
-    seconds: Number
-    forward_seconds: Number
-    verify_seconds: Number | None = None
+    seconds: FiniteNumber
+    forward_seconds: FiniteNumber
+    verify_seconds: FiniteNumber | None = None
 
 
 # Other engines report no counters; the file has an empty object for them.
@@ -131,50 +132,50 @@ class RunRecord(Record):
             only ends sooner, or the target excludes one.
     """
 
-    prompt: Count
-    turn: Count | None = None
-    num_tokens: Count
+    prompt: Natural
+    turn: Natural | None = None
+    num_tokens: Natural
     seconds: Positive
-    decode_seconds: Number | None
+    decode_seconds: FiniteNumber | None
     ms_per_token: Positive
-    decode_ms_per_token: Number | None
-    overhead_ms_per_token: Number | None
+    decode_ms_per_token: FiniteNumber | None
+    overhead_ms_per_token: FiniteNumber | None
     target_calls: Tally | None
-    mean_acceptance_length: Number | None
+    mean_acceptance_length: FiniteNumber | None
     same_as_plain: Boolean | None
-    logprob_per_token: Number | None
-    token_ids: list[Count]
+    logprob_per_token: FiniteNumber | None
+    token_ids: list[Natural]
     levels: list[LevelCounters]
     target: TargetCounters
-    first_difference_gap: Number | None = None
+    first_difference_gap: FiniteNumber | None = None
 
 
 class LevelSummary(Record):
     """Calls and times of a level per token after the first, over all runs."""
 
     name: str
-    calls_per_token: Number
-    ms_per_token: Number
-    forward_ms_per_token: Number
-    acceptance_rate: Number | None
+    calls_per_token: FiniteNumber
+    ms_per_token: FiniteNumber
+    forward_ms_per_token: FiniteNumber
+    acceptance_rate: FiniteNumber | None
 
 
 class LikelihoodSummary(Record):
     """Sampled text under the target: mean log-probability per token, in nats, and its tests."""
 
-    mean: Number
-    difference_from_plain: Number
-    standard_error: Number | None
-    law_z: Number | None = None
+    mean: FiniteNumber
+    difference_from_plain: FiniteNumber
+    standard_error: FiniteNumber | None
+    law_z: FiniteNumber | None = None
     within_noise: Boolean
 
 
 class CategorySpeedup(Record):
     """Medians on the prompts of a category."""
 
-    speedup: Number
-    n: Count | None = None
-    ms_per_token: Number | None = None
+    speedup: FiniteNumber
+    n: Natural | None = None
+    ms_per_token: FiniteNumber | None = None
 
 
 class MethodSummary(Record):
@@ -182,15 +183,15 @@ class MethodSummary(Record):
 
     ms_per_token: Spread
     decode_ms_per_token: Spread | None
-    tokens_per_second: Number
+    tokens_per_second: FiniteNumber
     overhead_ms_per_token: Spread | None
-    mean_acceptance_length: Number | None
+    mean_acceptance_length: FiniteNumber | None
     speedup: PairedRatio | None
     speedup_over_best_transformers: PairedRatio | None
-    standardized_walltime_improvement: Number | None
-    acceptance_per_position: dict[str, list[Number]]
+    standardized_walltime_improvement: FiniteNumber | None
+    acceptance_per_position: dict[str, list[FiniteNumber]]
     levels: list[LevelSummary]
-    same_as_plain: Count | None
+    same_as_plain: Natural | None
     logprob: LikelihoodSummary | None
     peak_memory_bytes: Tally | None
     by_category: dict[str, CategorySpeedup] = {}
@@ -201,10 +202,10 @@ class LevelShape(Record):
 
     method: str
     model: str | None = None
-    num_speculative_tokens: Count | None = None
-    exit_layer: Count | None = None
+    num_speculative_tokens: Natural | None = None
+    exit_layer: Natural | None = None
     parts: list[list[LevelShape]] | None = None
-    repeat: Count = 1
+    repeat: Natural = 1
 
     @model_validator(mode="after")
     def _check_keys(self) -> LevelShape:
@@ -235,15 +236,15 @@ class TuningTrial(Record):
     """A configuration that was tried, and its median time, or why it could not run."""
 
     configuration: dict[str, Any]
-    ms_per_token: Number | None
+    ms_per_token: FiniteNumber | None
     skipped: str | None = None
 
 
 class TuningRecord(Record):
     """All configurations tried, on how many prompts, and how many at once."""
 
-    prompts: Count
-    batch_size: Count = 1
+    prompts: Natural
+    batch_size: Natural = 1
     trials: list[TuningTrial]
 
 
@@ -274,11 +275,11 @@ class MethodRecord(Record):
     configuration: Annotated[dict[str, Any], AfterValidator(_check_levels)] | None = None
     skipped: str | None = None
     tuning: TuningRecord | None = None
-    predicted_ms_per_token: Number | None = None
-    parameters: dict[str, Count] | None = None
+    predicted_ms_per_token: FiniteNumber | None = None
+    parameters: dict[str, Natural] | None = None
     runs: list[RunRecord]
     summary: MethodSummary | None = None
-    near_tie_tolerance: Number | None = None
+    near_tie_tolerance: FiniteNumber | None = None
 
     @property
     def distinct_title(self) -> str:

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from hierspec.bench.method_records import PLAIN, MethodRecord, Number, Positive, Record, Tally
+from hierspec.bench.method_records import PLAIN, FiniteNumber, MethodRecord, Positive, Record, Tally
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import Boolean
-from hierspec.utils.schema import Natural as Count
+from hierspec.utils.schema import Boolean, Natural
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
 
@@ -24,8 +23,8 @@ KIND, SCHEMA_VERSION = "hierspec-bench", 1
 class LoadAverages(Record):
     """The machine's load averages of 1, 5 and 15 minutes, before and after a temperature."""
 
-    before: list[Number] | None
-    after: list[Number] | None
+    before: list[FiniteNumber] | None
+    after: list[FiniteNumber] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,10 @@ class TemperatureRecord(Record):
         near_tie_tolerance: the largest difference of scores, in logits, that rounding explains.
     """
 
-    temperature: Number
+    temperature: FiniteNumber
     load_average: LoadAverages
     methods: list[MethodRecord]
-    near_tie_tolerance: Number = 0.0
+    near_tie_tolerance: FiniteNumber = 0.0
 
     @property
     def greedy(self) -> bool:
@@ -100,13 +99,13 @@ class BenchSettings(Record):
     device: str = "auto"
     drafts: tuple[str, ...] = ()
     methods: tuple[str, ...] = (PLAIN,)
-    temperatures: tuple[Number, ...] = (0.0, 1.0)
-    max_new_tokens: Count = 128
-    num_prompts: Count = 16
-    tune_prompts: Count = 4
-    tune_tokens: Count = 64
-    seed: Count = 0
-    batch_size: Count = 1
+    temperatures: tuple[FiniteNumber, ...] = (0.0, 1.0)
+    max_new_tokens: Natural = 128
+    num_prompts: Natural = 16
+    tune_prompts: Natural = 4
+    tune_tokens: Natural = 64
+    seed: Natural = 0
+    batch_size: Natural = 1
     prompts: dict[str, str | None] = Field(default_factory=dict)
     chat: Boolean = False
     until_eos: Boolean = False
@@ -130,12 +129,12 @@ class BenchEnvironment(Record):
     commit: str | None = None
     versions: dict[str, Any] = Field(default_factory=dict)
     cpu: str | None = None
-    cores: Count | None = None
-    threads: Count | None = None
+    cores: Natural | None = None
+    threads: Natural | None = None
     OMP_WAIT_POLICY: str | None = None
     GOMP_SPINCOUNT: str | None = None
     accelerator: str | None = None
-    load_average: list[Number] | None = None
+    load_average: list[FiniteNumber] | None = None
 
 
 class Roofline(Record):
@@ -147,7 +146,7 @@ class Roofline(Record):
 
     weight_bytes: Tally
     bytes_per_second: Positive
-    ms_per_token: Number
+    ms_per_token: FiniteNumber
     samples: list[Positive] = Field(default_factory=list)
 
     @property

@@ -14,12 +14,12 @@ from typing import Any
 
 from hierspec.bench.method_records import TuningRecord, TuningTrial
 from hierspec.bench.methods.base import Method, RunRequest, Unavailable
-from hierspec.bench.turns import Group, run_in_turns
+from hierspec.bench.turns import PromptGroup, run_in_turns
 
 
 def tune(
     candidates: Sequence[Method],
-    groups: Sequence[Group],
+    groups: Sequence[PromptGroup],
     request: RunRequest,
     report: Callable[[float], None] = lambda share: None,
 ) -> tuple[Method, TuningRecord]:

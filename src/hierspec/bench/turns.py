@@ -17,7 +17,7 @@ from typing import TypeVar
 from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable, reason
 from hierspec.errors import HierspecError
 
-Group = Sequence[Sequence[int]]
+PromptGroup = Sequence[Sequence[int]]
 P = TypeVar("P")
 R = TypeVar("R")
 
@@ -72,10 +72,10 @@ def run_interleaved(
 
 def run_in_turns(
     methods: Sequence[Method],
-    groups: Sequence[Group],
+    groups: Sequence[PromptGroup],
     request: RunRequest,
     start: int = 0,
-    warm_up: Group | None = None,
+    warm_up: PromptGroup | None = None,
 ) -> Iterator[tuple[int, int, list[Run] | Unavailable]]:
     """Run every method on every group from ``start`` on; yield indices, and the runs or a reason.
 
@@ -90,7 +90,7 @@ def run_in_turns(
     return _in_turns(runners, groups, request, start, warm_up)
 
 
-def run_group(method: Method, group: Group, request: RunRequest) -> list[Run]:
+def run_group(method: Method, group: PromptGroup, request: RunRequest) -> list[Run]:
     """Run the method on a group; return a run per prompt.
 
     Raises:
@@ -150,7 +150,7 @@ def refuse_partial_batches(prompts: int, size: int) -> None:
         )
 
 
-def grouped(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
+def grouped(prompts: Sequence[Sequence[int]], size: int) -> list[PromptGroup]:
     """Split prompts into groups of ``size``.
 
     Raises:
@@ -160,7 +160,7 @@ def grouped(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
     return [prompts[i : i + size] for i in range(0, len(prompts), size)]
 
 
-def tuning_groups(prompts: Sequence[Sequence[int]], size: int) -> list[Group]:
+def tuning_groups(prompts: Sequence[Sequence[int]], size: int) -> list[PromptGroup]:
     """Split prompts into whole groups of ``size``, or one smaller group; leave a remainder out."""
     size = max(1, min(size, len(prompts)))
     return grouped(prompts[: len(prompts) // size * size], size)
@@ -178,6 +178,6 @@ def tuning_notes(prompts: int, size: int) -> list[str]:
     return []
 
 
-def repeated(prompts: Sequence[Sequence[int]], size: int) -> Group:
+def repeated(prompts: Sequence[Sequence[int]], size: int) -> PromptGroup:
     """Return a group of ``size`` to warm up on; prompts repeat where they are fewer."""
     return [prompts[i % len(prompts)] for i in range(size)]

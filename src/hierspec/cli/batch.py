@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +12,13 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Drafts, Dtype, Threads, split_values
+from .options import MODEL, Device, DraftsOption, Dtype, Threads, split_values
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from hierspec.server.batch.output import AnswersFile
-    from hierspec.server.batch.run import BatchProgress, Pending, Report, Writer
+    from hierspec.server.batch.run import BatchProgress, Pending, Writer
     from hierspec.server.settings import ServeSettings
 
 
@@ -36,7 +36,7 @@ def batch(
     hierarchy: Annotated[
         str | None, typer.Option(help="A preset, a .json or .toml file, or inline JSON.")
     ] = None,
-    draft: Drafts = None,
+    draft: DraftsOption = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -141,7 +141,7 @@ def _answer_with_ray(
 
 
 @contextmanager
-def _bar(console: Console, title: str) -> Iterator[Report]:
+def _bar(console: Console, title: str) -> Iterator[Callable[[BatchProgress], None]]:
     from .rendering import progress
 
     with progress(console, title) as bar:

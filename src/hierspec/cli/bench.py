@@ -19,7 +19,7 @@ from .options import (
     MODEL,
     Device,
     Dtype,
-    Prompts,
+    PromptsOption,
     ShowList,
     Temperatures,
     Threads,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hierspec.bench.methods.entry import MethodEntry
-    from hierspec.bench.prompt_split import Prompts as ChosenPrompts
+    from hierspec.bench.prompt_split import Prompts
     from hierspec.bench.records import BenchResults, BenchSettings
     from hierspec.bench.spec_bench import SpecBenchQuestion
 
@@ -66,7 +66,7 @@ def bench(
             "drafter by itself); separated by commas, or repeated. Default: all."
         ),
     ] = None,
-    prompts: Prompts = None,
+    prompts: PromptsOption = None,
     num_prompts: Annotated[
         int | None,
         typer.Option(
@@ -286,7 +286,7 @@ def _spec_bench_questions(
 def _measure(
     settings: BenchSettings,
     entries: Sequence[MethodEntry],
-    prompts: ChosenPrompts,
+    prompts: Prompts,
     files: BenchFiles,
     load_drafts: bool,
     seconds: float | None,

@@ -13,7 +13,7 @@ from hierspec.errors import HierspecError
 from .options import (
     MODEL,
     Device,
-    Drafts,
+    DraftsOption,
     Dtype,
     Threads,
     note_unused,
@@ -40,7 +40,7 @@ def chat(
             help=f"Target model: {MODEL}. Default: zoo:smollm2, where its package is installed."
         ),
     ] = None,
-    draft: Drafts = None,
+    draft: DraftsOption = None,
     hierarchy: Annotated[
         str | None,
         typer.Option(

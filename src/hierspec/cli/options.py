@@ -27,7 +27,7 @@ Dtype = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: as found.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")]
-Prompts = Annotated[
+PromptsOption = Annotated[
     Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
 ]
 Temperatures = Annotated[
@@ -37,7 +37,7 @@ Temperatures = Annotated[
         help="To measure at, 0 is greedy; repeated, or with commas between. Default: 0 and 1.",
     ),
 ]
-Drafts = Annotated[
+DraftsOption = Annotated[
     list[str] | None,
     typer.Option(help="Draft model of a preset, smallest first; repeated, or with commas between."),
 ]

@@ -13,7 +13,7 @@ from .options import (
     MODEL,
     Device,
     Dtype,
-    Prompts,
+    PromptsOption,
     Temperatures,
     Threads,
     load_tokenizer,
@@ -51,7 +51,7 @@ def profile(
             "whatever ships for it.",
         ),
     ] = None,
-    prompts: Prompts = None,
+    prompts: PromptsOption = None,
     temperature: Temperatures = None,
     max_speculative_tokens: Annotated[
         int, typer.Option(min=1, max=32, help="Largest budget to know about.")

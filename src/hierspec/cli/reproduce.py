@@ -30,7 +30,8 @@ from .options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec_papers.lab import Lab, Report
+    from hierspec.profiling.settings import Report
+    from hierspec_papers.lab import Lab
 
 ALL = "all"
 _CONTENT = "the reproduction"  # in errors of writing it

@@ -10,7 +10,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, Drafts, Dtype, Threads, split_values
+from .options import MODEL, Device, DraftsOption, Dtype, Threads, split_values
 
 if TYPE_CHECKING:
     from hierspec.server.settings import ServeSettings
@@ -27,7 +27,7 @@ def serve(
             help="A preset, a .json or .toml file, or inline JSON. Default: the best drafter."
         ),
     ] = None,
-    draft: Drafts = None,
+    draft: DraftsOption = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,

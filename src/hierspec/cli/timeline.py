@@ -13,7 +13,7 @@ from hierspec.errors import HierspecError
 from .options import MODEL, load_tokenizer
 
 if TYPE_CHECKING:
-    from hierspec.timeline.drawing import Texts
+    from hierspec.timeline.drawing import TokenText
 
 SUFFIXES = (".svg", ".html", ".json")
 
@@ -73,7 +73,7 @@ def timeline(
     return 0
 
 
-def _texts(model: str) -> Texts:
+def _texts(model: str) -> TokenText:
     """Return token id → text, by the tokenizer of a model.
 
     Raises:

@@ -131,7 +131,7 @@ METHODS = frozenset(
     cls.__dataclass_fields__["method"].default for cls in get_args(_Level) if isinstance(cls, type)
 )
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
-Chain = Annotated[
+LevelChain = Annotated[
     tuple[AnyLevelConfig, ...],
     ReadAs(tuple[Annotated[_Level, Field(discriminator="method")], ...], check_chain),
 ]
@@ -143,7 +143,7 @@ class ConcatenateConfig:
     """A run of one drafter, then a run of another, ``repeat`` times [P2]."""
 
     method: Literal["concatenate"] = "concatenate"
-    parts: Parts[Chain]
+    parts: Parts[LevelChain]
     repeat: Count = 1
 
 

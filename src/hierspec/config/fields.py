@@ -93,7 +93,7 @@ def _path_to_text(name: Any) -> Any:
     return os.fspath(name) if isinstance(name, os.PathLike) else name
 
 
-Rule = Annotated[str, BeforeValidator(_canonical_rule)]
+RuleName = Annotated[str, BeforeValidator(_canonical_rule)]
 # a directory, a hub id or zoo:NAME
 ModelName = Annotated[NonEmptyString, BeforeValidator(_path_to_text)]
 
@@ -110,7 +110,7 @@ AnyModel = Annotated[
         _parse_model,
     ),
 ]
-HeadsFile = Annotated[
+HeadsPath = Annotated[
     ModelName,
     Expected("the path of a file that hierspec heads train has written, or of its folder"),
 ]

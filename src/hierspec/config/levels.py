@@ -25,11 +25,11 @@ from .fields import (
     DEFAULT_LENIENCE,
     AnyModel,
     AnyWindow,
-    HeadsFile,
+    HeadsPath,
     Layers,
     Lenience,
     ModelName,
-    Rule,
+    RuleName,
 )
 from .skip_search import Search
 
@@ -53,7 +53,7 @@ class LevelConfig:
 
     method: str
     num_speculative_tokens: Count
-    verify: Rule | None = None
+    verify: RuleName | None = None
     top_m: Count = 1
     lenience: Lenience = DEFAULT_LENIENCE
     temperature: Temperature | None = None
@@ -103,7 +103,7 @@ class EarlyExitConfig(LevelConfig):
 
     method: Literal["early_exit"] = "early_exit"
     exit_layer: PositiveInteger
-    head: HeadsFile | None = None
+    head: HeadsPath | None = None
 
 
 @checked_dataclass
@@ -307,7 +307,7 @@ class AdaptiveExitConfig(LevelConfig):
     method: Literal["adaptive_exit"] = "adaptive_exit"
     exit_layers: Layers
     unsure: Literal["exit", "target"] = "exit"
-    head: HeadsFile | None = None
+    head: HeadsPath | None = None
     confidence: Annotated[
         float, Strict(), Field(gt=0, le=1), Expected("a number above 0 and at most 1")
     ] = 0.75

@@ -32,12 +32,13 @@ def _level_kind(level: Any) -> str:
     return "concatenate" if method == "concatenate" else "number"
 
 
-_Level = (
+_NumberedLevel = (
     Annotated[NumberedConfig, Tag("number")]
     | Annotated[ForwardRef("NumberedConcatenation", module=__name__), Tag("concatenate")]
 )
 NumberedChain = Annotated[
-    tuple[Any, ...], ReadAs(tuple[Annotated[_Level, Discriminator(_level_kind)], ...], check_chain)
+    tuple[Any, ...],
+    ReadAs(tuple[Annotated[_NumberedLevel, Discriminator(_level_kind)], ...], check_chain),
 ]
 
 

@@ -27,8 +27,8 @@ from hierspec.utils.schema import (
     validate,
 )
 
-from .chains import Chain, ConcatenateConfig  # noqa: F401  # a forward reference of Chain
-from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, Rule
+from .chains import ConcatenateConfig, LevelChain  # noqa: F401  # a forward reference of LevelChain
+from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, RuleName
 from .in_memory import is_model
 
 
@@ -74,8 +74,8 @@ class HierarchyConfig:
     """
 
     target: Annotated[TargetConfig, BeforeValidator(_target_from_name)]
-    levels: Chain = ()
-    verify: Rule = "block"
+    levels: LevelChain = ()
+    verify: RuleName = "block"
     top_m: PositiveInteger = 1
     lenience: Lenience = DEFAULT_LENIENCE
     allow_lossy: Boolean = False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Generator
-from collections.abc import Sequence as Seq
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -51,7 +50,7 @@ class Responder:
         observers: told of every forward and every verification; the runtime's own list.
     """
 
-    def __init__(self, root: Verify, vocab_size: int, observers: Seq[Observer]) -> None:
+    def __init__(self, root: Verify, vocab_size: int, observers: Sequence[Observer]) -> None:
         self._root, self._vocab_size, self._observers = root.index, vocab_size, observers
         target: LanguageModel = root.model
         self._graphs = target.graphs  # they outlive a generation
@@ -128,7 +127,7 @@ class Responder:
 
     @contextmanager
     def _drafting_ahead(
-        self, node: Verify, tasks: list[Task], drafts: Seq[Proposal]
+        self, node: Verify, tasks: list[Task], drafts: Sequence[Proposal]
     ) -> Generator[None, None, None]:
         """Let a leaf that drafts ahead continue these drafts while the target scores them."""
         leaf = node.below
@@ -198,7 +197,7 @@ class Responder:
         parts = [alternatives.scores(scores, i, c.draft) for i, c in enumerate(choices)]
         return self._complete_verdicts(checks, parts)
 
-    def _complete_verdicts(self, checks: Checks, parts: Seq[torch.Tensor]) -> list[Verdict]:
+    def _complete_verdicts(self, checks: Checks, parts: Sequence[torch.Tensor]) -> list[Verdict]:
         """Add signals and log-probabilities to verdicts, from each draft's scores [n + 1, V]."""
         for observer in self._observers:
             observer.on_verify(checks)

@@ -151,11 +151,11 @@ def token_bytes(tokenizer: Any, token_id: int) -> bytes:
     return _decoder(tokenizer, False)([token_id]).encode()
 
 
-_Table = tuple[dict[int, bytes], frozenset[int]]  # bytes of tokens decoded so far; special ids
-_tables: WeakKeyDictionary[Any, tuple[int, _Table]] = WeakKeyDictionary()
+_ByteTable = tuple[dict[int, bytes], frozenset[int]]  # bytes of tokens decoded so far; special ids
+_tables: WeakKeyDictionary[Any, tuple[int, _ByteTable]] = WeakKeyDictionary()
 
 
-def _table(tokenizer: Any) -> _Table:
+def _table(tokenizer: Any) -> _ByteTable:
     """Return the tokenizer's table, which its detokenizers share until its vocabulary grows."""
     backend = _backend(tokenizer)
     size = backend.get_vocab_size(with_added_tokens=True)

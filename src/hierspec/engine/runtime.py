@@ -9,8 +9,7 @@ rounds, and each may follow a plan of its own (:mod:`hierspec.engine.control`).
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 
@@ -52,7 +51,7 @@ class Runtime:
         """Add an observer of all that happens from now on."""
         self._observers.append(observer)
 
-    def round(self, sequences: Seq[LiveSequence]) -> list[Verdict]:
+    def round(self, sequences: Sequence[LiveSequence]) -> list[Verdict]:
         """Run one round of the target for every sequence; nothing is committed to them yet."""
         for observer in self._observers:
             observer.on_round_begin(sequences)
@@ -61,7 +60,7 @@ class Runtime:
             self._advance(_lowest_group(waiting))
         return self._end_round(tasks)
 
-    def round_apart(self, sequences: Seq[LiveSequence]) -> list[Verdict | Exception]:
+    def round_apart(self, sequences: Sequence[LiveSequence]) -> list[Verdict | Exception]:
         """Run one round in which a failure affects only the sequence that causes it.
 
         A call that fails is repeated for each of its sequences alone, with the same random
@@ -110,7 +109,7 @@ class Runtime:
         for task, answer in zip(tasks, answers, strict=True):
             task.advance(answer)
 
-    def _end_round(self, tasks: Seq[Task]) -> list[Verdict]:
+    def _end_round(self, tasks: Sequence[Task]) -> list[Verdict]:
         sequences, verdicts = [task.sequence for task in tasks], [_final_verdict(t) for t in tasks]
         for observer in self._observers:
             observer.on_round_end(sequences, verdicts)
@@ -142,7 +141,7 @@ class Runtime:
         return self._groups[key]
 
 
-def _lowest_group(waiting: Seq[Task]) -> list[Task]:
+def _lowest_group(waiting: Sequence[Task]) -> list[Task]:
     """Return the tasks that share the next call, which is the lowest level's."""
     if len(waiting) == 1:
         return [waiting[0]]

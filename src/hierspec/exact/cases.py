@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
-from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, Rule
+from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, RuleName
 from hierspec.config.nodes import build_nodes
 from hierspec.config.numbered import NumberedChain, NumberedConcatenation, NumberedConfig
 from hierspec.core.nodes import Verify
@@ -77,7 +77,7 @@ class TableConfig:
 class CaseTarget:
     """The last level: it only verifies, and its model is the last one."""
 
-    verify: Rule = "block"
+    verify: RuleName = "block"
     top_m: PositiveInteger = 1
     lenience: Lenience = DEFAULT_LENIENCE
     bonus: Boolean = True

@@ -19,7 +19,7 @@ from hierspec.errors import HierspecError
 
 from .estimates import Chain, Estimates
 from .latency import latency
-from .plan import Choice, Plan
+from .plan import Plan, PricedChain
 
 Model = Mapping[str, Any]
 METHOD_DESCRIPTIONS = {
@@ -219,11 +219,13 @@ def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str,
     }
 
 
-def best_setting(estimates: Estimates, engine: Engine, models: Sequence[Model | None]) -> Choice:
+def best_setting(
+    estimates: Estimates, engine: Engine, models: Sequence[Model | None]
+) -> PricedChain:
     """Return the fastest of plain decoding and one expressible drafter with its best budget."""
     target = estimates.target
     plain = Chain((target,))
-    choices = [Choice(plain, latency(estimates, plain))]
+    choices = [PricedChain(plain, latency(estimates, plain))]
     for i, model in enumerate(models[:-1]):
         if not estimates.can_draft(i, target) or inexpressible(engine, model):
             continue
@@ -231,7 +233,7 @@ def best_setting(estimates: Estimates, engine: Engine, models: Sequence[Model | 
         if model and model["method"] == "early_exit":
             priced = without_sharing(estimates, i)
         chains = [Chain((i, target), (budget,)) for budget in estimates.budgets]
-        choices += [Choice(chain, latency(priced, chain)) for chain in chains]
+        choices += [PricedChain(chain, latency(priced, chain)) for chain in chains]
     return min(choices, key=lambda choice: choice.ms)
 
 
@@ -249,7 +251,7 @@ def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
 
 
 def _note(
-    plan: Plan, engine: Engine, models: Sequence[Model | None], choice: Choice, loss: float
+    plan: Plan, engine: Engine, models: Sequence[Model | None], choice: PricedChain, loss: float
 ) -> str:
     """Write sentences for people: first what is lost, then what else to know."""
     best, names = plan.best.chain, plan.estimates.names

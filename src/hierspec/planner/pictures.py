@@ -25,7 +25,7 @@ from hierspec.plotting.figures import (
 )
 
 from .estimates import Chain
-from .plan import Choice, Plan
+from .plan import Plan, PricedChain
 
 MAX_BARS = 9  # the plan, runners-up, plain decoding
 BOX_STEP = 1.62  # from box to box; a box is 1 high
@@ -80,7 +80,7 @@ def _subtitle(plan: Plan, unit: str) -> str:
     )
 
 
-def _draw_levels(axes: Any, choice: Choice, plan: Plan) -> None:
+def _draw_levels(axes: Any, choice: PricedChain, plan: Plan) -> None:
     """Draw levels as boxes of height 1 at 0, 1.62, … and, between them, drafts and verdicts."""
     chain, latency, step = choice.chain, choice.latency, BOX_STEP
     top = step * (len(chain.levels) - 1) + 1
@@ -124,7 +124,7 @@ def _draw_exchange(axes: Any, chain: Chain, number: int, low: float, high: float
     axes.text(6.95, middle, "verifies, corrects", fontsize=9, va="center")
 
 
-def _role(choice: Choice, number: int) -> str:
+def _role(choice: PricedChain, number: int) -> str:
     chain = choice.chain
     if number == len(chain.levels) - 1:
         if chain.plain:
@@ -170,7 +170,7 @@ def _bars(plan: Plan) -> list[tuple[str, float, str]]:
     return sorted(bars, key=lambda bar: bar[1])
 
 
-def _label(plan: Plan, choice: Choice) -> str:
+def _label(plan: Plan, choice: PricedChain) -> str:
     chain = choice.chain
     extras = [chain.order] if chain.order != "chain" else []
     extras += [f"tail {chain.tail}"] if chain.tail else []

@@ -13,7 +13,7 @@ LATENCY_MODELS: tuple[LatencyModel, ...] = get_args(LatencyModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PricedChain:
     """A chain and what it is expected to cost."""
 
     chain: Chain
@@ -39,12 +39,12 @@ class Plan:
     """
 
     estimates: Estimates
-    best: Choice
-    runners_up: tuple[Choice, ...]
+    best: PricedChain
+    runners_up: tuple[PricedChain, ...]
     lower_bound: float
     search_seconds: float
     latency_model: LatencyModel = "exact"
-    stacked: Choice | None = None
+    stacked: PricedChain | None = None
 
     @property
     def three_levels_note(self) -> str:
@@ -74,7 +74,7 @@ class Plan:
             "runners_up": [self.choice_to_dict(choice) for choice in self.runners_up],
         }
 
-    def choice_to_dict(self, choice: Choice) -> dict[str, Any]:
+    def choice_to_dict(self, choice: PricedChain) -> dict[str, Any]:
         """Return the JSON object of one chain."""
         chain, latency = choice.chain, choice.latency
         total = latency.ms_per_token

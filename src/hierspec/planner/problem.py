@@ -25,7 +25,7 @@ from .estimates import LONGEST_DRAFT, Estimates, ideal
 from .plan import LatencyModel
 
 MAX_SPECULATIVE_TOKENS = 100  # the graph of P1's formula grows with its square
-Cost = Annotated[float, Strict(), Field(gt=0, le=1e100)]
+CallCost = Annotated[float, Strict(), Field(gt=0, le=1e100)]
 Rate = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Bytes = Annotated[int, Strict(), Field(ge=0)]
 LargestBudget = Annotated[int, Strict(), Field(ge=1, le=MAX_SPECULATIVE_TOKENS)]
@@ -36,7 +36,7 @@ _NOISE = 0.02  # three rates written with two digits are off by 0.015 together
 class ProblemFile:
     """The problem file's schema; ``description`` is for people."""
 
-    costs: Annotated[list[Cost], Field(min_length=1)]
+    costs: Annotated[list[CallCost], Field(min_length=1)]
     acceptance: list[list[Any]] | None = None
     names: list[NonEmptyString] | None = None
     max_speculative_tokens: LargestBudget = 15

@@ -22,7 +22,7 @@ from .concatenations import concatenations
 from .corollary import corollary
 from .estimates import Chain, Estimates
 from .latency import PriceCache, latency
-from .plan import LATENCY_MODELS, Choice, LatencyModel, Plan
+from .plan import LATENCY_MODELS, LatencyModel, Plan, PricedChain
 
 _STARTS = 12  # of each kind; the local search follows the best few
 _INCUMBENTS = 3  # starts that are followed to the end
@@ -91,7 +91,7 @@ def plan(
         orders=variations.orders,
     )
     choices = [
-        Choice(chain, compute_ms(estimates, chain)) for chain in _distinct_levels(ranking, top)
+        PricedChain(chain, compute_ms(estimates, chain)) for chain in _distinct_levels(ranking, top)
     ]
     best, *runners_up = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.levels)))
     stacked = next((chain for chain in ranking if len(chain.levels) > 2), None)
@@ -105,7 +105,7 @@ def plan(
         lower_bound=best.ms if 0.0 < bound.ms - best.ms < 1e-9 * best.ms else bound.ms,
         search_seconds=time.perf_counter() - began,
         latency_model=latency_model,
-        stacked=None if stacked is None else Choice(stacked, compute_ms(estimates, stacked)),
+        stacked=None if stacked is None else PricedChain(stacked, compute_ms(estimates, stacked)),
     )
 
 

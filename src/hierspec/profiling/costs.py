@@ -41,8 +41,8 @@ _MIN_REPEATS = 2  # even beyond the time limit
 _MIN_SAMPLES, _MAX_SPREAD = 6, 0.06  # of a call; spread: interquartile range over the median
 TOKENS = 24  # generated to measure what a token costs outside the rounds
 
-Pair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
-Samples = dict[int, list[float]]  # number of tokens → milliseconds of each call
+ModelPair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
+CallTimes = dict[int, list[float]]  # number of tokens → milliseconds of each call
 
 
 def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> float:
@@ -93,8 +93,8 @@ class PairTimes:
         check: the verifier's, on n tokens, with the engine's own work in the round.
     """
 
-    draft: Samples = field(default_factory=lambda: defaultdict(list))
-    check: Samples = field(default_factory=lambda: defaultdict(list))
+    draft: CallTimes = field(default_factory=lambda: defaultdict(list))
+    check: CallTimes = field(default_factory=lambda: defaultdict(list))
 
     def entry(self, drafter: int | None, verifier: int) -> MeasuredCost:
         """Return the times as the profile keeps them."""
@@ -175,14 +175,16 @@ def _synchronise(model: Any) -> None:
         torch.cuda.synchronize(device)
 
 
-def timed_calls(pairs: Sequence[Pair], budgets: Sequence[int]) -> list[tuple[int | None, int, int]]:
+def timed_calls(
+    pairs: Sequence[ModelPair], budgets: Sequence[int]
+) -> list[tuple[int | None, int, int]]:
     """Return (drafter, verifier, budget) of all calls to be timed; budget 0 without a draft."""
     return [(i, k, n) for i, k in pairs for n in ((0,) if i is None else budgets)]
 
 
 def time_pairs(
     pool: CandidatePool,
-    pairs: Sequence[Pair],
+    pairs: Sequence[ModelPair],
     tokens: Sequence[int],
     *,
     budgets: Sequence[int],
@@ -191,7 +193,7 @@ def time_pairs(
     seed: int = 0,
     seconds: float = float("inf"),
     on_call: Callable[[], None] = lambda: None,
-) -> dict[Pair, PairTimes]:
+) -> dict[ModelPair, PairTimes]:
     """Time all pairs and budgets, in a new random order per repetition, until they have settled.
 
     A pair ``(None, k)`` is model k called without a draft: plain decoding by it. After ``seconds``
@@ -228,7 +230,7 @@ def _spread(samples: Sequence[float]) -> float:
     return float((high - low) / middle) if middle > 0 else 0.0
 
 
-def summary(samples: Samples) -> dict[str, TimeSummary]:
+def summary(samples: CallTimes) -> dict[str, TimeSummary]:
     """Return per length the mean, median, quartiles and number of the samples, in milliseconds.
 
     The mean, a call's cost in a long run, leaves out samples past twice the median, which
@@ -252,7 +254,9 @@ def single_calls(
     pool: CandidatePool, tokens: Sequence[int], temperature: float, repeats: int = 5
 ) -> list[float]:
     """Measure milliseconds of each entrant's call without a draft; 0 for look-ups."""
-    scoring: list[Pair] = [(None, k) for k, entrant in enumerate(pool.entrants) if entrant.scores]
+    scoring: list[ModelPair] = [
+        (None, k) for k, entrant in enumerate(pool.entrants) if entrant.scores
+    ]
     times = time_pairs(pool, scoring, tokens, budgets=(), repeats=repeats, temperature=temperature)
     return [
         float(np.median(times[None, k].check[0])) if entrant.scores else 0.0

@@ -10,7 +10,7 @@ import numpy as np
 
 from hierspec.errors import HierspecWarning
 
-from .schema import MeasuredCost, Noise
+from .schema import CostNoise, MeasuredCost
 
 
 class BusyWarning(HierspecWarning, RuntimeWarning):
@@ -20,7 +20,7 @@ class BusyWarning(HierspecWarning, RuntimeWarning):
 TOLERATED = 0.25  # interquartile range of one call's times, over their median
 
 
-def noise(costs: Sequence[MeasuredCost], load_before: Sequence[float]) -> Noise:
+def noise(costs: Sequence[MeasuredCost], load_before: Sequence[float]) -> CostNoise:
     """Return the ``noise`` entry of a profile: the spread of its costs, the load and the cores.
 
     Args:

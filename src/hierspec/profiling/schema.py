@@ -19,9 +19,11 @@ KIND, SCHEMA_VERSION = "hierspec-profile", 1
 Rule = Literal["block", "tokenwise"]
 # The rule used instead for several drafts; the two are the same for a single draft.
 RULES_FOR_SEVERAL_DRAFTS: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
-Curve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
-Joint = list[Curve]  # entry n, m: of a draft of n tokens whose first m are kept
-Temperature = Annotated[str, AfterValidator(lambda t: check_temperature(float(t), "a temperature"))]
+SurvivalCurve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
+Joint = list[SurvivalCurve]  # entry n, m: of a draft of n tokens whose first m are kept
+TemperatureKey = Annotated[
+    str, AfterValidator(lambda t: check_temperature(float(t), "a temperature"))
+]
 
 
 class MeasuredModel(TypedDict):
@@ -38,8 +40,8 @@ class MeasuredModel(TypedDict):
 class Survival(TypedDict):
     """Survival curves by rule."""
 
-    block: Curve
-    tokenwise: Curve
+    block: SurvivalCurve
+    tokenwise: SurvivalCurve
 
 
 class MeasuredClass(Survival):
@@ -102,7 +104,7 @@ class MeasuredContext(TypedDict):
     slopes: list[ContextSlope]
 
 
-class Noise(TypedDict):
+class CostNoise(TypedDict):
     """How steady the costs were: see :mod:`hierspec.profiling.noise`."""
 
     spread: Number
@@ -117,7 +119,7 @@ class AtTemperature(TypedDict):
     costs: list[MeasuredCost]
     context: MeasuredContext
     token_ms: Number
-    noise: NotRequired[Noise]
+    noise: NotRequired[CostNoise]
 
 
 class MeasuredSettings(TypedDict):
@@ -136,4 +138,4 @@ class ProfileData(TypedDict):
     settings: MeasuredSettings
     models: Annotated[list[MeasuredModel], Field(min_length=1)]
     memory: dict[str, Integer]
-    temperatures: Annotated[dict[Temperature, AtTemperature], Field(min_length=1)]
+    temperatures: Annotated[dict[TemperatureKey, AtTemperature], Field(min_length=1)]

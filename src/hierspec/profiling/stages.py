@@ -22,7 +22,7 @@ MAX_PROMPT = 256  # tokens of a text that are used: its end
 MAX_CHAT = 1024  # of a prompt in token ids; its end, too, so longer: a chat needs its beginning
 _CHECKED = 8  # length of the drafts whose checks are timed in a long context
 
-Stage = Callable[[str, Callable[[], Any]], Any]  # name, work → result, or an earlier run's
+RunStage = Callable[[str, Callable[[], Any]], Any]  # name, work → result, or an earlier run's
 
 
 class Stages:
@@ -70,7 +70,7 @@ class Stages:
         start, length = self.share
         self.report(stage, start + length * part)
 
-    def measure(self, temperature: float, stage: Stage) -> AtTemperature:
+    def measure(self, temperature: float, stage: RunStage) -> AtTemperature:
         """Measure everything at one temperature, as the profile keeps it."""
         entrants, settings = self.pool.entrants, self.settings
         target = len(entrants) - 1
@@ -160,7 +160,7 @@ class Stages:
         return entries, kinds
 
     def time_calls(
-        self, pairs: Sequence[costs.Pair], text: list[int], temperature: float
+        self, pairs: Sequence[costs.ModelPair], text: list[int], temperature: float
     ) -> list[MeasuredCost]:
         """Time every model alone and every pair at every length."""
         settings = self.settings
@@ -206,7 +206,7 @@ class Stages:
             for length in (short, long)
         )
 
-        def slope(pair: costs.Pair, tokens: int) -> float:
+        def slope(pair: costs.ModelPair, tokens: int) -> float:
             short_ms, long_ms = (np.median(times[pair].check[tokens]) for times in (low, high))
             return float(long_ms - short_ms) / (long - short)
 
@@ -217,7 +217,7 @@ class Stages:
             slopes.append({"model": k, "ms_per_token_0": plain, "ms_per_token_8": checked})
         return {"tokens": short, "long": long, "slopes": slopes}
 
-    def _single_calls(self) -> list[costs.Pair]:
+    def _single_calls(self) -> list[costs.ModelPair]:
         """Return a pair without a drafter for every model that scores."""
         return [(None, k) for k, entrant in enumerate(self.pool.entrants) if entrant.scores]
 

@@ -39,9 +39,8 @@ def _or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
-Texts = Annotated[tuple[NonEmptyString, ...], BeforeValidator(_split_at_commas)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(ge=0.0)]
+Strings = Annotated[tuple[NonEmptyString, ...], BeforeValidator(_split_at_commas)]
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 @checked_dataclass
@@ -88,28 +87,28 @@ class ServeSettings:
     hierarchies: Annotated[dict[str, NonEmptyString], BeforeValidator(_or_empty)] = (
         dataclasses.field(default_factory=dict)
     )
-    draft: Texts = ()
+    draft: Strings = ()
     dtype: NonEmptyString = "auto"
     device: NonEmptyString = "auto"
-    threads: Count | None = None
+    threads: AtLeastOne | None = None
     served_model_name: NonEmptyString | None = None
     host: NonEmptyString = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    api_key: Texts = ()
+    api_key: Strings = ()
     allow_without_key: Boolean = False
-    cors_origin: Texts = ()
-    max_body_bytes: Count = 4 << 20
-    max_prompt_tokens: Count | None = None
-    max_tokens_default: Count = 512
-    max_num_seqs: Count = 64
-    max_queue: Count = 256
-    max_cache_tokens: Count | None = None
-    max_choices: Count = 128
-    prefill_chunk: Count = 256
+    cors_origin: Strings = ()
+    max_body_bytes: AtLeastOne = 4 << 20
+    max_prompt_tokens: AtLeastOne | None = None
+    max_tokens_default: AtLeastOne = 512
+    max_num_seqs: AtLeastOne = 64
+    max_queue: AtLeastOne = 256
+    max_cache_tokens: AtLeastOne | None = None
+    max_choices: AtLeastOne = 128
+    prefill_chunk: AtLeastOne = 256
     prefix_caching: Boolean = True
     adapt_to_load: Boolean = True
-    request_timeout: Seconds = 600.0
-    shutdown_grace: Seconds = 20.0
+    request_timeout: Annotated[float, Field(ge=0.0)] = 600.0
+    shutdown_grace: Annotated[float, Field(ge=0.0)] = 20.0
     store_responses: Annotated[int, Field(ge=0)] = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "text"
@@ -229,7 +228,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             name = key.removeprefix(PREFIX).lower()
             # Fields of text are not parsed as JSON: an API key may look like a number.
             kind = str(FIELDS[name].type) if name in FIELDS else "str"
-            is_text = any(word in kind for word in ("NonEmptyString", "Texts", "Literal"))
+            is_text = any(word in kind for word in ("NonEmptyString", "Strings", "Literal"))
             out[name] = text
             if not is_text or "dict" in kind:
                 with contextlib.suppress(ValueError):

@@ -29,7 +29,7 @@ from hierspec.errors import HierspecError
 from .acceptances import Acceptances
 from .costs import ByCall, CallPrices, Cost
 
-Lengths = Callable[[int, int], int]  # (model, budget) → tokens of a new draft
+DraftLengths = Callable[[int, int], int]  # (model, budget) → tokens of a new draft
 _UNLIMITED = 1 << 30
 
 
@@ -78,7 +78,7 @@ def simulate(
     tokens: int | None = None,
     controller: Controller | None = None,
     catch_up: Sequence[float] | None = None,
-    lengths: Lengths | None = None,
+    lengths: DraftLengths | None = None,
 ) -> Simulation:
     """Run ``rounds`` rounds of the target, or as many as ``tokens`` tokens take.
 
@@ -150,7 +150,7 @@ class _Run:
         tracer: Tracer | None,
         controller: Controller | None,
         catch_up: Sequence[float] | None,
-        lengths: Lengths | None,
+        lengths: DraftLengths | None,
     ) -> None:
         nodes = sorted(walk(root), key=lambda node: node.index)
         self.models = [getattr(node, "model", -1) for node in nodes]

@@ -21,7 +21,7 @@ from hierspec.plotting.figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURP
 
 from .story import Call, Story, TokenCell, stories
 
-Texts = Callable[[int], str]
+TokenText = Callable[[int], str]
 
 FATES = {
     "text": (GREEN, "kept to the text"),
@@ -55,7 +55,9 @@ _BAR, _CELL, _UNIT, _REPEAT, _HEADER = 9.0, 6.0, 4.0, 1400.0, 16.0
 _LETTER, _LINE_HEIGHT, _LETTERS = 7.25, 17.0, 100
 
 
-def svg(events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: Texts | None = None) -> str:
+def svg(
+    events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: TokenText | None = None
+) -> str:
     """Draw one sequence; return a whole SVG document.
 
     Args:
@@ -72,7 +74,7 @@ def svg(events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: Texts | N
     return draw(sequences[sequence], texts)
 
 
-def draw(story: Story, texts: Texts | None = None) -> str:
+def draw(story: Story, texts: TokenText | None = None) -> str:
     """Draw a story; return a whole SVG document."""
     scale = choose_scale(story)
     out, y = _draw_legend(), 44.0
@@ -166,7 +168,7 @@ def ticks(scale: TimeScale, seconds: float) -> list[float]:
     return [i * step for i in range(int(seconds / step) + 1)]
 
 
-def draw_text(story: Story, texts: Texts, left: float, y: float) -> tuple[list[str], float]:
+def draw_text(story: Story, texts: TokenText, left: float, y: float) -> tuple[list[str], float]:
     """Draw the text; return its ``text`` elements and the y below them."""
     out, y = _draw_text_legend(story, left, y)
     column, position = 0, None
@@ -267,7 +269,7 @@ def _draw_round_ends(story: Story, scale: TimeScale, top: float, bottom: float) 
 
 
 def _draw_row(
-    story: Story, index: int, calls: list[Call], scale: TimeScale, y: float, texts: Texts | None
+    story: Story, index: int, calls: list[Call], scale: TimeScale, y: float, texts: TokenText | None
 ) -> tuple[list[str], float]:
     name, (colour, kind) = story.levels[index], level_colour(index, story.levels)
     drafted, kept = story.verdicts(index)
@@ -338,7 +340,7 @@ def _bar_title(call: Call, name: str) -> str:
     return words
 
 
-def _cell_title(cell: TokenCell, name: str, texts: Texts | None) -> str:
+def _cell_title(cell: TokenCell, name: str, texts: TokenText | None) -> str:
     text = "" if texts is None else f" “{escaped(texts(cell.token))}”"
     words = f"{escaped(name)}: {KINDS[cell.kind]}; {FATES[cell.fate][1]}"
     return f"{cell.token}{text} at {cell.position}; {words}"

@@ -14,7 +14,7 @@ from pydantic import dataclasses as pydantic
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
 
-Count = Annotated[int, Strict(), Field(ge=0)]
+AtLeastZero = Annotated[int, Strict(), Field(ge=0)]
 Seconds = Annotated[float, Strict(), Field(ge=0)]
 _OPEN = ConfigDict(extra="ignore", allow_inf_nan=False)  # a trace holds more than is drawn
 
@@ -23,10 +23,10 @@ _OPEN = ConfigDict(extra="ignore", allow_inf_nan=False)  # a trace holds more th
 class _Event:
     """A request of one sequence, and a level's answer to it, as a trace records them."""
 
-    sequence: Count
-    index: Count
+    sequence: AtLeastZero
+    index: AtLeastZero
     level: str
-    base_length: Count
+    base_length: AtLeastZero
     began: Seconds
     seconds: Seconds
 
@@ -36,8 +36,8 @@ class DraftEvent(_Event):
     """Tokens that a level drafted; ``others`` are alternatives from the same position."""
 
     kind: Literal["draft"]
-    tokens: list[Count]
-    others: list[list[Count]] = field(default_factory=list)
+    tokens: list[AtLeastZero]
+    others: list[list[AtLeastZero]] = field(default_factory=list)
     leaf: schema.Boolean
 
 
@@ -46,11 +46,11 @@ class CheckEvent(_Event):
     """A verification: the draft, the owner of each token, and what was accepted and emitted."""
 
     kind: Literal["check"]
-    draft: list[Count]
-    owners: list[Count]
-    others: list[list[Count]] = field(default_factory=list)
-    emitted: list[Count]
-    num_accepted: Count
+    draft: list[AtLeastZero]
+    owners: list[AtLeastZero]
+    others: list[list[AtLeastZero]] = field(default_factory=list)
+    emitted: list[AtLeastZero]
+    num_accepted: AtLeastZero
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

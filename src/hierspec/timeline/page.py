@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .drawing import FATES, Texts, draw, duration, escaped
+from .drawing import FATES, TokenText, draw, duration, escaped
 from .story import Story, stories
 
 
-def html(events: Sequence[Mapping[str, Any]], texts: Texts | None = None) -> str:
+def html(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) -> str:
     """Render the page; hovering over a bar or a token explains it.
 
     Args:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .drawing import Texts
+from .drawing import TokenText
 from .story import Call, Story, stories
 
 
-def chrome(events: Sequence[Mapping[str, Any]], texts: Texts | None = None) -> dict[str, Any]:
+def chrome(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) -> dict[str, Any]:
     """Return the object to write as JSON: a process per sequence, a track per level, target on top.
 
     ``ts`` and ``dur`` are microseconds. Generations that share a trace are laid side by side:
@@ -32,7 +32,7 @@ def chrome(events: Sequence[Mapping[str, Any]], texts: Texts | None = None) -> d
     return {"displayTimeUnit": "ms", "traceEvents": out}
 
 
-def _slice(call: Call, story: Story, pid: int, texts: Texts | None) -> dict[str, Any]:
+def _slice(call: Call, story: Story, pid: int, texts: TokenText | None) -> dict[str, Any]:
     args: dict[str, Any] = {
         "tokens": [cell.token for cell in call.cells],
         "kinds": [cell.kind for cell in call.cells],

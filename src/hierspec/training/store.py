@@ -22,7 +22,7 @@ from hierspec.lm.backend import Span
 from hierspec.profiling.settings import Report
 
 from .models import hidden_states
-from .texts import Text
+from .texts import TrainingText
 
 _BATCH = 2048  # tokens of one forward of the target
 _BYTES = 2  # of a bfloat16
@@ -56,7 +56,7 @@ class FeatureStore:
         self.parts = len(self.layers) + 1
         self.width = self.parts * backend.hidden_size
         self.max_tokens = int(max_bytes // (self.width * _BYTES))
-        self.texts: list[Text] = []
+        self.texts: list[TrainingText] = []
         self.starts: list[int] = []
         self.keys: set[str] = set()
         self.tokens = 0
@@ -78,16 +78,18 @@ class FeatureStore:
             if self.tokens + len(ids) > num_rows:
                 break
             predicted = tuple((low, high) for low, high in row["counts"])
-            self._append(Text(row["key"], ids, predicted, row["group"], row.get("domain", "")))
+            self._append(
+                TrainingText(row["key"], ids, predicted, row["group"], row.get("domain", ""))
+            )
 
-    def _append(self, text: Text) -> None:
+    def _append(self, text: TrainingText) -> None:
         self.texts.append(text)
         self.starts.append(self.tokens)
         self.keys.add(text.key)
         self.tokens += len(text.ids)
 
     def extend(
-        self, texts: Iterable[Text], goes_on: Callable[[int], bool] = lambda tokens: True
+        self, texts: Iterable[TrainingText], goes_on: Callable[[int], bool] = lambda tokens: True
     ) -> None:
         """Add texts while there is room and ``goes_on(tokens added)`` is true.
 
@@ -136,14 +138,14 @@ class FeatureStore:
         return sorted({text.group for text in self.texts if text.group})
 
 
-def _index_line(text: Text) -> str:
+def _index_line(text: TrainingText) -> str:
     fields = asdict(text)
     fields["counts"] = fields.pop("predicted")  # the file keeps its key
     return json.dumps(fields)
 
 
-def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    batch: list[Text] = []
+def _batches(texts: Iterable[TrainingText]) -> Iterator[list[TrainingText]]:
+    batch: list[TrainingText] = []
     for text in texts:
         if len(text.ids) < 3 or not text.predicted:
             continue

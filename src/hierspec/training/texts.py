@@ -25,7 +25,7 @@ _HELD_OUT_EVERY = 20  # one text in this many is held out
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TrainingText:
     """Token ids of one text.
 
     Attributes:
@@ -48,7 +48,7 @@ def read(
     known_keys: Collection[str],
     max_tokens: int,
     group: str | None = None,
-) -> Iterator[Text]:
+) -> Iterator[TrainingText]:
     """Read the texts of files and folders, each once.
 
     A last line that is still being written is left for the next time.
@@ -118,7 +118,7 @@ def _text(
     tokenizer: Any,
     max_tokens: int,
     group: str | None,
-) -> Text:
+) -> TrainingText:
     if isinstance(raw, str):
         ids = tokenizer(raw, verbose=False)["input_ids"][:max_tokens]
         beginning, predicted = raw[:200], ((0, len(ids)),)
@@ -127,7 +127,7 @@ def _text(
         beginning = next((m["content"] for m in raw if m["role"] == "user"), "")
     if group is None:
         group = HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT_EVERY == 0 else ""
-    return Text(key, tuple(ids), predicted, group, domain)
+    return TrainingText(key, tuple(ids), predicted, group, domain)
 
 
 def _conversation(

@@ -21,7 +21,7 @@ from hierspec.bench.summary import (
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
-from hierspec.planner.plan import Choice
+from hierspec.planner.plan import PricedChain
 from hierspec.planner.search import plan
 from hierspec.presets.registry import trained_exits
 from hierspec.presets.systems import layers_at_shares
@@ -64,7 +64,7 @@ class Trial:
     """A hierarchy to run, with its predicted latency and, once it has run, its measurement."""
 
     pool: ProfiledPool
-    choice: Choice
+    choice: PricedChain
     estimates: Estimates
     hierarchy: dict[str, Any]
     method: HierarchyMethod
@@ -123,7 +123,7 @@ def candidate_names(lab: Lab) -> dict[str, list[str]]:
     }
 
 
-def best_of_each_size(estimates: Estimates) -> list[Choice]:
+def best_of_each_size(estimates: Estimates) -> list[PricedChain]:
     """Return the best chain of exactly 1, 2, … :data:`MAX_MODELS` models, where there is one."""
     best = []
     for count in range(1, min(len(estimates.names), MAX_MODELS) + 1):
@@ -184,7 +184,7 @@ def _build_trial(
     lab: Lab, pool: ProfiledPool, estimates: Estimates, chain: Chain, name: str
 ) -> Trial:
     hierarchy = pool.profile.hierarchy(chain)
-    choice = Choice(chain, latency(estimates, chain))
+    choice = PricedChain(chain, latency(estimates, chain))
     return Trial(pool, choice, estimates, hierarchy, method_of(name, lab, hierarchy))
 
 

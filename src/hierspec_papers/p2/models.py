@@ -124,10 +124,10 @@ def _best_orders(inputs: Inputs) -> tuple[formula.Ordering, ...]:
     return formula.compare_orders(inputs.alpha, inputs.beta, inputs.c, inputs.c_s, LONGEST)
 
 
-Measurements = dict[tuple[str, Lengths], Measured]  # by order and its lengths
+MeasuredByOrder = dict[tuple[str, Lengths], Measured]  # by order and its lengths
 
 
-def _orders(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements) -> Table:
+def _orders(lab: Lab, temperature: float, inputs: Inputs, by_order: MeasuredByOrder) -> Table:
     lengths = {order.name: (order.n, order.m) for order in _best_orders(inputs)}
     single = max(
         (by_order[name, lengths[name]] for name in ("small", "mid")),
@@ -157,7 +157,7 @@ def _orders(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements
     )
 
 
-def _sweep(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements) -> Table:
+def _sweep(lab: Lab, temperature: float, inputs: Inputs, by_order: MeasuredByOrder) -> Table:
     orders = [(n, "interleaved", n) for n in PER_BLOCK]
     orders += [(n, "horizontal", n * BLOCKS) for n in PER_BLOCK if n]
     rows = [
@@ -180,7 +180,7 @@ def _sweep(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements)
     )
 
 
-def _figure(lab: Lab, temperature: float, inputs: Inputs, by_order: Measurements) -> Figure:
+def _figure(lab: Lab, temperature: float, inputs: Inputs, by_order: MeasuredByOrder) -> Figure:
     curves = []
     x = tuple(map(float, PER_BLOCK))
     for name, factor in (("interleaved", 1), ("horizontal", BLOCKS)):
@@ -204,7 +204,7 @@ _COLUMNS = ("tokens by formula", "tokens a call", "by formula", *SPEEDUP_COLUMNS
 
 
 def _figures(
-    inputs: Inputs, name: str, lengths: Lengths, by_order: Measurements, temperature: float
+    inputs: Inputs, name: str, lengths: Lengths, by_order: MeasuredByOrder, temperature: float
 ) -> tuple:
     measured = by_order[name, lengths]
     tokens, speedup = theorem(inputs, name, *lengths)

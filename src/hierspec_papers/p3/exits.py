@@ -41,7 +41,7 @@ RULES = ("leading", "tokenwise", "block")  # at the intermediate exit
 PRINTED_PAIR = "3-8 of 32 layers"  # P3 Appendix C: the fastest pair of Llama3-8B
 _COLUMNS = (*SPEEDUP_COLUMNS, "tokens a call", "kept by target", "same as plain")
 
-Pair = tuple[int, int]
+ExitPair = tuple[int, int]
 
 
 def measure(lab: Lab) -> Reproduction:
@@ -80,8 +80,8 @@ def _throughput(
     lab: Lab,
     temperature: float,
     by_exit: dict[int, Measured],
-    by_pair: dict[Pair, Measured],
-    default: Pair,
+    by_pair: dict[ExitPair, Measured],
+    default: ExitPair,
 ) -> Table:
     by_label = {str(layer): measured for layer, measured in by_exit.items()}
     by_label |= {_label(pair, default): measured for pair, measured in by_pair.items()}
@@ -106,7 +106,7 @@ def _throughput(
     )
 
 
-def _rules(lab: Lab, temperature: float, default: Pair, rules: list[Measured]) -> Table:
+def _rules(lab: Lab, temperature: float, default: ExitPair, rules: list[Measured]) -> Table:
     greedy = (
         "Greedy distributions have one token each, so the three rules are one: differences in "
         "speed are what this measurement cannot tell apart."
@@ -160,7 +160,11 @@ def _heads_note(lab: Lab) -> tuple[str, ...]:
 
 
 def _grid(
-    lab: Lab, temperature: float, exits: tuple[int, ...], by_pair: dict[Pair, Measured], pair: Pair
+    lab: Lab,
+    temperature: float,
+    exits: tuple[int, ...],
+    by_pair: dict[ExitPair, Measured],
+    pair: ExitPair,
 ) -> Figure:
     drafts, intermediates = exits[:-1], exits[1:]
     values = tuple(
@@ -186,7 +190,7 @@ def _grid(
 
 
 def _tradeoff(
-    lab: Lab, temperature: float, by_exit: dict[int, Measured], by_pair: dict[Pair, Measured]
+    lab: Lab, temperature: float, by_exit: dict[int, Measured], by_pair: dict[ExitPair, Measured]
 ) -> Figure:
     drafts = {low for low, _ in by_pair}
     best = max(drafts, key=lambda layer: _speed(by_exit[layer]))
@@ -228,7 +232,7 @@ def _by_acceptance(by_layer: dict[int, Measured]) -> str:
     return ", ".join(map(str, sorted(by_layer, key=lambda layer: by_layer[layer].acceptance())))
 
 
-def _label(pair: Pair, default: Pair) -> str:
+def _label(pair: ExitPair, default: ExitPair) -> str:
     return f"{pair[0]}-{pair[1]}" + (" (default)" if pair == default else "")
 
 

@@ -25,8 +25,6 @@ from .systems import N_D, N_I, default_exits, hispec
 DRAFTS = (1, 2, 3, 4, 6, 8)  # N_d, with N_i = 4
 BUFFERS = (2, 4, 6, 8, 12)  # N_i, with N_d = 2
 
-Lengths = tuple[int, int]  # N_d, N_i
-
 
 def measure(lab: Lab) -> Reproduction:
     """Measure both sweeps at the default exits.
@@ -49,7 +47,7 @@ def measure(lab: Lab) -> Reproduction:
     return Reproduction("p3-lengths", tuple(tables), tuple(figures), lab.to_dict())
 
 
-def _table(lab: Lab, temperature: float, measurements: dict[Lengths, Measured]) -> Table:
+def _table(lab: Lab, temperature: float, measurements: dict[tuple[int, int], Measured]) -> Table:
     best = max(measurements, key=lambda lengths: measurements[lengths].speedup.median)
     return own_table(
         f"Figure 7, temperature {temperature:g}",

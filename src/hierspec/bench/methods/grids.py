@@ -25,7 +25,6 @@ TRIALS = 12  # configurations of a method that is tuned
 BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft
 LOWER, UPPER = (2, 3, 4, 6), (6, 8, 10, 12, 16)  # of two levels that draft
 
-Level = dict[str, Any]
 _NO_DRAFT = "needs a draft model: add --draft MODEL, of the target's family and smaller"
 _POINTS = 4000  # candidates; few of them have ascending budgets where levels are many
 
@@ -104,7 +103,9 @@ def split_trials(parts: int) -> list[int]:
     return [TRIALS // parts + (i < TRIALS % parts) for i in range(parts)]
 
 
-def _stacked(models: BenchModels, stack: Sequence[str], lower: int, upper: int) -> list[Level]:
+def _stacked(
+    models: BenchModels, stack: Sequence[str], lower: int, upper: int
+) -> list[dict[str, Any]]:
     """Return levels of these drafts, with budgets in even steps from ``lower`` to ``upper``."""
     lowest, *verifying = stack
     steps = len(verifying)

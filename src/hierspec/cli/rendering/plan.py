@@ -16,7 +16,7 @@ from hierspec.utils.terminal import borderless
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.planner.plan import Choice, Plan
+    from hierspec.planner.plan import Plan, PricedChain
     from hierspec.simulation.interpreter import Simulation
 
 
@@ -235,7 +235,7 @@ def _describe_bound(plan: Plan, unit: str) -> str:
     )
 
 
-def _describe(plan: Plan, choice: Choice) -> str:
+def _describe(plan: Plan, choice: PricedChain) -> str:
     """Return a hierarchy as ``small (4) → mid (8) → target``."""
     chain, names = choice.chain, plan.estimates.names
     if chain.plain:

@@ -13,13 +13,13 @@ from typing import Any
 
 from .lines import Answer
 
-Message = MutableMapping[str, Any]
+AsgiMessage = MutableMapping[str, Any]
 Headers = Sequence[tuple[bytes, bytes]]
 Application = Callable[
     [
         MutableMapping[str, Any],
-        Callable[[], Awaitable[Message]],
-        Callable[[Message], Awaitable[None]],
+        Callable[[], Awaitable[AsgiMessage]],
+        Callable[[AsgiMessage], Awaitable[None]],
     ],
     Awaitable[None],
 ]
@@ -36,8 +36,8 @@ class InProcess:
         self.app = app
         headers = {"content-type": "application/json", "host": "in-process", **(headers or {})}
         self.headers = [(key.encode(), value.encode()) for key, value in headers.items()]
-        self._lifespan_events: asyncio.Queue[Message] = asyncio.Queue()
-        self._lifespan_answers: asyncio.Queue[Message] = asyncio.Queue()
+        self._lifespan_events: asyncio.Queue[AsgiMessage] = asyncio.Queue()
+        self._lifespan_answers: asyncio.Queue[AsgiMessage] = asyncio.Queue()
         self._state: dict[str, Any] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -54,7 +54,7 @@ class InProcess:
 
     async def call(
         self, method: str, path: str, headers: Headers, body: bytes, query: bytes = b""
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncIterator[AsgiMessage]:
         """Yield the messages of an answer as they come: its start, and the parts of its body.
 
         Closing the iterator tells the application that its client has left.
@@ -75,9 +75,9 @@ class InProcess:
             "state": dict(self._state),
         }
         request = [{"type": "http.request", "body": body, "more_body": False}]
-        client_left, messages = asyncio.Event(), asyncio.Queue[Message | None]()
+        client_left, messages = asyncio.Event(), asyncio.Queue[AsgiMessage | None]()
 
-        async def receive() -> Message:
+        async def receive() -> AsgiMessage:
             if request:
                 return request.pop()
             await client_left.wait()

@@ -62,9 +62,6 @@ class BatchProgress:
     seconds_left: float | None
 
 
-Report = Callable[[BatchProgress], None]
-
-
 def find_pending(path: Path, output: AnswersFile) -> Pending:
     """Return the requests of the input that the output does not answer yet.
 
@@ -87,7 +84,9 @@ def find_pending(path: Path, output: AnswersFile) -> Pending:
 class Writer:
     """Adds answers to the output and reports the batch's progress."""
 
-    def __init__(self, output: AnswersFile, pending: Pending, report: Report) -> None:
+    def __init__(
+        self, output: AnswersFile, pending: Pending, report: Callable[[BatchProgress], None]
+    ) -> None:
         self.output, self.total, self.report = output, pending.total, report
         # The pace is measured from this run's first answer: models take a while to load.
         self._pace_start = 0.0

@@ -6,12 +6,13 @@ It sends them while there is no gateway, at the start and at the end, or after t
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+from hierspec.server.batch.inprocess import AsgiMessage
 
 from .calls import HttpStart, error_body, error_event
 
-Message = MutableMapping[str, Any]
 _UNAVAILABLE = "the service is starting, ending or was interrupted: ask again"
 _ERROR_HEADERS = ((b"content-type", b"application/json"), (b"retry-after", b"1"))
 
@@ -24,9 +25,9 @@ class JsonErrors:
 
     async def __call__(
         self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
+        scope: AsgiMessage,
+        receive: Callable[[], Awaitable[AsgiMessage]],
+        send: Callable[[AsgiMessage], Awaitable[None]],
     ) -> None:
         if scope["type"] != "http" or scope["path"].startswith("/-/"):  # Ray's own pages
             await self.app(scope, receive, send)
@@ -34,7 +35,7 @@ class JsonErrors:
         start: HttpStart | None = None
         is_replaced = is_complete = False
 
-        async def send_clean(message: Message) -> None:
+        async def send_clean(message: AsgiMessage) -> None:
             nonlocal start, is_replaced, is_complete
             if message["type"] == "http.response.start":
                 start = HttpStart(message["status"], tuple(map(tuple, message.get("headers", ()))))

@@ -17,7 +17,7 @@ from hierspec.lm.eagle3.config import Eagle3Config, default_layers
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
 from hierspec.training.store import FeatureStore
-from hierspec.training.texts import Text
+from hierspec.training.texts import TrainingText
 
 from .settings import Eagle3Settings
 
@@ -52,7 +52,7 @@ def config_for(target: Any, settings: Eagle3Settings) -> Eagle3Config:
     )
 
 
-def most_frequent_ids(texts: Iterable[Text], count: int, vocab_size: int) -> torch.Tensor:
+def most_frequent_ids(texts: Iterable[TrainingText], count: int, vocab_size: int) -> torch.Tensor:
     """Return the most frequent ids, [count] ascending; among equally frequent ones the lowest.
 
     Tokens to be predicted count double.
