@@ -150,11 +150,28 @@ def test_the_core_knows_nothing_but_tensors_and_itself():
             assert {room(other) for other in others} <= allowed, module
 
 
-def test_a_class_name_has_one_meaning() -> None:
-    """Private ones too: a name found twice makes a reader look twice."""
+def test_a_type_name_has_one_meaning() -> None:
+    """Classes, aliases of types and of imports, private ones too: a name found twice makes a reader
+    look twice."""
     places: dict[str, list[str]] = {}
     for name, path in modules().items():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(name)
+        if not name.startswith("hierspec_papers.evidence"):
+            for defined in defined_names(ast.parse(path.read_text())):
+                # Constants and type variables are all capitals.
+                if defined.lstrip("_")[:1].isupper() and not defined.isupper():
+                    places.setdefault(defined, []).append(name)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def defined_names(module: ast.Module) -> list[str]:
+    """What a module names at its top level; not what it imports under its own name."""
+    names = []
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [target.id for target in targets if isinstance(target, ast.Name)]
+        elif isinstance(node, ast.ImportFrom):
+            names += [alias.asname for alias in node.names if alias.asname]
+    return names
