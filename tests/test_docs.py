@@ -46,8 +46,8 @@ def test_json_in_the_docs_is_valid(text):
 
 
 def test_links_lead_somewhere():
-    for page in PAGES:
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 

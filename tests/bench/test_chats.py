@@ -9,6 +9,7 @@ from hierspec.bench import chats
 from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.catalogue import catalogue, label, select
 from hierspec.bench.prompt_split import choose
+from hierspec.bench.report import page
 from hierspec.bench.results import read
 from hierspec.cli import run
 from hierspec.errors import HierspecError
@@ -154,6 +155,7 @@ def test_a_bench_of_chats_that_end(folder, tmp_path, capsys):
     data = read(file)
     assert data.settings.chat
     assert data.settings.until_eos
+    assert "--chat --until-eos" in page.command(data)
     (cell,) = data.cells
     methods = {method.name: method for method in cell.methods}
     assert set(methods) == {"plain", "alone-prompt-lookup", "transformers"}

@@ -288,21 +288,53 @@ def test_files_nested_without_end_are_refused(capsys, tmp_path):
         assert "deep.json: nested too deeply" in err
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyError, RuntimeError])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("shapes (3,) and (4,) differ"),
+        KeyError("shapes"),
+        RuntimeError("shapes (3,) and (4,) differ"),
+        ValueError("out of memory cells"),
+        OSError("a library's own words"),  # those of the system have a number
+        UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range(128)"),
+    ],
+    ids=lambda error: f"{type(error).__name__}-{len(str(error))}",
+)
 def test_what_is_no_mistake_of_the_user_asks_for_a_report(capsys, monkeypatch, error):
     def fails(*args, **options):
-        raise error("shapes (3,) and (4,) differ")
+        raise error
 
     monkeypatch.setattr("hierspec.exact.certificate.certify_tree", fails)
     monkeypatch.setattr("hierspec.exact.certificate.load_case", lambda path: CASE)
     status, out, err = hierspec(capsys, "certify", __file__)
     assert (status, out) == (1, "")
-    assert f"{error.__name__}: " in err
+    assert f"{type(error).__name__}: " in err
     assert "this is a bug, please report it" in err
     assert "--debug shows where" in err
     assert err.count("\n") == 1
-    with pytest.raises(error):
+    with pytest.raises(type(error)):
         hierspec(capsys, "certify", __file__, "--debug")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError(), "out of memory: try a smaller --batch-size"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory: try"),
+        (PermissionError(13, "Permission denied", "case.json"), "Permission denied: 'case.json'"),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), "is not UTF-8"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_the_machine_refuses_is_one_line(capsys, monkeypatch, error, line):
+    def fails(path):
+        raise error
+
+    monkeypatch.setattr("hierspec.exact.certificate.load_case", fails)
+    status, out, err = hierspec(capsys, "certify", __file__)
+    assert (status, out) == (2, "")
+    assert line in err
+    assert err.count("\n") == 1
 
 
 def test_recurrent_models_are_refused_by_name(capsys, tmp_path):

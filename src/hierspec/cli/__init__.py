@@ -6,6 +6,7 @@ traceback appears only with ``--debug``.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import functools
 import os
@@ -96,16 +97,17 @@ def _report_error(error: Exception) -> int:
     if isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS:
         _print_error(f"cannot write to standard output: {error.strerror}")
         return 2
-    if isinstance(error, UnicodeEncodeError):
-        message = "an argument is not UTF-8 text"
-        if error.encoding.lower().replace("-", "") != "utf8":
-            message = f"the output is encoded as {error.encoding}: set PYTHONIOENCODING=utf-8"
+    if isinstance(error, UnicodeEncodeError) and (message := _encoding_problem(error)):
         _print_error(message)
         return 2
-    if isinstance(error, HierspecError | OSError):
+    # What the system refuses has a number: a missing file, no permission, a connection.
+    refused_by_system = isinstance(error, OSError) and error.errno is not None
+    if isinstance(error, HierspecError) or refused_by_system:
         _print_error(_one_line(str(error)) or type(error).__name__)
         return 2
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+    ):
         _print_error("out of memory: try a smaller --batch-size or --max-new-tokens")
         return 2
     _print_error(
@@ -113,6 +115,16 @@ def _report_error(error: Exception) -> int:
         "this line and what hierspec doctor prints; --debug shows where"
     )
     return 1
+
+
+def _encoding_problem(error: UnicodeEncodeError) -> str:
+    """Say what cannot be encoded: an argument, or the output; empty for anything else."""
+    if any("\udc80" <= character <= "\udcff" for character in error.object):
+        return "an argument is not UTF-8 text"  # Python decodes its other bytes to these
+    output = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
+    if output != "utf-8" and codecs.lookup(error.encoding).name == output:
+        return f"the output is encoded as {error.encoding}: set PYTHONIOENCODING=utf-8"
+    return ""
 
 
 def _print_error(text: str) -> None:

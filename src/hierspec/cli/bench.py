@@ -16,11 +16,11 @@ from hierspec.errors import HierspecError
 from .bench_files import BenchFiles
 from .bench_serve import serve
 from .options import (
-    MODEL,
     Device,
     Dtype,
     PromptsOption,
     ShowList,
+    Target,
     Temperatures,
     Threads,
     load_tokenizer,
@@ -50,7 +50,7 @@ app.command("serve")(serve)
 @app.callback(invoke_without_command=True)
 def bench(
     context: typer.Context,
-    target: Annotated[str, typer.Option(help=f"Target model: {MODEL}.")] = "zoo:large?eps=0.2",
+    target: Target = "zoo:large?eps=0.2",
     draft: Annotated[
         list[str] | None,
         typer.Option(

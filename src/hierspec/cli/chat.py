@@ -15,7 +15,10 @@ from .options import (
     Device,
     DraftsOption,
     Dtype,
+    Temperature,
     Threads,
+    TopK,
+    TopP,
     note_unused,
     split_values,
     target_config,
@@ -53,11 +56,9 @@ def chat(
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum number of tokens per answer.")
     ] = 512,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[
-        float | None, typer.Option(help="Nucleus sampling, as in transformers.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = None,
+    top_k: TopK = None,
     seed: Annotated[int | None, typer.Option(help="Random seed; default: a fresh one.")] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="Stop string, which ends an answer; repeatable.")

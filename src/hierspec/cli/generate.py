@@ -18,7 +18,10 @@ from .options import (
     MODEL,
     Device,
     Dtype,
+    Temperature,
     Threads,
+    TopK,
+    TopP,
     load_tokenizer,
     note_unused,
     split_values,
@@ -79,11 +82,9 @@ def generate(
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum number of tokens per prompt.")
     ] = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[
-        float | None, typer.Option(help="Nucleus sampling, as in transformers.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = None,
+    top_k: TopK = None,
     min_p: Annotated[float | None, typer.Option(help="As in transformers.")] = None,
     repetition_penalty: Annotated[float, typer.Option(help="As in transformers.")] = 1.0,
     frequency_penalty: Annotated[float, typer.Option(help="As in vLLM.")] = 0.0,

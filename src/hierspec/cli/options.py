@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MODEL = "directory, hub id, or zoo:NAME"  # in help texts
 
+Target = Annotated[str, typer.Option(help=f"Target model: {MODEL}.")]
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -30,6 +31,9 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: 
 PromptsOption = Annotated[
     Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
 ]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopP = Annotated[float | None, typer.Option(help="Nucleus sampling, as in transformers.")]
+TopK = Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")]
 Temperatures = Annotated[
     list[str] | None,
     typer.Option(

@@ -14,6 +14,7 @@ from .options import (
     Device,
     Dtype,
     PromptsOption,
+    Target,
     Temperatures,
     Threads,
     load_tokenizer,
@@ -40,7 +41,7 @@ def profile(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="File to write; an interrupted run is continued.")
     ],
-    target: Annotated[str, typer.Option(help=f"Target model: {MODEL}.")] = "zoo:large",
+    target: Target = "zoo:large",
     candidates: Annotated[
         list[str] | None,
         typer.Option(

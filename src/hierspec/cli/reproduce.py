@@ -14,11 +14,11 @@ from hierspec.errors import HierspecError
 from hierspec_papers import COMPUTED, MEASURED, Reproduction
 
 from .options import (
-    MODEL,
     AsJson,
     Device,
     Dtype,
     ShowList,
+    Target,
     Temperatures,
     Threads,
     options_used,
@@ -48,7 +48,7 @@ def reproduce(
         ),
     ] = None,
     show_list: ShowList = False,
-    target: Annotated[str, typer.Option(help=f"Target model: {MODEL}.")] = "zoo:large?eps=0.2",
+    target: Target = "zoo:large?eps=0.2",
     draft: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,7 +76,9 @@ def reproduce(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Write the JSON object to this file as well; of all: a folder for a file each."
+            "--output",
+            "-o",
+            help="Write the JSON object to this file as well; of all: a folder for a file each.",
         ),
     ] = None,
     as_json: AsJson = False,

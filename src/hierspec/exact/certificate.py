@@ -127,7 +127,7 @@ def certify_tree(
     cut_at_horizon: bool = False,
     controller: Controller | None = None,
 ) -> Certificate:
-    """Enumerate nodes whose models have ``law(context)``, ``order`` and ``vocab_size``.
+    """Enumerate nodes whose models have ``distribution(context)``, ``order`` and ``vocab_size``.
 
     Args:
         horizon: tokens to compare; ``None``: the longest proposal + 2, and more if that is needed

@@ -17,7 +17,18 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from hierspec.errors import HierspecError
-from hierspec.plotting.figures import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, VERMILION
+from hierspec.plotting.figures import (
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+)
 
 from .story import Call, Story, TokenCell, stories
 
@@ -37,7 +48,7 @@ KINDS = {
     "plain": "without a draft",
     "follow-up": "drawn after the check",
 }
-_LEVELS = (BLUE, PURPLE, SKY, "#8C6D31", "#7B61C4", "#1B9E9E")
+_LEVELS = (BLUE, PURPLE, SKY, BROWN, "#7B61C4", "#1B9E9E")
 # Attributes have the light colours, which viewers without style sheets show.
 CSS = (
     "text{font:11px system-ui,sans-serif}"

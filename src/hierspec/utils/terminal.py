@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -41,14 +43,13 @@ class Borderless(Table):
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        gaps = sum(self.padding[1] for _ in self.columns[1:])
+        gaps = (len(self.columns) - 1) * (self.padding[1] + self.padding[3])
         if self._set_min_widths(console, options) + gaps <= options.max_width:
-            yield from super().__rich_console__(console, options)
-            return
-        if self.title:
-            yield self.title
-        for row in range(self.row_count):
-            yield from self._paragraph(row, options.max_width - _INDENT)
+            segments = cast(Iterable[Segment], super().__rich_console__(console, options))
+        else:
+            segments = self._paragraphs(console, options)
+        for line in Segment.split_lines(segments):
+            yield from _without_trailing_blanks(line)
 
     def _set_min_widths(self, console: Console, options: ConsoleOptions) -> int:
         """Set every column's minimum width and return their sum."""
@@ -64,6 +65,13 @@ class Borderless(Table):
             if not console.is_terminal and options.max_width == _UNLIMITED:
                 column.max_width = max(header_width, _MAX_PIPED)
         return sum(column.min_width or 0 for column in self.columns)
+
+    def _paragraphs(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        if self.title:
+            yield from console.render(self.title, options)
+        for row in range(self.row_count):
+            for part in self._paragraph(row, options.max_width - _INDENT):
+                yield from console.render(part, options)
 
     def _paragraph(self, row: int, width: int) -> Iterator[RenderableType]:
         title, *cells = (list(column.cells)[row] for column in self.columns)
@@ -83,6 +91,16 @@ class Borderless(Table):
             line = Text("  ").join((line, part)) if line else part
         if line:
             yield Padding(line, (0, 0, 0, _INDENT))
+
+
+def _without_trailing_blanks(line: list[Segment]) -> Iterator[Segment]:
+    """Yield a line's segments and its end; blanks would wrap where the terminal is narrower."""
+    while line and not line[-1].text.strip():
+        line.pop()
+    yield from line[:-1]
+    if line:
+        yield line[-1]._replace(text=line[-1].text.rstrip())
+    yield Segment.line()
 
 
 def _one_line_text(part: RenderableType, style: str = "") -> Text:

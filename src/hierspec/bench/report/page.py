@@ -144,6 +144,7 @@ def command(results: BenchResults) -> str:
         words += ["--threads", str(results.environment.threads)]
     for temperature in settings.temperatures:
         words += ["--temperature", f"{temperature:g}"]
+    words += ["--chat"] * settings.chat + ["--until-eos"] * settings.until_eos
     words += ["--methods", ",".join(settings.methods)]
     return shlex.join([*words, "-o", "results.json", "--report", "report.html"])
 

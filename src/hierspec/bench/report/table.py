@@ -15,7 +15,6 @@ from hierspec.bench.report.domains import by_domain
 from hierspec.utils.terminal import Borderless, borderless
 
 _DASH = "–"
-_MAX_OPTIONS = 64  # characters shown of another engine's configuration
 
 
 def rendered(results: BenchResults) -> Iterable[RenderableType]:
@@ -87,8 +86,7 @@ def short(configuration: Mapping[str, Any] | None) -> str:
     if not configuration:
         return ""
     if "levels" not in configuration:
-        text = ", ".join(_leaves(configuration))
-        return text if len(text) <= _MAX_OPTIONS else f"{text[: _MAX_OPTIONS - 1]}…"
+        return ", ".join(_leaves(configuration))
     levels = level_shapes(configuration)
     if not levels:
         return ""

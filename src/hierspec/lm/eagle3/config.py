@@ -7,16 +7,18 @@ state has been through (vLLM); in ``eagle_config`` it is the last one's index, o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.utils.files import read_text
+from hierspec.utils.schema import Boolean, Integer, Number, PositiveInteger, json_object, validate
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
@@ -150,6 +152,32 @@ def check_fits(name: str, config: Eagle3Config, target: str, backend: Backend) -
     return layers
 
 
+class _LayersRead(BaseModel):
+    eagle_aux_hidden_state_layer_ids: tuple[Integer, ...] | None = None
+
+
+class _ConfigFile(_LayersRead):
+    """The keys of ``config.json`` that are read; others are of no interest here."""
+
+    hidden_size: PositiveInteger
+    num_attention_heads: PositiveInteger
+    intermediate_size: PositiveInteger
+    vocab_size: PositiveInteger
+    draft_vocab_size: PositiveInteger | None
+    num_hidden_layers: PositiveInteger = 1
+    target_hidden_size: PositiveInteger | None = None
+    num_key_value_heads: PositiveInteger | None = None
+    head_dim: PositiveInteger | None = None
+    max_position_embeddings: PositiveInteger = 2048
+    rms_norm_eps: Number = 1e-6
+    rope_theta: Number = 10000.0
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
+    norm_before_residual: Boolean = False
+    attention_bias: Boolean = False
+    eagle_config: _LayersRead | None = None
+
+
 def read_config(path: Path) -> Eagle3Config:
     """Read a checkpoint's ``config.json``.
 
@@ -157,49 +185,48 @@ def read_config(path: Path) -> Eagle3Config:
         HierspecError: it cannot be read, or does not describe an EAGLE-3 network.
     """
     text = read_text(path, "the drafter's configuration", ": give the folder of an EAGLE-3 drafter")
-    try:
-        raw = json.loads(text)
-        size, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
-        if "draft_vocab_size" not in raw:
-            raise HierspecError(
-                f"{path} has no draft_vocab_size: this is not an EAGLE-3 drafter (heads of EAGLE "
-                "1 and 2 are not supported)"
-            )
-        if raw.get("num_hidden_layers", 1) != 1:
-            raise HierspecError(f"{path}: EAGLE-3 drafters of one layer are supported, no others")
-        return Eagle3Config(
-            hidden_size=size,
-            target_hidden_size=int(raw.get("target_hidden_size") or size),
-            intermediate_size=int(raw["intermediate_size"]),
-            num_heads=heads,
-            num_kv_heads=int(raw.get("num_key_value_heads") or heads),
-            head_dim=int(raw.get("head_dim") or size // heads),
-            vocab_size=int(raw["vocab_size"]),
-            draft_vocab_size=int(raw["draft_vocab_size"] or raw["vocab_size"]),
-            max_length=int(raw.get("max_position_embeddings", 2048)),
-            eps=float(raw.get("rms_norm_eps", 1e-6)),
-            rope=_rope(raw),
-            feature_layers=_layers(raw),
-            norm_before_residual=bool(raw.get("norm_before_residual", False)),
-            attention_bias=bool(raw.get("attention_bias", False)),
+    raw = json_object(text, str(path), "a configuration")
+    if "draft_vocab_size" not in raw:
+        raise HierspecError(
+            f"{path} has no draft_vocab_size: this is not an EAGLE-3 drafter (heads of EAGLE 1 and "
+            "2 are not supported)"
         )
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, HierspecError):
-            raise
-        raise HierspecError(f"{path} does not describe an EAGLE-3 drafter ({error!r})") from None
+    try:
+        file = validate(_ConfigFile, raw, "")
+    except HierspecError as error:
+        raise HierspecError(f"{path} does not describe an EAGLE-3 drafter: {error}") from None
+    if file.num_hidden_layers != 1:
+        raise HierspecError(f"{path}: EAGLE-3 drafters of one layer are supported, no others")
+    size, heads = file.hidden_size, file.num_attention_heads
+    return Eagle3Config(
+        hidden_size=size,
+        target_hidden_size=file.target_hidden_size or size,
+        intermediate_size=file.intermediate_size,
+        num_heads=heads,
+        num_kv_heads=file.num_key_value_heads or heads,
+        head_dim=file.head_dim or size // heads,
+        vocab_size=file.vocab_size,
+        draft_vocab_size=file.draft_vocab_size or file.vocab_size,
+        max_length=file.max_position_embeddings,
+        eps=file.rms_norm_eps,
+        rope=_rope(file),
+        feature_layers=_layers(file),
+        norm_before_residual=file.norm_before_residual,
+        attention_bias=file.attention_bias,
+    )
 
 
-def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``rope_parameters``, or the older ``rope_scaling`` and ``rope_theta``."""
-    if raw.get("rope_parameters"):
-        return dict(raw["rope_parameters"])
-    scaling = dict(raw.get("rope_scaling") or {})
+def _rope(file: _ConfigFile) -> dict[str, Any]:
+    """Return ``rope_parameters``, or them from the older ``rope_scaling`` and ``rope_theta``."""
+    if file.rope_parameters:
+        return dict(file.rope_parameters)
+    scaling = dict(file.rope_scaling or {})
     kind = scaling.pop("type", None) or scaling.pop("rope_type", "default")
-    return {"rope_type": kind, "rope_theta": raw.get("rope_theta", 10000.0), **scaling}
+    return {"rope_type": kind, "rope_theta": file.rope_theta, **scaling}
 
 
-def _layers(raw: Mapping[str, Any]) -> tuple[int, ...] | None:
-    if raw.get(_LAYERS):
-        return tuple(int(i) for i in raw[_LAYERS])
-    nested = (raw.get("eagle_config") or {}).get(_LAYERS)
-    return tuple(int(i) + 1 for i in nested) if nested else None
+def _layers(file: _ConfigFile) -> tuple[int, ...] | None:
+    if file.eagle_aux_hidden_state_layer_ids:
+        return file.eagle_aux_hidden_state_layer_ids
+    nested = file.eagle_config and file.eagle_config.eagle_aux_hidden_state_layer_ids
+    return tuple(i + 1 for i in nested) if nested else None
