@@ -15,7 +15,7 @@ from .options import (
     Device,
     DraftsOption,
     Dtype,
-    Temperature,
+    TemperatureOption,
     Threads,
     TopK,
     TopP,
@@ -56,7 +56,7 @@ def chat(
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum number of tokens per answer.")
     ] = 512,
-    temperature: Temperature = 0.0,
+    temperature: TemperatureOption = 0.0,
     top_p: TopP = None,
     top_k: TopK = None,
     seed: Annotated[int | None, typer.Option(help="Random seed; default: a fresh one.")] = None,

@@ -18,7 +18,7 @@ from .options import (
     MODEL,
     Device,
     Dtype,
-    Temperature,
+    TemperatureOption,
     Threads,
     TopK,
     TopP,
@@ -82,7 +82,7 @@ def generate(
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum number of tokens per prompt.")
     ] = 128,
-    temperature: Temperature = 0.0,
+    temperature: TemperatureOption = 0.0,
     top_p: TopP = None,
     top_k: TopK = None,
     min_p: Annotated[float | None, typer.Option(help="As in transformers.")] = None,

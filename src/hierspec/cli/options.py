@@ -31,7 +31,7 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: 
 PromptsOption = Annotated[
     Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
 ]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TemperatureOption = Annotated[float, typer.Option(help="0 is greedy.")]
 TopP = Annotated[float | None, typer.Option(help="Nucleus sampling, as in transformers.")]
 TopK = Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")]
 Temperatures = Annotated[
