@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from hierspec.errors import HierspecError
 from hierspec_papers.evidence import effects, experiments, page, recorded
 from hierspec_papers.evidence.claims import (
     Claim,
@@ -20,6 +21,12 @@ from hierspec_papers.evidence.claims import (
 )
 from hierspec_papers.evidence.computed import token_count_probs
 from hierspec_papers.evidence.experiments import EXPERIMENTS
+from hierspec_papers.evidence.files import (
+    ExperimentFile,
+    ExperimentRun,
+    read_experiment,
+    write_experiment,
+)
 from hierspec_papers.evidence.items import ITEMS
 from hierspec_papers.evidence.paper_claims import CLAIMS
 from hierspec_papers.evidence.sequential import (
@@ -120,41 +127,68 @@ def test_prompts_needed_have_the_power():
 
 
 def run(method, prompt, tokens=9, calls=4, rounds=((4, 2), (4, 4)), **more):
-    levels = [{"name": "d", "calls": 8}, {"name": "t", "calls": calls}]
+    counts = {"drafted": 0, "accepted": 0}
+    levels = [{"name": "d", "calls": 8, **counts}, {"name": "t", "calls": calls, **counts}]
     base = {"method": method, "prompt": prompt, "tokens": tokens, "target_calls": calls}
-    return {**base, "rounds": [list(r) for r in rounds], "levels": levels, **more}
+    times = {"text": "", "seconds": 1.0, "decode_seconds": 0.5}
+    return ExperimentRun(**{**base, **times, "rounds": rounds, "levels": levels, **more})
+
+
+def file_of(runs=(), prices=None, num_prompts=24):
+    settings = {"target": "t", "dtype": "float32", "temperature": 0.0, "max_new_tokens": 48}
+    settings |= {"prompt_tokens": 64, "together": 12, "seed": 0, "looks": [24]}
+    return ExperimentFile(
+        experiment="p3-trunk",
+        shows="",
+        settings=settings,
+        files=[],
+        prompts=[{"file": "f", "line": n, "domain": "qa"} for n in range(num_prompts)],
+        environment=[],
+        load=[],
+        methods={},
+        prices=prices or {},
+        runs=list(runs),
+    )
 
 
 def test_metrics_by_hand():
-    data = {"prices": {"a": {"d": 0.25, "t": 1.0}, "b": None}}
-    timed = run("a", 0, decode_seconds=0.5, entropies=[[1.0, 1], [2.0, 0], [2.0, 1], [3.0, 0]])
-    assert effects.tokens_per_call(timed, data) == 2
-    assert effects.tokens_per_cost(timed, data) == 8 / (8 * 0.25 + 4)
-    assert effects.tokens_per_cost(run("b", 0), data) is None
-    assert effects.tokens_per_second(timed, data) == 16
-    assert effects.acceptance(timed, data) == 6 / 8
-    assert effects.first_token_acceptance(run("a", 0, rounds=((4, 0), (4, 1))), data) == 0.5
-    assert effects.entropy_auc(timed, data) == 3.5 / 4
-    assert effects.acceptance(run("a", 0, rounds=()), data) is None
-    assert effects.kept_per_round(timed, data) == 3
+    file = file_of(prices={"a": {"d": 0.25, "t": 1.0}, "b": None})
+    timed = run("a", 0, entropies=[[1.0, 1], [2.0, 0], [2.0, 1], [3.0, 0]])
+    assert effects.tokens_per_call(timed, file) == 2
+    assert effects.tokens_per_cost(timed, file) == 8 / (8 * 0.25 + 4)
+    assert effects.tokens_per_cost(run("b", 0), file) is None
+    assert effects.tokens_per_second(timed, file) == 16
+    assert effects.acceptance(timed, file) == 6 / 8
+    assert effects.first_token_acceptance(run("a", 0, rounds=((4, 0), (4, 1))), file) == 0.5
+    assert effects.entropy_auc(timed, file) == 3.5 / 4
+    assert effects.acceptance(run("a", 0, rounds=()), file) is None
+    assert effects.kept_per_round(timed, file) == 3
     long = run("a", 0, rounds=((2, 0), (6, 1), (1, 1)))
-    assert effects.window_deviation(long, data) == 2  # the last round does not count
-    exact = {"drafts": 4, "block": 6.0, "tokenwise": 4.0, "expected": 5.0}
-    assert effects.exact_tokens_per_call("expected")(run("a", 0, exact=exact), data) == 2.25
-    assert effects.exact_tokens_per_call("block")(run("a", 0, exact=exact), data) == 2.5
-    assert effects.exact_tokens_per_call("tokenwise")(run("a", 0, exact=exact), data) == 2.0
-    exact = {"positions": {"drafts": 4, "block": [3.0, 2.0]}}
-    assert effects.all_kept_chance("block")(run("a", 0, exact=exact), data) == 0.5
+    assert effects.window_deviation(long, file) == 2  # the last round does not count
+    exact = {"drafts": 4, "kept": 5, "expected": 5.0, "block": 6.0, "tokenwise": 4.0}
+    exact |= {"positions": {"drafts": 4, "block": [3.0, 2.0]}, "powers": {"1.2": 3.0}}
+    compared = run("a", 0, exact=exact)
+    assert effects.exact_tokens_per_call(None)(compared, file) == 2.25
+    assert effects.exact_tokens_per_call("block")(compared, file) == 2.5
+    assert effects.exact_tokens_per_call("tokenwise")(compared, file) == 2.0
+    assert effects.all_kept_chance("block")(compared, file) == 0.5
+    assert effects.first_kept_chance(1.2)(compared, file) == 0.75
+    several = run("a", 0, exact={"drafts": 2, "kept": 3, "rrs": 3.0})
+    assert effects.exact_tokens_per_call("rrs")(several, file) == 2.5
+    assert (
+        effects.exact_tokens_per_call("rrs")(run("a", 0, exact={"drafts": 0, "kept": 0}), file)
+        is None
+    )
 
 
 def test_the_best_is_chosen_on_other_prompts():
     runs = []
     for n in range(4):  # a is good on even prompts, b on odd ones
         runs += [run("a", n, calls=2 if n % 2 == 0 else 8), run("b", n, calls=4)]
-    data = {"runs": runs, "prices": {}}
-    best = effects.best_by_prompt(data, ["a", "b"], effects.tokens_per_call)
+    file = file_of(runs)
+    best = effects.best_by_prompt(file, ["a", "b"], effects.tokens_per_call)
     assert best == {0: 2.0, 2: 2.0, 1: 1.0, 3: 1.0}  # chosen where it is worse, both times
-    alone = effects.best_by_prompt(data, ["a"], effects.tokens_per_call)
+    alone = effects.best_by_prompt(file, ["a"], effects.tokens_per_call)
     assert alone == {0: 4.0, 1: 1.0, 2: 4.0, 3: 1.0}
 
 
@@ -173,20 +207,14 @@ def test_a_claim_on_a_file():
     runs = [run("a", n, calls=4 + n % 2) for n in range(24)] + [
         run("b", n, calls=8) for n in range(24)
     ]
-    data = {
-        "experiment": "p3-trunk",
-        "runs": runs,
-        "prices": {},
-        "prompts": [{"domain": "qa"}] * 24,
-        "settings": {"looks": [24]},
-    }
+    file = file_of(runs)
     claim = Claim("P3 Table 1", ("p3-trunk",), "a over b", ("a",), ("b",))
-    assert effect_by_prompt(claim, data) == pytest.approx([math.log(2), math.log(8 / 5)] * 12)
-    finding = decide(claim, EXPERIMENTS["p3-trunk"], data)
+    assert effect_by_prompt(claim, file) == pytest.approx([math.log(2), math.log(8 / 5)] * 12)
+    finding = decide(claim, EXPERIMENTS["p3-trunk"], file)
     assert (finding.verdict, finding.estimate.n) == ("holds", 24)
     assert finding.effect_text.startswith("1.789×")
     reversed_claim = Claim("P3 Table 1", ("p3-trunk",), "b over a", ("b",), ("a",))
-    assert decide(reversed_claim, EXPERIMENTS["p3-trunk"], data).verdict == "does not hold"
+    assert decide(reversed_claim, EXPERIMENTS["p3-trunk"], file).verdict == "does not hold"
     assert decide(claim, EXPERIMENTS["p3-trunk"], None).verdict == "undecided"
 
 
@@ -233,20 +261,68 @@ def test_claims_beside_an_item_do_not_decide_it():
 def test_a_recorded_reproduction_is_an_experiment():
     files = recorded.read_recorded(ROOT / "benchmarks" / "results")
     assert files.keys() == experiments.RECORDED.keys()
-    for name, data in files.items():
-        assert data["settings"]["temperature"] == EXPERIMENTS[name].temperature
-        assert data["settings"]["target"] == EXPERIMENTS[name].family.target
-        assert {run["method"] for run in data["runs"]} == EXPERIMENTS[name].methods.keys()
-        assert len(data["runs"]) == 24 * len(EXPERIMENTS[name].methods)
+    for name, file in files.items():
+        assert file.settings.temperature == EXPERIMENTS[name].temperature
+        assert file.settings.target == EXPERIMENTS[name].family.target
+        assert {run.method for run in file.runs} == EXPERIMENTS[name].methods.keys()
+        assert len(file.runs) == 24 * len(EXPERIMENTS[name].methods)
     path = ROOT / "benchmarks" / "results" / EXPERIMENTS[name].file
     other = dataclasses.replace(EXPERIMENTS[name], temperature=0.5)
-    with pytest.raises(ValueError, match=r"no runs at temperature 0\.5"):
-        recorded.as_experiment(json.loads(path.read_text()), other)
+    with pytest.raises(HierspecError, match=r"no runs at temperature 0\.5"):
+        recorded.read_as_experiment(path, other)
 
 
 def test_p2_table_a1():
     probs = token_count_probs(0.8, 0.5, 1, 1)
     assert probs == pytest.approx([0.5, 0.5 * 0.2, 0.5 * 0.8])
+
+
+# --- files
+
+
+@pytest.mark.parametrize("name", ["p4-eagle3-several", "p4-smollm2-long", "p5-smollm2-chats"])
+def test_files_are_written_as_they_were_read(name, tmp_path):
+    """Check that all keys are kept, also those of a later version."""
+    data = json.loads((FOLDER / f"{name}.json").read_text())
+    data["later"] = data["runs"][0]["later"] = data["runs"][0]["levels"][0]["later"] = {"key": 1}
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text(json.dumps(data))
+    write_experiment(new, read_experiment(old))
+    assert json.loads(new.read_text()) == data
+    assert new.read_text().count('\n  {"method"') == len(data["runs"])  # a line each
+
+
+@pytest.mark.parametrize(
+    ("break_file", "message"),
+    [
+        (lambda data: data.update(kind="other"), "kind must be 'hierspec-evidence', not 'other'"),
+        (lambda data: data["settings"].pop("looks"), "settings: 'looks' is missing"),
+        (
+            lambda data: data["runs"][3].update(tokens="48"),
+            r"runs\[3\].tokens must be an integer of at least 0, not '48'",
+        ),
+        (
+            lambda data: data["runs"][3]["rounds"][1].append(2),
+            r"runs\[3\]\.rounds\[1\]",
+        ),
+        (
+            lambda data: data["runs"][3]["exact"].update(block=None),
+            r"runs\[3\].exact.block must be a finite number, not None",
+        ),
+        (
+            lambda data: data["runs"][3].update(prompt=99),
+            r"runs\[3\].prompt is 99, beyond the 24 prompts",
+        ),
+    ],
+)
+def test_a_damaged_file_is_refused_in_one_line(break_file, message, tmp_path):
+    data = json.loads((FOLDER / "p4-smollm2-long.json").read_text())
+    break_file(data)
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(HierspecError, match=rf"damaged\.json is damaged: {message}") as raised:
+        read_experiment(path)
+    assert "\n" not in str(raised.value)
 
 
 # --- what the registry says

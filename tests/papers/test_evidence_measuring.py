@@ -9,9 +9,10 @@ import torch
 
 from hierspec.errors import HierspecError
 from hierspec_papers import prompts
-from hierspec_papers.evidence import counting, effects, measuring
+from hierspec_papers.evidence import counting, measuring
 from hierspec_papers.evidence.experiments import Experiment
 from hierspec_papers.evidence.families import FAMILIES
+from hierspec_papers.evidence.files import ExperimentRun
 from hierspec_papers.evidence.methods import MethodSpec, hispec
 
 # --- counting and measuring, on a small model
@@ -25,27 +26,27 @@ def test_counts_are_the_runs(tmp_path):
     method = counting.ObservedMethod("hispec", models, spec.levels, **spec.top_level)
     texts = [list(range(40, 52)), list(range(90, 99))]
     request = counting.RunRequest(10, 0.0, 3)
-    batch = counting.run_records(method, texts, request)
-    for text, record in zip(texts, batch, strict=True):
-        (alone,) = counting.run_records(method, [text], request)
-        assert {k: record[k] for k in ("text", "levels", "rounds", "exact")} == {
-            k: alone[k] for k in ("text", "levels", "rounds", "exact")
-        }
+    batch = counting.measure_runs(method, texts, request, 24)
+    for number, (text, measured) in enumerate(zip(texts, batch, strict=True), 24):
+        assert (measured.method, measured.prompt) == ("hispec", number)
+        (alone,) = counting.measure_runs(method, [text], request, number)
+        times = {"seconds", "decode_seconds", "level_seconds", "verify_seconds"}
+        assert measured.model_dump(exclude=times) == alone.model_dump(exclude=times)
         run = method.run(text, request)
-        low, high, target = record["levels"]
+        low, high, target = measured.levels
         counters = [*run.levels, run.target]
-        assert [p["name"] for p in record["levels"]] == [p["name"] for p in counters]
+        assert [level.name for level in measured.levels] == [p["name"] for p in counters]
         for counts, counter in ((low, run.levels[0]), (high, run.levels[1])):
-            assert counts["drafted"] == counter["num_draft_tokens"]
-            assert counts["accepted"] == counter["num_accepted_tokens"]
-        assert target["calls"] == record["target_calls"] == run.target_calls
-        assert sum(offered for offered, _ in record["rounds"]) == high["drafted"]
-        assert record["exact"]["kept"] == high["accepted"]
-        assert record["exact"]["drafts"] == len(record["rounds"])
-        longest = record["exact"]["positions"]
-        assert 0 < longest["drafts"] <= record["exact"]["drafts"]
+            assert counts.drafted == counter["num_draft_tokens"]
+            assert counts.accepted == counter["num_accepted_tokens"]
+        assert target.calls == measured.target_calls == run.target_calls
+        assert sum(counts.offered for counts in measured.rounds) == high.drafted
+        assert measured.exact.kept == high.accepted
+        assert measured.exact.drafts == len(measured.rounds)
+        longest = measured.exact.positions
+        assert 0 < longest.drafts <= measured.exact.drafts
         for less, more in (("tokenwise", "block"), ("block", "ideal")):
-            for low, high in zip(longest[less], longest[more], strict=True):
+            for low, high in zip(longest.by_rule[less], longest.by_rule[more], strict=True):
                 assert low <= high + 1e-6
     prices = counting.call_prices(method)
     assert sum(prices.values()) == pytest.approx(1.0)  # a shared trunk is paid for once
@@ -65,10 +66,23 @@ class FakeFamily:
 
 @pytest.fixture
 def experiment(monkeypatch):
-    def run_records(method, ids, request, with_entropies=False):
-        return [{"text": f"{request.seed} {i}"} for i, _ in enumerate(ids)]
+    def measure_runs(method, ids, request, first, with_entropies):
+        return [
+            ExperimentRun(
+                method=method.name,
+                prompt=number,
+                tokens=1,
+                text=f"{request.seed} {number}",
+                target_calls=0,
+                seconds=1.0,
+                decode_seconds=0.0,
+                levels=[],
+                rounds=[],
+            )
+            for number, _ in enumerate(ids, first)
+        ]
 
-    monkeypatch.setattr(measuring.counting, "run_records", run_records)
+    monkeypatch.setattr(measuring.counting, "measure_runs", measure_runs)
     monkeypatch.setattr(measuring.counting, "call_prices", lambda method: None)
 
     def make(family):
@@ -84,7 +98,7 @@ def texts(count):
 def test_measuring_goes_on_where_it_stopped(experiment, tmp_path):
     whole, parts = tmp_path / "whole.json", tmp_path / "parts.json"
     silent = {"report_progress": lambda line: None}
-    assert measuring.measure(experiment, texts(48), [], whole, lambda data: False, **silent)
+    assert measuring.measure(experiment, texts(48), [], whole, lambda file: False, **silent)
     data = json.loads(whole.read_text())
     assert (len(data["prompts"]), len(data["runs"])) == (48, 96)
     assert data["environment"][0]["versions"]["torch"]
@@ -95,18 +109,18 @@ def test_measuring_goes_on_where_it_stopped(experiment, tmp_path):
     for _ in range(4):  # groups of 12, each interrupted once it is written
         with pytest.raises(KeyboardInterrupt):
             measuring.measure(
-                experiment, texts(48), [], parts, lambda data: False, report_progress=interrupt
+                experiment, texts(48), [], parts, lambda file: False, report_progress=interrupt
             )
     assert measuring.measure(
-        experiment, texts(48), [], parts, lambda data: False, report_progress=interrupt
+        experiment, texts(48), [], parts, lambda file: False, report_progress=interrupt
     )
     late = tmp_path / "late.json"
     assert not measuring.measure(
-        experiment, texts(48), [], late, lambda d: False, max_prompts=24, **silent
+        experiment, texts(48), [], late, lambda file: False, max_prompts=24, **silent
     )
     assert len(json.loads(late.read_text())["prompts"]) == 24
     expired = {"deadline": -math.inf, **silent}
-    assert not measuring.measure(experiment, texts(48), [], late, lambda data: False, **expired)
+    assert not measuring.measure(experiment, texts(48), [], late, lambda file: False, **expired)
     again = json.loads(parts.read_text())
     assert again["runs"] == data["runs"]
     assert again["prompts"] == data["prompts"]
@@ -116,9 +130,9 @@ def test_measuring_stops_at_a_look_that_decides(experiment, tmp_path):
     path = tmp_path / "one.json"
     looks = []
 
-    def decided(data):
-        looks.append(len(data["prompts"]))
-        return len(data["prompts"]) >= 36
+    def decided(file):
+        looks.append(len(file.prompts))
+        return len(file.prompts) >= 36
 
     assert measuring.measure(
         experiment, texts(48), [], path, decided, report_progress=lambda line: None
@@ -130,9 +144,9 @@ def test_measuring_stops_at_a_look_that_decides(experiment, tmp_path):
 def test_other_prompts_are_refused(experiment, tmp_path):
     path = tmp_path / "one.json"
     silent = {"report_progress": lambda line: None}
-    measuring.measure(experiment, texts(48), [{"file": "a"}], path, lambda data: True, **silent)
+    measuring.measure(experiment, texts(48), [{"file": "a"}], path, lambda file: True, **silent)
     with pytest.raises(HierspecError, match="remove it to begin anew"):
-        measuring.measure(experiment, texts(48), [{"file": "b"}], path, lambda data: True, **silent)
+        measuring.measure(experiment, texts(48), [{"file": "b"}], path, lambda file: True, **silent)
 
 
 def test_prompts_take_turns(tmp_path):
@@ -215,9 +229,6 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
         for rule in counting.MULTI_DRAFT_RULES
         if rule != "rrs"
     )
-    metric = effects.exact_tokens_per_call("rrs")
-    assert metric({"exact": {"drafts": 2, "kept": 3, "rrs": 3.0}}, {}) == 2.5
-    assert metric({"exact": {"drafts": 0}}, {}) is None
 
 
 def test_a_power_of_a_draft_is_another_temperature():
@@ -233,5 +244,3 @@ def test_a_power_of_a_draft_is_another_temperature():
     for power, temperature in {"0.75": 0.8, "1": 0.6, "1.2": 0.5, "2": 0.3}.items():
         kept = (z / temperature).softmax(-1).minimum(p).sum()
         assert chances[power] == pytest.approx(float(kept), abs=1e-12)
-    metric = effects.first_kept_chance(1.2)
-    assert metric({"exact": {"drafts": 2, "powers": {"1.2": 1.5}}}, {}) == 0.75

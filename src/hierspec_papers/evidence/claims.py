@@ -9,17 +9,18 @@ kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from hierspec_papers.prompts import MATHEMATICS
 
 from . import effects
 from .experiments import Experiment
-from .sequential import Estimate, Kind, Verdict, estimate, judge_interval, prompts_needed
+from .files import ExperimentFile
+from .sequential import ClaimVerdict, Estimate, Kind, estimate, judge_interval, prompts_needed
 
-Scale = Literal["ratio", "difference"]
+EffectScale = Literal["ratio", "difference"]
 SYSTEM_LOG_RATIO = math.log(1.03)
 SMALL_LOG_RATIO = math.log(1.02)
 RULE_LOG_RATIO = math.log(1.01)
@@ -55,7 +56,7 @@ class Claim:
     metric: effects.Metric = effects.tokens_per_call
     their_metric: effects.Metric | None = None
     reference: float | None = None
-    scale: Scale = "ratio"
+    scale: EffectScale = "ratio"
     smallest_effect: float = SYSTEM_LOG_RATIO
     kind: Kind = "more"
     compares_variation: bool = False
@@ -81,7 +82,7 @@ class Finding:
     claim: Claim
     experiment: Experiment
     estimate: Estimate | None
-    verdict: Verdict
+    verdict: ClaimVerdict
     num_needed: int | None
 
     @property
@@ -95,7 +96,7 @@ class Finding:
         return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def combined_verdict(findings: Sequence[Finding]) -> Verdict:
+def combined_verdict(findings: Sequence[Finding]) -> ClaimVerdict:
     """Return a claim's verdict: it holds if one finding says so and none says that it does not."""
     verdicts = {finding.verdict for finding in findings}
     if "does not hold" in verdicts:
@@ -103,32 +104,30 @@ def combined_verdict(findings: Sequence[Finding]) -> Verdict:
     return "holds" if "holds" in verdicts else "undecided"
 
 
-def effect_by_prompt(claim: Claim, data: Mapping[str, Any]) -> list[float]:
+def effect_by_prompt(claim: Claim, file: ExperimentFile) -> list[float]:
     """Compare the claim's methods and return the effect by prompt, on the claim's scale."""
     metric = claim.metric
     if claim.compares_variation:
-        return list(effects.variation_reduction(data, claim.ours, claim.theirs, metric).values())
-    ours = effects.best_by_prompt(data, claim.ours, metric)
+        return list(effects.variation_reduction(file, claim.ours, claim.theirs, metric).values())
+    ours = effects.best_by_prompt(file, claim.ours, metric)
     if claim.reference is not None:
         theirs = dict.fromkeys(ours, claim.reference)
     else:
-        theirs = effects.best_by_prompt(data, claim.theirs, claim.their_metric or metric)
+        theirs = effects.best_by_prompt(file, claim.theirs, claim.their_metric or metric)
     compare = effects.log_ratio if claim.scale == "ratio" else effects.difference
     by_prompt = compare(ours, theirs)
     if claim.contrasts_domains:
-        mathematics = {
-            n for n, prompt in enumerate(data["prompts"]) if prompt["domain"] in MATHEMATICS
-        }
+        mathematics = {n for n, domain in enumerate(file.domains) if domain in MATHEMATICS}
         return list(effects.contrast(by_prompt, mathematics).values())
     return list(by_prompt.values())
 
 
-def decide(claim: Claim, experiment: Experiment, data: Mapping[str, Any] | None) -> Finding:
+def decide(claim: Claim, experiment: Experiment, file: ExperimentFile | None) -> Finding:
     """Decide a claim by an experiment's file; without enough data it is undecided."""
-    by_prompt = effect_by_prompt(claim, data) if data else []
-    if len(by_prompt) < 2 or not data:
+    by_prompt = effect_by_prompt(claim, file) if file else []
+    if len(by_prompt) < 2 or not file:
         return Finding(claim, experiment, None, "undecided", None)
-    looks = len(data["settings"]["looks"])
+    looks = len(file.settings.looks)
     effect = estimate(by_prompt, looks)
     verdict = judge_interval(effect, claim.smallest_effect, claim.kind)
     num_needed = prompts_needed(effect.std, claim.smallest_effect, looks)

@@ -13,11 +13,11 @@ from hierspec_papers.p2.formula import interleaved_tokens
 from hierspec_papers.prompts import MATHEMATICS
 
 from . import effects
+from .files import ExperimentFile, ExperimentRun
 from .items import TABLES_SOURCE, FixedVerdict
 from .methods import MULTI_DRAFT_RULES
 from .sequential import LOOKS, estimate
 
-Data = Mapping[str, Any]
 TABLE_A1_CASES = [
     (a, b, n, m) for a in (0.5, 0.8) for b in (0.3, 0.6) for n in (1, 2, 3) for m in (1, 4)
 ]
@@ -79,7 +79,7 @@ def _judge_table_a1() -> FixedVerdict:
     return FixedVerdict("does not hold", reason, "computed")
 
 
-def sections(files: Mapping[str, Data]) -> list[str]:
+def sections(files: Mapping[str, ExperimentFile]) -> list[str]:
     """Return the page's further sections in Markdown, for the files that exist."""
     parts = []
     for title, names, introduction in _COST_SECTIONS:
@@ -143,18 +143,17 @@ _LONG_FILES = ("p4-trunk-long", "p4-smollm2-long")
 _DATA_SETS = ("gsm8k", "humaneval", "summarization")
 
 
-def _rule_table(data: Data) -> str:
+def _rule_table(file: ExperimentFile) -> str:
     """Return a table of the rules by data set beside P4 Table 1, and z of kept against expected."""
-    domains = [prompt["domain"] for prompt in data["prompts"]]
+    domains = file.domains
     rows = []
-    for method in data["methods"]:
-        runs = _runs_of(data, method)
-        groups = [[r for r in runs if domains[r["prompt"]] == domain] for domain in _DATA_SETS]
+    for method in file.methods:
+        runs = file.runs_of(method)
+        groups = [[run for run in runs if domains[run.prompt] == name] for name in _DATA_SETS]
         cells = [f"{_tokens_per_call(group):.2f}" for group in (*groups, runs)]
-        kept, expected, variance = (
-            sum(run["exact"][key] for run in runs) for key in ("kept", "expected", "variance")
-        )
-        z = (kept - expected) / math.sqrt(variance)
+        sums = [run.exact for run in runs if run.exact]
+        excess = sum(exact.kept - (exact.expected or 0.0) for exact in sums)
+        z = excess / math.sqrt(sum(exact.variance or 0.0 for exact in sums))
         rows.append((method, *cells, _PRINTED_P4_TABLE_1.get(method, ""), f"{z:+.2f}"))
     header = ("rule, n", "GSM8K", "HumanEval", "summaries", "all", "printed", "z")
     counts = ", ".join(f"{domains.count(domain)} of {domain}" for domain in _DATA_SETS)
@@ -162,53 +161,55 @@ def _rule_table(data: Data) -> str:
     return f"{title}\n\n{markdown_table(header, rows)}"
 
 
-def _eagle_table(files: Mapping[str, Data]) -> str:
+def _eagle_table(files: Mapping[str, ExperimentFile]) -> str:
     """Return a table of every rule's tokens a call on drafts that EAGLE-3 samples."""
     rows = []
-    for data in (files[name] for name in ("p4-eagle3", "p4-eagle3-several") if name in files):
-        for method in data["methods"]:
-            runs = _runs_of(data, method)
-            num_drafts = sum(run["exact"]["drafts"] for run in runs)
+    for file in (files[name] for name in ("p4-eagle3", "p4-eagle3-several") if name in files):
+        for method in file.methods:
+            runs = file.runs_of(method)
+            sums = [run.exact for run in runs if run.exact]
+            num_drafts = sum(exact.drafts for exact in sums)
             expected = [
-                f"{rule} {1 + sum(run['exact'][rule] for run in runs) / num_drafts:.3f}"
+                f"{rule} {1 + sum(exact.by_rule[rule] for exact in sums) / num_drafts:.3f}"
                 for rule in ("tokenwise", "block", "one", *MULTI_DRAFT_RULES)
-                if rule in runs[0]["exact"]
+                if rule in sums[0].by_rule
             ]
             rows.append((method, f"{_tokens_per_call(runs):.2f}", ", ".join(expected)))
     return markdown_table(("rule", "tokens a call", "by the exact law on its drafts"), rows)
 
 
-def _position_table(name: str, data: Data) -> str:
+def _position_table(name: str, file: ExperimentFile) -> str:
     """Return a table of the chance that the first m tokens of a draft are kept, by rule."""
-    positions = [run["exact"]["positions"] for run in data["runs"] if run["exact"]["positions"]]
-    longest = max(len(sums["block"]) for sums in positions)
-    complete = [sums for sums in positions if len(sums["block"]) == longest]
-    num_drafts = sum(sums["drafts"] for sums in complete)
+    positions = [run.exact.positions for run in file.runs if run.exact and run.exact.positions]
+    longest = max(len(sums.by_rule["block"]) for sums in positions)
+    complete = [sums for sums in positions if len(sums.by_rule["block"]) == longest]
+    num_drafts = sum(sums.drafts for sums in complete)
     rows = []
     for rule, label in (("tokenwise", "tokenwise"), ("block", "block"), ("ideal", "min(1, R)")):
-        means = (sum(sums[rule][m] for sums in complete) / num_drafts for m in range(longest))
+        means = (
+            sum(sums.by_rule[rule][m] for sums in complete) / num_drafts for m in range(longest)
+        )
         rows.append((label, *(f"{mean:.3f}" for mean in means)))
-    title = f"`{name}.json`: {len(data['prompts'])} prompts, {num_drafts} drafts"
+    title = f"`{name}.json`: {len(file.prompts)} prompts, {num_drafts} drafts"
     return f"{title}\n\n{markdown_table(('m', *map(str, range(1, longest + 1))), rows)}"
 
 
-def _cost_table(name: str, data: Data) -> str:
+def _cost_table(name: str, file: ExperimentFile) -> str:
     """Return a table of the cost of a token, level by level."""
     rows = []
-    settings = data["settings"]
-    is_timed = settings["together"] == 1
-    for method in data["methods"]:
-        runs = _runs_of(data, method)
-        num_tokens = sum(run["tokens"] - 1 for run in runs)
-        prices = data["prices"].get(method)
+    settings = file.settings
+    for method in file.methods:
+        runs = file.runs_of(method)
+        num_tokens = sum(run.tokens_after_first for run in runs)
+        prices = file.prices.get(method)
         levels = []
-        for index, level in enumerate(runs[0]["levels"]):
-            calls = sum(run["levels"][index]["calls"] for run in runs) / num_tokens
-            price = f" × {prices[level['name']]:.2f}" if prices is not None else ""
-            levels.append(f"{level['name'].removeprefix('zoo:')} {calls:.2f}{price}")
-        speedup = _speedup_by_cost(runs, data)
-        kept = [value for run in runs if (value := effects.acceptance(run, data)) is not None]
-        ms_per_token = 1e3 * sum(run["decode_seconds"] for run in runs) / num_tokens
+        for index, level in enumerate(runs[0].levels):
+            calls = sum(run.levels[index].calls for run in runs) / num_tokens
+            price = f" × {prices[level.name]:.2f}" if prices is not None else ""
+            levels.append(f"{level.name.removeprefix('zoo:')} {calls:.2f}{price}")
+        speedup = _speedup_by_cost(runs, file)
+        kept = [value for run in runs if (value := effects.acceptance(run, file)) is not None]
+        ms_per_token = 1e3 * sum(run.decode_seconds for run in runs) / num_tokens
         rows.append(
             (
                 method,
@@ -216,45 +217,41 @@ def _cost_table(name: str, data: Data) -> str:
                 "" if speedup is None else f"{speedup:.2f}",
                 f"{_tokens_per_call(runs):.2f}",
                 f"{fmean(kept):.2f}" if kept else "",
-                *((f"{ms_per_token:.1f}",) if is_timed else ()),
+                *((f"{ms_per_token:.1f}",) if settings.is_timed else ()),
             )
         )
     header = ["method", "calls a token × cost of a call", "speed-up by cost", "tokens a call"]
-    header += ["kept", "ms a token"] if is_timed else ["kept"]
-    title = f"`{name}.json`: {settings['target']}, temperature {settings['temperature']:g}, "
-    return f"{title}{len(data['prompts'])} prompts\n\n{markdown_table(header, rows)}"
+    header += ["kept", "ms a token"] if settings.is_timed else ["kept"]
+    title = f"`{name}.json`: {settings.target}, temperature {settings.temperature:g}, "
+    return f"{title}{len(file.prompts)} prompts\n\n{markdown_table(header, rows)}"
 
 
-def _runs_of(data: Data, method: str) -> list[Data]:
-    return list(effects.runs_by_prompt(data, method).values())
-
-
-def _tokens_per_call(runs: Sequence[Data]) -> float:
+def _tokens_per_call(runs: Sequence[ExperimentRun]) -> float:
     """Return tokens after the first over calls of the target, of all runs together."""
-    return sum(run["tokens"] - 1 for run in runs) / sum(run["target_calls"] for run in runs)
+    return sum(run.tokens_after_first for run in runs) / sum(run.target_calls for run in runs)
 
 
-def _speedup_by_cost(runs: Sequence[Data], data: Data) -> float | None:
+def _speedup_by_cost(runs: Sequence[ExperimentRun], file: ExperimentFile) -> float | None:
     """Return the speed-up by cost of all prompts together; ``None`` if a price is unknown."""
-    pairs = [(run["tokens"] - 1, effects.tokens_per_cost(run, data)) for run in runs]
+    pairs = [(run.tokens_after_first, effects.tokens_per_cost(run, file)) for run in runs]
     if any(speedup is None for _, speedup in pairs):
         return None
     return sum(n for n, _ in pairs) / sum(n / speedup for n, speedup in pairs if speedup)
 
 
-def _domain_table(name: str, data: Data) -> str:
+def _domain_table(name: str, file: ExperimentFile) -> str:
     """Return a table of the full system over vanilla M2 on mathematics and other prompts."""
-    if data["settings"]["together"] == 1:
+    if file.settings.is_timed:
         metric, unit = effects.tokens_per_second, "in time"
-    elif data["prices"]["full"] is not None:
+    elif file.prices["full"] is not None:
         metric, unit = effects.tokens_per_cost, "by weights"
     else:
         metric, unit = effects.tokens_per_call, "tokens a call"
     full, vanilla = (
-        effects.values_by_prompt(data, system, metric) for system in ("full", "vanilla M2")
+        effects.values_by_prompt(file, system, metric) for system in ("full", "vanilla M2")
     )
     ratios = effects.log_ratio(full, vanilla)
-    domains = [prompt["domain"] for prompt in data["prompts"]]
+    domains = file.domains
     groups = {
         "all": set(ratios),
         "mathematics": {number for number in ratios if domains[number] in MATHEMATICS},

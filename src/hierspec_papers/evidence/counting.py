@@ -7,12 +7,12 @@ say nothing about a single one. In a trace every request names its sequence.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.bench.memory import level_parameters
-from hierspec.bench.methods.base import Run, RunRequest
+from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import Distributions
 from hierspec.drafters.base import CheckedDraft
@@ -24,14 +24,14 @@ from hierspec_papers.p4.watching import ObservedHierarchy, VerifiedDraft, evalua
 from hierspec_papers.p5.entropy import entropies, judged_tokens
 from hierspec_papers.p5.rounds import Round, target_rounds
 
+from .files import EntropyVerdict, ExperimentRun, KeptSums, LevelCounts, PositionSums, RoundCounts
 from .methods import MULTI_DRAFT_RULES
 
-Record = dict[str, Any]
 Events = Sequence[dict[str, Any]]
 POWERS = (0.75, 1.0, 1.2, 2.0)  # of q at temperature .6: q at temperatures .8, .6, .5 and .3
 
 
-def count_levels(events: Events) -> list[Record]:
+def count_levels(events: Events) -> list[LevelCounts]:
     """Count each level's calls, tokens handed up and tokens kept, smallest first, target last.
 
     The target's call for the prompt is left out.
@@ -39,18 +39,18 @@ def count_levels(events: Events) -> list[Record]:
     Args:
         events: the trace of one sequence.
     """
-    by_node: dict[int, Record] = {}
+    by_node: dict[int, LevelCounts] = {}
     for event in events:
         if event["kind"] == "draft" and not event["leaf"]:
             continue
-        zeros = {"name": event["level"], "calls": 0, "drafted": 0, "accepted": 0}
+        zeros = LevelCounts(name=event["level"], calls=0, drafted=0, accepted=0)
         level = by_node.setdefault(event["index"], zeros)
-        level["calls"] += len(event["tokens"]) if event["kind"] == "draft" else 1
+        level.calls += len(event["tokens"]) if event["kind"] == "draft" else 1
         for position, owner in enumerate(event.get("owners", ())):
-            by_node[owner]["drafted"] += 1
-            by_node[owner]["accepted"] += position < event["num_accepted"]
+            by_node[owner].drafted += 1
+            by_node[owner].accepted += position < event["num_accepted"]
     if by_node:
-        by_node[max(by_node)]["calls"] -= 1
+        by_node[max(by_node)].calls -= 1
     return [by_node[index] for index in sorted(by_node)]
 
 
@@ -68,7 +68,7 @@ class ExpectedTokens(Observer):
     def __init__(self) -> None:
         self.root = -1
         self.single_drafts: dict[int, list[VerifiedDraft]] = {}
-        self.draft_sets: dict[int, list[Record]] = {}
+        self.draft_sets: dict[int, list[tuple[int, dict[str, float]]]] = {}
         self.first_chances: dict[int, list[dict[str, float]]] = {}
 
     def observe_node(self, root: int) -> ExpectedTokens:
@@ -84,8 +84,8 @@ class ExpectedTokens(Observer):
         ):
             sequence, kept, (draft, p) = task.sequence.id, verdict.num_accepted, checked_drafts[0]
             if len(checked_drafts) > 1:
-                counts = {"drafts": 1, "kept": kept, **expected_kept_by_rule(checked_drafts)}
-                self.draft_sets.setdefault(sequence, []).append(counts)
+                by_rule = expected_kept_by_rule(checked_drafts)
+                self.draft_sets.setdefault(sequence, []).append((kept, by_rule))
             elif draft.tokens:
                 verified = evaluate_draft(checks.node.rule, draft, p, kept)
                 self.single_drafts.setdefault(sequence, []).append(verified)
@@ -133,15 +133,17 @@ class ObservedMethod(HierarchyMethod):
         return ObservedHierarchy(super().hierarchy, self.expected.observe_node)
 
 
-def run_records(
+def measure_runs(
     method: HierarchyMethod,
     prompts: Sequence[Sequence[int]],
     request: RunRequest,
+    first: int = 0,
     with_entropies: bool = False,
-) -> list[Record]:
-    """Continue the prompts as one batch and return a record, ready for JSON, for each.
+) -> list[ExperimentRun]:
+    """Continue the prompts as one batch and return the run of each.
 
     Args:
+        first: number of the first prompt in the experiment.
         with_entropies: also record, for every token that the target verified, the drafter's
             entropy, in nats, and whether it was kept. The hierarchy must then have one level below
             the target.
@@ -153,63 +155,62 @@ def run_records(
     by_sequence: dict[int, list[dict[str, Any]]] = {}
     for event in tracer.events:
         by_sequence.setdefault(event["sequence"], []).append(event)
-    records = []
-    for run, prompt, sequence in zip(runs, prompts, sorted(by_sequence), strict=True):
+    measured = []
+    sequences = sorted(by_sequence)
+    for number, (run, prompt, sequence) in enumerate(zip(runs, prompts, sequences, strict=True)):
         rounds = target_rounds(by_sequence[sequence])
-        record = _counts_record(run, count_levels(by_sequence[sequence]), rounds)
+        digest = hashlib.sha256(" ".join(map(str, run.token_ids)).encode()).hexdigest()
+        counted = ExperimentRun(
+            method=method.name,
+            prompt=first + number,
+            tokens=run.num_tokens,
+            text=digest[:12],
+            target_calls=run.target_calls or 0,
+            seconds=round(run.seconds, 5),
+            decode_seconds=round(run.decode_seconds or 0.0, 5),
+            levels=count_levels(by_sequence[sequence]),
+            rounds=[RoundCounts(round_.offered, round_.kept) for round_ in rounds],
+        )
         if len(prompts) == 1:
             levels = (*run.levels, run.target)
-            record["level_seconds"] = [round(level["seconds"], 5) for level in levels]
-            record["verify_seconds"] = round(sum(level["verify_seconds"] for level in levels), 6)
+            counted.level_seconds = [round(level["seconds"], 5) for level in levels]
+            counted.verify_seconds = round(sum(level["verify_seconds"] for level in levels), 6)
         if isinstance(method, ObservedMethod):
-            record["exact"] = _exact_record(method.expected, sequence)
+            counted.exact = _kept_sums(method.expected, sequence)
         if with_entropies:
             text = [*prompt, *run.token_ids]
-            record["entropies"] = _entropies(method, text, len(prompt), rounds)
-        records.append(record)
-    return records
+            counted.entropies = _entropies(method, text, len(prompt), rounds)
+        measured.append(counted)
+    return measured
 
 
-def _exact_record(expected: ExpectedTokens, sequence: int) -> Record:
+def _kept_sums(expected: ExpectedTokens, sequence: int) -> KeptSums:
     """Return the sums over a sequence's drafts."""
     if draft_sets := expected.draft_sets.get(sequence):
-        return {key: round(sum(counts[key] for counts in draft_sets), 6) for key in draft_sets[0]}
+        rules = draft_sets[0][1]
+        return KeptSums(
+            drafts=len(draft_sets),
+            kept=sum(kept for kept, _ in draft_sets),
+            by_rule={rule: _total(by_rule[rule] for _, by_rule in draft_sets) for rule in rules},
+        )
     drafts = expected.single_drafts.get(sequence, [])
     chances = expected.first_chances.get(sequence, [])
     powers = [f"{power:g}" for power in POWERS]
-    by_power = {power: round(sum(row[power] for row in chances), 6) for power in powers}
-    return {**kept_and_expected(drafts), "positions": position_sums(drafts), "powers": by_power}
+    return KeptSums(
+        drafts=len(drafts),
+        kept=sum(draft.kept for draft in drafts),
+        expected=_total(draft.mean for draft in drafts),
+        variance=_total(draft.variance for draft in drafts),
+        by_rule={
+            rule: _total(float(draft.curves[rule][1:].sum()) for draft in drafts)
+            for rule in ("tokenwise", "block")
+        },
+        positions=position_sums(drafts),
+        powers={power: _total(row[power] for row in chances) for power in powers},
+    )
 
 
-def _counts_record(run: Run, level_counts: list[Record], rounds: list[Round]) -> Record:
-    digest = hashlib.sha256(" ".join(map(str, run.token_ids)).encode()).hexdigest()
-    return {
-        "tokens": run.num_tokens,
-        "text": digest[:12],
-        "target_calls": run.target_calls,
-        "seconds": round(run.seconds, 5),
-        "decode_seconds": round(run.decode_seconds or 0.0, 5),
-        "levels": level_counts,
-        "rounds": [[verification.offered, verification.kept] for verification in rounds],
-    }
-
-
-def kept_and_expected(drafts: Sequence[VerifiedDraft]) -> Record:
-    """Sum over drafts the tokens kept, those expected and their variance, and those by rule."""
-    by_rule = {
-        rule: round(sum(float(draft.curves[rule][1:].sum()) for draft in drafts), 6)
-        for rule in ("tokenwise", "block")
-    }
-    return {
-        "drafts": len(drafts),
-        "kept": sum(draft.kept for draft in drafts),
-        "expected": round(sum(draft.mean for draft in drafts), 6),
-        "variance": round(sum(draft.variance for draft in drafts), 6),
-        **by_rule,
-    }
-
-
-def position_sums(drafts: Sequence[VerifiedDraft]) -> Record:
+def position_sums(drafts: Sequence[VerifiedDraft]) -> PositionSums:
     """Sum over the longest drafts the chance that the first m tokens are all kept, m = 1 … n.
 
     The chance is that of the first m tokens as a draft of their own: tokenwise Π min(1, r_i), block
@@ -217,23 +218,29 @@ def position_sums(drafts: Sequence[VerifiedDraft]) -> Record:
     """
     length = max((draft.length for draft in drafts), default=0)
     longest = [draft for draft in drafts if draft.length == length]
-    sums = {
+    by_rule = {
         key: [
-            round(sum(float(draft.curves[rule][m]) for draft in longest), 6)
-            for m in range(1, length + 1)
+            _total(float(draft.curves[rule][m]) for draft in longest) for m in range(1, length + 1)
         ]
         for key, rule in (("tokenwise", "tokenwise"), ("block", "block"), ("ideal", "naive"))
     }
-    return {"drafts": len(longest), **sums}
+    return PositionSums(drafts=len(longest), by_rule=by_rule)
+
+
+def _total(values: Iterable[float]) -> float:
+    return round(sum(values), 6)
 
 
 def _entropies(
     method: HierarchyMethod, text: Sequence[int], start: int, rounds: Sequence[Round]
-) -> list[list[float]]:
-    """Return [entropy in nats, 1 if kept else 0] of every token that the target verified."""
+) -> list[EntropyVerdict]:
+    """Return the drafter's entropy at every token that the target verified."""
     drafter = method.hierarchy.root.below
     values = entropies(drafter.model, text, start)  # type: ignore[union-attr]
-    return [[round(t.entropy, 4), int(t.kept)] for t in judged_tokens(rounds, values, start)]
+    return [
+        EntropyVerdict(round(t.entropy, 4), int(t.kept))
+        for t in judged_tokens(rounds, values, start)
+    ]
 
 
 def call_prices(method: HierarchyMethod) -> dict[str, float] | None:

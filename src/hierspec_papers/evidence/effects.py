@@ -11,78 +11,79 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
-from typing import Any
 
-Run = Mapping[str, Any]
-Data = Mapping[str, Any]
-Metric = Callable[[Run, Data], "float | None"]
+from .files import ExperimentFile, ExperimentRun
+
+Metric = Callable[[ExperimentRun, ExperimentFile], "float | None"]
 
 
-def tokens_per_call(run: Run, data: Data) -> float | None:
+def tokens_per_call(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return tokens after the first over calls of the target."""
-    return (run["tokens"] - 1) / run["target_calls"] if run["target_calls"] else None
+    return run.tokens_after_first / run.target_calls if run.target_calls else None
 
 
-def tokens_per_cost(run: Run, data: Data) -> float | None:
+def tokens_per_cost(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the speed-up over plain decoding if a call costs its weights (P1's Table 4)."""
-    price = data["prices"].get(run["method"])
+    price = file.prices.get(run.method)
     if price is None:
         return None
-    cost = sum(level["calls"] * price[level["name"]] for level in run["levels"])
-    return (run["tokens"] - 1) / cost if cost else None
+    cost = sum(level.calls * price[level.name] for level in run.levels)
+    return run.tokens_after_first / cost if cost else None
 
 
-def tokens_per_second(run: Run, data: Data) -> float | None:
+def tokens_per_second(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return tokens after the first over seconds of decoding."""
-    return (run["tokens"] - 1) / run["decode_seconds"] if run["decode_seconds"] else None
+    return run.tokens_after_first / run.decode_seconds if run.decode_seconds else None
 
 
-def acceptance(run: Run, data: Data) -> float | None:
+def acceptance(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the share of the tokens offered to the target that it kept."""
-    offered = sum(offered for offered, _ in run["rounds"])
-    return sum(kept for _, kept in run["rounds"]) / offered if offered else None
+    offered = sum(counts.offered for counts in run.rounds)
+    return sum(counts.kept for counts in run.rounds) / offered if offered else None
 
 
-def kept_per_round(run: Run, data: Data) -> float | None:
+def kept_per_round(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the mean number of a draft's tokens that the target keeps, without bonus tokens."""
-    return fmean(kept for _, kept in run["rounds"]) if run["rounds"] else None
+    return fmean(counts.kept for counts in run.rounds) if run.rounds else None
 
 
-def first_token_acceptance(run: Run, data: Data) -> float | None:
+def first_token_acceptance(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the share of drafts whose first token the target kept: the acceptance rate α."""
-    return fmean(kept > 0 for _, kept in run["rounds"]) if run["rounds"] else None
+    return fmean(counts.kept > 0 for counts in run.rounds) if run.rounds else None
 
 
-def window_deviation(run: Run, data: Data) -> float | None:
+def window_deviation(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the standard deviation of the tokens offered, over a text's rounds.
 
     The last round is left out, since the end of the text may have cut it short.
     """
-    offered = [offered for offered, _ in run["rounds"][:-1]]
+    offered = [counts.offered for counts in run.rounds[:-1]]
     return pstdev(offered) if len(offered) > 1 else None
 
 
-def entropy_auc(run: Run, data: Data) -> float | None:
+def entropy_auc(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the probability that a rejected token's entropy is above a kept one's (AUC)."""
-    kept = [entropy for entropy, is_kept in run["entropies"] if is_kept]
-    rejected = [entropy for entropy, is_kept in run["entropies"] if not is_kept]
+    kept = [token.entropy for token in run.entropies if token.kept]
+    rejected = [token.entropy for token in run.entropies if not token.kept]
     if not kept or not rejected:
         return None
     wins = sum((a > b) + (a == b) / 2 for a in rejected for b in kept)
     return wins / (len(kept) * len(rejected))
 
 
-def exact_tokens_per_call(rule: str) -> Metric:
+def exact_tokens_per_call(rule: str | None) -> Metric:
     """Return the metric: tokens a call that a rule's exact law expects for the run's drafts.
 
     Args:
-        rule: name of the rule; ``expected``: the one that the run was verified by; ``one``, of
-            several drafts: block on the first alone.
+        rule: one of :data:`.files.RULES`; ``None``: the one that the run was verified by.
     """
 
-    def metric(run: Run, data: Data) -> float | None:
-        exact = run["exact"]
-        return 1 + exact[rule] / exact["drafts"] if exact["drafts"] else None
+    def metric(run: ExperimentRun, file: ExperimentFile) -> float | None:
+        exact = run.exact
+        if exact is None or not exact.drafts:
+            return None
+        kept = exact.expected if rule is None else exact.by_rule[rule]
+        return None if kept is None else 1 + kept / exact.drafts
 
     return metric
 
@@ -94,9 +95,11 @@ def all_kept_chance(rule: str) -> Metric:
         rule: ``tokenwise``, ``block``, or ``ideal``: min(1, R_n).
     """
 
-    def metric(run: Run, data: Data) -> float | None:
-        positions = run["exact"]["positions"]
-        return positions[rule][-1] / positions["drafts"] if positions["drafts"] else None
+    def metric(run: ExperimentRun, file: ExperimentFile) -> float | None:
+        positions = run.exact and run.exact.positions
+        if not positions or not positions.drafts:
+            return None
+        return positions.by_rule[rule][-1] / positions.drafts
 
     return metric
 
@@ -107,45 +110,40 @@ def first_kept_chance(power: float) -> Metric:
     The powers measured are :data:`.counting.POWERS`.
     """
 
-    def metric(run: Run, data: Data) -> float | None:
-        exact = run["exact"]
-        return exact["powers"][f"{power:g}"] / exact["drafts"] if exact["drafts"] else None
+    def metric(run: ExperimentRun, file: ExperimentFile) -> float | None:
+        exact = run.exact
+        return exact.powers[f"{power:g}"] / exact.drafts if exact and exact.drafts else None
 
     return metric
 
 
-def check_time_ratio(run: Run, data: Data) -> float | None:
+def check_time_ratio(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the time of a check by the target over that of drafting six tokens."""
-    drafter, target = run["levels"][0], run["levels"][-1]
-    drafter_seconds, target_seconds = run["level_seconds"][0], run["level_seconds"][-1]
-    if not drafter["drafted"] or not target["calls"] or not drafter_seconds:
+    drafter, target = run.levels[0], run.levels[-1]
+    drafter_seconds, target_seconds = run.level_seconds[0], run.level_seconds[-1]
+    if not drafter.drafted or not target.calls or not drafter_seconds:
         return None
-    return (target_seconds / target["calls"]) / (6 * drafter_seconds / drafter["drafted"])
+    return (target_seconds / target.calls) / (6 * drafter_seconds / drafter.drafted)
 
 
-def verification_time_share(run: Run, data: Data) -> float | None:
+def verification_time_share(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the share of decoding time that verification takes, without forward passes."""
-    seconds = run.get("verify_seconds")
-    return seconds / run["decode_seconds"] if seconds and run["decode_seconds"] else None
+    seconds = run.verify_seconds
+    return seconds / run.decode_seconds if seconds and run.decode_seconds else None
 
 
-def runs_by_prompt(data: Data, method: str) -> dict[int, Run]:
-    """Return a method's runs by prompt."""
-    return {run["prompt"]: run for run in data["runs"] if run["method"] == method}
-
-
-def values_by_prompt(data: Data, method: str, metric: Metric) -> dict[int, float]:
+def values_by_prompt(file: ExperimentFile, method: str, metric: Metric) -> dict[int, float]:
     """Return a method's metric by prompt, where it has a value."""
     return {
-        number: value
-        for number, run in runs_by_prompt(data, method).items()
-        if (value := metric(run, data)) is not None
+        run.prompt: value
+        for run in file.runs_of(method)
+        if (value := metric(run, file)) is not None
     }
 
 
-def best_by_prompt(data: Data, names: Sequence[str], metric: Metric) -> dict[int, float]:
+def best_by_prompt(file: ExperimentFile, names: Sequence[str], metric: Metric) -> dict[int, float]:
     """Return by prompt the metric of the method that is best on prompts of the other parity."""
-    by_method = {name: values_by_prompt(data, name, metric) for name in names}
+    by_method = {name: values_by_prompt(file, name, metric) for name in names}
     if len(names) == 1:
         return by_method[names[0]]
     by_prompt = {}
@@ -209,14 +207,14 @@ def contrast(by_prompt: Mapping[int, float], group: set[int]) -> dict[int, float
 
 
 def variation_reduction(
-    data: Data, ours: Sequence[str], theirs: Sequence[str], metric: Metric
+    file: ExperimentFile, ours: Sequence[str], theirs: Sequence[str], metric: Metric
 ) -> dict[int, float]:
     """Return how much less the mean metric varies over our methods than over theirs.
 
     A variation, (max − min) / max, is a statistic of means over prompts, so the values are the
     jackknife's.
     """
-    by_method = {name: values_by_prompt(data, name, metric) for name in (*ours, *theirs)}
+    by_method = {name: values_by_prompt(file, name, metric) for name in (*ours, *theirs)}
     shared_prompts = sorted(set.intersection(*map(set, by_method.values())))
 
     def variation(means: Sequence[float]) -> float:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .sequential import Verdict
+from .sequential import ClaimVerdict
 
-Status = Verdict | Literal["cannot be had here"]
+Status = ClaimVerdict | Literal["cannot be had here"]
 ENUMERATION_SOURCE = "tests/exact, `certificates.json`"
 TABLES_SOURCE = "`hierspec reproduce p1-tables`"
 

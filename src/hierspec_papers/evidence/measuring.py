@@ -6,90 +6,89 @@ bench's file does. Verdicts are not in it: :mod:`.claims` computes them from the
 
 from __future__ import annotations
 
-import copy
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.turns import turn_order
 from hierspec.errors import HierspecError
-from hierspec.utils.files import write_atomically
 from hierspec.utils.machine import environment, load_average
 from hierspec_papers.prompts import MAX_PROMPT_TOKENS, Prompt
 
 from . import counting
 from .experiments import Experiment
+from .files import (
+    KIND,
+    SCHEMA_VERSION,
+    ExperimentFile,
+    ExperimentSettings,
+    MeasuringEnvironment,
+    PromptOrigin,
+    read_experiment,
+    write_experiment,
+)
 from .sequential import LOOKS
 
 FIRST_ANSWER_TOKENS = 200  # of a conversation's first turn, written greedily by plain decoding
-KIND, SCHEMA_VERSION = "hierspec-evidence", 1
-Data = dict[str, Any]
 
 
-def settings(experiment: Experiment) -> Data:
+def settings(experiment: Experiment) -> ExperimentSettings:
     """Return the settings that a file must have to be resumed."""
-    return {
-        "target": experiment.family.target,
-        "dtype": "float32",
-        "temperature": experiment.temperature,
-        "max_new_tokens": experiment.max_new_tokens,
-        "prompt_tokens": None if experiment.uses_chats else MAX_PROMPT_TOKENS,
-        "together": experiment.batch_size,
-        "seed": experiment.seed,
-        "looks": list(experiment.looks) or [n for n in LOOKS if n <= experiment.max_prompts],
-    }
+    return ExperimentSettings(
+        target=experiment.family.target,
+        dtype="float32",
+        temperature=experiment.temperature,
+        max_new_tokens=experiment.max_new_tokens,
+        prompt_tokens=None if experiment.uses_chats else MAX_PROMPT_TOKENS,
+        together=experiment.batch_size,
+        seed=experiment.seed,
+        looks=list(experiment.looks) or [n for n in LOOKS if n <= experiment.max_prompts],
+    )
 
 
-def read_or_create(experiment: Experiment, files: Sequence[Data], path: Path) -> Data:
+def read_or_create(
+    experiment: Experiment, prompt_files: Sequence[dict[str, str]], path: Path
+) -> ExperimentFile:
     """Return the content of an experiment's file to resume, or of a new one.
 
     Raises:
-        HierspecError: the existing file was measured with other settings or prompts.
+        HierspecError: the existing file is damaged, or was measured with other settings or prompts.
     """
-    identity = {"settings": settings(experiment), "files": list(files)}
-    if path.exists():
-        data = json.loads(path.read_text())
-        if {key: data.get(key) for key in identity} != identity:
-            raise HierspecError(
-                f"{path.name} was measured with other settings or prompts: remove it to begin anew"
-            )
-        return data
-    return {
-        "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
-        "experiment": experiment.name,
-        "shows": experiment.items,
-        **identity,
-        "prompts": [],
-        "environment": [],
-        "load": [],
-        "methods": {
+    fresh = ExperimentFile(
+        kind=KIND,
+        schema_version=SCHEMA_VERSION,
+        experiment=experiment.name,
+        shows=experiment.items,
+        settings=settings(experiment),
+        files=list(prompt_files),
+        prompts=[],
+        environment=[],
+        load=[],
+        methods={
             name: {"levels": list(spec.levels), **spec.top_level}
             for name, spec in experiment.methods.items()
         },
-        "prices": {},
-        "runs": [],
-    }
-
-
-def save(data: Data, path: Path) -> None:
-    """Write an experiment's file, each run on a line."""
-    header = {key: value for key, value in data.items() if key != "runs"}
-    lines = ",\n  ".join(json.dumps(run, separators=(",", ":")) for run in data["runs"])
-    text = json.dumps(header, indent=1)[:-2] + f',\n "runs": [\n  {lines}\n ]\n}}\n'
-    write_atomically(path, text, "evidence")
+        prices={},
+        runs=[],
+    )
+    if not path.exists():
+        return fresh
+    file = read_experiment(path)
+    if (file.settings, file.files) != (fresh.settings, fresh.files):
+        raise HierspecError(
+            f"{path.name} was measured with other settings or prompts: remove it to begin anew"
+        )
+    return file
 
 
 def measure(
     experiment: Experiment,
     prompts: Sequence[Prompt],
-    files: Sequence[Data],
+    prompt_files: Sequence[dict[str, str]],
     path: Path,
-    is_decided: Callable[[Data], bool],
+    is_decided: Callable[[ExperimentFile], bool],
     deadline: float = float("inf"),
     report_progress: Callable[[str], None] = print,
     max_prompts: int | None = None,
@@ -102,37 +101,38 @@ def measure(
         report_progress: called with each line of progress.
         max_prompts: stop at this number of prompts, even if further looks are planned.
     """
-    data = read_or_create(experiment, files, path)
+    file = read_or_create(experiment, prompt_files, path)
     models = experiment.family.models()
     method_class = counting.ObservedMethod if experiment.compares_exactly else HierarchyMethod
     methods = [
         method_class(name, models, spec.levels, **spec.top_level)
         for name, spec in experiment.methods.items()
     ]
-    looks = data["settings"]["looks"]
-    num_measured = len(data["prompts"])
+    looks = file.settings.looks
+    num_measured = len(file.prompts)
     if num_measured < looks[-1]:
-        data["environment"].append({"first_prompt": num_measured, **environment()})
+        machine = MeasuringEnvironment(first_prompt=num_measured, **environment())
+        file.environment.append(machine)
     needs_warm_up = experiment.is_timed
     while num_measured < looks[-1]:
-        if num_measured in looks and is_decided(data):
+        if num_measured in looks and is_decided(file):
             break
         if time.monotonic() > deadline or (max_prompts and num_measured >= max_prompts):
             return False
         if needs_warm_up:  # on the last prompt that may be measured
             needs_warm_up = False
-            scratch = copy.deepcopy(data)
+            scratch = file.model_copy(deep=True)
             _add_runs(scratch, experiment, methods, models, prompts[-1:], num_measured)
         batch = prompts[num_measured : num_measured + experiment.batch_size]
-        _add_runs(data, experiment, methods, models, batch, num_measured)
-        num_measured = len(data["prompts"])
-        save(data, path)
+        _add_runs(file, experiment, methods, models, batch, num_measured)
+        num_measured = len(file.prompts)
+        write_experiment(path, file)
         report_progress(f"{experiment.name}: {num_measured} prompts")
     return True
 
 
 def _add_runs(
-    data: Data,
+    file: ExperimentFile,
     experiment: Experiment,
     methods: Sequence[HierarchyMethod],
     models: BenchModels,
@@ -150,12 +150,9 @@ def _add_runs(
     load_before = load_average()
     for index in turn_order(len(methods), first // experiment.batch_size, experiment.seed):
         method = methods[index]
-        records = counting.run_records(
-            method, ids, request, method.name in experiment.entropy_methods
-        )
-        if method.name not in data["prices"]:
-            data["prices"][method.name] = counting.call_prices(method)
-        for number, record in enumerate(records, first):
-            data["runs"].append({"method": method.name, "prompt": number, **record})
-    data["prompts"] += [prompt.to_dict() for prompt in batch]
-    data["load"].append([load_before, load_average()])
+        with_entropies = method.name in experiment.entropy_methods
+        file.runs += counting.measure_runs(method, ids, request, first, with_entropies)
+        if method.name not in file.prices:
+            file.prices[method.name] = counting.call_prices(method)
+    file.prompts += [PromptOrigin(**prompt.to_dict()) for prompt in batch]
+    file.load.append((load_before, load_average()))

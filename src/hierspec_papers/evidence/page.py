@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hierspec_papers.prompts import MAX_PROMPT_TOKENS as LONGEST
 
@@ -13,12 +11,13 @@ from . import computed
 from .claims import Finding, combined_verdict, decide
 from .computed import markdown_table
 from .experiments import EXPERIMENTS, RECORDED
+from .files import ExperimentFile, read_experiment
 from .items import ITEMS, FixedVerdict, Item, Status
 from .paper_claims import CLAIMS
 from .recorded import read_recorded
 from .sequential import ERROR, LOOKS, POWER
 
-Files = Mapping[str, Mapping[str, Any]]
+FilesByExperiment = Mapping[str, ExperimentFile]
 _LENGTHS = " to ".join(str(f(e.max_new_tokens for e in EXPERIMENTS.values())) for f in (min, max))
 STATUSES = ("holds", "does not hold", "undecided", "cannot be had here")
 
@@ -69,10 +68,10 @@ is tokenwise. What is measured here is an EAGLE-3 drafter with *sampled* drafts,
 3.1, part (a) of that table, is not measured."""
 
 
-def read_results(folder: Path) -> dict[str, Mapping[str, Any]]:
+def read_results(folder: Path) -> dict[str, ExperimentFile]:
     """Read the experiments' files that exist, and return their contents by experiment."""
     files = {
-        name: json.loads(path.read_text())
+        name: read_experiment(path)
         for name, experiment in EXPERIMENTS.items()
         if name not in RECORDED and (path := folder / experiment.file).exists()
     }
@@ -102,14 +101,14 @@ def render_page(folder: Path) -> str:
         "## Where it was measured",
         markdown_table(
             ("file", "models", "prompts", "tokens", "temperature", "commit", "machine"),
-            [_origin(name, data) for name, data in files.items()],
+            [_origin(name, file) for name, file in files.items()],
         ),
         *computed.sections(files),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def findings(item: Item, files: Files) -> list[list[Finding]]:
+def findings(item: Item, files: FilesByExperiment) -> list[list[Finding]]:
     """Return the findings on an item: for each claim a list, one for each of its experiments."""
     return [
         [decide(claim, EXPERIMENTS[name], files.get(name)) for name in claim.experiments]
@@ -208,14 +207,14 @@ def _detail(finding: Finding) -> tuple[str, ...]:
     )
 
 
-def _origin(name: str, data: Mapping[str, Any]) -> tuple[str, ...]:
-    machines, settings = data["environment"], data["settings"]
+def _origin(name: str, file: ExperimentFile) -> tuple[str, ...]:
+    machines = file.environment
     return (
         f"`{EXPERIMENTS[name].file}`",
         EXPERIMENTS[name].family.description,
-        str(len(data["prompts"])),
-        str(settings["max_new_tokens"]),
-        f"{settings['temperature']:g}",
-        ", ".join(dict.fromkeys(machine["commit"] for machine in machines)),
-        ", ".join(dict.fromkeys(f"{m['cpu']}, {m['threads']} threads" for m in machines)),
+        str(len(file.prompts)),
+        str(file.settings.max_new_tokens),
+        f"{file.settings.temperature:g}",
+        ", ".join(dict.fromkeys(str(machine.commit) for machine in machines)),
+        ", ".join(dict.fromkeys(f"{m.cpu}, {m.threads} threads" for m in machines)),
     )

@@ -6,56 +6,114 @@ number of prompts was fixed beforehand, so there is one look.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from hierspec.bench.method_records import Record
+from hierspec.bench.methods.base import Run
+from hierspec.errors import HierspecError
+from hierspec.utils import schema
+from hierspec.utils.schema import Natural as Count
+
 from .experiments import RECORDED, Experiment
+from .files import (
+    ExperimentFile,
+    ExperimentRun,
+    ExperimentSettings,
+    MeasuringEnvironment,
+    PromptOrigin,
+)
 
 
-def read_recorded(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read the recorded experiments whose files are in ``folder``, and return them by name."""
+class PromptsRecord(Record):
+    """The file or folder of a result's prompts, and how many of them were used."""
+
+    file: str
+    count: Count
+    files: list[dict[str, str]] = Field(default_factory=list)
+
+
+class MeasuredOn(Record):
+    """How a result was measured, as :meth:`hierspec_papers.lab.Lab.to_dict` says it."""
+
+    target: str
+    dtype: str
+    prompts: PromptsRecord
+    max_new_tokens: Count
+    seed: Count
+    environment: MeasuringEnvironment
+
+
+class ReproductionResult(Record):
+    """A result file of ``hierspec reproduce``; ``record`` is its lab's."""
+
+    measured_on: MeasuredOn
+    record: dict[str, Any]
+
+
+def read_recorded(folder: Path) -> dict[str, ExperimentFile]:
+    """Read the recorded experiments whose files are in ``folder``, and return them by name.
+
+    Raises:
+        HierspecError: a file is not JSON, damaged, or has no runs at an experiment's temperature.
+    """
     return {
-        name: as_experiment(json.loads((folder / experiment.file).read_text()), experiment)
+        name: read_as_experiment(path, experiment)
         for name, experiment in RECORDED.items()
-        if (folder / experiment.file).exists()
+        if (path := folder / experiment.file).exists()
     }
 
 
-def as_experiment(result: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+def read_as_experiment(path: Path, experiment: Experiment) -> ExperimentFile:
     """Return a result's runs at the experiment's temperature in the form of an experiment's file.
 
     Raises:
-        ValueError: the file has no runs at that temperature.
+        HierspecError: as :func:`read_recorded`.
     """
+    data = schema.parse_json(path.read_bytes(), str(path))
+    result = schema.validate(ReproductionResult, data, str(path))
     ending = f"runs at temperature {experiment.temperature:g}"
-    records = [runs for title, runs in result["record"].items() if title.endswith(ending)]
-    if len(records) != 1:
-        raise ValueError(f"{experiment.file} records no {ending}")
-    measured_on = result["measured_on"]
-    count = measured_on["prompts"]["count"]
-    return {
-        "experiment": experiment.name,
-        "settings": {
-            "target": measured_on["target"],
-            "temperature": experiment.temperature,
-            "max_new_tokens": measured_on["max_new_tokens"],
-            "together": 1,
-            "looks": [count],
-        },
-        "prompts": [{} for _ in range(count)],
-        "environment": [measured_on["environment"]],
-        "prices": {},
-        "runs": [
-            {
-                "method": method,
-                "prompt": number,
-                "tokens": len(run["token_ids"]),
-                "target_calls": run["target_calls"],
-                "decode_seconds": run["decode_seconds"],
-            }
-            for method, runs in records[0].items()
+    titles = [title for title in result.record if title.endswith(ending)]
+    if len(titles) != 1:
+        raise HierspecError(f"{path} records no {ending}")
+    runs_by_method = schema.validate(
+        dict[str, list[Run]], result.record[titles[0]], f"{path}: {titles[0]}"
+    )
+    measured_on = result.measured_on
+    return ExperimentFile(
+        experiment=experiment.name,
+        shows=experiment.items,
+        settings=ExperimentSettings(
+            target=measured_on.target,
+            dtype=measured_on.dtype,
+            temperature=experiment.temperature,
+            max_new_tokens=measured_on.max_new_tokens,
+            prompt_tokens=None,
+            together=1,
+            seed=measured_on.seed,
+            looks=[measured_on.prompts.count],
+        ),
+        files=measured_on.prompts.files,
+        prompts=[PromptOrigin(file=measured_on.prompts.file)] * measured_on.prompts.count,
+        environment=[measured_on.environment],
+        load=[],
+        methods={},
+        prices={},
+        runs=[
+            ExperimentRun(
+                method=method,
+                prompt=number,
+                tokens=run.num_tokens,
+                text="",
+                target_calls=run.target_calls or 0,
+                seconds=run.seconds,
+                decode_seconds=run.decode_seconds or 0.0,
+                levels=[],
+                rounds=[],
+            )
+            for method, runs in runs_by_method.items()
             for number, run in enumerate(runs)
         ],
-    }
+    )

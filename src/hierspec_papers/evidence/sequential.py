@@ -20,7 +20,7 @@ ERROR = 0.05  # probability that any interval of the planned looks misses the ef
 POWER = 0.8  # probability that the needed prompts show the smallest effect that matters
 
 Kind = Literal["more", "same"]
-Verdict = Literal["holds", "does not hold", "undecided"]
+ClaimVerdict = Literal["holds", "does not hold", "undecided"]
 
 
 def quantile(probability: float, freedom: int) -> float:
@@ -66,7 +66,7 @@ def estimate(values: Sequence[float], looks: int = len(LOOKS)) -> Estimate:
     return Estimate(mean, mean - half_width, mean + half_width, std, n)
 
 
-def judge_interval(effect: Estimate, smallest: float, kind: Kind = "more") -> Verdict:
+def judge_interval(effect: Estimate, smallest: float, kind: Kind = "more") -> ClaimVerdict:
     """Decide a claim by the interval of its effect.
 
     Args:

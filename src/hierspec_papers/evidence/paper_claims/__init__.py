@@ -6,19 +6,18 @@ Ratios are of speed, tokens or cost. The smallest differences that matter are li
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from hierspec_papers.evidence.claims import decide
 from hierspec_papers.evidence.experiments import EXPERIMENTS
+from hierspec_papers.evidence.files import ExperimentFile
 
 from . import p1, p2, p3, p4, p5
 
 CLAIMS = tuple(claim for paper in (p1, p2, p3, p4, p5) for claim in paper.claims())
 
 
-def all_decided(data: Mapping[str, Any]) -> bool:
+def all_decided(file: ExperimentFile) -> bool:
     """Return whether an experiment's file decides every claim that the experiment measures."""
-    name = data["experiment"]
-    claims = [claim for claim in CLAIMS if name in claim.experiments]
-    return all(decide(c, EXPERIMENTS[name], data).verdict != "undecided" for c in claims)
+    claims = [claim for claim in CLAIMS if file.experiment in claim.experiments]
+    return all(
+        decide(claim, EXPERIMENTS[file.experiment], file).verdict != "undecided" for claim in claims
+    )
