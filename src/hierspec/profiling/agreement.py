@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
 from hierspec.drafters.base import LookUp
+from hierspec.verifiers import formulas
 
 from . import rounds
 from .candidates import CandidatePool
@@ -46,7 +46,7 @@ def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
         if isinstance(rows, OneHotDistributions):
             return probabilities(other, rows.ids)
     first, second = q.dense(vocab_size), p.dense(vocab_size)
-    return torch.minimum(first.to(second), second).sum(-1).double().cpu().numpy()
+    return formulas.overlap(first.to(second), second).double().cpu().numpy()
 
 
 def likeliest(rows: Distributions) -> np.ndarray:

@@ -19,7 +19,7 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
-from hierspec.verifiers.formulas import prefix_weights
+from hierspec.verifiers.formulas import prefix_weights, ratio
 
 from .candidates import CandidatePool
 from .rounds import (
@@ -61,7 +61,9 @@ def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.nda
     tokenwise[0] = block[0] = 1.0
     if n := len(draft.tokens):
         p_x, q_x = (probabilities(rows, draft.tokens) for rows in (p, draft.distributions))
-        tokenwise[1 : n + 1] = np.minimum(p_x / q_x, 1.0).cumprod()
+        tokenwise[1 : n + 1] = np.cumprod(
+            [ratio(*pair) for pair in zip(p_x.tolist(), q_x.tolist(), strict=True)]
+        )
         block[: n + 1] = prefix_weights(p_x.tolist(), q_x.tolist())
     return tokenwise, block
 

@@ -60,6 +60,11 @@ def excess(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.T
     return residual(p, q, w).sum(-1, dtype=torch.float64)
 
 
+def overlap(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Return Σ_x min(p(x), q(x)) = 1 − TV(p, q) over the last axis: tokenwise's acceptance rate."""
+    return torch.minimum(p, q).sum(-1)
+
+
 def set_ends(h: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return ``h`` [B, n] with each draft's last column taken from ``ends``, and 0 in padding."""
     k = torch.arange(1, h.shape[1] + 1, device=h.device)

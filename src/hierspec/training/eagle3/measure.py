@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hierspec.lm.eagle3.network import Eagle3Network
+from hierspec.verifiers.formulas import overlap
 
 from .batches import Batches, FeatureBatch
 from .unroll import unroll
@@ -56,7 +57,7 @@ def measure(
             unroll(network, batch.features, batch.embedded, batch.is_predicted, depth)
         ):
             indices = index_of_row[rows]
-            accepted = torch.minimum(target[indices], scores.softmax(-1)).sum(-1)
+            accepted = overlap(target[indices], scores.softmax(-1))
             agrees = (network.scored_ids[scores.argmax(-1)] == best[indices]).float()
             sums[step] += torch.stack((accepted, agrees, torch.ones_like(agrees)), 1).sum(0)
             figures[step][rows] = torch.stack((accepted, agrees), 1)

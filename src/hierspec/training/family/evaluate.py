@@ -22,6 +22,7 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.base import Query
 from hierspec.lm.weights import WeightSource
 from hierspec.training.windows import HeldOutWindows
+from hierspec.verifiers.formulas import overlap
 from hierspec.zoo.synthetic import CALIBRATION_FILE, DEEPEN, Calibration, inflate
 
 from .model import EXITS, Llama, Shape
@@ -75,11 +76,6 @@ def ngram_scorer(table: NgramModel) -> Scorer:
     return score
 
 
-def mean_acceptance(p: torch.Tensor, q: torch.Tensor) -> float:
-    """Return 1 − TV of distributions [T, V], mean over rows."""
-    return float(torch.minimum(p, q).sum(-1).mean())
-
-
 def compare_models(scorers: list[Scorer], windows: torch.Tensor) -> dict[str, Any]:
     """Measure losses and, per temperature, the matrix of acceptances between all models."""
     losses: dict[str, float] = {}
@@ -108,7 +104,7 @@ def _acceptances(scores: list[torch.Tensor], temperature: float) -> torch.Tensor
     distributions = [(rows / temperature).softmax(-1) for rows in scores]
     out = torch.eye(len(scores))
     for i, j in itertools.combinations(range(len(scores)), 2):
-        out[i, j] = out[j, i] = mean_acceptance(distributions[i], distributions[j])
+        out[i, j] = out[j, i] = overlap(distributions[i], distributions[j]).mean()
     return out
 
 
@@ -129,7 +125,7 @@ def calibrate(trunk: WeightSource, folder: Path, tokens: torch.Tensor) -> None:
         calibration = Calibration(scale, tuple(round(v, 4) for v in rms.tolist()))
         large = load_llama(replace(start, calibration=calibration))
         probs = large.logits(large(windows)[-1]).float().softmax(-1)
-        acceptance = mean_acceptance(target, probs)
+        acceptance = float(overlap(target, probs).mean())
         if abs(acceptance - CALIBRATE_ACCEPTANCE) < 0.001:
             break
         scale *= min(4.0, max(0.25, (1 - CALIBRATE_ACCEPTANCE) / max(1e-4, 1 - acceptance)))

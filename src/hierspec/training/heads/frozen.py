@@ -12,6 +12,7 @@ from hierspec.lm.backend import Span
 from hierspec.lm.exit_heads import Heads
 from hierspec.training.losses import distances
 from hierspec.training.models import hidden_states
+from hierspec.verifiers.formulas import overlap
 
 FIGURES = ("acceptance", "agreement", "kl", "coverage")  # of :meth:`Frozen.measure`
 _CHUNK = 1 << 23  # scores held at once, of one exit
@@ -94,6 +95,6 @@ class Frozen:
                 head_best = head_best if heads.ids is None else heads.ids[head_best]
                 scored_p = p / mass.unsqueeze(-1)
                 kl = (scored_p * (scored_p.clamp_min(1e-30).log() - log_q)).sum(-1)
-                figures = (torch.minimum(p, log_q.exp()).sum(-1), head_best == best, kl, mass)
+                figures = (overlap(p, log_q.exp()), head_best == best, kl, mass)
                 total[number] += torch.stack([x.double().sum().cpu() for x in figures])
         return total

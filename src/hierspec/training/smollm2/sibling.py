@@ -41,6 +41,7 @@ from hierspec.training.losses import distances, kl_then_tv
 from hierspec.training.models import load_weights_and_tokenizer
 from hierspec.training.store import FeatureStore, Passes, progress_reporter
 from hierspec.utils import machine
+from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import fingerprint, registry, sibling
 
 _DEPTH = 5  # tokens of a draft whose yield is reported
@@ -307,22 +308,21 @@ def measure(network: SiblingNetwork, store: FeatureStore, ids: Tensor) -> dict[s
         positions = [t for low, high in text.predicted for t in range(max(low - 1, 0), high - 1)]
         scores = store.backend.head(store.features(i, 0, n)[positions, -1]).float()
         p, q = scores.softmax(-1)[:, ids], F.linear(state[positions], head).softmax(-1)
-        accepted = torch.minimum(p, q).sum(-1)
+        accepted = overlap(p, q)
         agreed = (ids[q.argmax(-1)] == scores.argmax(-1)).float()
         yields = (_draft_yields(accepted), _draft_yields(agreed))
         figures = torch.stack((accepted, agreed, p.sum(-1), *yields), 1)
         for domain in ("all", text.domain or "text"):
             num_texts, num_rows, total = sums.get(domain, (0, 0, torch.zeros(5)))
             sums[domain] = num_texts + 1, num_rows + len(figures), total + figures.sum(0)
-    names = ("acceptance", "agreement", "known", "tokens_per_call", "greedy_tokens_per_call")
+    names = "acceptance", "agreement", "known", "tokens_per_call", "greedy_tokens_per_call"
     return {
         domain: {
             "texts": num_texts,
             "rows": num_rows,
-            **{
-                name: round(float(x) / max(num_rows, 1), 4)
-                for name, x in zip(names, total, strict=True)
-            },
+            **dict(
+                zip(names, (round(x / max(num_rows, 1), 4) for x in total.tolist()), strict=True)
+            ),
         }
         for domain, (num_texts, num_rows, total) in sorted(sums.items())
     }
