@@ -9,9 +9,12 @@ import pytest
 from tabular_cases import FAMILIES, WINDOWS, V, chain, models
 
 from hierspec.core.nodes import Concatenate, Draft, initial_states
-from hierspec.core.windows import EntropyWindow, FixedWindow
+from hierspec.core.windows import Counting, EntropyWindow, FixedWindow
 from hierspec.exact import UNLIMITED, ExactInterpreter, interpreter, longest_proposal
 from hierspec.exact.certificate import certify_tree
+from hierspec.exact.interpreter import round_numbers
+from hierspec.exact.round_law import by_length
+from hierspec.exact.shared_rounds import SharedRounds
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.soundness import check
@@ -243,3 +246,26 @@ def test_merging_equal_coroutines_changes_nothing(rules, monkeypatch):
     assert apart.expected_tokens_per_target_call == pytest.approx(
         merged.expected_tokens_per_target_call, abs=1e-12
     )
+
+
+@pytest.mark.parametrize("rule", ["block", "match"])
+def test_rounds_shared_by_window_states_are_those_of_each_state(rule):
+    """From every state of the first rounds, laws and next states are as without sharing."""
+    windows = [EntropyWindow(), Counting(EntropyWindow())]
+    root = chain(models("random", 3, seed=2), [rule] * 2, [2, 1], windows)
+    exact, shared = ExactInterpreter(root, V), SharedRounds(root, V)
+
+    def rounded(laws):
+        return {(m, tuple(map(round_numbers, states))): law for (m, states), law in laws.items()}
+
+    waiting = [((), initial_states(root))]
+    for context, states in waiting:
+        laws = shared.laws(context, UNLIMITED, states)
+        found = rounded(laws)
+        expected = rounded(by_length(exact.round(context, UNLIMITED, states), V))
+        assert found.keys() == expected.keys()
+        assert all(np.abs(found[key] - expected[key]).max() < 1e-15 for key in expected)
+        after = [((token,), states) for _, states in laws for token in range(V)]
+        waiting += [place for place in after if len(waiting) < 100 and place not in waiting]
+    assert len(waiting) >= 100
+    assert shared.interpreter.paths < exact.paths / 3

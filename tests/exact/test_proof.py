@@ -33,7 +33,7 @@ from hierspec.exact import (
 )
 from hierspec.exact.certificate import certify, certify_tree
 from hierspec.exact.round_law import by_length, drop_states, to_digits
-from hierspec.exact.running_means import RecordingInterpreter, outcomes_by_region
+from hierspec.exact.running_means import ComparingInterpreter, outcomes_by_region
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.tokenwise import Tokenwise
 
@@ -226,7 +226,7 @@ def test_regions_of_running_means_cover_what_is_reached(rules, budgets, windows)
     seeds = (torch.Generator().manual_seed(seed) for seed in range(len(rules) + 1))
     tables = [TabularModel.random(2, 1, seed) for seed in seeds]
     root = chain(tables, rules, budgets, windows)
-    exact, recording = ExactInterpreter(root, 2), RecordingInterpreter(root, 2)
+    exact, comparing = ExactInterpreter(root, 2), ComparingInterpreter(root, 2)
     rounds, found = Rounds(exact), {}
     layer = {((), rounds.initial(initial_states(root), 5))}
     for _ in range(5):
@@ -234,7 +234,7 @@ def test_regions_of_running_means_cover_what_is_reached(rules, budgets, windows)
         for context, states in sorted(layer)[:60]:
             distributions = rounds.round(context, UNLIMITED, states)
             if context not in found:
-                every = outcomes_by_region(recording, context, UNLIMITED)
+                every = outcomes_by_region(comparing, context, UNLIMITED)
                 found[context] = [_law(by_length(outcomes, 2)) for outcomes in every]
             mine = _law(distributions)
             assert min(_gap(mine, other) for other in found[context]) < TIGHT

@@ -12,11 +12,12 @@ It does not cover how the engine computes: on which device it decides, how it dr
 scores become distributions, which sequences share the batch. :mod:`hierspec.exact.engine_law`
 enumerates that for small tables, by running the runtime itself on an rng that splits.
 
-Three things keep four-level stacks within seconds. Models of order o look at the last o tokens, so
+Four things keep four-level stacks within seconds. Models of order o look at the last o tokens, so
 the outcomes of a node are memoised by (node, last tokens, limit, window states). A coroutine cannot
 be cloned, so it is replayed from its recorded answers; but two coroutines at the same line with
 equal local variables have the same future, so their probabilities are added and only one goes on.
-And all drafts that wait for verification at one time are verified as one batch.
+All drafts that wait for verification at one time are verified as one batch. And window states that
+no window's answers tell apart share a round (:mod:`hierspec.exact.shared_rounds`).
 """
 
 from .bounds import UNLIMITED, longest_proposal, max_order

@@ -12,6 +12,7 @@ from hierspec.core.nodes import Draft, Node, Verify, walk
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Request, Row
 from hierspec.core.round import Coroutine, propose, verified
+from hierspec.core.windows import State
 
 from .bounds import UNLIMITED, max_order, sufficient_limit
 from .checking import Verdicts, combine_drafts, verdicts
@@ -68,7 +69,7 @@ class ExactInterpreter:
     def round(self, context: tuple[int, ...], limit: int, states: States) -> list[Outcome]:
         """Return all outcomes of one target round after ``context``; values hold a Verdict."""
         limit = UNLIMITED if limit > sufficient_limit(self.root.below) else limit
-        context, states = self._recent(self.root, context), self._canonical(states)
+        context, states = self._recent(self.root, context), self.canonical(states)
         key = (context, limit, states)
         if key not in self._rounds:
             self._rounds[key] = self._run(lambda: verified(self.root, context, limit, states))
@@ -81,7 +82,7 @@ class ExactInterpreter:
         if limit <= 0:
             return [Outcome(1.0, (Proposal(), states))]
         limit = UNLIMITED if limit >= self._sufficient_limits[node] else limit
-        context, states = self._recent(node, context), self._canonical(states)
+        context, states = self._recent(node, context), self.canonical(states)
         key = (node, context, limit, states)
         if key not in self._proposals:
             if isinstance(node, Draft):
@@ -143,7 +144,7 @@ class ExactInterpreter:
                     try:
                         request = coroutine.send(answer)
                     except StopIteration as stop:
-                        result, states = stop.value[0], self._canonical(stop.value[1])
+                        result, states = stop.value[0], self.canonical(stop.value[1])
                         result_key = (
                             self._verdict_fingerprint(answer)
                             if result is answer
@@ -198,14 +199,16 @@ class ExactInterpreter:
 
     # --- keys of memoised outcomes
 
-    def _canonical(self, states: States) -> States:
+    def canonical(self, states: States) -> States:
         """Replace numbers in states that differ by rounding only by the first one met."""
         if not any(states):
             return states
         canonical = self._canonical_states.get(states)
         if canonical is None:
             numbers = self._numbers
-            canonical = tuple(tuple(numbers.setdefault(round(x, 11), x) for x in s) for s in states)
+            canonical = tuple(
+                tuple(map(numbers.setdefault, round_numbers(state), state)) for state in states
+            )
             self._canonical_states[states] = canonical
         return canonical
 
@@ -243,6 +246,11 @@ def suspended_state(coroutine: Any) -> tuple[Any, ...]:
         state += [fingerprint(value) for value in frame.f_locals.values()]
         coroutine = coroutine.gi_yieldfrom
     return tuple(state)
+
+
+def round_numbers(state: State) -> State:
+    """Return a window's state rounded: numbers are equal that differ by their sums' order only."""
+    return tuple(round(x, 11) for x in state)
 
 
 def fingerprint(value: Any) -> Any:

@@ -16,7 +16,9 @@ from hierspec.engine.control import Controller, label, round_report
 from .bounds import UNLIMITED, max_order, sufficient_limit
 from .interpreter import ExactInterpreter
 from .round_law import by_length, to_digits
+from .shared_rounds import SharedRounds
 from .tables import next_token_distribution
+from .windows import is_running, windows
 
 
 def output_law(
@@ -92,13 +94,20 @@ class Rounds:
             make = type(interpreter)
             self.root = controller.root
             self.interpreters = {plan: make(plan, V) for plan in controller.plans}
+        # Of the plans with a running mean, whose window states are many.
+        self._shared = {
+            plan: SharedRounds(plan, V)
+            for plan, own in self.interpreters.items()
+            if type(own) is ExactInterpreter and any(map(is_running, windows(plan).values()))
+        }
         self.max_order = max_order(self.root)
         self.sufficient_limit = max(sufficient_limit(plan.below) for plan in self.interpreters)
 
     @property
     def paths(self) -> int:
         """Branches followed so far."""
-        return sum(interpreter.paths for interpreter in self.interpreters.values())
+        shared = [rounds.interpreter for rounds in self._shared.values()]
+        return sum(interpreter.paths for interpreter in (*self.interpreters.values(), *shared))
 
     def initial(self, states: States, horizon: int) -> Any:
         """Return the state before the first round."""
@@ -108,9 +117,13 @@ class Rounds:
         """Return the law of one round's texts [V^m], by their length m and the state after it."""
         states, control = state
         plan = self.root if self.controller is None else self.controller.plan(control)
-        outcomes = self.interpreters[plan].round(context, limit, states)
+        if plan in self._shared:
+            round_laws = self._shared[plan].laws(context, limit, states)
+        else:
+            outcomes = self.interpreters[plan].round(context, limit, states)
+            round_laws = by_length(outcomes, self.vocab_size)
         laws: dict[Any, np.ndarray] = {}
-        for (m, next_states), law in by_length(outcomes, self.vocab_size).items():
+        for (m, next_states), law in round_laws.items():
             if self.controller is not None:
                 report, next_states = round_report(self.root, m, next_states)
                 control = self.controller.update(state[1], report)

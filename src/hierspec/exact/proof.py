@@ -28,7 +28,8 @@ from hierspec.core.windows import (
 from .bounds import UNLIMITED
 from .output import Rounds
 from .round_law import Continuation, by_length, drop_states, last_tokens, to_digits
-from .running_means import RecordingInterpreter, is_running, outcomes_by_region, windows
+from .running_means import ComparingInterpreter, outcomes_by_region
+from .windows import is_running, windows
 
 _ROUNDING = 1e-14  # smaller probabilities may come from subtracting equal distributions
 
@@ -139,13 +140,13 @@ def _all_rounds(
     contexts = target.contexts(rounds.max_order)
     for plan, interpreter in rounds.interpreters.items():
         is_adaptive = any(map(is_running, windows(plan).values()))
-        recording = RecordingInterpreter(plan, V) if is_adaptive else None
+        comparing = ComparingInterpreter(plan, V) if is_adaptive else None
         for context in contexts:
             for limit in limits:
-                if recording is None:
+                if comparing is None:
                     rounds_outcomes: Any = [interpreter.round(context, limit, states)]
                 else:
-                    rounds_outcomes = outcomes_by_region(recording, context, limit)
+                    rounds_outcomes = outcomes_by_region(comparing, context, limit)
                 for outcomes in rounds_outcomes:
                     yield context, limit, drop_states(by_length(outcomes, V))
 

@@ -13,18 +13,19 @@ them is a proof; a lossy round in one of them may be unreachable (:func:`.proof.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.nodes import Verify, walk
 from hierspec.core.proposals import States
-from hierspec.core.windows import MEAN_ROUNDING, Counting, EntropyWindow, Signal
+from hierspec.core.windows import MEAN_ROUNDING, Signal
 
-from .interpreter import ExactInterpreter, Outcome
+from .interpreter import Outcome
+from .recording import RecordingInterpreter, WindowRecord
+from .windows import is_running, replace_windows, windows
 
 _MIN_AREA = 1e-12  # of a region: smaller ones come from rounding
 
@@ -44,13 +45,6 @@ class Comparison(NamedTuple):
     exceeded: bool
 
 
-@dataclass(slots=True)
-class ComparisonRecord:
-    """The comparisons made so far by the coroutine that is running."""
-
-    current: set[Comparison] = field(default_factory=set)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningMean:
     """The adaptive :class:`windows.EntropyWindow`, from a mean and weight at the round's start.
@@ -60,7 +54,7 @@ class RunningMean:
     """
 
     index: int
-    record: ComparisonRecord
+    record: WindowRecord
     signal: ClassVar[Signal | None] = "entropy"
     fixed_length: ClassVar[bool] = False
 
@@ -77,7 +71,7 @@ class RunningMean:
             exceeded = value > limit
             if weight >= 0.0 and not math.isnan(value):
                 slope = total - count * value
-                self.record.current.add(Comparison(self.index, slope, value, exceeded))
+                self.record.add(Comparison(self.index, slope, value, exceeded))
             if exceeded:
                 return True
         return False
@@ -90,7 +84,7 @@ class RunningMean:
         return (*state[:2], state[2] + signals[num_accepted], state[3] + 1.0)
 
 
-class RecordingInterpreter(ExactInterpreter):
+class ComparingInterpreter(RecordingInterpreter):
     """The exact interpreter; it records which comparisons each round depends on.
 
     Attributes:
@@ -98,14 +92,15 @@ class RecordingInterpreter(ExactInterpreter):
     """
 
     def __init__(self, root: Verify, vocab_size: int) -> None:
-        self._record = ComparisonRecord()
-        # By the id of a list of memoised outcomes.
-        self._comparisons: dict[int, frozenset[Comparison]] = {}
-        root = _with_recording_windows(root, self._record)
-        super().__init__(root, vocab_size)
-        by_node = windows(root)
+        record = WindowRecord()
+
+        def comparing(node: Any) -> Any:
+            return RunningMean(node.index, record) if is_running(node.window) else node.window
+
+        super().__init__(replace_windows(root, comparing), vocab_size, record)
+        by_node = windows(self.root)
         self.means = tuple(i for i, w in sorted(by_node.items()) if isinstance(w, RunningMean))
-        size = 1 + max(node.index for node in walk(root))
+        size = 1 + max(node.index for node in walk(self.root))
         self._start = [by_node[i].init() if i in by_node else () for i in range(size)]
 
     def states(self, region: Region) -> States:
@@ -117,32 +112,9 @@ class RecordingInterpreter(ExactInterpreter):
                 states[index] = (mean, weight, 0.0, 0.0)
         return tuple(states)
 
-    def recorded_round(
-        self, context: tuple[int, ...], limit: int, states: States
-    ) -> tuple[list[Outcome], frozenset[Comparison]]:
-        """Return the outcomes of :meth:`round`, and the comparisons that they depend on."""
-        return self._run_recorded(lambda: self.round(context, limit, states))
-
-    def proposals(
-        self, node: Node, context: tuple[int, ...], limit: int, states: States
-    ) -> list[Outcome]:
-        if limit <= 0:  # nothing is drafted, and the result is not memoised
-            return super().proposals(node, context, limit, states)
-        proposals = super().proposals
-        return self._run_recorded(lambda: proposals(node, context, limit, states))[0]
-
-    def _run_recorded(self, run: Any) -> tuple[list[Outcome], frozenset[Comparison]]:
-        outer, self._record.current = self._record.current, set()
-        outcomes = run()
-        # Memoised outcomes stay one list, and only the first run of it makes comparisons.
-        comparisons = self._comparisons.setdefault(id(outcomes), frozenset(self._record.current))
-        self._record.current = outer
-        outer |= comparisons
-        return outcomes, comparisons
-
 
 def outcomes_by_region(
-    interpreter: RecordingInterpreter, context: tuple[int, ...], limit: int
+    interpreter: ComparingInterpreter, context: tuple[int, ...], limit: int
 ) -> Iterator[list[Outcome]]:
     """Yield a round's outcomes for every region of states that it distinguishes."""
     max_entropy = math.log(interpreter.vocab_size)
@@ -157,7 +129,7 @@ def outcomes_by_region(
 
 
 def _other_regions(
-    region: Region, means: tuple[int, ...], comparisons: frozenset[Comparison]
+    region: Region, means: tuple[int, ...], comparisons: Iterable[Comparison]
 ) -> Iterator[Region]:
     """Split off the parts of a region where one of these comparisons has the other result."""
     for comparison in sorted(comparisons):
@@ -200,28 +172,3 @@ def _centre(polygon: Polygon) -> tuple[float, float]:
         sum(u for u, _ in polygon) / len(polygon),
         sum(mean for _, mean in polygon) / len(polygon),
     )
-
-
-def _with_recording_windows(node: Any, record: ComparisonRecord) -> Any:
-    """Rebuild a hierarchy with adaptive windows that record their comparisons."""
-    if isinstance(node, Concatenate):
-        parts = tuple(_with_recording_windows(part, record) for part in node.parts)
-        return dataclasses.replace(node, parts=parts)
-    window = node.window
-    if is_running(window):
-        window = RunningMean(node.index, record)
-    if isinstance(node, Draft):
-        return dataclasses.replace(node, window=window)
-    below = None if node.below is None else _with_recording_windows(node.below, record)
-    return dataclasses.replace(node, window=window, below=below)
-
-
-def windows(root: Node) -> dict[int, Any]:
-    """Return the windows of a hierarchy by node index."""
-    return {n.index: n.window for n in walk(root) if not isinstance(n, Concatenate)}
-
-
-def is_running(window: Any) -> bool:
-    """Return whether a window's threshold is a running mean."""
-    inner = window.inner if isinstance(window, Counting) else window
-    return isinstance(inner, EntropyWindow) and inner.threshold is None

@@ -1,0 +1,55 @@
+"""The exact interpreter with a record of what each list of outcomes depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from hierspec.core.nodes import Node, Verify
+from hierspec.core.proposals import States
+
+from .interpreter import ExactInterpreter, Outcome
+
+Items = tuple[Hashable, ...]
+
+
+@dataclass(slots=True)
+class WindowRecord:
+    """What windows have written down for the outcomes that are being enumerated, in order."""
+
+    current: dict[Hashable, None] = field(default_factory=dict[Hashable, None])
+
+    def add(self, item: Hashable) -> None:
+        self.current[item] = None
+
+
+class RecordingInterpreter(ExactInterpreter):
+    """The exact interpreter; it keeps what the windows of ``root`` wrote into ``record``."""
+
+    def __init__(self, root: Verify, vocab_size: int, record: WindowRecord) -> None:
+        super().__init__(root, vocab_size)
+        self._record = record
+        self._items: dict[int, Items] = {}  # by the id of a list of memoised outcomes
+
+    def recorded_round(
+        self, context: tuple[int, ...], limit: int, states: States
+    ) -> tuple[list[Outcome], Items]:
+        """Return the outcomes of :meth:`round`, and what was written down for them."""
+        return self._run_recorded(lambda: self.round(context, limit, states))
+
+    def proposals(
+        self, node: Node, context: tuple[int, ...], limit: int, states: States
+    ) -> list[Outcome]:
+        if limit <= 0:  # nothing is drafted, and the result is not memoised
+            return super().proposals(node, context, limit, states)
+        proposals = super().proposals
+        return self._run_recorded(lambda: proposals(node, context, limit, states))[0]
+
+    def _run_recorded(self, run: Callable[[], list[Outcome]]) -> tuple[list[Outcome], Items]:
+        outer, self._record.current = self._record.current, {}
+        outcomes = run()
+        # Memoised outcomes stay one list, and only the first run of it writes something down.
+        items = self._items.setdefault(id(outcomes), tuple(self._record.current))
+        self._record.current = outer
+        outer.update(dict.fromkeys(items))
+        return outcomes, items
