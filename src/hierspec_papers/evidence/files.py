@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_serializer, model_validator
 
-from hierspec.bench.method_records import Number, Record
+from hierspec.bench.method_records import FiniteNumber, Record
 from hierspec.bench.records import BenchEnvironment
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
@@ -38,7 +38,7 @@ class RoundCounts(NamedTuple):
 class EntropyVerdict(NamedTuple):
     """The drafter's entropy at a token, in nats, and whether the target kept it (1) or not (0)."""
 
-    entropy: Number
+    entropy: FiniteNumber
     kept: Count
 
 
@@ -78,7 +78,7 @@ class PositionSums(SumsByRule):
     """
 
     drafts: Count
-    by_rule: dict[str, list[Number]]
+    by_rule: dict[str, list[FiniteNumber]]
 
 
 class KeptSums(SumsByRule):
@@ -94,11 +94,11 @@ class KeptSums(SumsByRule):
 
     drafts: Count
     kept: Count
-    expected: Number | None = None
-    variance: Number | None = None
-    by_rule: dict[str, Number]
+    expected: FiniteNumber | None = None
+    variance: FiniteNumber | None = None
+    by_rule: dict[str, FiniteNumber]
     positions: PositionSums | None = None
-    powers: dict[str, Number] = Field(default_factory=dict)
+    powers: dict[str, FiniteNumber] = Field(default_factory=dict)
 
 
 class ExperimentRun(Record):
@@ -120,12 +120,12 @@ class ExperimentRun(Record):
     num_tokens: Count = Field(alias="tokens")
     text: str
     target_calls: Count
-    seconds: Number
-    decode_seconds: Number
+    seconds: FiniteNumber
+    decode_seconds: FiniteNumber
     levels: list[LevelCounts]
     rounds: list[RoundCounts]
-    level_seconds: list[Number] = Field(default_factory=list)
-    verify_seconds: Number | None = None
+    level_seconds: list[FiniteNumber] = Field(default_factory=list)
+    verify_seconds: FiniteNumber | None = None
     exact: KeptSums | None = None
     entropies: list[EntropyVerdict] = Field(default_factory=list)
 
@@ -154,7 +154,7 @@ class ExperimentSettings(Record):
 
     target: str
     dtype: str
-    temperature: Number
+    temperature: FiniteNumber
     max_new_tokens: Count
     prompt_tokens: Count | None
     batch_size: Count = Field(alias="together")
@@ -192,9 +192,9 @@ class ExperimentFile(Record):
     files: list[dict[str, str]]
     prompts: list[PromptOrigin]
     environment: list[MeasuringEnvironment]
-    load: list[tuple[list[Number] | None, list[Number] | None]]
+    load: list[tuple[list[FiniteNumber] | None, list[FiniteNumber] | None]]
     methods: dict[str, dict[str, Any]]
-    prices: dict[str, dict[str, Number] | None]
+    prices: dict[str, dict[str, FiniteNumber] | None]
     runs: list[ExperimentRun]
 
     @model_validator(mode="after")
