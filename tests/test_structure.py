@@ -155,23 +155,22 @@ def test_a_type_name_has_one_meaning() -> None:
     look twice."""
     places: dict[str, list[str]] = {}
     for name, path in modules().items():
-        if not name.startswith("hierspec_papers.evidence"):
-            for defined in defined_names(ast.parse(path.read_text())):
+        for node in ast.parse(path.read_text()).body:
+            for defined in defined_names(node):
                 # Constants and type variables are all capitals.
                 if defined.lstrip("_")[:1].isupper() and not defined.isupper():
                     places.setdefault(defined, []).append(name)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def defined_names(module: ast.Module) -> list[str]:
-    """What a module names at its top level; not what it imports under its own name."""
-    names = []
-    for node in module.body:
-        if isinstance(node, ast.ClassDef):
-            names.append(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names += [target.id for target in targets if isinstance(target, ast.Name)]
-        elif isinstance(node, ast.ImportFrom):
-            names += [alias.asname for alias in node.names if alias.asname]
-    return names
+def defined_names(statement: ast.stmt) -> list[str]:
+    """What a statement names; not what it imports under its own name."""
+    if isinstance(statement, ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.ImportFrom):
+        return [alias.asname for alias in statement.names if alias.asname]
+    if isinstance(statement, ast.Assign):
+        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        return [statement.target.id]
+    return []

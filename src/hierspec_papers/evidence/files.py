@@ -18,7 +18,7 @@ from hierspec.bench.records import BenchEnvironment
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
 from hierspec.utils.files import write_atomically
-from hierspec.utils.schema import Natural as Count
+from hierspec.utils.schema import Natural
 
 from .methods import MULTI_DRAFT_RULES
 
@@ -31,24 +31,24 @@ RULES = ("tokenwise", "block", "ideal", *MULTI_DRAFT_RULES, "one")
 class RoundCounts(NamedTuple):
     """How many tokens the target was offered in a round, and how many of them it kept."""
 
-    offered: Count
-    kept: Count
+    offered: Natural
+    kept: Natural
 
 
 class EntropyVerdict(NamedTuple):
     """The drafter's entropy at a token, in nats, and whether the target kept it (1) or not (0)."""
 
     entropy: FiniteNumber
-    kept: Count
+    kept: Natural
 
 
 class LevelCounts(Record):
     """What a level did for one sequence: its calls, tokens handed up, and those of them kept."""
 
     name: str
-    calls: Count
-    drafted: Count
-    accepted: Count
+    calls: Natural
+    drafted: Natural
+    accepted: Natural
 
 
 class SumsByRule(Record):
@@ -77,7 +77,7 @@ class PositionSums(SumsByRule):
         by_rule: a sum for each m = 1 … n.
     """
 
-    drafts: Count
+    drafts: Natural
     by_rule: dict[str, list[FiniteNumber]]
 
 
@@ -92,8 +92,8 @@ class KeptSums(SumsByRule):
         powers: by power of q, the chance that a draft's first token is kept.
     """
 
-    drafts: Count
-    kept: Count
+    drafts: Natural
+    kept: Natural
     expected: FiniteNumber | None = None
     variance: FiniteNumber | None = None
     by_rule: dict[str, FiniteNumber]
@@ -116,10 +116,10 @@ class ExperimentRun(Record):
     """
 
     method: str
-    prompt: Count
-    num_tokens: Count = Field(alias="tokens")
+    prompt: Natural
+    num_tokens: Natural = Field(alias="tokens")
     text: str
-    target_calls: Count
+    target_calls: Natural
     seconds: FiniteNumber
     decode_seconds: FiniteNumber
     levels: list[LevelCounts]
@@ -138,9 +138,9 @@ class PromptOrigin(Record):
     """Where a prompt is from; reproductions record only the file."""
 
     file: str
-    line: Count | None = None
+    line: Natural | None = None
     domain: str = ""
-    turn: Count = 1
+    turn: Natural = 1
 
 
 class ExperimentSettings(Record):
@@ -155,11 +155,11 @@ class ExperimentSettings(Record):
     target: str
     dtype: str
     temperature: FiniteNumber
-    max_new_tokens: Count
-    prompt_tokens: Count | None
-    batch_size: Count = Field(alias="together")
-    seed: Count
-    looks: list[Count]
+    max_new_tokens: Natural
+    prompt_tokens: Natural | None
+    batch_size: Natural = Field(alias="together")
+    seed: Natural
+    looks: list[Natural]
 
     @property
     def is_timed(self) -> bool:
@@ -169,7 +169,7 @@ class ExperimentSettings(Record):
 class MeasuringEnvironment(BenchEnvironment):
     """The machine and software that measured the prompts from ``first_prompt`` on."""
 
-    first_prompt: Count = 0
+    first_prompt: Natural = 0
 
 
 class ExperimentFile(Record):

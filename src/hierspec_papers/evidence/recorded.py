@@ -15,7 +15,7 @@ from hierspec.bench.method_records import Record
 from hierspec.bench.methods.base import Run
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
-from hierspec.utils.schema import Natural as Count
+from hierspec.utils.schema import Natural
 
 from .experiments import RECORDED, Experiment
 from .files import (
@@ -31,7 +31,7 @@ class PromptsRecord(Record):
     """The file or folder of a result's prompts, and how many of them were used."""
 
     file: str
-    count: Count
+    count: Natural
     files: list[dict[str, str]] = Field(default_factory=list)
 
 
@@ -41,8 +41,8 @@ class MeasuredOn(Record):
     target: str
     dtype: str
     prompts: PromptsRecord
-    max_new_tokens: Count
-    seed: Count
+    max_new_tokens: Natural
+    seed: Natural
     environment: MeasuringEnvironment
 
 
