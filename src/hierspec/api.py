@@ -22,6 +22,7 @@ from hierspec.core.nodes import describe
 from hierspec.engine.caches import KeptCache
 from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
+from hierspec.engine.observers import Observer
 from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.session import Session
 from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
@@ -195,7 +196,7 @@ class Hierarchy:
                 ``presence_penalty``, ``logit_bias``, ``logits_processors``, all of them as
                 ``sampling`` or ``generation_config``, and ``seed``; the prompt: ``chat``,
                 ``tools``, ``chat_template_kwargs``; what comes out: ``logprobs``,
-                ``num_return_sequences``, ``streamer``, ``tracer``; and ``cache``.
+                ``num_return_sequences``, ``streamer``, ``tracer``, ``observers``; and ``cache``.
 
         Returns:
             the text, its token ids, why it ended, and how fast it was.
@@ -276,6 +277,7 @@ class Hierarchy:
         generation_config: Any = None,
         cache: KeptCache | Sequence[KeptCache | None] | None = None,
         tracer: Any = None,
+        observers: Iterable[Observer] = (),
         sampling: SamplingParams | Sequence[Any] | Mapping[str, Any] | None = None,
         **params: Any,
     ) -> Generation:
@@ -309,6 +311,8 @@ class Hierarchy:
             cache: kept from one generation to the next (:meth:`session`): one for a single
                 sequence, or a list with one for each.
             tracer: gets an event for every draft, every check with its verdict, and every row.
+            observers: see every round, with its distributions: objects of classes derived from
+                :class:`hierspec.engine.observers.Observer`.
             sampling: :class:`SamplingParams` or a mapping; or its fields one by one:
                 ``temperature`` (0: greedy), ``top_k``, ``top_p``, ``min_p``,
                 ``repetition_penalty``, ``frequency_penalty``, ``presence_penalty``,
@@ -353,6 +357,7 @@ class Hierarchy:
             until=options.stop_test(until, stopping_criteria, resolved.max_time),
             caches=options.caches(cache, len(resolved.prompts)),
             tracer=tracer,
+            observers=observers,
             controller=self.controller,
         )
 

@@ -170,16 +170,20 @@ def test_a_seeded_row_under_a_controller_is_the_same_in_any_company(
 def test_checks_of_other_plans_share_the_targets_calls(tiny_family):
     steered = built(tiny_family, hierarchies(tiny_family)["three levels"], "cpu", "float64")
     steered.controller = jumping(steered.root)
-    generation = steered.start(
-        PROMPTS[:3], max_new_tokens=24, ignore_eos=True, seed=1, temperature=1.0
-    )
     plans = []
 
     class Watching(Observer):
         def on_round_begin(self, sequences):
             plans.append({sequence.root for sequence in sequences})
 
-    generation.runtime.observe(Watching())
+    generation = steered.start(
+        PROMPTS[:3],
+        max_new_tokens=24,
+        ignore_eos=True,
+        seed=1,
+        temperature=1.0,
+        observers=[Watching()],
+    )
     for _ in generation:
         pass
     assert any(len(one) > 1 for one in plans)

@@ -23,13 +23,13 @@ def test_counts_are_the_runs(tmp_path):
     family = FAMILIES["trunk"]
     spec = hispec(family, 1, 2)
     models = family.models()
-    method = counting.ObservedMethod("hispec", models, spec.levels, **spec.top_level)
+    method = counting.HierarchyMethod("hispec", models, spec.levels, **spec.top_level)
     texts = [list(range(40, 52)), list(range(90, 99))]
     request = counting.RunRequest(10, 0.0, 3)
-    batch = counting.measure_runs(method, texts, request, 24)
+    batch = counting.measure_runs(method, texts, request, 24, compares_exactly=True)
     for number, (text, measured) in enumerate(zip(texts, batch, strict=True), 24):
         assert (measured.method, measured.prompt) == ("hispec", number)
-        (alone,) = counting.measure_runs(method, [text], request, number)
+        (alone,) = counting.measure_runs(method, [text], request, number, compares_exactly=True)
         times = {"seconds", "decode_seconds", "level_seconds", "verify_seconds"}
         assert measured.model_dump(exclude=times) == alone.model_dump(exclude=times)
         run = method.run(text, request)
@@ -66,7 +66,7 @@ class FakeFamily:
 
 @pytest.fixture
 def experiment(monkeypatch):
-    def measure_runs(method, ids, request, first, with_entropies):
+    def measure_runs(method, ids, request, first, **options):
         return [
             ExperimentRun(
                 method=method.name,

@@ -7,7 +7,7 @@ callers get :class:`TokenEvent` values, and :class:`GenerationResult` values at 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from hierspec.utils import openmp
 
 from .caches import KeptCache
 from .control import Controller, Steering, initial_window_states
+from .observers import Observer
 from .output import Output
 from .prefixes import share_beginnings
 from .results import GenerationResult, TokenEvent
@@ -60,6 +61,7 @@ class Generation:
         lock: held during each round, so that threads may share the models.
         until: called ``until(sequence, tokens so far)`` after every token; true ends the output.
         tracer: gets an event for every draft, every check with its verdict, and every row.
+        observers: see every round (:class:`~hierspec.engine.observers.Observer`).
         controller: chooses the plan of every sequence's next round; ``None``: always ``root``.
 
     Raises:
@@ -82,6 +84,7 @@ class Generation:
         lock: AbstractContextManager[Any],
         until: Callable[[int, Sequence[int]], bool] | None = None,
         tracer: Tracer | None = None,
+        observers: Iterable[Observer] = (),
         controller: Controller | None = None,
     ) -> None:
         if controller is not None:
@@ -92,8 +95,8 @@ class Generation:
             root = controller.root
         self.root, self.seed, self.lock = root, seed, lock
         self.runtime = Runtime(root, root.model.vocab_size)
-        if tracer is not None:
-            self.runtime.observe(Tracing(tracer))
+        for observer in observers if tracer is None else (Tracing(tracer), *observers):
+            self.runtime.observe(observer)
         self.names = {node.index: node.name for node in walk(root)}
         self.streams: list[Output] = []
         self.caches = [None] * len(prompts) if caches is None else list(caches)

@@ -47,6 +47,7 @@ CallTimes = dict[int, list[float]]  # number of tokens → milliseconds of each 
 
 def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> float:
     """Measure milliseconds per token outside the rounds, in a short plain generation."""
+    rounds = _RoundSeconds()
     generation = Generation(
         build_levels(pool),
         [list(prompt)],
@@ -63,9 +64,8 @@ def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> 
         seed=0,
         want_logprobs=False,
         lock=contextlib.nullcontext(),
+        observers=(rounds,),
     )
-    rounds = _RoundSeconds()
-    generation.runtime.observe(rounds)
     began = time.perf_counter()
     num_tokens = sum(1 for _ in generation)  # fewer where the context is full
     return max(1e3 * (time.perf_counter() - began - rounds.seconds) / max(num_tokens, 1), 0.0)

@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hierspec.api import Hierarchy
 from hierspec.bench.memory import level_parameters
 from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
@@ -20,7 +19,7 @@ from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
 from hierspec.verifiers import registry
 from hierspec.verifiers.multi_draft import outcomes
-from hierspec_papers.p4.watching import ObservedHierarchy, VerifiedDraft, evaluate_draft
+from hierspec_papers.p4.watching import VerifiedDraft, evaluate_draft
 from hierspec_papers.p5.entropy import entropies, judged_tokens
 from hierspec_papers.p5.rounds import Round, target_rounds
 
@@ -65,16 +64,11 @@ class ExpectedTokens(Observer):
         first_chances: chances that a draft's first token is kept (:func:`first_kept_chances`).
     """
 
-    def __init__(self) -> None:
-        self.root = -1
+    def __init__(self, root: int) -> None:
+        self.root = root
         self.single_drafts: dict[int, list[VerifiedDraft]] = {}
         self.draft_sets: dict[int, list[tuple[int, dict[str, float]]]] = {}
         self.first_chances: dict[int, list[dict[str, float]]] = {}
-
-    def observe_node(self, root: int) -> ExpectedTokens:
-        """Set the node to observe, by its index, and return this observer."""
-        self.root = root
-        return self
 
     def on_verify(self, checks: Checks) -> None:
         if checks.node.index != self.root:
@@ -123,35 +117,27 @@ def first_kept_chances(q: Distributions, p: Distributions) -> dict[str, float]:
     return chances
 
 
-class ObservedMethod(HierarchyMethod):
-    """A hierarchy whose drafts for the target are compared with the exact law."""
-
-    expected: ExpectedTokens
-
-    @property
-    def hierarchy(self) -> Hierarchy:
-        return ObservedHierarchy(super().hierarchy, self.expected.observe_node)
-
-
 def measure_runs(
     method: HierarchyMethod,
     prompts: Sequence[Sequence[int]],
     request: RunRequest,
     first: int = 0,
+    *,
+    compares_exactly: bool = False,
     with_entropies: bool = False,
 ) -> list[ExperimentRun]:
     """Continue the prompts as one batch and return the run of each.
 
     Args:
         first: number of the first prompt in the experiment.
+        compares_exactly: also compare what the target keeps of each draft with the exact law.
         with_entropies: also record, for every token that the target verified, the drafter's
             entropy, in nats, and whether it was kept. The hierarchy must then have one level below
             the target.
     """
     tracer = ListTracer()
-    if isinstance(method, ObservedMethod):
-        method.expected = ExpectedTokens()
-    runs = method.run_batch(prompts, request, tracer)
+    expected = ExpectedTokens(method.hierarchy.root.index) if compares_exactly else None
+    runs = method.run_batch(prompts, request, tracer, [expected] if expected else [])
     by_sequence: dict[int, list[dict[str, Any]]] = {}
     for event in tracer.events:
         by_sequence.setdefault(event["sequence"], []).append(event)
@@ -175,8 +161,8 @@ def measure_runs(
             levels = (*run.levels, run.target)
             counted.level_seconds = [round(level["seconds"], 5) for level in levels]
             counted.verify_seconds = round(sum(level["verify_seconds"] for level in levels), 6)
-        if isinstance(method, ObservedMethod):
-            counted.exact = _kept_sums(method.expected, sequence)
+        if expected:
+            counted.exact = _kept_sums(expected, sequence)
         if with_entropies:
             text = [*prompt, *run.token_ids]
             counted.entropies = _entropies(method, text, len(prompt), rounds)

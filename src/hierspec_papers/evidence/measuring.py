@@ -103,9 +103,8 @@ def measure(
     """
     file = read_or_create(experiment, prompt_files, path)
     models = experiment.family.models()
-    method_class = counting.ObservedMethod if experiment.compares_exactly else HierarchyMethod
     methods = [
-        method_class(name, models, spec.levels, **spec.top_level)
+        HierarchyMethod(name, models, spec.levels, **spec.top_level)
         for name, spec in experiment.methods.items()
     ]
     looks = file.settings.looks
@@ -150,8 +149,14 @@ def _add_runs(
     load_before = load_average()
     for index in turn_order(len(methods), first // experiment.batch_size, experiment.seed):
         method = methods[index]
-        with_entropies = method.name in experiment.entropy_methods
-        file.runs += counting.measure_runs(method, ids, request, first, with_entropies)
+        file.runs += counting.measure_runs(
+            method,
+            ids,
+            request,
+            first,
+            compares_exactly=experiment.compares_exactly,
+            with_entropies=method.name in experiment.entropy_methods,
+        )
         if method.name not in file.prices:
             file.prices[method.name] = counting.call_prices(method)
     file.prompts += [PromptOrigin(**prompt.to_dict()) for prompt in batch]

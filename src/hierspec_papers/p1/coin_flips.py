@@ -94,17 +94,15 @@ def count_acceptances(
         by_prompt = []
         for i, prompt in enumerate(lab.prompts):
             lab.report(key, i / len(lab.prompts))
-            generation = method.hierarchy.start(
-                [prompt],
+            counter = AcceptanceCounter(levels)
+            method.hierarchy.generate(
+                prompt,
                 max_new_tokens=lab.max_new_tokens,
                 temperature=temperature,
                 seed=lab.seed + i,
                 ignore_eos=True,
+                observers=[counter],
             )
-            counter = AcceptanceCounter(levels)
-            generation.runtime.observe(counter)
-            for _ in generation:
-                pass
             by_prompt.append([dataclasses.asdict(counts) for counts in counter.counts])
         return by_prompt
 

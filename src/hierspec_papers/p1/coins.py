@@ -16,6 +16,7 @@ import torch
 from hierspec.api import Hierarchy
 from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.config.build import Built
 from hierspec.core.nodes import Node, Verify
 from hierspec.core.rng import PhiloxRng, Rng
 from hierspec.core.rules import Acceptance, Batch
@@ -79,20 +80,14 @@ class CoinMethod(HierarchyMethod):
 
     @property
     def hierarchy(self) -> Hierarchy:
-        return _WithCoins(super().hierarchy, self.rates, self.seed)
+        sound = super().hierarchy
+        root = with_coins(sound.root, self.rates, self.seed)
+        return Hierarchy(Built(root, sound.tokenizer, sound.config, sound.ends))
 
     def run(self, prompt: Sequence[int], request: RunRequest, tracer: Any = None) -> Run:
         """Continue the prompt; the request's seed also seeds the coins."""
         self.seed = request.seed
         return super().run(prompt, request, tracer)
-
-
-class _WithCoins(Hierarchy):
-    """A copy of a hierarchy, with its models and lock, and :class:`Coins` for its rules."""
-
-    def __init__(self, hierarchy: Hierarchy, rates: Sequence[float], seed: int) -> None:
-        self.__dict__.update(vars(hierarchy))
-        self.root = with_coins(hierarchy.root, rates, seed)
 
 
 def with_coins(root: Verify, rates: Sequence[float], seed: int) -> Verify:

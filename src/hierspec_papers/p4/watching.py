@@ -20,20 +20,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from hierspec.api import Hierarchy
 from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
-from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import capped, log_products
@@ -158,23 +156,6 @@ class _DraftObserver(Observer):
         self.verified_drafts.limit_memory()
 
 
-class ObservedHierarchy(Hierarchy):
-    """The given hierarchy, its models and lock included, whose generations are observed.
-
-    Args:
-        observer: makes a generation's observer from the index of the target's node.
-    """
-
-    def __init__(self, hierarchy: Hierarchy, observer: Callable[[int], Observer]) -> None:
-        self.__dict__.update(vars(hierarchy))
-        self.observer = observer
-
-    def start(self, *args: Any, **options: Any) -> Generation:
-        generation = super().start(*args, **options)
-        generation.runtime.observe(self.observer(generation.root.index))
-        return generation
-
-
 class DraftCollector(HierarchyMethod):
     """A method: a hierarchy with one draft a round, which keeps the drafts that it verified.
 
@@ -196,17 +177,12 @@ class DraftCollector(HierarchyMethod):
         super().__init__(name, models, levels, **top)
         self.compared: tuple[str, ...] = tuple(compared)
         self.rounds: list[list[VerifiedDraft]] = []
-        self._verified = _PendingDrafts(self.compared)
-
-    @property
-    def hierarchy(self) -> Hierarchy:
-        verified = self._verified
-        return ObservedHierarchy(super().hierarchy, lambda root: _DraftObserver(root, verified))
 
     def run(self, prompt: Sequence[int], request: RunRequest, tracer: Any = None) -> Run:
         """Run as :meth:`HierarchyMethod.run` does; the time of evaluating drafts is taken off."""
-        self._verified = verified = _PendingDrafts(self.compared)
-        run = super().run(prompt, request, tracer)
+        verified = _PendingDrafts(self.compared)
+        observer = _DraftObserver(self.hierarchy.root.index, verified)
+        (run,) = self.run_batch([prompt], request, tracer, [observer])
         self.rounds.append(verified.evaluate())
         # Drafts come after the first token, so all of the pause lies in decoding.
         seconds = run.seconds - verified.paused

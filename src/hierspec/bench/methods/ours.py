@@ -12,6 +12,7 @@ from hierspec.bench.methods.base import Run, RunRequest, Unavailable
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.engine.observers import Observer
 from hierspec.errors import HierspecError
 from hierspec.profiling.candidates import parse
 
@@ -129,7 +130,11 @@ class HierarchyMethod:
         return self.run_batch([prompt], request, tracer)[0]
 
     def run_batch(
-        self, prompts: Sequence[Sequence[int]], request: RunRequest, tracer: Any = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        request: RunRequest,
+        tracer: Any = None,
+        observers: Sequence[Observer] = (),
     ) -> list[Run]:
         """Continue prompts together; return a run per prompt.
 
@@ -146,6 +151,7 @@ class HierarchyMethod:
                 ignore_eos=not request.eos_token_ids,
                 eos_token_id=sorted(request.eos_token_ids) or None,
                 tracer=tracer,
+                observers=observers,
             )
             for _ in generation:
                 pass
