@@ -22,7 +22,7 @@ from hierspec.lm.hf.t5 import T5Backend
 from hierspec.lm.load import load, wrap
 from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.encoder_decoder import EncoderDecoderTrunk
-from hierspec.profiling.candidates import parameters
+from hierspec.profiling.memory import parameters
 from hierspec.utils.testing import ENCODER_DECODERS, tiny_model
 
 SOURCES = [[5, 9, 7, 22, 2], [11, 4, 4, 30, 8, 61, 17, 90, 33, 2], [60, 2]]

@@ -466,7 +466,7 @@ def script():
     ],
 )
 def test_sizes_become_targets(script, size, options, billions):
-    from hierspec.profiling.candidates import parameters
+    from hierspec.profiling.memory import parameters
 
     name = script.target(size, 0.2)
     assert name == f"zoo:large?eps=0.2&{options}"

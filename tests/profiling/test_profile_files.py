@@ -20,8 +20,9 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.prices import default_catch_up
 from hierspec.planner.search import ALL_VARIATIONS, plan
 from hierspec.profiling import agreement, auto, costs, rates
-from hierspec.profiling.candidates import choose_candidates, load, memory, parse
+from hierspec.profiling.candidates import choose_candidates, load, parse
 from hierspec.profiling.measure import _merge_file, measure
+from hierspec.profiling.memory import memory
 from hierspec.profiling.profile import from_dict, load_profile, save
 from hierspec.utils.testing import tiny_model
 

@@ -25,9 +25,10 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import ALL_VARIATIONS, plan
 from hierspec.profiling import agreement, costs, curves, rates, rounds
-from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, memory, parse
+from hierspec.profiling.candidates import Candidate, CandidatePool, Entrant, load, parse
 from hierspec.profiling.estimates import _Costs, estimates, extend_curve
 from hierspec.profiling.measure import measure
+from hierspec.profiling.memory import memory
 from hierspec.profiling.profile import from_dict
 from hierspec.profiling.rounds import DraftingPlan
 from hierspec.profiling.settings import ProfileSettings

@@ -17,7 +17,7 @@ from hierspec.api import Hierarchy
 from hierspec.lm.backend import Span
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD, SCORED, from_directory
-from hierspec.profiling.candidates import parameters
+from hierspec.profiling.memory import parameters
 from hierspec.training.smollm2 import sibling as training
 from hierspec.training.smollm2.sibling import SiblingSettings
 from hierspec.zoo import registry, sibling

@@ -18,7 +18,7 @@ import torch
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.nodes import walk
-from hierspec.profiling.candidates import parameters
+from hierspec.profiling.memory import parameters
 
 count_parameters = functools.cache(parameters)
 

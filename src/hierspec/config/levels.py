@@ -71,6 +71,16 @@ class LevelConfig:
         """The largest number of drafts at one position."""
         return self.num_drafts
 
+    @property
+    def drafts_ahead(self) -> bool:
+        """Whether it drafts on while the target verifies."""
+        return False
+
+    @property
+    def files(self) -> str | None:
+        """The name under which the files of its model or table are found; ``None`` without any."""
+        return None
+
 
 @checked_dataclass
 class DraftModelConfig(LevelConfig):
@@ -90,6 +100,15 @@ class DraftModelConfig(LevelConfig):
     dtype: NonEmptyString | None = None
     backend: NonEmptyString = "auto"
     ahead: Boolean = False
+
+    @property
+    def drafts_ahead(self) -> bool:
+        """Whether it drafts on while the target verifies."""
+        return self.ahead
+
+    @property
+    def files(self) -> str:
+        return self.model
 
 
 @checked_dataclass
@@ -117,6 +136,10 @@ class Eagle3LevelConfig(LevelConfig):
     method: Literal["eagle3"] = "eagle3"
     model: ModelName
 
+    @property
+    def files(self) -> str:
+        return self.model
+
 
 @checked_dataclass
 class NgramTableConfig(LevelConfig):
@@ -125,6 +148,10 @@ class NgramTableConfig(LevelConfig):
     method: Literal["ngram_table"] = "ngram_table"
     table: ModelName = "zoo:ngram"
     max_order: PositiveInteger | None = None
+
+    @property
+    def files(self) -> str:
+        return self.table
 
 
 # Fields that mean nothing for a level that copies: field → the value that is allowed, and why.

@@ -81,7 +81,7 @@ class LevelModels:
     eagle3_networks: dict[str, Eagle3Network] = field(default_factory=dict)
     eagle3_models: dict[str, Eagle3Model] = field(default_factory=dict)
 
-    def target_view(self) -> Any:
+    def target_view(self) -> ExitModel:
         """Return the target's model.
 
         Raises:
@@ -153,7 +153,7 @@ class LevelModels:
         assert isinstance(level, DraftModelConfig)
         return self._draft_model(level), level.model
 
-    def _draft_model(self, level: DraftModelConfig) -> Any:
+    def _draft_model(self, level: DraftModelConfig) -> ExitModel:
         target = self.target
         draft = dataclasses.replace(
             target,

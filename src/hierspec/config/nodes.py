@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk, walk_levels
 from hierspec.core.rules import Verifier
+from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.verifiers import registry
 from hierspec.verifiers.leading import Leading
@@ -71,10 +72,9 @@ def _check_ahead(below: Node | None, verifier: Verifier) -> None:
 
 def _check_only_level(below: Node | None) -> None:
     """Refuse a look-up that learns from the target's checks of its drafts beside other levels."""
-    for node in walk(below):
-        if node is below or isinstance(node, Concatenate):
-            continue
-        if getattr(node.model, "reads_own_checks", False):
+    for node in walk_levels(below):
+        learns_alone = isinstance(node.model, LookUp) and node.model.reads_own_checks
+        if learns_alone and node is not below:
             raise HierspecError(
                 f"level {node.name!r} learns from the target's checks of its drafts, so it must be "
                 "the only level: remove the others, or use ngram_pool in its place"
@@ -109,8 +109,7 @@ class _Builder:
             "temperature": level.temperature,
         }
         if below is None:
-            ahead = getattr(level, "ahead", False)
-            return Draft(**fields, num_drafts=level.max_drafts, ahead=ahead)
+            return Draft(**fields, num_drafts=level.max_drafts, ahead=level.drafts_ahead)
         rule = level_rule(level)
         return Verify(
             **fields,

@@ -17,7 +17,7 @@ class Draft:
     """A leaf: a model that drafts token by token until its window or budget stops it.
 
     Attributes:
-        model: key of the model in the interpreter.
+        model: the interpreter's: a language model or a look-up, a table, a simulation's number.
         budget: how many tokens it must hold before it hands them up (``num_speculative_tokens``).
         temperature: of its distributions; ``None`` for the request's.
         num_drafts: how many alternative drafts it makes from the same position.
@@ -62,6 +62,10 @@ class Verify:
     bonus: bool = True
     exact_length: bool = False
 
+    def as_leaf(self) -> Draft:
+        """Return a leaf that drafts as this level does with nothing below it."""
+        return Draft(self.index, self.name, self.model, self.budget, self.window, self.temperature)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Concatenate:
@@ -77,7 +81,8 @@ class Concatenate:
     repeat: int = 1
 
 
-Node = Draft | Verify | Concatenate
+Level = Draft | Verify
+Node = Level | Concatenate
 
 
 def walk(node: Node | None) -> Iterator[Node]:
@@ -90,6 +95,11 @@ def walk(node: Node | None) -> Iterator[Node]:
     elif isinstance(node, Verify):
         yield from walk(node.below)
     yield node
+
+
+def walk_levels(node: Node | None) -> Iterator[Level]:
+    """Yield every node at and below ``node`` that has a model, lowest first."""
+    return (each for each in walk(node) if not isinstance(each, Concatenate))
 
 
 def describe(node: Node | None, indent: str = "  ") -> str:

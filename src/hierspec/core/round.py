@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from .nodes import Concatenate, Node, Verify, walk
+from .nodes import Concatenate, Node, Verify, walk_levels
 from .proposals import Proposal, States, Verdict, replace_state
 from .requests import Check, Propose, Request
 
@@ -59,7 +59,6 @@ def observe(below: Node | None, draft: Proposal, verdict: Verdict, states: State
     index = draft.owners[min(verdict.num_accepted, len(draft) - 1)]
     if not states[index]:  # its window remembers nothing
         return states
-    owner = next(node for node in walk(below) if node.index == index)
-    assert not isinstance(owner, Concatenate)
+    owner = next(node for node in walk_levels(below) if node.index == index)
     state = owner.window.observe(states[index], draft.signals, verdict.num_accepted)
     return replace_state(states, index, state)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
+from hierspec.core.nodes import Concatenate, Draft, Level, Verify, initial_states, walk, walk_levels
 from hierspec.core.proposals import States
 from hierspec.core.windows import Counting, Counts
 from hierspec.errors import HierspecError
@@ -71,13 +71,13 @@ class Controller(Protocol):
         ...
 
 
-def levels_below(root: Verify) -> list[Draft | Verify]:
+def levels_below(root: Verify) -> list[Level]:
     """List the levels that draft for the target, smallest first.
 
     Raises:
         HierspecError: the levels are not a plain chain.
     """
-    levels: list[Draft | Verify] = []
+    levels: list[Level] = []
     for node in walk(root.below):
         if isinstance(node, Concatenate):
             raise HierspecError(
@@ -112,21 +112,14 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         if budget
     ]
     rules = [node.rule for node in used[1:] if isinstance(node, Verify)] + [root.rule]
-    below: Draft | Verify | None = None
+    below: Level | None = None
     for node, above in zip(used, rules, strict=False):
         if isinstance(node, Verify) and below is not None:
             below = dataclasses.replace(node, below=below, exact_length=above.fixed_length)
             continue
-        num_drafts = node.num_drafts if isinstance(node, Draft) and above.multi_draft else 1
-        below = Draft(
-            node.index,
-            node.name,
-            node.model,
-            node.budget,
-            node.window,
-            node.temperature,
-            num_drafts,
-        ).for_rule(above)
+        leaf = node if isinstance(node, Draft) else node.as_leaf()
+        num_drafts = leaf.num_drafts if above.multi_draft else 1
+        below = dataclasses.replace(leaf, num_drafts=num_drafts, ahead=False).for_rule(above)
     return dataclasses.replace(root, below=below)
 
 
@@ -137,10 +130,9 @@ def label(plan: Verify) -> str:
     """
     if plan.below is None:
         return "plain"
-    nodes = list(walk(plan.below))
-    levels = [node for node in nodes if not isinstance(node, Concatenate)]
-    separator = " > " if len(levels) == len(nodes) else " + "
-    return separator.join(f"{node.name} {node.budget}" for node in levels)
+    is_chain = not any(isinstance(node, Concatenate) for node in walk(plan.below))
+    levels = [f"{level.name} {level.budget}" for level in walk_levels(plan.below)]
+    return (" > " if is_chain else " + ").join(levels)
 
 
 def round_report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:
@@ -150,8 +142,8 @@ def round_report(root: Verify, num_emitted: int, states: States) -> tuple[RoundR
         root: the controller's ``root``.
     """
     counts, cleared = [Counts()] * len(states), list(states)
-    for node in walk(root.below):
-        if not isinstance(node, Concatenate) and isinstance(node.window, Counting):
+    for node in walk_levels(root.below):
+        if isinstance(node.window, Counting):
             counts[node.index] = node.window.counts(states[node.index])
             cleared[node.index] = node.window.clear_counts(states[node.index])
     return RoundReport(num_emitted, tuple(counts)), tuple(cleared)

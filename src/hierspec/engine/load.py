@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk_levels
 from hierspec.drafters.base import LookUp
 
 _BUDGET_FACTORS = (1.0, 0.5, 0.25)
@@ -80,9 +80,7 @@ class Plans:
 
     def names(self) -> dict[int, str]:
         """Return the names of the levels, by index."""
-        return {
-            node.index: node.name for node in walk(self.root) if not isinstance(node, Concatenate)
-        }
+        return {level.index: level.name for level in walk_levels(self.root)}
 
 
 @dataclass(slots=True)
@@ -263,7 +261,7 @@ def _with_scaled_budgets(node: Node, factor: float) -> Node:
 
 
 def _budgets(node: Node) -> tuple[int, ...]:
-    return tuple(n.budget for n in walk(node) if not isinstance(n, Concatenate))
+    return tuple(level.budget for level in walk_levels(node))
 
 
 def _with_shifted_indices(root: Verify, display_name: Callable[[str], str]) -> Verify:

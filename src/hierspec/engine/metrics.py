@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hierspec.core.nodes import Concatenate, Verify, walk
+from hierspec.core.nodes import Verify, walk_levels
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check, Row
 from hierspec.lm.trees import Tree
@@ -125,11 +125,7 @@ class SequenceMetrics(Observer):
     """
 
     def __init__(self, root: Verify) -> None:
-        self._names = {
-            node.index: node.name
-            for node in walk(root)
-            if node is not root and not isinstance(node, Concatenate)
-        }
+        self._names = {node.index: node.name for node in walk_levels(root.below)}
         self._stats: dict[LiveSequence, dict[int, LevelStats]] = {}
         # (tokens drafted, tokens kept) of each level when round_counts was last called
         self._previous: dict[LiveSequence, dict[int, tuple[int, int]]] = {}

@@ -22,7 +22,7 @@ from itertools import pairwise, takewhile
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import Concatenate, walk
+from hierspec.core.nodes import walk_levels
 from hierspec.lm.base import ForkingCacheOwner, LanguageModel, Query, Slot
 
 from .caches import Slots, common_prefix_length
@@ -150,8 +150,8 @@ def prefill(sequence: LiveSequence, end: int, first: int | None = None) -> torch
     query = Query(sequence.slot(target), context, end if first is None else first)
     scores, owners_read = target.score([query]), {id(target.cache_owner)}
     # Highest first: reading a model also fills the cache of its early exits.
-    for node in reversed(list(walk(sequence.root))):
-        model = None if isinstance(node, Concatenate) else node.model
+    for level in reversed(list(walk_levels(sequence.root))):
+        model = level.model
         if not isinstance(model, LanguageModel) or model.max_length < end:
             continue
         if id(model.cache_owner) not in owners_read:

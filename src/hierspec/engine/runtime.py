@@ -13,11 +13,12 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk, walk_levels
 from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import drafter_of
 from hierspec.drafters.base import Learner
+from hierspec.lm.base import scores_part
 
 from .answers import Responder, with_logprobs
 from .metrics import Metrics
@@ -118,10 +119,12 @@ class Runtime:
     def _infos(self, plan: Verify) -> Mapping[int, NodeInfo]:
         """Return the information on each node of a plan, by index."""
         if plan not in self._node_infos:
-            self._node_infos[plan] = {
-                node.index: NodeInfo(_max_context(node), self._group(node)) for node in walk(plan)
-            }
+            self._node_infos[plan] = {node.index: self._info(node) for node in walk(plan)}
         return self._node_infos[plan]
+
+    def _info(self, node: Node) -> NodeInfo:
+        partial = not isinstance(node, Concatenate) and scores_part(node.model)
+        return NodeInfo(_max_context(node), self._group(node), partial)
 
     def _group(self, node: Node) -> Group | None:
         """Return the group of a node: nodes that differ in budget or lower levels share one.
@@ -169,4 +172,4 @@ def _final_verdict(task: Task) -> Verdict:
 
 def _max_context(node: Node) -> int:
     """Return the longest context of all models at and below ``node``; look-ups have no limit."""
-    return min(n.model.max_length for n in walk(node) if not isinstance(n, Concatenate))
+    return min(level.model.max_length for level in walk_levels(node))

@@ -161,10 +161,12 @@ class NodeInfo:
     Attributes:
         max_context: the longest context that all models at and below it can take.
         group: the nodes it shares calls with; ``None`` for a concatenation, which has no model.
+        partial: whether its model scores a part of the vocabulary only.
     """
 
     max_context: int
     group: Group | None
+    partial: bool
 
 
 class Task:

@@ -27,7 +27,7 @@ import torch
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 
-from .base import LanguageModel, Query, Slot, takes_trees
+from .base import LanguageModel, Query, Slot, scores_part, takes_trees
 
 
 class AdaptiveExit:
@@ -50,7 +50,7 @@ class AdaptiveExit:
         self.exits = tuple(exits)
         self.confidence = confidence
         self.name = name
-        self.partial = any(getattr(view, "partial", False) for view in exits)
+        self.partial = any(map(scores_part, exits))
         last = self.exits[-1]
         self.cache_owner, self.graphs = last.cache_owner, None
         self.vocab_size, self.max_length = last.vocab_size, last.max_length

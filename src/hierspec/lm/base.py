@@ -85,7 +85,7 @@ class Query:
     ``start`` is at least 1.
 
     With a ``tree`` the context goes on in several ways at once, and each node adds a row: the
-    scores after the path that ends in that node. Only models with ``trees`` take one.
+    scores after the path that ends in that node. Only a :class:`TreeModel` takes one.
 
     Attributes:
         temperature: of the request, 0 for greedy; ``None``: unknown. Scores are untempered in any
@@ -196,9 +196,38 @@ class LanguageModel(CacheOwner, CacheUser, Protocol):
         ...
 
 
-def takes_trees(model: LanguageModel) -> bool:
+@runtime_checkable
+class TreeModel(Protocol):
+    """A model that says whether it takes token trees; others take none.
+
+    Attributes:
+        trees: whether it scores a whole token tree in one call (:attr:`Query.tree`).
+    """
+
+    @property
+    def trees(self) -> bool: ...
+
+
+def takes_trees(model: CacheUser) -> bool:
     """Return whether a model scores a whole token tree in one call (:attr:`Query.tree`)."""
-    return bool(getattr(model, "trees", False))
+    return isinstance(model, TreeModel) and model.trees
+
+
+@runtime_checkable
+class PartialModel(Protocol):
+    """A model that says whether its scores leave tokens out; those of others are of all tokens.
+
+    Attributes:
+        partial: whether it scores a part of the vocabulary only, and −∞ for the rest.
+    """
+
+    @property
+    def partial(self) -> bool: ...
+
+
+def scores_part(model: CacheUser) -> bool:
+    """Return whether a model scores a part of the vocabulary only, and −∞ for the rest."""
+    return isinstance(model, PartialModel) and model.partial
 
 
 # (indices of queries, the token just picked for each) → scores [n, V] of the tokens after these

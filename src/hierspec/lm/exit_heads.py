@@ -210,7 +210,7 @@ class ExitHead:
     ) -> None:
         self.kind, self.backend, self.part = kind, backend, part
         # The lean backend's hidden states are float32 whatever its weights are.
-        self.dtype: torch.dtype = getattr(backend, "weight_dtype", backend.dtype)
+        self.dtype = backend.weight_dtype
 
         def convert(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(backend.device, self.dtype)

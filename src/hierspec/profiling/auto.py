@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from hierspec.config import drafts, exit_heads
 from hierspec.config.checkpoints import Loaded, load_tokenizer
+from hierspec.config.levels import EarlyExitConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
@@ -204,11 +205,9 @@ def cache_path(
 def _file_names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
     """Return the names behind all files read: models, tables, trained heads."""
     levels = [candidate.level for candidate in candidates]
-    names = [getattr(x, "model", None) or getattr(x, "table", "") for x in (target, *levels)]
-    heads = {head for level in levels if (head := getattr(level, "head", None))}
-    return [name for name in names if name] + [
-        str(exit_heads.locate(head)) for head in sorted(heads)
-    ]
+    names = [target.model, *(level.files for level in levels if level.files)]
+    heads = {level.head for level in levels if isinstance(level, EarlyExitConfig) and level.head}
+    return names + [str(exit_heads.locate(head)) for head in sorted(heads)]
 
 
 def _is_local(name: str) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hierspec.config import drafts, exit_heads
@@ -26,11 +25,9 @@ from hierspec.core.windows import (
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import is_adapter
-from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import can_quantize
-from hierspec.lm.weights import SCORED
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
 from hierspec.utils.schema import json_object
@@ -239,7 +236,7 @@ class Entrant:
     @property
     def scores(self) -> bool:
         """Whether it has a next-token distribution after any text; look-ups have none."""
-        return hasattr(self.model, "score")
+        return not isinstance(self.model, LookUp)
 
     @property
     def verifies(self) -> bool:
@@ -333,65 +330,4 @@ def _owner(target: TargetConfig, level: LevelConfig) -> str:
 def _source(target: TargetConfig, level: LevelConfig) -> str:
     if level.method in ("early_exit", "quantized"):
         return target.model
-    return getattr(level, "model", None) or getattr(level, "table", None) or level.method
-
-
-def memory(pool: CandidatePool) -> dict[str, int]:
-    """Return bytes of weights by owner: what early exits of one trunk share counts once."""
-    out = {}
-    for entrant in pool.entrants:
-        if entrant.owner in out:
-            continue
-        level = entrant.candidate and entrant.candidate.level
-        if isinstance(entrant.model, LookUp):
-            out[entrant.owner] = 0
-        elif isinstance(entrant.model, Eagle3Model):
-            out[entrant.owner] = entrant.model.layer.num_bytes
-        elif level is None or level.method in _MODELS:
-            backend = getattr(entrant.model, "backend", None) or entrant.model.cache_owner.backend
-            dtype = getattr(backend, "weight_dtype", backend.dtype)
-            # Copies whose weights have several widths count their bytes themselves.
-            size = getattr(backend, "num_bytes", None)
-            second = getattr(backend, "kernel_bytes", 0)  # bytes kept in a second layout
-            out[entrant.owner] = size or parameters(entrant.files) * dtype.itemsize + second
-        else:
-            out[entrant.owner] = _bytes_on_disk(entrant)
-    return out
-
-
-def _bytes_on_disk(entrant: Entrant) -> int:
-    """Return the size of a table, or of a head's folder."""
-    name = entrant.files
-    if entrant.candidate is not None and entrant.candidate.level.method == "ngram_table":
-        return registry.ngram_path(name).stat().st_size
-    path = trained.locate(name) if name.startswith(registry.PREFIX) else Path(name).expanduser()
-    files = path.glob("*.safetensors") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
-
-
-def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> int:
-    """Count a model's weights; tied ones once.
-
-    Args:
-        encoder: count an encoder's as well, which runs once for each source.
-        embedding: count untied input embeddings as well, of which a token reads one row.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    config = model_config(model)
-    size, excluded = config.vocab_size * config.hidden_size, 0
-    if registry.can_resolve(model) and SCORED in (source := registry.resolve(model)).names():
-        excluded = size - len(source.tensor(SCORED)) * config.hidden_size
-    if not (embedding or config.tie_word_embeddings):
-        excluded += size
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    with torch.device("meta"):
-        empty = kind.from_config(config)
-    weights = {id(weight): weight for weight in empty.parameters()}
-    if config.is_encoder_decoder and not encoder:
-        shared = id(empty.get_input_embeddings().weight)  # the decoder's too
-        for weight in empty.get_encoder().parameters():
-            if id(weight) != shared:
-                weights.pop(id(weight), None)
-    return sum(weight.numel() for weight in weights.values()) - excluded
+    return level.files or level.method

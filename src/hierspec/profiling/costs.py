@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierspec.core.nodes import Concatenate, Verify, initial_states
+from hierspec.core.nodes import Level, Verify, initial_states
 from hierspec.core.proposals import Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rng import PhiloxRng
+from hierspec.drafters.base import LookUp
 from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Observer
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence, Task
 from hierspec.engine.stopping import StopConditions
+from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.sampling.parameters import SamplingParams
 
 from .candidates import CandidatePool
@@ -117,7 +119,7 @@ class _Clock(Observer):
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
     ) -> None:
         request = tasks[0].request
-        assert not isinstance(request.node, Concatenate)
+        assert isinstance(request.node, Level)
         _synchronise(request.node.model)
         check = isinstance(request, Check)
         tokens = len(request.draft) if check else len(answers[0][0])
@@ -170,9 +172,8 @@ class PairTimer:
 
 
 def _synchronise(model: Any) -> None:
-    device = getattr(model, "device", None)
-    if device is not None and device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if not isinstance(model, LookUp) and model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
 
 
 def timed_calls(
@@ -270,7 +271,8 @@ def order(pool: CandidatePool, milliseconds: Sequence[float]) -> list[int]:
     Exits of one trunk stay in the order of their layers, whatever the noise.
     """
     *numbers, target = range(len(pool.entrants))
-    layers = [getattr(entrant.model, "exit_layer", 0) for entrant in pool.entrants]
+    models = [entrant.model for entrant in pool.entrants]
+    layers = [model.exit_layer if isinstance(model, ExitModel) else 0 for model in models]
     owners = [entrant.owner for entrant in pool.entrants]
 
     def monotone_ms(i: int) -> float:

@@ -17,7 +17,8 @@ from hierspec.utils.files import check_writable, json_digest
 from hierspec.zoo import fingerprint
 
 from . import costs
-from .candidates import Candidate, CandidatePool, load, memory
+from .candidates import Candidate, CandidatePool, load
+from .memory import memory
 from .profile import DESCRIPTION, save
 from .schema import KIND, SCHEMA_VERSION, MeasuredModel
 from .settings import ProfileSettings, Report

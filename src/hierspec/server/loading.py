@@ -6,7 +6,7 @@ from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import TargetConfig
-from hierspec.core.nodes import Concatenate, walk
+from hierspec.core.nodes import walk_levels
 from hierspec.errors import HierspecError
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import AUTO
@@ -43,10 +43,8 @@ def _load(hierarchy: str | None, settings: ServeSettings, loaded: Loaded) -> Hie
 def default_cache_tokens(hierarchy: Hierarchy) -> int:
     """Return how many tokens the caches of all levels hold in a share of the free memory."""
     bytes_per_token, owners = 0, set[int]()
-    for node in walk(hierarchy.root):
-        if isinstance(node, Concatenate):
-            continue
-        owner = node.model.cache_owner
+    for level in walk_levels(hierarchy.root):
+        owner = level.model.cache_owner
         if isinstance(owner, Trunk) and id(owner) not in owners:
             owners.add(id(owner))
             bytes_per_token += owner.bytes_per_token

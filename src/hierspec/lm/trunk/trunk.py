@@ -18,6 +18,7 @@ from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import NextScores, Query, Slot
+from hierspec.lm.exit_heads import ExitHead
 from hierspec.utils.graphs import Graphs
 
 from .slots import PreparedQuery, SlotState, TrunkSlots
@@ -242,7 +243,7 @@ class ExitModel:
         self.trunk = trunk
         self.index = index
         self.head = head
-        self.partial = getattr(head, "part", None) is not None
+        self.partial = isinstance(head, ExitHead) and head.part is not None
         self.exit_layer = trunk.exits[index]
         is_full = self.exit_layer == backend.num_layers
         self.name = backend.name if is_full else f"{backend.name}@{self.exit_layer}"

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hierspec import __version__
 from hierspec.api import Hierarchy
-from hierspec.core.nodes import Concatenate, walk
+from hierspec.core.nodes import walk_levels
 
 from ..access import service_of
 from ..conversation import chat_ids, plain_messages
@@ -78,8 +78,7 @@ def _card(request: Request) -> ModelCard:
 
 def _levels(hierarchy: Hierarchy) -> list[str]:
     """Return the names of the levels, smallest first, the target last."""
-    nodes = [node for node in walk(hierarchy.root) if not isinstance(node, Concatenate)]
-    return list(dict.fromkeys(node.name for node in nodes))
+    return list(dict.fromkeys(level.name for level in walk_levels(hierarchy.root)))
 
 
 @router.get("/v1/models", response_model=ModelList)

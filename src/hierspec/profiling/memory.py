@@ -1,0 +1,69 @@
+"""The memory that the weights of candidates take."""
+
+from __future__ import annotations
+
+from hierspec.config.target import model_config
+from hierspec.drafters.base import LookUp
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.lm.backend import Backend
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.lean.kernel_weights import DraftLeanBackend
+from hierspec.lm.lean.quantized import KernelBackend
+from hierspec.lm.trunk.self_draft import SelfDraft
+from hierspec.lm.weights import SCORED
+from hierspec.zoo import registry
+
+from .candidates import CandidatePool, Entrant
+
+
+def memory(pool: CandidatePool) -> dict[str, int]:
+    """Return bytes of weights by owner: what early exits of one trunk share counts once."""
+    out: dict[str, int] = {}
+    for entrant in pool.entrants:
+        if entrant.owner not in out:
+            out[entrant.owner] = _num_bytes(entrant)
+    return out
+
+
+def _num_bytes(entrant: Entrant) -> int:
+    model = entrant.model
+    if isinstance(model, LookUp):
+        return 0
+    if isinstance(model, Eagle3Model):
+        return model.layer.num_bytes
+    if isinstance(model, NgramModel):
+        return registry.ngram_path(entrant.files).stat().st_size
+    backend: Backend = (model if isinstance(model, SelfDraft) else model.cache_owner).backend
+    if isinstance(backend, KernelBackend):  # its weights have several widths
+        return backend.num_bytes
+    size = parameters(entrant.files) * backend.weight_dtype.itemsize
+    # A second layout of the same weights.
+    return size + backend.kernel_bytes if isinstance(backend, DraftLeanBackend) else size
+
+
+def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> int:
+    """Count a model's weights; tied ones once.
+
+    Args:
+        encoder: count an encoder's as well, which runs once for each source.
+        embedding: count untied input embeddings as well, of which a token reads one row.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    config = model_config(model)
+    size, excluded = config.vocab_size * config.hidden_size, 0
+    if registry.can_resolve(model) and SCORED in (source := registry.resolve(model)).names():
+        excluded = size - len(source.tensor(SCORED)) * config.hidden_size
+    if not (embedding or config.tie_word_embeddings):
+        excluded += size
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with torch.device("meta"):
+        empty = kind.from_config(config)
+    weights = {id(weight): weight for weight in empty.parameters()}
+    if config.is_encoder_decoder and not encoder:
+        shared = id(empty.get_input_embeddings().weight)  # the decoder's too
+        for weight in empty.get_encoder().parameters():
+            if id(weight) != shared:
+                weights.pop(id(weight), None)
+    return sum(weight.numel() for weight in weights.values()) - excluded
