@@ -107,7 +107,7 @@ class HandsUpTheDraftersLaw(Tokenwise):
 
 
 class HandsUpAcceptedOnly(Tokenwise):
-    """Keeps the corrected token to itself where it can."""
+    """Keeps the recovered token to itself where it can."""
 
     def complete(self, node, pending, draft, verdict):
         kept = max(verdict.num_accepted, 1)
@@ -116,7 +116,7 @@ class HandsUpAcceptedOnly(Tokenwise):
 
 
 class HandsUpTheResidual(Tokenwise):
-    """Reports, for the corrected token, the residual it was drawn from."""
+    """Reports, for the recovered token, the residual it was drawn from."""
 
     def complete(self, node, pending, draft, verdict):
         tau, out = verdict.num_accepted, verdict.emitted

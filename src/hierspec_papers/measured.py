@@ -227,6 +227,6 @@ def model_notes(lab: Lab) -> tuple[str, ...]:
     if not any(name.startswith(SYNTHETIC) for name in (lab.target, *lab.models.drafts)):
         return ()
     return (
-        f"{SYNTHETIC} is a synthetic cost with a real law (the trained trunk's, moved by eps): "
-        "read this as what the method does at such costs and acceptances.",
+        f"{SYNTHETIC} is a synthetic cost with a real distribution (the trained trunk's, moved "
+        "by eps): read this as what the method does at such costs and acceptances.",
     )

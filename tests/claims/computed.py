@@ -229,7 +229,7 @@ MISTAKES = [
     Claim(EVIDENCE, "read one place late, TV up to {};", lambda: largest("P5 as printed")),
     Claim(
         EVIDENCE,
-        "corrected tokens are lost (TV up to {});",
+        "recovered tokens are lost (TV up to {});",
         lambda: largest("accepted tokens alone handed up"),
     ),
     Claim(

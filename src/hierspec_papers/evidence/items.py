@@ -218,7 +218,7 @@ ITEMS = (
         "P5 Algorithm 2",
         "the full system is lossless",
         _lossy(
-            "as printed the target is never called, and corrected tokens are lost (TV up to .11); "
+            "as printed the target is never called, and recovered tokens are lost (TV up to .11); "
             "the corrected form is exact"
         ),
     ),

@@ -217,7 +217,7 @@ def _table_9() -> Table:
             "max(0, α_CB + 0.5 - 1).",
             "The printed header names eight costs for nine columns: the ninth is 256.",
             f"{_ESTIMATED} Cells that differ do so by one unit of 0.01.",
-            "The colours that told the best hierarchies apart are lost in the text, so these are "
-            "not compared.",
+            "The colours that marked the best hierarchies are lost in the text, so these are not "
+            "compared.",
         ),
     )

@@ -147,7 +147,7 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
         },
         compared=False,
         notes=(
-            "One measurement stands beside both printed data sets. Accuracy on tasks is not "
+            "One measurement is compared with both printed data sets. Accuracy on tasks is not "
             "measured: the law of the text is.",
             "Shift: mean of log p(x) + H(p) over the text's tokens, nats a token, p the "
             "target's law; 0 within its error for a lossless rule.",

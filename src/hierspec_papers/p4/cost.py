@@ -1,11 +1,11 @@
 """P4 Table A.4: the share of decoding that is verification, on the models at hand and at V = 152k.
 
 At a large vocabulary (:func:`timing`) rounds run on made-up scores, and three parts are timed
-separately: *laws* (the target's scores → n + 1 distributions, a softmax), *drafting* (the drafter's
-scores → a distribution and a token, n times), and *verification* by a rule. Only the last differs
-between rules; the others belong to sampling and are needed without drafts too, once a token. A
-forward is at least one pass over the model's weights: that time is taken for it, so the shares are
-upper bounds for models of that size on that machine.
+separately: *distributions* (n + 1 of them from the target's scores, a softmax), *drafting* (the
+drafter's scores → a distribution and a token, n times), and *verification* by a rule. Only the last
+differs between rules; the others belong to sampling and are needed without drafts too, once a
+token. A forward is at least one pass over the model's weights: that time is taken for it, so the
+shares are upper bounds for models of that size on that machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,14 @@ QWEN_VOCAB = 151_936
 RULES = ("tokenwise", "block")
 # Parameters of Qwen2.5 that a token reads (its two smaller ones tie the embeddings to the head).
 SIZES = {"0.5B": 494_000_000, "7B": 7_070_000_000}
-_PARTS = ("verification", "laws", "drafting", "forwards, floor", "verification, %", "sampling, %")
+_PARTS = (
+    "verification",
+    "distributions",
+    "drafting",
+    "forwards, roofline",
+    "verification, %",
+    "sampling, %",
+)
 _NOISE = 0.5  # of the draft's scores against the target's; it sets the acceptance
 LENGTHS = (4, 8, 10, 15)
 
@@ -96,7 +103,7 @@ def timing(
         rounds: that count; two more come before them to warm up.
     """
     generator = torch.Generator().manual_seed(0)
-    seconds: dict[str, list[float]] = {name: [] for name in ("laws", "drafting", *RULES)}
+    seconds: dict[str, list[float]] = {name: [] for name in ("distributions", "drafting", *RULES)}
     kept: dict[str, list[float]] = {rule: [] for rule in RULES}
     for number in range(rounds + 2):
         target, draft = random_scores(batch * (length + 1), vocab, generator, dtype)
@@ -108,7 +115,7 @@ def timing(
         p = distributions([_job(vocab, length + 1)] * batch, target)
         distributed = time.perf_counter()
         seconds["drafting"].append(drafted - began)
-        seconds["laws"].append(distributed - drafted)
+        seconds["distributions"].append(distributed - drafted)
         # The second rule finds the rows in the processor's caches, so the rules take turns.
         for rule in RULES if number % 2 else RULES[::-1]:
             node = Verify(1, "target", None, 1, registry.get(rule), None)
@@ -119,7 +126,7 @@ def timing(
             kept[rule].append(statistics.mean(v.num_accepted for v in verdicts))
     ms = {name: 1e3 * statistics.median(values[2:]) for name, values in seconds.items()}
     return Timing(
-        ms["laws"],
+        ms["distributions"],
         ms["drafting"],
         {rule: ms[rule] for rule in RULES},
         {rule: statistics.mean(values[2:]) for rule, values in kept.items()},
@@ -234,8 +241,8 @@ def _table(runs: dict[str, list[Run]], length: int, temperature: float) -> Table
         {"length": length, "temperature": temperature},
         compared=False,
         notes=(
-            "One measurement of block stands beside both printed rules. Logits Processing: laws "
-            "and draws of draft tokens. Prefill: everything before the first token.",
+            "One measurement of block is compared with both printed rules. Logits Processing: "
+            "distributions and draws of draft tokens. Prefill: everything before the first token.",
             "KV Cache Input and Output (printed: at most 0.20 %) have no counterpart here: a cache "
             "is rewound by setting its length.",
             "Forwards run asynchronously on an accelerator; there, time spent waiting for one "
@@ -264,15 +271,15 @@ def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
         lab.report(f"p4-cost, V = {vocab}", count / len(lengths))
     return own_table(
         f"V = {vocab:,}",
-        "ms a round on this processor, made-up scores; forwards at the floor of memory bandwidth",
+        "ms a round on this processor, made-up scores; forwards at the memory roofline",
         "rule, n",
         rows,
         _PARTS,
         {"vocab": vocab, "bytes_per_second": speed, "draft": "0.5B", "target": "7B"},
         notes=(
-            "Forwards, floor: n passes over the weights of a 0.5B draft and one over those of a 7B "
-            f"target, bfloat16, at {speed / 1e9:.1f} GB/s as measured here: nothing was run at "
+            "Forwards, roofline: n passes over the weights of a 0.5B draft and one over those of a "
+            f"7B target, bfloat16, at {speed / 1e9:.1f} GB/s as measured here: nothing was run at "
             "those sizes. Real forwards take longer, so the shares are upper bounds.",
-            "Sampling: laws and draws of target and draft, softmax for the most part.",
+            "Sampling: distributions and draws of target and draft, softmax for the most part.",
         ),
     )

@@ -128,7 +128,7 @@ def _printed_tables(measurements: Measurements) -> list[Table]:
                     "Which lengths the three columns belong to is lost in the text at hand; the "
                     f"middle one is P4's default. {', '.join(map(str, lengths))} are the lengths "
                     "measured here, at temperature 1.",
-                    "Blockwise and Hierarchical are one law, so one measurement stands beside "
+                    "Blockwise and Hierarchical are one rule, so one measurement is compared with "
                     "both; a lossless rule cannot accept more than block.",
                 ),
             )
@@ -168,7 +168,7 @@ def _temperature_table(measurements: Measurements) -> Table:
         compared=False,
         notes=(
             "The temperatures of the first two columns are lost in the text at hand, so nothing "
-            "measured stands beside them.",
+            "measured is compared with them.",
         ),
     )
 

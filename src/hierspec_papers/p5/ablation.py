@@ -86,7 +86,7 @@ def _table_2(lab: Lab, measurements: list[Measured]) -> Table:
         "speed-ups at temperature 1",
         [(name, ours[name], printed) for name, printed in TABLE_2.items()],
         "The print does not say which draft self-verify alone has; its vanilla decoding has M2, "
-        "so that is what stands beside it.",
+        "so self-verify has M2 here, too.",
     )
 
 
@@ -98,8 +98,8 @@ def _table_1(lab: Lab, measurements: dict[float, list[Measured]]) -> list[Table]
         if temperature in measurements
     ]
     note = (
-        "P5 took the other rows of this table from their own papers. The full system stands beside "
-        "SpecDec++, PEARL and EAGLE-3 among the evidence (docs/papers/evidence.md)."
+        "P5 took the other rows of this table from their own papers. The full system is compared "
+        "with SpecDec++, PEARL and EAGLE-3 among the evidence (docs/papers/evidence.md)."
     )
     caption = "the full system by temperature"
     return [_printed(lab, "Table 1", caption, rows, note)] if rows else []

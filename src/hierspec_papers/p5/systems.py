@@ -22,13 +22,13 @@ DATASETS = ("MT-Bench", "HumanEval", "GSM8K", "Alpaca")  # columns of P5's table
 NOT_AS_PRINTED = (
     "Algorithms 1 and 2 are run in their sound reading. As printed, p_i is read one token late; "
     "the set that decides whether the target's turn has come contains 0, so its minimum is 0 and "
-    "it never comes; corrected tokens are missing from the count of pending ones; after the "
+    "it never comes; recovered tokens are missing from the count of pending ones; after the "
     "target's turn neither that count nor the two models are set back.",
     "Two more differences, lossless both: a draft that is kept whole earns a bonus token, and a "
     "threshold averages entropies at the rejected tokens (section 4.4's formula), where the "
     "algorithms print those at the last accepted ones.",
-    f"M2 hands up at {CAP} tokens even while it is sure. Entropies are those of untempered laws, "
-    "so windows work for greedy decoding too.",
+    f"M2 hands up at {CAP} tokens even while it is sure. Entropies are those of untempered "
+    "distributions, so windows work for greedy decoding too.",
 )
 ELSEWHERE = "Printed numbers are of other models and machines (Llama 70B, 7B and 68M on V100s)."
 
