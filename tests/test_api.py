@@ -12,6 +12,7 @@ import pytest
 import torch
 from acceptance_cases import with_acceptance_head
 from eagle3_cases import save_drafter
+from loading import hierarchy_of
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig, preset
 from hierspec.config.vocabulary import VocabularyWarning
@@ -60,7 +61,7 @@ def built(tiny_family, name, **changes):
     else:
         config = HierarchyConfig.from_dict({"target": vars_of(target), **CONFIGS[name], **changes})
         config = fill(config, tiny_family)
-    return Hierarchy.from_config(config)
+    return hierarchy_of(config)
 
 
 def eagle3_drafter(target):

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from loading import hierarchy_of
 
-from hierspec import Hierarchy, TargetConfig, preset
+from hierspec import TargetConfig, preset
 from hierspec.lm.weights import build_hf_model
 from hierspec.presets.registry import PRESETS
 from hierspec.zoo.registry import resolve
@@ -41,7 +42,7 @@ def plain():
 def test_greedy_equals_transformers_generate(plain, name):
     prompts, expected = plain
     target = TargetConfig(model=TARGET, dtype="float32")
-    hierarchy = Hierarchy.from_config(preset(name, target, ["zoo:small", "zoo:mid"]))
+    hierarchy = hierarchy_of(preset(name, target, ["zoo:small", "zoo:mid"]))
     options = {"max_new_tokens": TOKENS, "ignore_eos": True}
     alone = [hierarchy.generate(prompt, **options).token_ids for prompt in prompts]
     together = [r.token_ids for r in hierarchy.generate_batch(prompts, **options)]

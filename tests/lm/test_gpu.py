@@ -16,9 +16,11 @@ import pytest
 import tape
 import torch
 from joint_law import chi_square, joint_law, sample
+from loading import LOADED, hierarchy_of
 from torch.overrides import TorchFunctionMode
 
 from hierspec import Hierarchy, SamplingParams
+from hierspec.config.checkpoints import Loaded
 from hierspec.core.context import Context
 from hierspec.core.distributions import (
     DenseDistributions,
@@ -141,8 +143,12 @@ def _placed(result, far):
     return result
 
 
+_PRETENDED = Loaded()  # apart from what a real one holds
+
+
 @pytest.fixture
 def pretend(monkeypatch):
+    monkeypatch.setitem(LOADED, "cuda", _PRETENDED)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     tape.install(monkeypatch)
@@ -240,7 +246,7 @@ def built(family, config, device, dtype="float32", backend="auto"):
     for level in found["levels"]:
         if level["method"] == "draft_model":
             level["backend"] = backend
-    return Hierarchy.from_config({"target": target, **found})
+    return hierarchy_of({"target": target, **found})
 
 
 def tokens_of(hierarchy, prompts=PROMPTS, **options):
@@ -343,8 +349,8 @@ MIXED = {
 def test_tables_mix_with_models(device, name, verify):
     target = {"model": "zoo:mid", "dtype": "float32", "device": device}
     config = {"target": target, "levels": MIXED[name], "verify": verify}
-    hierarchy = Hierarchy.from_config(config)
-    plain = Hierarchy.from_config({"target": target, "levels": []})
+    hierarchy = hierarchy_of(config)
+    plain = hierarchy_of({"target": target, "levels": []})
     prompt = ["def main(argv):\n", "import os\n"]
     assert tokens_of(hierarchy, prompt) == tokens_of(plain, prompt)
     first = tokens_of(hierarchy, prompt, temperature=1.0, seed=1)
