@@ -14,7 +14,7 @@ from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
 from hierspec.zoo.registry import SMOLLM2_HEADS
 
-Level = dict[str, Any]
+LevelEntry = dict[str, Any]  # a level as in a hierarchy file
 TRAINED_MODELS = "build/evidence"  # in the repository; written by benchmarks/evidence_models.py
 
 
@@ -45,23 +45,23 @@ class Family:
         """Return the family's models, in float32; a checkpoint is loaded when it is needed."""
         return BenchModels(TargetConfig(model=self.target, dtype="float32"))
 
-    def exit_level(self, layer: int, num_tokens: int, **options: Any) -> Level:
+    def exit_level(self, layer: int, num_tokens: int, **options: Any) -> LevelEntry:
         """Return an early exit as a level, with its trained head."""
         head = {"head": self.heads} if self.heads else {}
         level = {"method": "early_exit", "exit_layer": layer}
         return drafter_level(level, num_tokens, **head, **options)
 
 
-def drafter_level(drafter: Mapping[str, Any], num_tokens: int, **options: Any) -> Level:
+def drafter_level(drafter: Mapping[str, Any], num_tokens: int, **options: Any) -> LevelEntry:
     """Return a drafter as a level with ``num_speculative_tokens``."""
     return {**drafter, "num_speculative_tokens": num_tokens, **options}
 
 
-def _model(name: str) -> Level:
+def _model(name: str) -> LevelEntry:
     return {"method": "draft_model", "model": name}
 
 
-def _exit(layer: int) -> Level:
+def _exit(layer: int) -> LevelEntry:
     return {"method": "early_exit", "exit_layer": layer, "head": SMOLLM2_HEADS}
 
 

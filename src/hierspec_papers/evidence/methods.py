@@ -15,7 +15,7 @@ from hierspec.presets.registry import preset
 from hierspec_papers.p3.table1 import PRESETS
 from hierspec_papers.p5.systems import CAP, WINDOW
 
-from .families import Family, Level, drafter_level
+from .families import Family, LevelEntry, drafter_level
 
 PLAIN = "plain"
 MULTI_DRAFT_RULES = ("rrs", "block-rrs", "traversal", "induced-block")
@@ -25,7 +25,7 @@ MULTI_DRAFT_RULES = ("rrs", "block-rrs", "traversal", "induced-block")
 class MethodSpec:
     """A method as in a hierarchy file: levels below the family's target, and top-level keys."""
 
-    levels: tuple[Level, ...] = ()
+    levels: tuple[LevelEntry, ...] = ()
     top_level: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -68,7 +68,7 @@ def horizontal_tails(family: Family) -> MethodSpecs:
     for tail in (0, 1, 2):
         small = drafter_level(family.small, 2)
         upper = drafter_level(family.large, 6, verify="block")
-        levels: tuple[Level, ...] = (small, upper)
+        levels: tuple[LevelEntry, ...] = (small, upper)
         if tail:
             parts = [[small, upper], [drafter_level(family.small, tail)]]
             levels = ({"method": "concatenate", "parts": parts},)
@@ -94,7 +94,7 @@ def orders(family: Family) -> MethodSpecs:
     specs |= {f"M_q {m}": MethodSpec((drafter_level(large, m),), rule) for m in (2, 4, 8)}
     for n in (1, 2):
         parts = [[drafter_level(small, n)], [drafter_level(large, 1)]]
-        interleaved: Level = {"method": "concatenate", "parts": parts, "repeat": 4}
+        interleaved: LevelEntry = {"method": "concatenate", "parts": parts, "repeat": 4}
         specs[f"interleaved {n}"] = MethodSpec((interleaved,), rule)
         parts = [[drafter_level(large, 4)], [drafter_level(small, 4 * n)]]
         specs[f"horizontal {n}"] = MethodSpec(({"method": "concatenate", "parts": parts},), rule)
@@ -250,7 +250,7 @@ def systems(family: Family, window: int = WINDOW) -> MethodSpecs:
     """Return P5's systems by its names; in the full system M2 drafts at most CAP tokens."""
     small, large = drafter_level(family.small, window), drafter_level(family.large, window)
     entropy, rule = {"window": {"kind": "entropy"}}, {"verify": "tokenwise"}
-    levels_by_name: dict[str, tuple[Level, ...]] = {
+    levels_by_name: dict[str, tuple[LevelEntry, ...]] = {
         "vanilla M1": (small,),
         "vanilla M2": (large,),
         "self-verify M1": ({**small, **entropy},),
@@ -304,7 +304,7 @@ def thresholds(family: Family) -> MethodSpecs:
     return specs
 
 
-def _with_threshold(level: Level, threshold: float) -> Level:
+def _with_threshold(level: LevelEntry, threshold: float) -> LevelEntry:
     """Return the level with a fixed threshold, in nats, if its window adapts."""
     window = {"kind": "entropy", "threshold": threshold}
     return {**level, "window": window} if "window" in level else level
