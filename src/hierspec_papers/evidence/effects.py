@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 
+from hierspec_papers.p5.entropy import area_under_curve
+
 from .files import ExperimentFile, ExperimentRun
 
 Metric = Callable[[ExperimentRun, ExperimentFile], "float | None"]
@@ -65,10 +67,7 @@ def entropy_auc(run: ExperimentRun, file: ExperimentFile) -> float | None:
     """Return the probability that a rejected token's entropy is above a kept one's (AUC)."""
     kept = [token.entropy for token in run.entropies if token.kept]
     rejected = [token.entropy for token in run.entropies if not token.kept]
-    if not kept or not rejected:
-        return None
-    wins = sum((a > b) + (a == b) / 2 for a in rejected for b in kept)
-    return wins / (len(kept) * len(rejected))
+    return area_under_curve(kept, rejected) if kept and rejected else None
 
 
 def exact_tokens_per_call(rule: str | None) -> Metric:

@@ -118,6 +118,7 @@ def timing(
         seconds["distributions"].append(distributed - drafted)
         # The second rule finds the rows in the processor's caches, so the rules take turns.
         for rule in RULES if number % 2 else RULES[::-1]:
+            # A bare node: verification reads its rule, no model and no level below.
             node = Verify(1, "target", None, 1, registry.get(rule), None)
             own = [PhiloxRng(number, batch + i) for i in range(batch)]
             began = time.perf_counter()
