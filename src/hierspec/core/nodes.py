@@ -81,8 +81,8 @@ class Concatenate:
     repeat: int = 1
 
 
-Level = Draft | Verify
-Node = Level | Concatenate
+LevelNode = Draft | Verify
+Node = LevelNode | Concatenate
 
 
 def walk(node: Node | None) -> Iterator[Node]:
@@ -97,7 +97,7 @@ def walk(node: Node | None) -> Iterator[Node]:
     yield node
 
 
-def walk_levels(node: Node | None) -> Iterator[Level]:
+def walk_levels(node: Node | None) -> Iterator[LevelNode]:
     """Yield every node at and below ``node`` that has a model, lowest first."""
     return (each for each in walk(node) if not isinstance(each, Concatenate))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .distributions import Distributions
-from .nodes import Level, Node, Verify
+from .nodes import LevelNode, Node, Verify
 from .proposals import Proposal, States
 
 
@@ -36,7 +36,7 @@ class Check:
 class Row:
     """Score the position after ``pending`` with a node's model → ``Distributions`` of one row."""
 
-    node: Level
+    node: LevelNode
     pending: tuple[int, ...]
 
 

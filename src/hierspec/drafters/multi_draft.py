@@ -63,6 +63,8 @@ class MultiDrafter(ModelDrafter):
         """Draft the likeliest continuations of each call, as drafts that share beginnings."""
         width = self.node.num_drafts
         trees = [_LikeliestTree(call, width) for call in calls]
+        # No step for `grow`, which keeps what a draft has and adds a token to it: here the drafts
+        # of one depth give way to the best of all their continuations.
         while growing := [tree for tree in trees if tree.frontier]:
             drafts = [draft for tree in growing for draft in tree.frontier]
             jobs = [untruncated_job(draft.next_rows()) for draft in drafts]

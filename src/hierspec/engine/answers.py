@@ -13,7 +13,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, draw_each
-from hierspec.core.nodes import Draft, Level, Verify, walk
+from hierspec.core.nodes import Draft, LevelNode, Verify, walk
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Row
 from hierspec.drafters.base import DraftCall
@@ -216,7 +216,7 @@ class Responder:
             verdicts.append(verdict)
         return verdicts
 
-    def _rows(self, node: Level, tasks: list[Task]) -> list[Distributions]:
+    def _rows(self, node: LevelNode, tasks: list[Task]) -> list[Distributions]:
         jobs: list[ScoreRows] = []
         queries: list[Query] = []
         for task in tasks:
@@ -231,7 +231,7 @@ class Responder:
                     task.row_scores[job.context.pending] = row
         return rows
 
-    def _job(self, node: Level, task: Task, context: Context, num_rows: int) -> ScoreRows:
+    def _job(self, node: LevelNode, task: Task, context: Context, num_rows: int) -> ScoreRows:
         """Describe how scores of the last ``num_rows`` positions become distributions."""
         sequence = task.sequence
         params = sequence.params
@@ -251,7 +251,7 @@ class Responder:
 
     def _score(
         self,
-        node: Level,
+        node: LevelNode,
         jobs: list[ScoreRows],
         queries: list[Query],
         rows: list[int] | None = None,

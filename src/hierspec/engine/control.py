@@ -19,7 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hierspec.core.nodes import Concatenate, Draft, Level, Verify, initial_states, walk, walk_levels
+from hierspec.core.nodes import (
+    Concatenate,
+    Draft,
+    LevelNode,
+    Verify,
+    initial_states,
+    walk,
+    walk_levels,
+)
 from hierspec.core.proposals import States
 from hierspec.core.windows import Counting, Counts
 from hierspec.errors import HierspecError
@@ -71,13 +79,13 @@ class Controller(Protocol):
         ...
 
 
-def levels_below(root: Verify) -> list[Level]:
+def levels_below(root: Verify) -> list[LevelNode]:
     """List the levels that draft for the target, smallest first.
 
     Raises:
         HierspecError: the levels are not a plain chain.
     """
-    levels: list[Level] = []
+    levels: list[LevelNode] = []
     for node in walk(root.below):
         if isinstance(node, Concatenate):
             raise HierspecError(
@@ -112,7 +120,7 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         if budget
     ]
     rules = [node.rule for node in used[1:] if isinstance(node, Verify)] + [root.rule]
-    below: Level | None = None
+    below: LevelNode | None = None
     for node, above in zip(used, rules, strict=False):
         if isinstance(node, Verify) and below is not None:
             below = dataclasses.replace(node, below=below, exact_length=above.fixed_length)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hierspec.core.distributions import OneHotDistributions
-from hierspec.core.nodes import Concatenate, Draft, Level, Node, Verify, walk
+from hierspec.core.nodes import Concatenate, Draft, LevelNode, Node, Verify, walk
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check, Propose
 from hierspec.core.round import Coroutine, propose, verified
@@ -211,7 +211,7 @@ class _Run:
                 self.unread[model] += num_emitted
         self.called_models.clear()
 
-    def pay(self, node: Level, price: float, calls: int = 1) -> None:
+    def pay(self, node: LevelNode, price: float, calls: int = 1) -> None:
         if self.catch_up is not None:
             price += self.unread[node.model] * self.catch_up[node.model]
         self.unread[node.model] = 0
