@@ -14,22 +14,8 @@ from pydantic import BeforeValidator, Field
 from hierspec.utils.schema import Count, ReadAs, checked_dataclass, error_at
 
 from .fields import DEFAULT_LENIENCE
-from .levels import (
-    AdaptiveExitConfig,
-    DraftModelConfig,
-    Eagle3LevelConfig,
-    EarlyExitConfig,
-    LayerSkipConfig,
-    LevelConfig,
-    LookaheadConfig,
-    LookUpConfig,
-    NgramPoolConfig,
-    NgramTableConfig,
-    PromptLookupConfig,
-    QuantizedConfig,
-    RetrievalConfig,
-    SuffixConfig,
-)
+from .levels import AnyModelConfig, LevelConfig
+from .look_ups import AnyLookUpConfig
 
 T = TypeVar("T")
 
@@ -94,14 +80,8 @@ def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
         if i == 0:
             continue
         _check_unset(i, level, _ONLY_OF_FIRST)
-        if isinstance(level, LookUpConfig):
-            raise error_at([i], f"{level.method} has no distribution to verify with; put it first")
-        if isinstance(level, Eagle3LevelConfig):
-            raise error_at(
-                [i],
-                "eagle3 cannot verify: each of its steps reads the one before, so it cannot check "
-                "a draft in one call; put it first (an early exit or a draft model may verify it)",
-            )
+        if level.only_drafts:
+            raise error_at([i], level.only_drafts)
     return levels
 
 
@@ -112,21 +92,7 @@ def _parts_as_chains(parts: Any) -> Any:
     return [part if isinstance(part, list | tuple) else [part] for part in parts]
 
 
-_Level = (
-    DraftModelConfig
-    | EarlyExitConfig
-    | Eagle3LevelConfig
-    | NgramTableConfig
-    | PromptLookupConfig
-    | LayerSkipConfig
-    | AdaptiveExitConfig
-    | NgramPoolConfig
-    | LookaheadConfig
-    | QuantizedConfig
-    | RetrievalConfig
-    | SuffixConfig
-    | ForwardRef("ConcatenateConfig", module=__name__)
-)
+_Level = AnyModelConfig | AnyLookUpConfig | ForwardRef("ConcatenateConfig", module=__name__)
 METHODS = frozenset(
     cls.__dataclass_fields__["method"].default for cls in get_args(_Level) if isinstance(cls, type)
 )

@@ -1,11 +1,14 @@
-"""The levels of a hierarchy file: one declared class for each method, with all its defaults."""
+"""The levels of a hierarchy file: one declared class for each method, with all its defaults.
+
+Those that copy text are in :mod:`.look_ups`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, Strict, ValidationInfo, field_validator
+from pydantic import Field, Strict, field_validator
 
 from hierspec.core.windows import FixedWindow
 from hierspec.errors import HierspecError
@@ -13,7 +16,6 @@ from hierspec.utils.schema import (
     Boolean,
     Count,
     Expected,
-    Natural,
     NonEmptyString,
     PositiveInteger,
     Temperature,
@@ -81,6 +83,11 @@ class LevelConfig:
         """The name under which the files of its model or table are found; ``None`` without any."""
         return None
 
+    @property
+    def only_drafts(self) -> str | None:
+        """Why it cannot verify a draft, and what to do; ``None`` if it can."""
+        return None
+
 
 @checked_dataclass
 class DraftModelConfig(LevelConfig):
@@ -140,6 +147,13 @@ class Eagle3LevelConfig(LevelConfig):
     def files(self) -> str:
         return self.model
 
+    @property
+    def only_drafts(self) -> str:
+        return (
+            "eagle3 cannot verify: each of its steps reads the one before, so it cannot check a "
+            "draft in one call; put it first (an early exit or a draft model may verify it)"
+        )
+
 
 @checked_dataclass
 class NgramTableConfig(LevelConfig):
@@ -152,105 +166,6 @@ class NgramTableConfig(LevelConfig):
     @property
     def files(self) -> str:
         return self.table
-
-
-# Fields that mean nothing for a level that copies: field → the value that is allowed, and why.
-_NOT_OF_LOOK_UPS = {
-    "temperature": (None, "copies tokens and scores none, so temperature has no use; remove it"),
-    "window": (
-        FixedWindow(),
-        "copies tokens and has no scores for a window to read; remove it "
-        "(num_speculative_tokens limits a draft)",
-    ),
-    "num_drafts": (1, "makes only one draft; remove num_drafts"),
-}
-
-
-@checked_dataclass
-class LookUpConfig(LevelConfig):
-    """A level that copies tokens: it has no scores for a temperature or a window."""
-
-    @field_validator(*_NOT_OF_LOOK_UPS)
-    @classmethod
-    def _check_unused(cls, value: Any, info: ValidationInfo) -> Any:
-        allowed, message = _NOT_OF_LOOK_UPS[info.field_name or ""]
-        if value != allowed:
-            raise ValueError(f"{info.data['method']} {message}")
-        return value
-
-    def _check_range(self, low: str, high: str) -> None:
-        if getattr(self, high) < getattr(self, low):
-            raise error_at([high], f"{high} must not be below {low}")
-
-
-@checked_dataclass
-class PromptLookupConfig(LookUpConfig):
-    """Copies what followed the last occurrence of the latest n-gram in the context."""
-
-    method: Literal["prompt_lookup"] = "prompt_lookup"
-    prompt_lookup_min: Count = 2
-    prompt_lookup_max: Count = 4
-
-    def __post_init__(self) -> None:
-        self._check_range("prompt_lookup_min", "prompt_lookup_max")
-
-
-@checked_dataclass
-class NgramPoolConfig(LookUpConfig):
-    """Copies what followed the latest tokens earlier in this text or in any [after Lookahead].
-
-    Attributes:
-        shared: use one pool for all sequences of a hierarchy, earlier ones included.
-    """
-
-    method: Literal["ngram_pool"] = "ngram_pool"
-    ngram_min: Count = 1
-    ngram_max: Count = 4
-    shared: Boolean = False
-
-    def __post_init__(self) -> None:
-        self._check_range("ngram_min", "ngram_max")
-
-
-@checked_dataclass
-class LookaheadConfig(LookUpConfig):
-    """Copies n-grams that the target writes beside its checks, by Jacobi iterations [Lookahead].
-
-    The only level of a hierarchy, verified by ``rrs`` or another rule for several drafts.
-
-    Attributes:
-        num_speculative_tokens: tokens of an n-gram after its first one (their N − 1).
-        window_size: columns of guesses (their W).
-        max_candidates: n-grams checked in a call (their G).
-    """
-
-    method: Literal["lookahead"] = "lookahead"
-    window_size: Count = 7
-    max_candidates: Count = 7
-
-    @property
-    def max_tokens(self) -> int:
-        """The largest number of tokens of one draft; the window's paths are longer than n-grams."""
-        return self.num_speculative_tokens + max(0, self.window_size - 2)
-
-    @property
-    def max_drafts(self) -> int:
-        """Columns and candidates; until the window is full it has one more column in each call."""
-        return self.window_size + self.num_speculative_tokens - 1 + self.max_candidates
-
-
-@checked_dataclass
-class SuffixConfig(LookUpConfig):
-    """Copies the most frequent continuation of the text's longest repeated suffix [SuffixDecoding].
-
-    Attributes:
-        max_order: the longest context, in tokens.
-        store: how many tokens of this hierarchy's earlier greedy outputs are kept and copied from.
-    """
-
-    method: Literal["suffix"] = "suffix"
-    max_order: PositiveInteger = 32
-    store: Natural = 0
 
 
 _Share = Annotated[float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")]
@@ -348,3 +263,15 @@ class AdaptiveExitConfig(LevelConfig):
                 f"{list(layers)}; a single exit is early_exit"
             )
         return layers
+
+
+AnyModelConfig = (
+    DraftModelConfig
+    | EarlyExitConfig
+    | Eagle3LevelConfig
+    | NgramTableConfig
+    | LayerSkipConfig
+    | AdaptiveExitConfig
+    | QuantizedConfig
+    | RetrievalConfig
+)

@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.core.windows import AcceptanceWindow
+from hierspec.drafters.base import LookUp
 from hierspec.drafters.declining import DecliningExit
-from hierspec.drafters.lookahead import Lookahead
-from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.drafters.ngram_table import NgramModel
-from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.drafters.skip_search import SearchedSkip, SkipSearches
-from hierspec.drafters.suffix import Suffix
 from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.backend import Backend
+from hierspec.lm.base import LanguageModel
 from hierspec.lm.eagle3 import checkpoint as eagle3
 from hierspec.lm.eagle3.config import check_fits
 from hierspec.lm.eagle3.model import Eagle3Model
@@ -44,14 +42,11 @@ from .levels import (
     Eagle3LevelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
-    LookaheadConfig,
-    NgramPoolConfig,
     NgramTableConfig,
-    PromptLookupConfig,
     QuantizedConfig,
     RetrievalConfig,
-    SuffixConfig,
 )
+from .look_ups import LookUpConfig
 from .schema import TargetConfig
 from .target import model_config
 from .vocabulary import check_same_vocabulary, check_sizes, check_table, vocabulary_key
@@ -89,69 +84,73 @@ class LevelModels:
         """
         return self._trunk(self.target).view()
 
-    def model(self, level: AnyLevelConfig) -> tuple[Any, str]:
+    def model(self, level: AnyLevelConfig) -> tuple[LanguageModel | LookUp | None, str]:
         """Return a level's model and its name; a concatenation has no model.
 
         Raises:
             HierspecError: it cannot be read, or its vocabulary is not the target's.
         """
-        target = self.target
-        if isinstance(level, ConcatenateConfig):
-            return None, level.method
-        if isinstance(level, EarlyExitConfig):
-            name = f"{target.model}@{level.exit_layer}" + ("+head" if level.head else "")
-            return self._exit_model(level.exit_layer, level.head), name
-        if isinstance(level, NgramTableConfig):
-            path = registry.ngram_path(level.table)
-            table = NgramModel.load(path, max_order=level.max_order)
-            key = table.vocabulary or self._table_key(level.table)
-            check_table(level.table, table.vocab_size, key, *self._target_vocabulary())
-            return table, "ngram_table"
-        if isinstance(level, PromptLookupConfig):
-            look_up = PromptLookup(level.prompt_lookup_min, level.prompt_lookup_max)
-            return look_up, "prompt_lookup"
-        if isinstance(level, NgramPoolConfig):
-            return NgramPool(level.ngram_min, level.ngram_max, level.shared), "ngram_pool"
-        if isinstance(level, LookaheadConfig):
-            ngram_size = level.num_speculative_tokens + 1
-            return Lookahead(ngram_size, level.window_size, level.max_candidates), "lookahead"
-        if isinstance(level, SuffixConfig):
-            return Suffix(level.max_order, level.store), "suffix"
-        if isinstance(level, AdaptiveExitConfig):
-            exits = [self._exit_model(layer, level.head) for layer in level.exit_layers]
-            name = f"{target.model}@{'|'.join(map(str, level.exit_layers))}"
-            name += "+head" if level.head else ""
-            kind = DecliningExit if level.unsure == "target" else AdaptiveExit
-            return kind(exits, level.confidence, name), name
-        if isinstance(level, LayerSkipConfig):
-            return self._skip_model(level)
-        if isinstance(level, QuantizedConfig):
-            trunk = self._trunk(target)
-            from hierspec.lm.lean.quantized import can_quantize, quantize
+        target = self.target.model
+        match level:
+            case ConcatenateConfig():
+                return None, level.method
+            case LookUpConfig():
+                return level.look_up(), level.method
+            case NgramTableConfig():
+                return self._table(level), level.method
+            case EarlyExitConfig():
+                name = f"{target}@{level.exit_layer}" + ("+head" if level.head else "")
+                return self._exit_model(level.exit_layer, level.head), name
+            case AdaptiveExitConfig():
+                exits = [self._exit_model(layer, level.head) for layer in level.exit_layers]
+                name = f"{target}@{'|'.join(map(str, level.exit_layers))}"
+                name += "+head" if level.head else ""
+                kind = DecliningExit if level.unsure == "target" else AdaptiveExit
+                return kind(exits, level.confidence, name), name
+            case LayerSkipConfig():
+                return self._skip_model(level)
+            case QuantizedConfig():
+                return self._quantized_model(level.bits), f"{target}:int{level.bits}"
+            case RetrievalConfig():
+                return self._retrieval_model(level), f"{target}~{level.budget}"
+            case Eagle3LevelConfig():
+                return self._eagle3_model(level.model), level.model
+            case DraftModelConfig():
+                return self._draft_model(level), level.model
+            case _:
+                raise AssertionError(f"no model of method {level.method}")
 
-            own_layers = isinstance(target.model, ModelInMemory) and target.backend == "auto"
-            if own_layers and can_quantize(model_config(target.model)):
-                raise HierspecError(
-                    f"a quantized draft needs the lean backend, and {target.model}, which is "
-                    "loaded, runs through its own layers: give its path, or as the target "
-                    'TargetConfig(model=model, backend="lean"), which copies its weights once'
-                )
-            if level.bits not in self.quantized_models:
-                backend = quantize(trunk.backend, level.bits)
-                self.quantized_models[level.bits] = SelfDraft(trunk, backend)
-            return self.quantized_models[level.bits], f"{target.model}:int{level.bits}"
-        if isinstance(level, RetrievalConfig):
-            check_decoder_only(
-                self.target_view(), "retrieval", "draft with early_exit or a smaller model"
+    def _table(self, level: NgramTableConfig) -> NgramModel:
+        table = NgramModel.load(registry.ngram_path(level.table), max_order=level.max_order)
+        key = table.vocabulary or self._table_key(level.table)
+        check_table(level.table, table.vocab_size, key, *self._target_vocabulary())
+        return table
+
+    def _quantized_model(self, bits: int) -> SelfDraft:
+        """Return a copy of the target in so many bits; levels of equal bits share it."""
+        target, trunk = self.target, self._trunk(self.target)
+        from hierspec.lm.lean.quantized import can_quantize, quantize
+
+        own_layers = isinstance(target.model, ModelInMemory) and target.backend == "auto"
+        if own_layers and can_quantize(model_config(target.model)):
+            raise HierspecError(
+                f"a quantized draft needs the lean backend, and {target.model}, which is "
+                "loaded, runs through its own layers: give its path, or as the target "
+                'TargetConfig(model=model, backend="lean"), which copies its weights once'
             )
-            key = (level.budget, level.chunk_size, level.refresh)
-            if key not in self.retrieval_models:
-                self.retrieval_models[key] = RetrievalModel(self._trunk(target), *key)
-            return self.retrieval_models[key], f"{target.model}~{level.budget}"
-        if isinstance(level, Eagle3LevelConfig):
-            return self._eagle3_model(level.model), level.model
-        assert isinstance(level, DraftModelConfig)
-        return self._draft_model(level), level.model
+        if bits not in self.quantized_models:
+            self.quantized_models[bits] = SelfDraft(trunk, quantize(trunk.backend, bits))
+        return self.quantized_models[bits]
+
+    def _retrieval_model(self, level: RetrievalConfig) -> RetrievalModel:
+        """Return the target on parts of its cache; levels of equal choices share it."""
+        check_decoder_only(
+            self.target_view(), "retrieval", "draft with early_exit or a smaller model"
+        )
+        key = (level.budget, level.chunk_size, level.refresh)
+        if key not in self.retrieval_models:
+            self.retrieval_models[key] = RetrievalModel(self._trunk(self.target), *key)
+        return self.retrieval_models[key]
 
     def _draft_model(self, level: DraftModelConfig) -> ExitModel:
         target = self.target

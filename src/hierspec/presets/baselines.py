@@ -11,12 +11,10 @@ from hierspec.config.levels import (
     AdaptiveExitConfig,
     Eagle3LevelConfig,
     LayerSkipConfig,
-    LookaheadConfig,
-    PromptLookupConfig,
     QuantizedConfig,
     RetrievalConfig,
-    SuffixConfig,
 )
+from hierspec.config.look_ups import LookaheadConfig, PromptLookupConfig, SuffixConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.config.skip_search import SkipSearchConfig
 from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
