@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from hierspec.exact.splitting import WATCHED
 from hierspec.utils.graphs import NoHostReads
 
 
@@ -25,13 +26,16 @@ class Tape(NoHostReads):
         fresh = [tensor for tensor in _tensors(out) if _storage(tensor) not in taken]
         # A view moves with what it views; what is written in place is where it belongs.
         if fresh or func._schema.is_mutable:
-            self.operations.append((func, args, kwargs, out if fresh else ()))
+            is_watched = func.__name__ in WATCHED
+            self.operations.append((is_watched, func, args, kwargs, out if fresh else ()))
         return out
 
     def replay(self) -> None:
-        for func, args, kwargs, out in self.operations:
-            fresh = func(*args, **kwargs)
+        for is_watched, func, args, kwargs, out in self.operations:
+            fresh = func(*args, **kwargs) if is_watched else None
             with torch._C.DisableTorchFunction():  # what follows is the tape's own
+                if not is_watched:
+                    fresh = func(*args, **kwargs)
                 if isinstance(out, torch.Tensor):
                     out.copy_(fresh)
                     continue

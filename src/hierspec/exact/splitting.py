@@ -173,7 +173,7 @@ class _ComparisonMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **kwargs) if kwargs else func(*args)
-        if (name := _WATCHED.get(func.__name__)) is not None:  # most calls are none of these
+        if (name := WATCHED.get(func.__name__)) is not None:  # most calls are none of these
             self._watch(name, result, *args[:2])
         return result
 
@@ -218,9 +218,9 @@ _ORIGIN_AFTER: dict[str, Callable[[int, float, float, float], _Origin]] = {
     "mul": lambda number, scale, shift, y: _Origin(number, scale * y, shift * y),
     "sub": lambda number, scale, shift, y: _Origin(number, scale, shift - y),
 }
-# What is reported, by the names of functions and of the operations that a tape replays, as
-# ``lt.Tensor``.
-_WATCHED = {
+# What is reported, by the names of functions and of the operations that a tape replays, such as
+# ``lt.Tensor``; a tape may hide all others.
+WATCHED = {
     full_name: name
     for name in ("lt", "le", "gt", "ge", "searchsorted", *_ORIGIN_AFTER)
     for full_name in (

@@ -163,7 +163,8 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
     raw = logits
-    widths = [rows.edited_width(raw.shape[1]) for rows in batch]
+    num_scored = raw.shape[1]
+    widths = [rows.edited_width(num_scored) for rows in batch]
     if any(rows.params.edits_scores for rows in batch):
         logits = _apply_edits(batch, logits, widths)
     samplers = [rows.sampler(width) for rows, width in zip(batch, widths, strict=True)]
