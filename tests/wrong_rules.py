@@ -21,9 +21,9 @@ from hierspec.verifiers.multi_draft import (
     normalised_residual,
     scan_from_end,
     target_row,
-    token_prob,
 )
 from hierspec.verifiers.naive import Naive
+from hierspec.verifiers.rows import token_prob
 from hierspec.verifiers.tokenwise import Tokenwise
 from hierspec.verifiers.traversal import Traversal
 

@@ -17,6 +17,7 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
+from hierspec.verifiers.memory import remembered_rows
 from hierspec.verifiers.multi_draft import outcomes
 
 from .tables import ModelRows, Rows, TableDistributions, normalise
@@ -28,12 +29,13 @@ def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[V
     """Return the possible verdicts of every check that waits for ``node``."""
     single = [check for check in checks if not check.draft.alternatives]
     single_verdicts = iter(_single_draft_verdicts(node, single, models) if single else ())
-    return [
-        _multi_draft_verdicts(node, check, models)
-        if check.draft.alternatives
-        else next(single_verdicts)
-        for check in checks
-    ]
+    with remembered_rows():
+        return [
+            _multi_draft_verdicts(node, check, models)
+            if check.draft.alternatives
+            else next(single_verdicts)
+            for check in checks
+        ]
 
 
 def _multi_draft_verdicts(node: Verify, check: Check, models: ModelRows) -> Verdicts:
@@ -129,7 +131,7 @@ def _verdicts_with_next_token(
     for probability, ending in endings:
         n = tau + len(ending)
         tokens = draft.tokens[:tau] + ending
-        yield probability, Verdict(tau, models.proposal(node, tokens, ids[:n], model_ids[:n]))
+        yield probability, models.verdict(node, tau, tokens, ids[:n], model_ids[:n])
 
 
 WeightedDrafts = list[tuple[float, Proposal]]  # with their probabilities

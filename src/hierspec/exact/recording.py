@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 from hierspec.core.nodes import Node, Verify
 from hierspec.core.proposals import States
 
 from .interpreter import ExactInterpreter, Outcome
 
-Items = tuple[Hashable, ...]
+Items = tuple[Any, ...]
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ class WindowAnswer(NamedTuple):
     state: State
     signals: tuple[float, ...]
     num_accepted: int | None
-    answer: bool | State
+    answer: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hierspec.core.nodes import Node
-from hierspec.core.proposals import Proposal
+from hierspec.core.proposals import Proposal, Verdict
 
 
 class Rows:
@@ -101,6 +101,7 @@ class ModelRows:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self._row_ids: dict[tuple[Any, tuple[int, ...]], int] = {}
+        self._verdicts: dict[Any, Verdict] = {}
 
     def row_id(self, node: Node, context: tuple[int, ...]) -> int:
         """Return the id of the row of ``node``'s model after ``context``."""
@@ -148,3 +149,20 @@ class ModelRows:
                     for i in range(len(tokens))
                 )
         return Proposal(tokens, TableDistributions(self.rows, ids), owners, owners, signals)  # type: ignore[arg-type]
+
+    def verdict(
+        self,
+        node: Node,
+        tau: int,
+        tokens: tuple[int, ...],
+        ids: tuple[int, ...],
+        model_ids: tuple[int, ...],
+    ) -> Verdict:
+        """Return the verdict that keeps τ tokens and emits ``tokens``; equal ones are one object.
+
+        ``ids`` are the rows that it reports (see :meth:`proposal`).
+        """
+        key = (node, tau, tokens, ids, model_ids)
+        if key not in self._verdicts:
+            self._verdicts[key] = Verdict(tau, self.proposal(node, tokens, ids, model_ids))
+        return self._verdicts[key]

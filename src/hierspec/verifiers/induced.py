@@ -28,8 +28,9 @@ from hierspec.core.rules import Choice, Stop, residual
 
 from .block import Block
 from .formulas import block_test, prefix_weights
+from .memory import remembers
 from .multi_draft import target_row
-from .rows import resize_row
+from .rows import dense_residual, mass, normalise_row, resize_row, token_prob
 
 # Often both choices keep as much, and then the last digits of scores must not decide.
 _MIN_GAIN = 1e-4
@@ -47,8 +48,8 @@ class InducedBlock(Block):
         while True:
             path = _Path.choose(drafts, p, alive, kept, f, q)
             w = prefix_weights(
-                [float(row[token]) for row, token in zip(path.p, path.tokens, strict=False)],
-                [float(row[token]) for row, token in zip(path.induced, path.tokens, strict=True)],
+                list(map(token_prob, path.p, path.tokens)),
+                list(map(token_prob, path.induced, path.tokens)),
             )
             stop, weight = 0, 1.0
             for k in range(len(path.tokens), 0, -1):
@@ -59,8 +60,8 @@ class InducedBlock(Block):
             f = path.p[stop]
             if stop == len(path.tokens):
                 return Stop(path.draft, kept, f)
-            rest = residual(f, path.induced[stop], weight)
-            f = rest / rest.sum() if float(rest.sum()) > 0.0 else f
+            rest = dense_residual(f, path.induced[stop], weight)
+            f = normalise_row(rest) if mass(rest) > 0.0 else f
             token, q = path.tokens[stop], path.q[stop]
             first, *alive = path.alive[stop]
             # Where the first draft's token was taken and no draft is longer, no choice has depended
@@ -114,10 +115,8 @@ class _Path:
             width = max(len(path.p[-1]), len(row))  # vocabularies may differ at their ends
             path.p[-1], row = resize_row(path.p[-1], width), resize_row(row, width)
             rank, induced_row = preference(path.p[-1], row, len(longer))
-            tokens = [drafts[j].tokens[depth] for j in longer]
-            token = tokens[0]
-            if rank is not None:
-                token = tokens[int(rank[torch.tensor(tokens, device=rank.device)].argmax())]
+            tokens = tuple(drafts[j].tokens[depth] for j in longer)
+            token = tokens[0] if rank is None else highest(rank, tokens)
             path.tokens.append(token)
             path.q.append(row)
             path.induced.append(induced_row)
@@ -130,9 +129,10 @@ class _Path:
 
     def excess(self, k: int, w: float) -> float:
         """Return D(w·p, q̃) at the path's token k + 1."""
-        return float(residual(self.p[k], self.induced[k], w).sum())
+        return mass(dense_residual(self.p[k], self.induced[k], w))
 
 
+@remembers
 def preference(
     p: torch.Tensor, q: torch.Tensor, m: int
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
@@ -174,6 +174,13 @@ def best_of_draws(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tenso
     return rank, best_q
 
 
+@remembers
+def highest(rank: torch.Tensor, tokens: tuple[int, ...]) -> int:
+    """Return the token of the highest rank."""
+    return tokens[int(rank[torch.tensor(tokens, device=rank.device)].argmax())]
+
+
+@remembers
 def restrict(q: torch.Tensor, rank: torch.Tensor | None, token: int) -> torch.Tensor:
     """Return q [V] given that the draw ranks below ``token``; without ranks, that it differs."""
     if rank is None:

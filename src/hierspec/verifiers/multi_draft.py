@@ -33,7 +33,7 @@ from .block import Block
 from .formulas import block_test, prefix_weights, ratio
 from .roads import greedy
 from .roads.case import DraftCase
-from .rows import residual_row
+from .rows import mass, normalise_row, residual_row, token_prob
 from .tokenwise import Tokenwise
 from .verify import verify_batch
 
@@ -105,7 +105,7 @@ def scan_from_end(
     """Test one draft's lengths from its end down to ``start`` → (tokens kept, w there)."""
 
     def excess(k: int, w_k: float) -> float:
-        return float(residual_row(target_row(p, start + k), q, start + k, w_k).sum())
+        return mass(residual_row(target_row(p, start + k), q, start + k, w_k))
 
     for k in range(len(w) - 1, 0, -1):
         if (yield block_test(k, w, excess)):
@@ -145,13 +145,7 @@ def target_row(p: Distributions, i: int) -> torch.Tensor:
 def normalised_residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
     """Return norm(max(w·f − q, 0)) with row i of q; f itself if that rounds to nothing (f = q)."""
     rest = residual_row(f, q, i, w)
-    total = rest.sum()
-    return rest / total if total > 0.0 else f
-
-
-def token_prob(f: torch.Tensor, token: int) -> float:
-    """Return a token's probability in a row [V]; 0 for ids past its vocabulary."""
-    return float(f[token]) if token < f.shape[0] else 0.0
+    return normalise_row(rest) if mass(rest) > 0.0 else f
 
 
 # --- verdicts

@@ -14,6 +14,8 @@ from hierspec.core.distributions import (
 )
 from hierspec.core.rules import residual
 
+from .memory import remembers
+
 
 def parts(distributions: Distributions) -> tuple[DenseDistributions | OneHotDistributions, ...]:
     """Return the dense and one-hot parts, in order."""
@@ -45,7 +47,29 @@ def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> t
         if token < out.shape[0]:
             out[token] = (out[token] - 1.0).clamp(min=0.0)
         return out
-    return residual(p, resize_row(q.row(i), p.shape[0]).to(p), w)
+    return dense_residual(p, q.row(i), w)
+
+
+@remembers
+def dense_residual(p: torch.Tensor, q: torch.Tensor, w: float = 1.0) -> torch.Tensor:
+    """Return max(w·p − q, 0) of rows p [V] and q, whose mass past V cannot matter."""
+    return residual(p, resize_row(q, p.shape[0]).to(p), w)
+
+
+@remembers
+def mass(row: torch.Tensor) -> float:
+    return float(row.sum())
+
+
+@remembers
+def normalise_row(row: torch.Tensor) -> torch.Tensor:
+    return row / row.sum()
+
+
+@remembers
+def token_prob(row: torch.Tensor, token: int) -> float:
+    """Return a token's probability in a row [V]; 0 for ids past its vocabulary."""
+    return float(row[token]) if token < row.shape[0] else 0.0
 
 
 def resize_row(row: torch.Tensor, width: int) -> torch.Tensor:

@@ -18,8 +18,8 @@ from hierspec.core.rules import Choice, Stop
 
 from .block import Block
 from .formulas import ratio
-from .multi_draft import target_row, token_prob
-from .rows import residual_row
+from .multi_draft import target_row
+from .rows import mass, normalise_row, residual_row, token_prob
 
 
 class Traversal(Block):
@@ -54,9 +54,9 @@ def _test_node(
             if stop is not None:
                 return stop
         rest = residual_row(f, q, depth, w)
-        total = float(rest.sum())
+        total = mass(rest)
         if total > 0.0:
-            f = rest / total
+            f = normalise_row(rest)
         if total + 1.0 - w > 0.0:  # else w = 1 and f = q, whose token is always kept
             w = total / (total + 1.0 - w)
     if depth and not (yield w):
