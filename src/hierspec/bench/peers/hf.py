@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.peers.checkpoints import exported, quiet, reset_generation
-from hierspec.bench.peers.edge import (
+from hierspec.bench.peers.base import (
     LEVIATHAN,
     PROMPT_LOOKUP,
     Peer,
@@ -24,6 +23,7 @@ from hierspec.bench.peers.edge import (
     draft_models,
     seeded,
 )
+from hierspec.bench.peers.checkpoints import exported, quiet, reset_generation
 from hierspec.planner.export import ENGINES
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.peers.base import PROMPT_LOOKUP, Peer, Stopwatch, import_peer
 from hierspec.bench.peers.checkpoints import exported
-from hierspec.bench.peers.edge import PROMPT_LOOKUP, Peer, Stopwatch, import_peer
 from hierspec.bench.peers.gguf_file import unsupported, write_gguf
 from hierspec.bench.peers.hf import LOOKUPS
 from hierspec.zoo import registry

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.peers.checkpoints import exported
-from hierspec.bench.peers.edge import (
+from hierspec.bench.peers.base import (
     LEVIATHAN,
     Peer,
     Stopwatch,
@@ -20,6 +19,7 @@ from hierspec.bench.peers.edge import (
     import_peer,
     seeded,
 )
+from hierspec.bench.peers.checkpoints import exported
 from hierspec.bench.peers.hf import drafts_and_lengths
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.peers.checkpoints import exported
-from hierspec.bench.peers.edge import (
+from hierspec.bench.peers.base import (
     LEVIATHAN,
     PROMPT_LOOKUP,
     Peer,
@@ -24,6 +23,7 @@ from hierspec.bench.peers.edge import (
     draft_models,
     import_peer,
 )
+from hierspec.bench.peers.checkpoints import exported
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method
