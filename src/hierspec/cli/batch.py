@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def batch(
-    source: Annotated[
+    input_file: Annotated[
         Path, typer.Argument(help="OpenAI's batch format, a request a line.", metavar="IN.jsonl")
     ],
-    target: Annotated[
+    output_file: Annotated[
         Path, typer.Argument(help="Answers; what is in it is not asked again.", metavar="OUT.jsonl")
     ],
     model: Annotated[
@@ -86,18 +86,22 @@ def batch(
         service_settings(config, {**options, "device": device, "threads": threads}, setting or []),
         max_concurrency,
     )
-    if source.resolve() == target.resolve():
+    if input_file.resolve() == output_file.resolve():
         raise HierspecError("requests and answers must be two files")
     console = notes()
-    refusal = f"another batch is writing {target}: wait for it to end, or name another output"
-    with locked(target, "answers", refusal), AnswersFile(target) as output, interruptible(console):
-        pending = find_pending(source, output)
-        with _bar(console, f"batch {source.name}") as report:
+    refusal = f"another batch is writing {output_file}: wait for it to end, or name another output"
+    with (
+        locked(output_file, "answers", refusal),
+        AnswersFile(output_file) as output,
+        interruptible(console),
+    ):
+        pending = find_pending(input_file, output)
+        with _bar(console, f"batch {input_file.name}") as report:
             writer = Writer(output, pending, report)
             if pending.num_left:
                 answer = _answer_with_ray if ray else _answer_in_process
                 answer(settings, pending, writer, max_concurrency, replicas)
-        return _print_summary(output, pending, target, console)
+        return _print_summary(output, pending, console)
 
 
 def _settings_for_one_client(settings: ServeSettings, max_concurrency: int) -> ServeSettings:
@@ -167,10 +171,10 @@ def _describe(batch: BatchProgress, has_bar: bool) -> str:
     return ", ".join(parts)
 
 
-def _print_summary(output: AnswersFile, pending: Pending, target: Path, console: Console) -> int:
+def _print_summary(output: AnswersFile, pending: Pending, console: Console) -> int:
     from .rendering import say
 
-    parts = [f"{len(output.ids)} answers in {target}"]
+    parts = [f"{len(output.ids)} answers in {output.path}"]
     if pending.answered:
         parts.append(f"{len(pending.answered)} of them were there")
     if output.num_failures:
