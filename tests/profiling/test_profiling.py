@@ -98,7 +98,7 @@ def test_candidates(text, method, fields):
     for key, value in fields.items():
         assert getattr(candidate.level, key) == value
     scoring = method in ("draft_model", "early_exit", "quantized") and "num_drafts" not in fields
-    assert candidate.verifies == (scoring and not candidate.window.signal)
+    assert candidate.can_verify == (scoring and not candidate.window.signal)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_names_of_entrants():
     entrant = Entrant("a", PromptLookup(2, 4), "prompt_lookup", parse("prompt-lookup"))
     assert isinstance(entrant.candidate, Candidate)
     assert not entrant.scores
-    assert not entrant.verifies
+    assert not entrant.can_verify
     for name, kind in (("entropy", EntropyWindow), ("confidence", ConfidenceWindow)):
         window = Entrant("m", None, "m", parse(f"m,window={name}")).window
         assert isinstance(window, kind)
@@ -365,7 +365,7 @@ def test_several_drafts_are_planned_right_below_the_target(family, loaded):
         written = {"levels": config.to_dict()["levels"], "verify": config.verify}
         assert chain_of(profile, written) == (chain, "block")
         assert HierarchyConfig.from_dict(profile.hierarchy(chain, "tokenwise")).verify == "rrs"
-    used = {i for _, chain in concatenations(found, range(found.target)) for i in chain.levels}
+    used = {i for _, chain in concatenations(found, range(found.target)) for i in chain.models}
     assert not used & several
     best = plan(found).best.chain
     HierarchyConfig.from_dict(profile.hierarchy(best))

@@ -54,7 +54,7 @@ class Candidate:
     level: LevelConfig
 
     @property
-    def verifies(self) -> bool:
+    def can_verify(self) -> bool:
         """Whether it may also verify: tables, look-ups and makers of several drafts only draft."""
         return self.level.method in _MODELS and self.makes_one
 
@@ -239,8 +239,8 @@ class Entrant:
         return not isinstance(self.model, LookUp)
 
     @property
-    def verifies(self) -> bool:
-        return self.candidate is None or self.candidate.verifies
+    def can_verify(self) -> bool:
+        return self.candidate is None or self.candidate.can_verify
 
     @property
     def num_drafts(self) -> int:

@@ -132,7 +132,7 @@ class Stages:
             for i in range(k)
             if k == target
             or (
-                entrants[k].verifies
+                entrants[k].can_verify
                 and entrants[i].num_drafts == 1
                 and self.call_ms[k] >= ratio * self.call_ms[i]
             )
@@ -197,7 +197,7 @@ class Stages:
         low, high = (
             costs.time_pairs(
                 self.pool,
-                [*single, *((first, k) for _, k in later if entrants[k].verifies)],
+                [*single, *((first, k) for _, k in later if entrants[k].can_verify)],
                 _repeat_to(text, length),
                 budgets=(_CHECKED,),
                 repeats=3,

@@ -65,7 +65,7 @@ def drafters(lab: Lab) -> list[str]:
     table = ["ngram"] if is_shipped(lab.target) else []
     exits = [f"exit:{layer}" for layer in layers_at_shares(lab.models.num_layers, EXITS)]
     names = dict.fromkeys([*table, *(lab.models.drafts or exits)])
-    return [name for i, name in enumerate(names) if not i or lab.models.verifies(name)]
+    return [name for i, name in enumerate(names) if not i or lab.models.can_verify(name)]
 
 
 def build_hierarchy(lab: Lab, names: Sequence[str]) -> dict[str, Any]:

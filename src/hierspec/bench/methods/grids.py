@@ -88,7 +88,7 @@ def chains(name: str, models: BenchModels) -> list[Method]:
     stacks = [tuple(drafts)] if len(drafts) > 2 else []
     stacks += itertools.combinations(reversed(drafts), 2)
     stacks = [tuple(sorted(stack, key=drafts.index)) for stack in stacks]
-    stacks = [stack for stack in stacks if all(map(models.verifies, stack[1:]))][:TRIALS]
+    stacks = [stack for stack in stacks if all(map(models.can_verify, stack[1:]))][:TRIALS]
     if not stacks:
         raise Unavailable("no draft here can verify another: add --draft MODEL, larger ones last")
     return [

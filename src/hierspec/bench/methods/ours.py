@@ -84,8 +84,9 @@ class BenchModels:
             if parse(name).level_dict(self.target) == {"method": "draft_model", "model": name}
         )
 
-    def verifies(self, draft: str) -> bool:
-        return parse(draft).verifies
+    def can_verify(self, draft: str) -> bool:
+        """Tell whether this draft may also verify another's drafts."""
+        return parse(draft).can_verify
 
     @property
     def plain(self) -> Hierarchy:
