@@ -159,7 +159,7 @@ def examine(
         predicted = latency(estimates, chain)
         measured = statistics.mean(ms)
         out["hierarchies"][name] = {
-            "levels": list(chain.levels),
+            "levels": list(chain.models),
             "num_speculative_tokens": list(chain.budgets),
             "predicted_ms": predicted.ms_per_token,
             "predicted_ms_with_earlier_costs": latency(earlier, chain).ms_per_token,

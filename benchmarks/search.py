@@ -47,7 +47,7 @@ def measure(candidates: int, model: LatencyModel, problems: int, repeats: int) -
             times.append(time.process_time() - began)
         seconds.append(common.spread(times)["median"])
         gaps.append(100 * (answer.best.ms / answer.lower_bound - 1))
-        depths.append(len(answer.best.chain.levels))
+        depths.append(len(answer.best.chain.models))
     return {
         "candidates": candidates,
         "latency_model": model,

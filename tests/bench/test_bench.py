@@ -748,7 +748,7 @@ def test_a_chain_that_the_profile_knows():
         return chain_of(profile, {"levels": given, "verify": top})
 
     chain, rule = asked(2, 8)
-    assert (chain.levels, chain.budgets, rule) == ((0, 1, 2), (2, 8), "block")
+    assert (chain.models, chain.budgets, rule) == ((0, 1, 2), (2, 8), "block")
     assert asked(2, 8, bonus=False)[0].dropped_bonus == (1,)
     assert asked(2, 8, verify="tokenwise") is None
     assert asked(2, 8, verify="tokenwise", top="tokenwise")[1] == "tokenwise"

@@ -235,7 +235,7 @@ class FakeProfile:
 
     def hierarchy(self, chain):
         assert isinstance(chain, Chain)
-        return {"target": {"model": "c"}, "levels": [{"chain": list(chain.levels)}]}
+        return {"target": {"model": "c"}, "levels": [{"chain": list(chain.models)}]}
 
 
 def test_a_profile(hierspec, monkeypatch, tmp_path):

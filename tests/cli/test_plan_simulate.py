@@ -35,7 +35,7 @@ class Profile:
         return dataclasses.replace(known, classes=(known,) * self.classes)
 
     def hierarchy(self, chain):
-        return {"levels": list(chain.levels)}
+        return {"levels": list(chain.models)}
 
 
 def pairs():

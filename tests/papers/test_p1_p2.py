@@ -21,7 +21,7 @@ from hierspec_papers.p2.formula import horizontal_tokens
 
 def test_best_of_each_size():
     choices = p1_trials.best_of_each_size(example(FIRST_COSTS, TABLE_6, 6))
-    assert [len(choice.chain.levels) for choice in choices] == [1, 2, 3, 4, 5, 6]
+    assert [len(choice.chain.models) for choice in choices] == [1, 2, 3, 4, 5, 6]
     assert choices[0].ms == 33.0
     assert round(choices[1].ms, 4) == 14.3659  # P1's first example
     assert choices[2].ms <= 10.7912  # the formula's plan of three models, priced exactly
@@ -114,7 +114,7 @@ def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
     size = lab.models.plain.root.model.trunk.backend.hidden_size
     head, rows = 8 * (size + 1) * size, 8 * KNOWN * size
     for count, trial in enumerate(trials):
-        assert len(trial.choice.chain.levels) == count + 1
+        assert len(trial.choice.chain.models) == count + 1
         assert headed not in trial.names
         assert trial.memory == (count * head + (rows if count else 0), 8 * size * count)
     assert p1_trials.add_tail(lab, deepest, 10).choice.chain.tail == 10

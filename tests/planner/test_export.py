@@ -50,7 +50,7 @@ def brute(estimates, drafters) -> tuple[float, tuple[int, ...], tuple[int, ...]]
     chains += [Chain((i, target), (n,)) for i in drafters for n in range(1, 13)]
     priced = [(latency(estimates, chain).ms_per_token, chain) for chain in chains]
     ms, chain = min(priced, key=lambda pair: pair[0])
-    return ms, chain.levels, chain.budgets
+    return ms, chain.models, chain.budgets
 
 
 @pytest.mark.parametrize(("engine", "drafters"), [("vllm", (1, 2)), ("transformers", (1, 2, 3))])

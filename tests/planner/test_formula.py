@@ -228,11 +228,11 @@ def test_search_is_the_linear_program_is_brute_force(seed):
     # Runners-up: the best for every model below the target and its budget, plain decoding too.
     ends = {}
     for price, chain in every:
-        end = (chain.levels[-2:], chain.budgets[-1:])
+        end = (chain.models[-2:], chain.budgets[-1:])
         ends[end] = min(ends.get(end, math.inf), price)
-    assert {(c.levels[-2:], c.budgets[-1:]) for _, c in found} == set(ends)
+    assert {(c.models[-2:], c.budgets[-1:]) for _, c in found} == set(ends)
     for price, chain in found:
-        assert price == pytest.approx(ends[chain.levels[-2:], chain.budgets[-1:]], rel=1e-12)
+        assert price == pytest.approx(ends[chain.models[-2:], chain.budgets[-1:]], rel=1e-12)
         assert corollary(estimates, chain).ms_per_token == pytest.approx(price, rel=1e-12)
     assert [price for price, _ in found] == sorted(price for price, _ in found)
 
@@ -242,8 +242,8 @@ def test_search_is_the_linear_program_is_brute_force(seed):
 def test_a_largest_number_of_models(seed, most):
     estimates = random_problem(np.random.default_rng(seed), gaps=seed % 2 == 1)
     price, chain = rank_chains(build_graph(estimates), max_models=most)[0]
-    allowed = [(p, c) for p, c in brute_force(estimates) if len(c.levels) <= most]
-    assert len(chain.levels) <= most
+    allowed = [(p, c) for p, c in brute_force(estimates) if len(c.models) <= most]
+    assert len(chain.models) <= most
     assert price == pytest.approx(min(allowed)[0], rel=1e-12)
     assert corollary(estimates, chain).ms_per_token == pytest.approx(price, rel=1e-12)
 
@@ -276,14 +276,14 @@ def test_a_memory_budget(seed, most):
     for budget in range(least, all_bytes + 2):
         ends = {}
         for price, chain in every:
-            if estimates.bytes(chain.levels) <= budget and len(chain.levels) <= (most or 9):
-                end = (chain.levels[-2:], chain.budgets[-1:])
+            if estimates.bytes(chain.models) <= budget and len(chain.models) <= (most or 9):
+                end = (chain.models[-2:], chain.budgets[-1:])
                 ends[end] = min(ends.get(end, math.inf), price)
         found = rank_chains(table, max_models=most, memory=budget)
-        assert {(c.levels[-2:], c.budgets[-1:]) for _, c in found} == set(ends)
+        assert {(c.models[-2:], c.budgets[-1:]) for _, c in found} == set(ends)
         for price, chain in found:
-            assert estimates.bytes(chain.levels) <= budget
-            assert price == pytest.approx(ends[chain.levels[-2:], chain.budgets[-1:]], rel=1e-12)
+            assert estimates.bytes(chain.models) <= budget
+            assert price == pytest.approx(ends[chain.models[-2:], chain.budgets[-1:]], rel=1e-12)
             assert corollary(estimates, chain).ms_per_token == pytest.approx(price, rel=1e-12)
 
 
@@ -302,9 +302,9 @@ def test_memory_changes_the_answer():
         sizes,
     )
     table = build_graph(weighed)
-    assert rank_chains(table, memory=111)[0][1].levels == (0, 1, 2)
-    assert rank_chains(table, memory=110)[0][1].levels == (1, 2)
-    assert rank_chains(table, memory=109)[0][1].levels == (0, 2)
+    assert rank_chains(table, memory=111)[0][1].models == (0, 1, 2)
+    assert rank_chains(table, memory=110)[0][1].models == (1, 2)
+    assert rank_chains(table, memory=109)[0][1].models == (0, 2)
     assert [chain for _, chain in rank_chains(table, memory=100)] == [Chain((2,))]
     with pytest.raises(ValueError, match="the target alone needs 100 bytes"):
         rank_chains(table, memory=99)

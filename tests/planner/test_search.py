@@ -171,8 +171,8 @@ def test_nothing_goes_below_the_bound(seed):
         assert ms >= bounds["tails"] * below
         if not chain.tail:
             assert ms >= bounds["plain"] * below
-            assert len(chain.levels) > 3 or ms >= bounds["three"] * below
-            assert len(chain.levels) > 2 or ms >= bounds["two"] * below
+            assert len(chain.models) > 3 or ms >= bounds["three"] * below
+            assert len(chain.models) > 2 or ms >= bounds["two"] * below
     for chain in orders:
         assert latency(estimates, chain).ms_per_token >= bounds["orders"] * below
 
@@ -226,10 +226,10 @@ def test_runners_up(seed):
     by_levels: dict[tuple[int, ...], float] = {}
     chains = list(every_chain(estimates))
     for chain, ms in zip(chains, PriceCache(estimates).price(chains), strict=True):
-        by_levels[chain.levels] = min(ms, by_levels.get(chain.levels, np.inf))
+        by_levels[chain.models] = min(ms, by_levels.get(chain.models, np.inf))
     answer = plan(estimates, top=4)
     found = [answer.best, *answer.runners_up]
-    assert len({choice.chain.levels for choice in found}) == 4
+    assert len({choice.chain.models for choice in found}) == 4
     assert [choice.ms for choice in found] == pytest.approx(sorted(by_levels.values())[:4])
 
 
@@ -273,10 +273,10 @@ def test_limits_are_kept():
         for answer in (free, few, small):
             assert answer.lower_bound <= answer.best.ms * (1 + 1e-12)
         chosen = [choice.chain for choice in (few.best, *few.runners_up)]
-        assert max(len(chain.levels) for chain in chosen) == 3
+        assert max(len(chain.models) for chain in chosen) == 3
         chosen = [choice.chain for choice in (small.best, *small.runners_up)]
-        assert max(estimates.bytes(chain.levels) for chain in chosen) <= 45
-        assert 4 not in small.best.chain.levels  # 16 + 32 > 45
+        assert max(estimates.bytes(chain.models) for chain in chosen) <= 45
+        assert 4 not in small.best.chain.models  # 16 + 32 > 45
         budgets = [max(c.chain.budgets, default=0) for c in (free.best, *free.runners_up)]
         assert max(budgets) <= 7
 
@@ -286,7 +286,7 @@ def test_plain_decoding_is_an_answer():
     assert answer.best.chain == Chain((1,))
     assert answer.speedup == 1
     assert answer.lower_bound == 12
-    assert [choice.chain.levels for choice in answer.runners_up] == [(0, 1)]
+    assert [choice.chain.models for choice in answer.runners_up] == [(0, 1)]
     assert plan(ideal([3.0], [])).best.chain == Chain((0,))
     worthless = plan(ideal([1, 2, 9], [[None, 0, 0], [None, None, 0]]))
     assert worthless.best.chain.plain
@@ -312,7 +312,7 @@ def test_tails_and_dropped_bonuses_are_found():
     for _ in range(8):
         estimates = random_ideal(rng, 3, 5)
         chains = list(every_chain(estimates))
-        for chain in [chain for chain in chains if len(chain.levels) == 3]:
+        for chain in [chain for chain in chains if len(chain.models) == 3]:
             for tail, dropped in itertools.product(range(3), ((), (1,))):
                 chains.append(replace(chain, tail=tail, dropped_bonus=dropped))
         best = PriceCache(estimates).price(chains).min()

@@ -41,7 +41,7 @@ def test_auto_measures_the_answers_of_a_chat_model(model, monkeypatch):
     target, own = TargetConfig(model=model), [parse("prompt-lookup")]
     assert auto.cache_path(target, own, QUICK) != auto.cache_path(target, own, QUICK, chat=True)
     plan = found.plan
-    if len(plan.best.chain.levels) > 2:
+    if len(plan.best.chain.models) > 2:
         assert plan.stacked is None
         assert plan.three_levels_note == ""
     else:

@@ -167,7 +167,7 @@ def test_a_plan_with_the_targets_int8_copy(family, loaded, tmp_path):
     chain = Chain((number, 2), (2,))
     assert latency(estimates, chain).ms_per_token > 0
     answer = plan(estimates, memory=trunk)  # no room for a copy
-    assert number not in answer.best.chain.levels
+    assert number not in answer.best.chain.models
     drafting = HierarchyConfig.from_dict(profile.hierarchy(chain))
     texts = [Hierarchy(build(config, loaded)).generate([5, 9, 7], max_new_tokens=8, ignore_eos=True)
              for config in (drafting, HierarchyConfig(target=target))]  # fmt: skip
@@ -364,7 +364,7 @@ def test_shapes_are_written_as_they_are_priced(whole):
     assert (inter["repeat"], sizes) == (2, [[2], [1]])
     (row,) = shapes["horizontal"]["levels"]
     assert [part[0]["num_speculative_tokens"] for part in row["parts"]] == [3, 2]
-    first = profile.models[chains(profile)["horizontal"].levels[1]]["level"]
+    first = profile.models[chains(profile)["horizontal"].models[1]]["level"]
     assert row["parts"][0][0] == {**first, "num_speculative_tokens": 3}
 
 
@@ -726,5 +726,5 @@ def test_control_has_a_level_more_at_hand(levels, expected):
     found = auto.control_chain(
         profile, SimpleNamespace(best=SimpleNamespace(chain=given), estimates=estimates)
     )
-    assert found.levels == expected
+    assert found.models == expected
     assert (found == given) == (levels == expected)

@@ -157,13 +157,13 @@ def _single(estimates: Estimates, yields: np.ndarray, models: list[int], k: int)
 def _chain(estimates: Estimates, tables: list[dict[int, _Term]]) -> Chain:
     """Follow the smallest terms down from the target."""
     k, depth = estimates.target, len(tables) - 1
-    levels, budgets = [k], []
+    models, budgets = [k], []
     if estimates.plain_ms <= tables[depth][k].ms:
         return Chain((k,))
     while True:
         term = tables[depth][k]
-        levels.append(term.below)
+        models.append(term.below)
         budgets.append(min(term.length, estimates.max_budget))
         if term.is_single:
-            return Chain(tuple(reversed(levels)), tuple(reversed(budgets)))
+            return Chain(tuple(reversed(models)), tuple(reversed(budgets)))
         k, depth = term.below, max(depth - 1, 0)

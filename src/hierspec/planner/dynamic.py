@@ -129,7 +129,7 @@ def rank_chains(graph: Graph, max_models: int | None = None, memory: int | None 
             ranking += _rank_without_limit(graph, max_models)
         else:
             ranking += _rank_within_memory(graph, memory, max_models)
-    return sorted(ranking, key=lambda item: (item[0], len(item[1].levels)))
+    return sorted(ranking, key=lambda item: (item[0], len(item[1].models)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,13 +182,13 @@ def _relax(graph: Graph, k: int, below: np.ndarray, table: _Table) -> None:
 
 
 def _chain(parents: list[list[list[int]]], size: int, i: int, t: int, target: int) -> Chain:
-    levels, budgets, depth = [target], [], len(parents) - 1
+    models, budgets, depth = [target], [], len(parents) - 1
     while True:
-        levels.append(i)
+        models.append(i)
         budgets.append(t)
         parent = parents[depth][i][t]
         if parent < 0:
-            return Chain(tuple(levels[::-1]), tuple(budgets[::-1]))
+            return Chain(tuple(models[::-1]), tuple(budgets[::-1]))
         i, t = divmod(parent, size)
         depth = max(depth - 1, 0)  # a single table leads to itself
 
@@ -324,9 +324,9 @@ class _Owners:
 def _chain_of_label(
     states: list[list[np.ndarray]], i: int, t: int, label: int, target: int
 ) -> Chain:
-    levels, budgets = [target], []
+    models, budgets = [target], []
     while i >= 0:
-        levels.append(i)
+        models.append(i)
         budgets.append(t)
         i, t, label = (int(states[i][t][key][label]) for key in ("below", "length", "label"))
-    return Chain(tuple(levels[::-1]), tuple(budgets[::-1]))
+    return Chain(tuple(models[::-1]), tuple(budgets[::-1]))

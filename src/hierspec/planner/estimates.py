@@ -24,7 +24,8 @@ class Chain:
     """A hierarchy over numbered models, as the planner prices it.
 
     Attributes:
-        levels: model numbers, smallest first, the target last; the target alone is plain decoding.
+        models: the number of each level's model, smallest first, the target's last; the target
+            alone is plain decoding.
         budgets: one per level below the target (``num_speculative_tokens``).
         order: ``"chain"``: each level verifies the one below. The other two are P2's, over
             ``(small, mid, target)`` with budgets ``(n, m)``, verified by the target alone:
@@ -32,35 +33,35 @@ class Chain:
             then n of small.
         tail: in a chain, tokens of the smallest model appended to whatever a middle level hands
             up (P1's horizontal heuristic).
-        dropped_bonus: middle levels, by model number, that keep no bonus token.
+        dropped_bonus: models of the middle levels that hand up no bonus token.
     """
 
-    levels: tuple[int, ...]
+    models: tuple[int, ...]
     budgets: tuple[int, ...] = ()
     order: Order = "chain"
     tail: int = 0
     dropped_bonus: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.levels or len(self.budgets) != len(self.levels) - 1:
+        if not self.models or len(self.budgets) != len(self.models) - 1:
             raise HierspecError("a chain has one budget for each level but the target")
         if any(budget < 1 for budget in self.budgets) or self.tail < 0:
             raise HierspecError("budgets are at least 1, and a tail at least 0")
-        if self.order != "chain" and (len(self.levels) != 3 or self.tail or self.dropped_bonus):
+        if self.order != "chain" and (len(self.models) != 3 or self.tail or self.dropped_bonus):
             raise HierspecError(f"the {self.order} order takes three models and nothing else")
 
     @property
     def plain(self) -> bool:
-        return len(self.levels) == 1
+        return len(self.models) == 1
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(drafter, verifier) whose agreement the chain depends on."""
-        *drafters, target = self.levels
+        *drafters, target = self.models
         if self.order != "chain":
             return tuple((model, target) for model in drafters)
-        tails = [(drafters[0], model) for model in self.levels[2:]] if self.tail else []
-        return (*pairwise(self.levels), *tails)
+        tails = [(drafters[0], model) for model in self.models[2:]] if self.tail else []
+        return (*pairwise(self.models), *tails)
 
 
 LONGEST_DRAFT = 64  # tokens a level may hand up; longer hand-ups are priced as this long
@@ -139,11 +140,11 @@ class Estimates:
         """Return the milliseconds a model takes for one token when decoding on its own."""
         return float(self.plain_ms if model == self.target else self.draft_ms[model, 1])
 
-    def bytes(self, levels: Sequence[int]) -> int:
+    def bytes(self, models: Sequence[int]) -> int:
         """Return the bytes of some models' weights, shared ones once; 0 if sizes are unknown."""
         if not self.owners:
             return 0
-        return sum(self.memory.get(owner, 0) for owner in {self.owners[i] for i in levels})
+        return sum(self.memory.get(owner, 0) for owner in {self.owners[i] for i in models})
 
 
 def ideal(

@@ -204,13 +204,13 @@ def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str,
         )
     choice = best_setting(estimates, other_engine, models)
     chain = choice.chain
-    drafter = None if chain.plain else models[chain.levels[0]]
+    drafter = None if chain.plain else models[chain.models[0]]
     loss = choice.ms / plan.best.ms - 1
     return {
         "engine": engine,
         **other_engine.write(target, drafter, 0 if chain.plain else chain.budgets[0]),
-        "levels": list(chain.levels),
-        "names": [estimates.names[i] for i in chain.levels],
+        "levels": list(chain.models),
+        "names": [estimates.names[i] for i in chain.models],
         "num_speculative_tokens": list(chain.budgets),
         "latency": choice.ms,
         "speedup": estimates.plain_ms / choice.ms,
@@ -267,7 +267,7 @@ def _note(
         sentences.append("This is the whole plan: nothing is lost.")
     else:
         sentences.append("Nothing is expected to be lost against the full plan.")
-    used = [models[i] or {} for i in choice.chain.levels]
+    used = [models[i] or {} for i in choice.chain.models]
     if not choice.chain.plain:
         sentences += [
             engine.notes[key] for key in ("speculation", used[0]["method"]) if key in engine.notes
@@ -282,9 +282,9 @@ def _missing(
 ) -> list[str]:
     """List the parts of the best chain that the engine cannot express."""
     parts = []
-    if len(best.levels) > 2:
-        parts.append(f"{len(best.levels)} levels ({' → '.join(names[i] for i in best.levels)})")
-    reasons = (inexpressible(engine, models[i]) for i in best.levels[:-1])
+    if len(best.models) > 2:
+        parts.append(f"{len(best.models)} levels ({' → '.join(names[i] for i in best.models)})")
+    reasons = (inexpressible(engine, models[i]) for i in best.models[:-1])
     parts += dict.fromkeys(reason for reason in reasons if reason)
     parts += [f"the {best.order} order"] if best.order != "chain" else []
     return parts + (["a tail of the smallest model"] if best.tail else [])

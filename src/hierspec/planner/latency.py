@@ -107,7 +107,7 @@ def prices(
         level cannot draft for the next), and [B] tokens a call of the target.
     """
     if chains[0].plain:
-        steps = [estimates.step_ms(chain.levels[0]) for chain in chains]
+        steps = [estimates.step_ms(chain.models[0]) for chain in chains]
         return np.array([steps]), np.ones(len(chains))
     stack = _Stack(estimates, chains)
     drafts = stack.hand_up(overshoot)
@@ -140,10 +140,10 @@ class _Stack:
 
     def __init__(self, estimates: Estimates, chains: Sequence[Chain]) -> None:
         self.estimates, self.shape = estimates, chains[0]
-        self.models = np.array([chain.levels for chain in chains]).T  # [levels, B]
+        self.models = np.array([chain.models for chain in chains]).T  # [levels, B]
         self.budgets = np.array([chain.budgets for chain in chains]).T
         self.bonus = np.array(
-            [[model not in chain.dropped_bonus for model in chain.levels] for chain in chains]
+            [[model not in chain.dropped_bonus for model in chain.models] for chain in chains]
         ).T
         # A level holds at most budget - 1 tokens before its last round, which adds all from below
         # and one.

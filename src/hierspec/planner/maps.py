@@ -72,11 +72,11 @@ def sweep_exits(
     details = [[""] * count for _ in layers]
     for r, c in product(range(count), range(count)):
         draft, middle = exits[layers[c]], exits[layers[r]]
-        levels = (draft, estimates.target) if r == c else (draft, middle, estimates.target)
-        if r < c or not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):
+        models = (draft, estimates.target) if r == c else (draft, middle, estimates.target)
+        if r < c or not all(estimates.can_draft(i, k) for i, k in pairwise(models)):
             continue
-        choices = [budgets[: len(levels) - 1]] if budgets else None
-        chain, ms = cheapest_chain(estimates, levels, choices, largest)
+        choices = [budgets[: len(models) - 1]] if budgets else None
+        chain, ms = cheapest_chain(estimates, models, choices, largest)
         values[r, c] = estimates.plain_ms / ms
         details[r][c] = ", ".join(str(budget) for budget in chain.budgets)
     labels = tuple(str(layer) for layer in layers)
@@ -107,8 +107,8 @@ def sweep_further_model(
         rates = [[None, rate, c_by_target], [None, None, acceptance], [None] * 3]
         estimates = ideal([cost, drafter_cost, target_cost], rates, longest=2 * largest + 1)
         plans = [
-            cheapest_chain(estimates, levels, None, largest, price)
-            for levels in hierarchies.values()
+            cheapest_chain(estimates, models, None, largest, price)
+            for models in hierarchies.values()
         ]
         # A tie goes to the smaller hierarchy: a model that saves nothing is not worth loading.
         groups[r, c] = min(range(len(plans)), key=lambda i: (round(plans[i][1], 9), i))
@@ -127,17 +127,17 @@ def sweep_further_model(
 
 def cheapest_chain(
     estimates: Estimates,
-    levels: tuple[int, ...],
+    models: tuple[int, ...],
     choices: Iterable[tuple[int, ...]] | None = None,
     largest: int = 8,
     price: Price = latency,
 ) -> tuple[Chain, float]:
-    """Return the chain of these levels with the best budgets, and its milliseconds a token."""
+    """Return the chain of these models with the best budgets, and its milliseconds a token."""
     if choices is None:
-        choices = product(range(1, largest + 1), repeat=len(levels) - 1)
-    priced = ((price(estimates, Chain(levels, tuple(b))).ms_per_token, b) for b in choices)
+        choices = product(range(1, largest + 1), repeat=len(models) - 1)
+    priced = ((price(estimates, Chain(models, tuple(b))).ms_per_token, b) for b in choices)
     ms, budgets = min(priced)
-    return Chain(levels, tuple(budgets)), ms
+    return Chain(models, tuple(budgets)), ms
 
 
 def exits_map(

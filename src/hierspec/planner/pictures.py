@@ -46,7 +46,7 @@ def draw_plan(plan: Plan, path: str | Path, unit: str = "ms") -> None:
     """
     path = picture_path(path)
     bars = _bars(plan)
-    levels_height = (BOX_STEP * (len(plan.best.chain.levels) - 1) + 1.2) * 0.77  # inches
+    levels_height = (BOX_STEP * (len(plan.best.chain.models) - 1) + 1.2) * 0.77  # inches
     bars_height = 0.56 * (len(bars) + 0.15) + 0.5
     with style():
         height = max(levels_height, bars_height)
@@ -83,14 +83,14 @@ def _subtitle(plan: Plan, unit: str) -> str:
 def _draw_levels(axes: Any, choice: PricedChain, plan: Plan) -> None:
     """Draw levels as boxes of height 1 at 0, 1.62, … and, between them, drafts and verdicts."""
     chain, latency, step = choice.chain, choice.latency, BOX_STEP
-    top = step * (len(chain.levels) - 1) + 1
+    top = step * (len(chain.models) - 1) + 1
     axes.set_xlim(0, 10)
     axes.set_ylim(-0.1, top + 0.1)
     axes.axis("off")
     patch = matplotlib("patches").FancyBboxPatch
-    for number, model in enumerate(chain.levels):
+    for number, model in enumerate(chain.models):
         y = step * number
-        is_target = number == len(chain.levels) - 1
+        is_target = number == len(chain.models) - 1
         edge = BLUE if is_target else SKY
         axes.add_patch(
             patch(
@@ -113,7 +113,7 @@ def _draw_levels(axes: Any, choice: PricedChain, plan: Plan) -> None:
 
 def _draw_exchange(axes: Any, chain: Chain, number: int, low: float, high: float) -> None:
     middle = (low + high) / 2
-    if chain.order != "chain" and number < len(chain.levels) - 2:
+    if chain.order != "chain" and number < len(chain.models) - 2:
         axes.text(5, middle, _order_text(chain), fontsize=9, va="center", ha="center")
         return
     arrow = {"arrowstyle": "-|>", "mutation_scale": 13, "linewidth": 1.6, "shrinkA": 2,
@@ -126,13 +126,13 @@ def _draw_exchange(axes: Any, chain: Chain, number: int, low: float, high: float
 
 def _role(choice: PricedChain, number: int) -> str:
     chain = choice.chain
-    if number == len(chain.levels) - 1:
+    if number == len(chain.models) - 1:
         if chain.plain:
             return "one token a call"
         return f"{choice.latency.tokens_per_call:.2f} tokens a call"
     if number == 0 or chain.order != "chain":
         return "token by token"
-    if chain.levels[number] in chain.dropped_bonus:
+    if chain.models[number] in chain.dropped_bonus:
         return "drops its bonus token"
     return f"rounds until it holds {chain.budgets[number]}"
 
@@ -177,7 +177,7 @@ def _label(plan: Plan, choice: PricedChain) -> str:
     extras += ["bonus dropped"] if chain.dropped_bonus else []
     note = f" ({', '.join(extras)})" if extras else ""
     names = distinct(plan.estimates.names)
-    return chained([names[i] for i in chain.levels], chain.budgets, 60 - len(note)) + note
+    return chained([names[i] for i in chain.models], chain.budgets, 60 - len(note)) + note
 
 
 def _draw_bars(axes: Any, bars: list[tuple[str, float, str]], plan: Plan, unit: str) -> list[Any]:

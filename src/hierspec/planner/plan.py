@@ -51,7 +51,7 @@ class Plan:
         """One sentence if three or more levels do not pay; empty if they do."""
         if self.stacked is None:
             return ""
-        names = " > ".join(self.estimates.names[i] for i in self.stacked.chain.levels[:-1])
+        names = " > ".join(self.estimates.names[i] for i in self.stacked.chain.models[:-1])
         slower = 100 * (self.stacked.ms / self.best.ms - 1)
         return f"three levels do not pay here: the best of them, {names}, is {slower:.0f} % slower"
 
@@ -79,8 +79,8 @@ class Plan:
         chain, latency = choice.chain, choice.latency
         total = latency.ms_per_token
         return {
-            "levels": list(chain.levels),
-            "names": [self.estimates.names[i] for i in chain.levels],
+            "levels": list(chain.models),
+            "names": [self.estimates.names[i] for i in chain.models],
             "num_speculative_tokens": list(chain.budgets),
             "order": chain.order,
             "tail": chain.tail,
@@ -89,5 +89,5 @@ class Plan:
             "speedup": self.estimates.plain_ms / total,
             "tokens_per_target_call": latency.tokens_per_call,
             "share_of_time": [ms / total for ms in latency.spent],
-            "memory_bytes": self.estimates.bytes(chain.levels),
+            "memory_bytes": self.estimates.bytes(chain.models),
         }

@@ -93,9 +93,9 @@ def plan(
     choices = [
         PricedChain(chain, compute_ms(estimates, chain)) for chain in _distinct_levels(ranking, top)
     ]
-    best, *runners_up = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.levels)))
-    stacked = next((chain for chain in ranking if len(chain.levels) > 2), None)
-    if len(best.chain.levels) > 2:
+    best, *runners_up = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.models)))
+    stacked = next((chain for chain in ranking if len(chain.models) > 2), None)
+    if len(best.chain.models) > 2:
         stacked = None
     return Plan(
         estimates=estimates,
@@ -157,21 +157,21 @@ class Space:
         """A few budgets to try a new level with, denser where small."""
         return tuple(b for b in (1, 2, 3, 4, 6, 8, 11, 15, 21, 30) if b in self.budgets)
 
-    def fit_memory(self, levels: Sequence[int]) -> bool:
-        return self.memory is None or self.estimates.bytes(levels) <= self.memory
+    def fit_memory(self, models: Sequence[int]) -> bool:
+        return self.memory is None or self.estimates.bytes(models) <= self.memory
 
-    def can_stack(self, levels: Sequence[int]) -> bool:
-        """Tell whether these levels can be stacked; a drafter with a window cannot verify."""
+    def can_stack(self, models: Sequence[int]) -> bool:
+        """Tell whether these models can be stacked; a drafter with a window cannot verify."""
         return (
-            (self.max_models is None or len(levels) <= self.max_models)
-            and all(self.estimates.can_draft(i, k) for i, k in pairwise(levels))
-            and not any(i in self.estimates.windows for i in levels[1:-1])
-            and self.fit_memory(levels)
+            (self.max_models is None or len(models) <= self.max_models)
+            and all(self.estimates.can_draft(i, k) for i, k in pairwise(models))
+            and not any(i in self.estimates.windows for i in models[1:-1])
+            and self.fit_memory(models)
         )
 
     def contains(self, chain: Chain) -> bool:
         """Tell whether a chain's levels and budgets are allowed."""
-        return self.can_stack(chain.levels) and all(b in self.budgets for b in chain.budgets)
+        return self.can_stack(chain.models) and all(b in self.budgets for b in chain.budgets)
 
 
 def search(prices: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
@@ -221,10 +221,10 @@ def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
                 changed[j] += b
                 if changed[i] in space.budgets and changed[j] in space.budgets:
                     yield replace(chain, budgets=tuple(changed))
-    middle = chain.levels[1:-1]
-    if middle and chain.levels[0] not in space.estimates.windows:
+    middle = chain.models[1:-1]
+    if middle and chain.models[0] not in space.estimates.windows:
         for tail in range(space.variations.tail + 1):
-            if tail != chain.tail and space.estimates.can_draft(chain.levels[0], chain.levels[-1]):
+            if tail != chain.tail and space.estimates.can_draft(chain.models[0], chain.models[-1]):
                 yield replace(chain, tail=tail)
     if space.variations.dropped_bonus:
         for model in middle:
@@ -234,25 +234,25 @@ def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
 
 def change_levels(chain: Chain, space: Space) -> Iterator[Chain]:
     """Yield chains with one level added, removed or replaced."""
-    levels, budgets = chain.levels, chain.budgets
+    models, budgets = chain.models, chain.budgets
     for i in range(len(budgets)):
-        yield from _allowed(space, levels[:i] + levels[i + 1 :], budgets[:i] + budgets[i + 1 :])
+        yield from _allowed(space, models[:i] + models[i + 1 :], budgets[:i] + budgets[i + 1 :])
     for new in space.usable:
-        if new in levels:
+        if new in models:
             continue
-        place = sum(level < new for level in levels)
-        added = tuple(sorted((*levels, new)))
+        place = sum(model < new for model in models)
+        added = tuple(sorted((*models, new)))
         for budget in space.trial_budgets:
             yield from _allowed(space, added, (*budgets[:place], budget, *budgets[place:]))
         for i in {place - 1, place} - {-1, len(budgets)}:
-            replaced = tuple(sorted({*levels} - {levels[i]} | {new}))
+            replaced = tuple(sorted({*models} - {models[i]} | {new}))
             for budget in {budgets[i], *space.trial_budgets}:
                 yield from _allowed(space, replaced, (*budgets[:i], budget, *budgets[i + 1 :]))
 
 
-def _allowed(space: Space, levels: tuple[int, ...], budgets: tuple[int, ...]) -> Iterator[Chain]:
-    if space.can_stack(levels):
-        yield Chain(levels, budgets)
+def _allowed(space: Space, models: tuple[int, ...], budgets: tuple[int, ...]) -> Iterator[Chain]:
+    if space.can_stack(models):
+        yield Chain(models, budgets)
 
 
 def _rank_by_formula(space: Space) -> list[Chain]:
@@ -260,7 +260,7 @@ def _rank_by_formula(space: Space) -> list[Chain]:
     ranking = dynamic.rank_chains(
         dynamic.build_graph(space.estimates), space.max_models, space.memory
     )
-    return [chain for _, chain in ranking if space.can_stack(chain.levels)]
+    return [chain for _, chain in ranking if space.can_stack(chain.models)]
 
 
 def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
@@ -279,7 +279,7 @@ def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Ch
     if space.variations.orders and (space.max_models is None or space.max_models >= 3):
         concatenated = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
         prices.price(
-            [chain for _, chain in concatenated if space.fit_memory(chain.levels)][:_STARTS]
+            [chain for _, chain in concatenated if space.fit_memory(chain.models)][:_STARTS]
         )
     if top > 1:  # runners-up deserve their best budgets too
         leaders = _distinct_levels(_rank_priced(prices), 2 * top)
@@ -290,7 +290,7 @@ def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Ch
 def _rank_priced(prices: PriceCache) -> list[Chain]:
     """Sort all chains that were priced, best first; ties go to the smaller."""
     priced = [(ms, chain) for chain, ms in prices.ms_by_chain.items() if ms < float("inf")]
-    priced.sort(key=lambda pair: (pair[0], len(pair[1].levels), pair[1].budgets))
+    priced.sort(key=lambda pair: (pair[0], len(pair[1].models), pair[1].budgets))
     return [chain for _, chain in priced]
 
 
@@ -304,9 +304,9 @@ def _best_chains(prices: PriceCache, chains: Sequence[Chain], count: int) -> lis
 
 def _distinct_levels(chains: Iterable[Chain], count: int) -> list[Chain]:
     """Return the first ``count`` chains with different levels."""
-    chains_by_levels: dict[tuple[int, ...], Chain] = {}
+    chains_by_models: dict[tuple[int, ...], Chain] = {}
     for chain in chains:
-        if len(chains_by_levels) == count:
+        if len(chains_by_models) == count:
             break
-        chains_by_levels.setdefault(chain.levels, chain)
-    return list(chains_by_levels.values())
+        chains_by_models.setdefault(chain.models, chain)
+    return list(chains_by_models.values())

@@ -226,7 +226,7 @@ def build_root(chain: Chain, names: Sequence[str] | None = None) -> Verify:
     Args:
         names: of all models, by number.
     """
-    *drafters, target = chain.levels
+    *drafters, target = chain.models
 
     def level(model: int, budget: int, bonus: bool = True) -> NumberedConfig:
         return NumberedConfig(model=model, num_speculative_tokens=budget, bonus=bonus)

@@ -126,7 +126,7 @@ def control_chain(profile: Profile, best: Plan) -> Chain:
     methods = set(drafts.LOOK_UPS.values())
     levels = [model["level"] for model in profile.models[:-1]]
     look_ups = {i for i, level in enumerate(levels) if level and level["method"] in methods}
-    used = set(chain.levels[:-1])
+    used = set(chain.models[:-1])
     unused = set(range(len(levels))) - used
     if used <= look_ups:
         unused -= look_ups

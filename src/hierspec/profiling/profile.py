@@ -118,13 +118,13 @@ class Profile:
 
         if chain.order == "chain":
             levels: list[dict[str, Any]] = []
-            for number, (i, budget) in enumerate(zip(chain.levels, chain.budgets, strict=False)):
+            for number, (i, budget) in enumerate(zip(chain.models, chain.budgets, strict=False)):
                 bonus = {"bonus": False} if i in chain.dropped_bonus else {}
                 levels.append(level(i, budget, **({"verify": rule} if number else {}), **bonus))
                 if number and chain.tail:
-                    levels = concatenated(levels, [level(chain.levels[0], chain.tail)])
+                    levels = concatenated(levels, [level(chain.models[0], chain.tail)])
             return levels
-        (small, mid, _), (n, m) = chain.levels, chain.budgets
+        (small, mid, _), (n, m) = chain.models, chain.budgets
         if chain.order == "interleaved":
             return concatenated([level(small, n)], [level(mid, 1)], repeat=m)
         return concatenated([level(mid, m)], [level(small, n)], repeat=1)

@@ -85,12 +85,12 @@ def _vertex(i: int, t: int, top: int) -> int:
 def _path(graph: Graph, start: np.ndarray, end: np.ndarray, flow: np.ndarray) -> Chain:
     """Follow the widest flow; where several are optimal any of them is [P1 Lemma 3.6]."""
     target, top = graph.estimates.target, graph.estimates.max_budget
-    levels, budgets, vertex = [target], [], 0
+    models, budgets, vertex = [target], [], 0
     while True:
         edges = np.flatnonzero(start == vertex)
         vertex = int(end[edges[flow[edges].argmax()]])
         if vertex > target * top:
-            return Chain(tuple(levels[::-1]), tuple(budgets[::-1]))
+            return Chain(tuple(models[::-1]), tuple(budgets[::-1]))
         i, t = divmod(vertex - 1, top)
-        levels.append(i)
+        models.append(i)
         budgets.append(t + 1)

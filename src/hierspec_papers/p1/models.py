@@ -160,7 +160,7 @@ def _size_table(lab: Lab, pool: ProfiledPool, trials: Sequence[Trial], temperatu
         predicted = (ms, formula, trial.estimates.plain_ms / ms)
         star = " (planned)" if trial is best else ""
         measured = _measured_cells(trial, temperature)
-        rows.append((f"{len(chain.levels)}{star}", (trial.names, *predicted, *measured)))
+        rows.append((f"{len(chain.models)}{star}", (trial.names, *predicted, *measured)))
     return own_table(
         f"Number of models, {pool.title}, temperature {temperature:g}",
         "the best plan of each number of models, predicted and measured (P1 Tables 1 and 3)",
@@ -188,10 +188,10 @@ def _size_table(lab: Lab, pool: ProfiledPool, trials: Sequence[Trial], temperatu
 def _memory_table(pool: ProfiledPool, trials: Sequence[Trial], temperature: float) -> Table:
     """Return the bytes that each hierarchy needs beyond plain decoding's."""
     plain, *_ = trials
-    weights = plain.estimates.bytes(plain.choice.chain.levels)
+    weights = plain.estimates.bytes(plain.choice.chain.models)
     caches = cache_bytes(plain.method)
     rows = [
-        (str(len(trial.choice.chain.levels)), (trial.names, *(trial.memory or ("", ""))))
+        (str(len(trial.choice.chain.models)), (trial.names, *(trial.memory or ("", ""))))
         for trial in trials
     ]
     return own_table(

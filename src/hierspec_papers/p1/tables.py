@@ -155,7 +155,7 @@ def _by_number_of_models(
                 str(models),
                 (Cell(speedup, estimates.plain_ms / ms_planned), Cell(ms, ms_planned)),
                 (
-                    [estimates.names[i] for i in chain.levels],
+                    [estimates.names[i] for i in chain.models],
                     list(chain.budgets),
                     latency(estimates, chain).ms_per_token,
                 ),
@@ -197,7 +197,7 @@ def _table_9() -> Table:
         for cost, text in zip(COSTS_C, line, strict=True):
             estimates = triple(cost, rate)
             ms, chain = best_plan(estimates)
-            models = "-".join(estimates.names[i] for i in reversed(chain.levels))
+            models = "-".join(estimates.names[i] for i in reversed(chain.models))
             cells.append(Cell(text, COST_A / ms, models))
         rows.append(TableRow(f"{rate:.1f}", tuple(cells)))
     return Table(

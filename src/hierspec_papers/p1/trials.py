@@ -76,7 +76,7 @@ class Trial:
         chain, models = self.choice.chain, self.estimates.names
         parts = [
             f"{self.pool.label(models[i])} {n}"
-            for i, n in zip(chain.levels, chain.budgets, strict=False)
+            for i, n in zip(chain.models, chain.budgets, strict=False)
         ]
         return " > ".join((*parts, "target"))
 
@@ -86,11 +86,11 @@ class Trial:
 
         ``None`` where the models cannot form the hierarchy.
         """
-        levels, plain = self.choice.chain.levels, HierarchyMethod("plain", self.method.models)
-        models = self.estimates.bytes(levels) - self.estimates.bytes(levels[-1:])
+        models, plain = self.choice.chain.models, HierarchyMethod("plain", self.method.models)
+        model_bytes = self.estimates.bytes(models) - self.estimates.bytes(models[-1:])
         try:
             # A profile counts weights by model: for it an exit's head is the target's.
-            weights = models + head_bytes(self.method)
+            weights = model_bytes + head_bytes(self.method)
             return weights, cache_bytes(self.method) - cache_bytes(plain)
         except Unavailable:
             return None
@@ -128,7 +128,7 @@ def best_of_each_size(estimates: Estimates) -> list[PricedChain]:
     best = []
     for count in range(1, min(len(estimates.names), MAX_MODELS) + 1):
         plans = plan(estimates, max_models=count, top=64)
-        choices = [c for c in (plans.best, *plans.runners_up) if len(c.chain.levels) == count]
+        choices = [c for c in (plans.best, *plans.runners_up) if len(c.chain.models) == count]
         if choices:
             best.append(min(choices, key=lambda choice: choice.ms))
     return best
@@ -175,7 +175,7 @@ def plan_trials(lab: Lab, pool: ProfiledPool, temperature: float) -> list[Trial]
     context = fmean(len(prompt) for prompt in lab.prompts) + lab.max_new_tokens / 2
     estimates = pool.profile.estimates(temperature, context=context)
     return [
-        _build_trial(lab, pool, estimates, choice.chain, f"{pool.title} {len(choice.chain.levels)}")
+        _build_trial(lab, pool, estimates, choice.chain, f"{pool.title} {len(choice.chain.models)}")
         for choice in best_of_each_size(estimates)
     ]
 
@@ -205,5 +205,5 @@ def best_planned(
     trials: Sequence[Trial], min_models: int, max_models: int = MAX_MODELS
 ) -> Trial | None:
     """Return the trial of lowest predicted latency among those of so many models."""
-    allowed = [t for t in trials if min_models <= len(t.choice.chain.levels) <= max_models]
+    allowed = [t for t in trials if min_models <= len(t.choice.chain.models) <= max_models]
     return min(allowed, key=lambda t: t.choice.ms, default=None)

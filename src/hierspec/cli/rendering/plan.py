@@ -145,7 +145,7 @@ def _levels_table(plan: Plan, unit: str) -> Table:
     table = borderless(("level", "model"), ("num_speculative_tokens", time, "share", *weights))
     counted_owners: set[str] = set()
     budgets = (*map(str, chain.budgets), "")
-    for i, (model, ms) in enumerate(zip(chain.levels, latency.spent, strict=True)):
+    for i, (model, ms) in enumerate(zip(chain.models, latency.spent, strict=True)):
         cells = [
             "target" if i == len(chain.budgets) else str(i),
             Text(estimates.names[model]),
@@ -159,7 +159,7 @@ def _levels_table(plan: Plan, unit: str) -> Table:
             counted_owners.add(owner)
         table.add_row(*cells)
     if has_sizes:
-        total = _bytes(estimates.bytes(chain.levels))
+        total = _bytes(estimates.bytes(chain.models))
         table.add_row("", "all", "", _figure(latency.ms_per_token), "100 %", total)
     return table
 
@@ -167,16 +167,16 @@ def _levels_table(plan: Plan, unit: str) -> Table:
 def _picture(plan: Plan) -> Iterator[Text]:
     """Yield a line for each level, the target on top: its name and what it does."""
     chain, names = plan.best.chain, plan.estimates.names
-    width = max(len(names[i]) for i in chain.levels)
+    width = max(len(names[i]) for i in chain.models)
 
     def row(model: int, action: str) -> Text:
         return Text(f"  {names[model]:<{width}}  ", "bold").append(action, "not bold")
 
     emitted = plan.best.latency.tokens_per_call
-    yield row(chain.levels[-1], f"verifies, and writes {emitted:.2f} tokens a call")
+    yield row(chain.models[-1], f"verifies, and writes {emitted:.2f} tokens a call")
     arrow = Text(f"  {'▲':^{width}}".rstrip(), "dim")
     if chain.order != "chain":
-        (n, m), (small, mid, _) = chain.budgets, chain.levels
+        (n, m), (small, mid, _) = chain.budgets, chain.models
         actions = {
             "interleaved": f"{m} times: {n} of {names[small]}, then 1 of {names[mid]}",
             "horizontal": f"{m} of {names[mid]}, then {n} of {names[small]}",
@@ -185,14 +185,14 @@ def _picture(plan: Plan) -> Iterator[Text]:
         yield Text(f"  {actions[chain.order]}, in one draft")
         return
     for i in reversed(range(len(chain.budgets))):
-        model, budget = chain.levels[i], chain.budgets[i]
+        model, budget = chain.models[i], chain.budgets[i]
         yield arrow
         if i == 0:
             yield row(model, f"drafts {budget} token{'' if budget == 1 else 's'} a round")
             break
         action = f"verifies until it holds {budget} or more, hands them up"
         if chain.tail:
-            action += f" with {chain.tail} more of {names[chain.levels[0]]}"
+            action += f" with {chain.tail} more of {names[chain.models[0]]}"
         if model in chain.dropped_bonus:
             action += "; keeps no bonus token"
         yield row(model, action)
@@ -240,7 +240,7 @@ def _describe(plan: Plan, choice: PricedChain) -> str:
     chain, names = choice.chain, plan.estimates.names
     if chain.plain:
         return "plain decoding"
-    *drafters, target = chain.levels
+    *drafters, target = chain.models
     parts = [f"{names[i]} ({n})" for i, n in zip(drafters, chain.budgets, strict=True)]
     if chain.order == "chain":
         text = " → ".join([*parts, names[target]])

@@ -1,7 +1,8 @@
 """The plans that online control chooses between, made before the first token.
 
-Each is the best of its levels for some acceptance that a text may show: as estimated, lower,
-higher, pair by pair. So a few prices replace the search while text is generated.
+A text may accept drafts more or less often than estimated, each pair of levels on its own. For
+several such shifts of the acceptance, and every set of levels, the best budgets make a candidate.
+So while text is generated, pricing the candidates replaces the search.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class CandidatePlan:
 
 
 def candidate_plans(root: Verify, estimates: Estimates, chain: Chain) -> list[CandidatePlan]:
-    """Return plain decoding, then every plan of :func:`candidate_budgets` that is sound.
+    """Return plain decoding, then every plan of :func:`candidate_budgets` that rules accept.
 
     Args:
         root: the loaded hierarchy, a plain chain of levels.
@@ -49,16 +50,16 @@ def candidate_plans(root: Verify, estimates: Estimates, chain: Chain) -> list[Ca
     """
     dropped_bonus = tuple(
         model
-        for model, node in zip(chain.levels, levels_below(root), strict=False)
+        for model, node in zip(chain.models, levels_below(root), strict=False)
         if isinstance(node, Verify) and not node.bonus
     )
     candidates = []
-    for budgets in candidate_budgets(estimates, chain.levels, chain.budgets, dropped_bonus):
+    for budgets in candidate_budgets(estimates, chain.models, chain.budgets, dropped_bonus):
         plan = plan_of(root, budgets)
-        if _is_sound(plan):
-            used = [i for i, budget in enumerate(budgets) if budget]
-            levels = (*(chain.levels[i] for i in used), chain.levels[-1])
-            priced = _chain(levels, tuple(budgets[i] for i in used), dropped_bonus)
+        if _rules_accept(plan):
+            places = [place for place, budget in enumerate(budgets) if budget]
+            models = (*(chain.models[place] for place in places), chain.models[-1])
+            priced = _chain(models, tuple(budgets[place] for place in places), dropped_bonus)
             candidates.append(CandidatePlan(budgets, plan, priced))
     return candidates
 
@@ -74,36 +75,40 @@ def candidate_budgets(
     Args:
         models: of the levels, smallest first, the target last.
         chain_budgets: budgets to include.
-        dropped_bonus: middle models that keep no bonus token.
+        dropped_bonus: models of the middle levels that hand up no bonus token.
     """
     *drafters, target = models
     distinct: dict[Budgets, None] = {(0,) * len(drafters): None}
-    for used in _subsets(len(drafters)):
-        levels = (*(drafters[i] for i in used), target)
-        pairs = list(pairwise(levels))
+    for places in _subsets(len(drafters)):
+        used = (*(drafters[place] for place in places), target)
+        pairs = list(pairwise(used))
         if not all(estimates.can_draft(i, k) for i, k in pairs):
             continue
         plans = [
-            _tune(shift_survival(estimates, tilt), levels, dropped_bonus) for tilt in _shifts(pairs)
+            _tune(shift_survival(estimates, shifts), used, dropped_bonus)
+            for shifts in _possible_shifts(pairs)
         ]
-        if len(used) == 1:
+        if len(places) == 1:
             plans += [(1,), (_TRIAL_TOKENS,)]
-        if len(used) == len(drafters):
+        if len(places) == len(drafters):
             plans.append(chain_budgets)
         for budgets in plans:
-            budget_of = dict(zip(used, budgets, strict=True))
-            distinct[tuple(budget_of.get(i, 0) for i in range(len(drafters)))] = None
+            budget_at = dict(zip(places, budgets, strict=True))
+            distinct[tuple(budget_at.get(place, 0) for place in range(len(drafters)))] = None
     return list(distinct)
 
 
 def _subsets(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield sets of levels: all of up to 4; of more levels, the small sets and nearly full ones."""
+    """Yield sets of levels by their places from the smallest, 0.
+
+    All sets of up to 4 levels; of more levels, the small sets and nearly full ones.
+    """
     for size in range(1, count + 1):
         if count <= 4 or size <= 2 or size >= count - 1:
             yield from combinations(range(count), size)
 
 
-def _shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, int], float]]:
+def _possible_shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, int], float]]:
     """Yield shifts that a text's acceptance may turn out to have, by pair."""
     if len(pairs) <= 2:
         for shifts in product(_SHIFTS, repeat=len(pairs)):
@@ -117,36 +122,39 @@ def _shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, int], floa
 
 def extend_chain(estimates: Estimates, chain: Chain, model: int) -> Chain | None:
     """Add a model to a chain, at its best budgets; return ``None`` if it cannot be added."""
-    levels = tuple(sorted((*chain.levels, model)))
-    if not all(estimates.can_draft(i, k) for i, k in pairwise(levels)):
+    models = tuple(sorted((*chain.models, model)))
+    if not all(estimates.can_draft(i, k) for i, k in pairwise(models)):
         return None
-    return _chain(levels, _tune(estimates, levels, chain.dropped_bonus), chain.dropped_bonus)
+    return _chain(models, _tune(estimates, models, chain.dropped_bonus), chain.dropped_bonus)
 
 
-def _tune(estimates: Estimates, levels: tuple[int, ...], dropped_bonus: Sequence[int]) -> Budgets:
+def _tune(estimates: Estimates, models: tuple[int, ...], dropped_bonus: Sequence[int]) -> Budgets:
     """Choose budgets by coordinate descent: good enough, since plans are then compared exactly."""
     grid = [n for n in _BUDGETS if n in estimates.budgets]
     prices = PriceCache(estimates)
-    best = tuple(grid[min(1 + i, len(grid) - 1)] for i in range(len(levels) - 1))
-    best_ms = prices.price([_chain(levels, best, dropped_bonus)])[0]
+    best = tuple(grid[min(1 + i, len(grid) - 1)] for i in range(len(models) - 1))
+    best_ms = prices.price([_chain(models, best, dropped_bonus)])[0]
     while True:
         previous, previous_ms = best, best_ms
         for i in range(len(best)):
             trials = [(*best[:i], n, *best[i + 1 :]) for n in grid]
-            ms = prices.price([_chain(levels, budgets, dropped_bonus) for budgets in trials])
+            ms = prices.price([_chain(models, budgets, dropped_bonus) for budgets in trials])
             best, best_ms = trials[int(ms.argmin())], ms.min()
         if best_ms >= previous_ms:
             return previous
 
 
-def _chain(levels: tuple[int, ...], budgets: Budgets, dropped_bonus: Sequence[int]) -> Chain:
+def _chain(models: tuple[int, ...], budgets: Budgets, dropped_bonus: Sequence[int]) -> Chain:
     return Chain(
-        levels, budgets, dropped_bonus=tuple(m for m in levels[1:-1] if m in dropped_bonus)
+        models, budgets, dropped_bonus=tuple(m for m in models[1:-1] if m in dropped_bonus)
     )
 
 
-def _is_sound(plan: Verify) -> bool:
-    """Tell whether the rules are still sound where levels are left out."""
+def _rules_accept(plan: Verify) -> bool:
+    """Tell whether rules may verify what this plan leaves below them.
+
+    Lossy rules that the user chose may.
+    """
     try:
         check(plan, allow_lossy=True)
     except ValueError:

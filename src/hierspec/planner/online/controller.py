@@ -101,17 +101,17 @@ class OnlineController:
         longest_wait: int = 64,
     ) -> None:
         nodes = levels_below(root)
-        if chain.order != "chain" or chain.tail or len(chain.levels) != len(nodes) + 1:
+        if chain.order != "chain" or chain.tail or len(chain.models) != len(nodes) + 1:
             raise HierspecError(
                 f"the hierarchy has {len(nodes)} levels below the target and the chain "
-                f"{len(chain.levels) - 1}: give one model of the estimates for each level, and a "
+                f"{len(chain.models) - 1}: give one model of the estimates for each level, and a "
                 "plain chain without a tail"
             )
-        if chain.levels[-1] != estimates.target:
+        if chain.models[-1] != estimates.target:
             raise HierspecError("the chain must end with the estimates' target, their last model")
         # Classes stand for different kinds of text; here there is one text.
         estimates = replace(estimates, classes=())
-        self.estimates, self.models = estimates, chain.levels
+        self.estimates, self.models = estimates, chain.models
         self.belief = belief or Belief()
         self.margin, self.loss_budget, self.risk = margin, loss_budget, risk
         self.first_wait, self.longest_wait = first_wait, longest_wait
@@ -139,7 +139,7 @@ class OnlineController:
             raise HierspecError(f"catch_up_ms needs one number for each of the {len(nodes)} levels")
         self._price_list = PriceList(estimates, self.chains, self.pairs, self.belief.step)
         self._predicted = [predict_passes(estimates, i, k) for i, k in self.pairs]
-        short = [n for n, c in enumerate(self.chains) if len(c.levels) == 2 and c.budgets[0] <= 2]
+        short = [n for n, c in enumerate(self.chains) if len(c.models) == 2 and c.budgets[0] <= 2]
         self.trials = tuple(sorted(short, key=worst.__getitem__))
 
     # --- the controller's contract

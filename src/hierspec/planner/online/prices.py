@@ -42,7 +42,7 @@ class PriceList:
     ) -> None:
         self.estimates, self.chains, self.pairs, self.step = estimates, chains, pairs, step
         self.pairs_of = tuple(
-            tuple(pairs.index(pair) for pair in pairwise(chain.levels)) for chain in chains
+            tuple(pairs.index(pair) for pair in pairwise(chain.models)) for chain in chains
         )
         self._prices: dict[tuple[int, tuple[int, ...]], float] = {}
         self._rows: dict[tuple[int, ...], list[float | None]] = {}  # the same, by all shifts
@@ -70,9 +70,9 @@ class PriceList:
         if price is None:
             if len(self._prices) > 8 * _MAX_PRICES:
                 self._prices.clear()  # other threads may clear it at any time: read entries once
-            tilt = {self.pairs[p]: shifts[p] * self.step for p in used}
-            tilted = shift_survival(self.estimates, tilt)
-            price = self._prices[key] = latency(tilted, self.chains[n]).ms_per_token
+            log_odds = {self.pairs[p]: shifts[p] * self.step for p in used}
+            shifted = shift_survival(self.estimates, log_odds)
+            price = self._prices[key] = latency(shifted, self.chains[n]).ms_per_token
         return price
 
 
@@ -80,10 +80,10 @@ def worst_ms(estimates: Estimates, chain: Chain) -> float:
     """Return a bound on one round's ms: every first token rejected, at the costliest lengths."""
     if chain.plain:
         return estimates.plain_ms
-    drafter, longest = chain.levels[0], chain.budgets[0]
+    drafter, longest = chain.models[0], chain.budgets[0]
     spent = float(estimates.draft_ms[drafter, : longest + 1].max())
     budgets = (*chain.budgets[1:], 1)  # the target's round is one
-    for model, budget in zip(chain.levels[1:], budgets, strict=True):
+    for model, budget in zip(chain.models[1:], budgets, strict=True):
         spent = budget * (spent + float(estimates.verify_ms[drafter, model, : longest + 1].max()))
         drafter, longest = model, budget + longest
     return spent
@@ -96,8 +96,8 @@ def spent_ms(estimates: Estimates, chain: Chain, drafts: Sequence[Counts]) -> fl
         drafts: counts of the drafts of each level below the target, smallest first.
     """
     total = 0.0
-    for place, (counts, model) in enumerate(zip(drafts, chain.levels, strict=False)):
-        above = chain.levels[place + 1]
+    for place, (counts, model) in enumerate(zip(drafts, chain.models, strict=False)):
+        above = chain.models[place + 1]
         if counts.drafts:
             mean = counts.drafted / counts.drafts
             total += counts.drafts * interpolate(estimates.verify_ms[model, above], mean)

@@ -362,7 +362,7 @@ def estimate_speedups(
         cost = seconds[name] / seconds[""]
         estimates = ideal([cost, 1.0], [[None, acceptance], [None, None]])
         prices = {
-            n: latency(estimates, Chain(levels=(0, 1), budgets=(n,))).ms_per_token
+            n: latency(estimates, Chain(models=(0, 1), budgets=(n,))).ms_per_token
             for n in range(1, _MAX_DRAFT + 1)
         }
         length = min(prices, key=prices.__getitem__)
