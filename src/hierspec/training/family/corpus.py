@@ -13,10 +13,11 @@ import ast
 import fnmatch
 import hashlib
 import json
+import os
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,11 +87,11 @@ class Corpus:
         return digest.hexdigest()
 
 
-def read_document(root: Path, path: Path) -> Document | None:
+def read_document(root: Path, name: str) -> Document | None:
     """Read a file as a document; ``None`` if it is excluded, empty, a table, or not UTF-8."""
-    name = path.relative_to(root).as_posix()
     if any(fnmatch.fnmatchcase(name, pattern) for pattern in EXCLUDED):
         return None
+    path = root / name
     if path.stat().st_size > MAX_FILE_BYTES:
         return None
     try:
@@ -105,13 +106,23 @@ def read_document(root: Path, path: Path) -> Document | None:
 def load_corpus(max_files: int | None = None) -> Corpus:
     """Load all documents of this interpreter's standard library."""
     root = Path(sysconfig.get_path("stdlib"))
-    paths = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
-    documents = [d for path in paths[:max_files] if (d := read_document(root, path)) is not None]
+    names = sorted(_python_files(root))[:max_files]
+    documents = [d for name in names if (d := read_document(root, name)) is not None]
     return Corpus(
         train=tuple(d for d in documents if not d.held_out),
         held_out=tuple(d for d in documents if d.held_out),
         python_version=sys.version.split()[0],
     )
+
+
+def _python_files(root: Path) -> Iterator[str]:
+    """Yield the names of the library's Python files below ``root``, relative to it."""
+    for folder, folders, files in os.walk(root):
+        inner = Path(folder).relative_to(root)
+        # Packages that others installed are excluded anyway, and there may be thousands.
+        folders[:] = (name for name in folders if name not in ("site-packages", "dist-packages"))
+        prefix = "" if inner == Path() else f"{inner.as_posix()}/"
+        yield from (prefix + file for file in files if file.endswith(".py"))
 
 
 def functions_with_docstrings(document: Document) -> list[str]:
