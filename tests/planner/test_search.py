@@ -46,14 +46,14 @@ def random_measured(rng, count, budget, longest=24, window=True):
     for i, k in itertools.combinations(range(count), 2):
         survival[i, k] = np.concatenate([[1], np.cumprod(rng.uniform(0.3, 1, longest))])
         verify[i, k] = costs[k] * (1 + np.cumsum(rng.uniform(0, 0.1, longest + 1)))
-    windows = {}
+    joint_survival = {}
     if window:
         stops = np.concatenate([[0], rng.dirichlet(np.ones(budget))])
         joint = np.full((count, budget + 1, budget + 1), np.nan)
         for k, n in itertools.product(range(1, count), range(budget + 1)):
             keeps = np.concatenate([[1], np.cumprod(rng.uniform(0.3, 1, budget))])
             joint[k, n] = stops[n] * keeps * (np.arange(budget + 1) <= n)
-        windows[0] = joint
+        joint_survival[0] = joint
     return Estimates(
         names=tuple(f"model {i}" for i in range(count)),
         survival=survival,
@@ -61,7 +61,7 @@ def random_measured(rng, count, budget, longest=24, window=True):
         verify_ms=verify,
         plain_ms=float(costs[-1]),
         max_budget=budget,
-        windows=windows,
+        joint_survival=joint_survival,
     )
 
 
@@ -83,14 +83,14 @@ def random_chain(rng, estimates, tail=3):
     if depth < 2:
         return chain
     dropped = tuple(model for model in levels[1:] if rng.random() < 0.3)
-    stops = levels[0] in estimates.windows
+    stops = estimates.stops_by_itself(levels[0])
     return replace(
         chain, dropped_bonus=dropped, tail=0 if stops else int(rng.integers(0, tail + 1))
     )
 
 
 def random_order(rng, estimates):
-    small = 1 if estimates.windows else 0
+    small = 1 if estimates.joint_survival else 0
     mid = int(rng.integers(small + 1, estimates.target))
     budgets = tuple(rng.integers(1, estimates.max_budget + 1, 2).tolist())
     order = ("interleaved", "horizontal")[int(rng.integers(2))]
@@ -201,8 +201,8 @@ def test_plans_against_brute_force():
     ratios = []
     for seed in range(100):
         _, estimates = random_problem(seed, count=4, budget=5)
-        if estimates.windows:  # who stops by itself may only be lowest
-            estimates = replace(estimates, windows={})
+        if estimates.joint_survival:  # who stops by itself may only be lowest
+            estimates = replace(estimates, joint_survival={})
         best = PriceCache(estimates).price(every_chain(estimates)).min()
         ratios.append(plan(estimates).best.ms / best)
     ratios = np.array(ratios)
@@ -214,7 +214,7 @@ def test_plans_against_brute_force():
 def test_plans_with_a_drafter_that_stops_by_itself_against_brute_force():
     for seed in range(0, 30, 3):
         _, estimates = random_problem(seed, count=4, budget=5)
-        assert estimates.windows
+        assert estimates.joint_survival
         best = PriceCache(estimates).price(every_chain(estimates)).min()
         assert plan(estimates).best.ms == pytest.approx(best, rel=1e-9)
 
@@ -222,7 +222,7 @@ def test_plans_with_a_drafter_that_stops_by_itself_against_brute_force():
 @pytest.mark.parametrize("seed", range(8))
 def test_runners_up(seed):
     _, estimates = random_problem(seed, count=4, budget=5)
-    estimates = replace(estimates, windows={})
+    estimates = replace(estimates, joint_survival={})
     by_levels: dict[tuple[int, ...], float] = {}
     chains = list(every_chain(estimates))
     for chain, ms in zip(chains, PriceCache(estimates).price(chains), strict=True):

@@ -19,7 +19,7 @@ from hierspec.planner.simulated import (
     constant_costs,
     simulate_chain,
 )
-from hierspec.profiling.curves import joint
+from hierspec.profiling.curves import joint_survival
 
 SHAPES = {
     "plain": Chain((3,)),
@@ -59,11 +59,11 @@ def windowed(seed: int = 0) -> Estimates:
     lengths = random.integers(0, 6, 500)
     ease = 0.4 + 0.09 * lengths
     whole = estimates(seed)
-    windows = np.zeros((4, 6, 6))
+    joint = np.zeros((4, 6, 6))
     for k in range(1, 4):
         curves = (ease + 0.02 * k)[:, None] ** np.arange(6)
-        windows[k] = joint(lengths, curves)
-    return dataclasses.replace(whole, windows={0: windows})
+        joint[k] = joint_survival(lengths, curves)
+    return dataclasses.replace(whole, joint_survival={0: joint})
 
 
 def agrees(found, expected, errors: float = 4) -> bool:

@@ -593,7 +593,7 @@ def test_the_threshold_settles_as_the_engine_would_have_it():
 def test_joint_laws_sum_to_one():
     lengths = np.array([0, 2, 3, 2])
     rows = np.array([[1, 0.9, 0.8, 0.7]] * 4)
-    law = curves.joint(lengths, rows)
+    law = curves.joint_survival(lengths, rows)
     assert law[:, 0].sum() == pytest.approx(1)
     np.testing.assert_allclose(law[2], [0.5, 0.45, 0.4, 0])
     np.testing.assert_allclose(law.sum(0), [1, 0.675, 0.6, 0.175])
@@ -626,10 +626,10 @@ def test_windows_reach_the_planner(whole):
     known = profile.estimates(1.0)
     windowed = {i for i, m in enumerate(profile.models[:-1]) if "window" in (m["level"] or {})}
     lookups = {i for i, m in enumerate(profile.models) if m["name"] == "prompt-lookup"}
-    assert set(known.windows) == windowed | lookups
+    assert set(known.joint_survival) == windowed | lookups
     assert len(windowed) == 2
     for i in windowed:
-        lengths = known.windows[i][known.target][:, 0]
+        lengths = known.joint_survival[i][known.target][:, 0]
         assert lengths.sum() == pytest.approx(1)
         expected = (lengths * np.arange(4)).sum()
         chain = Chain((i, known.target), (3,))
@@ -641,7 +641,9 @@ def test_windows_reach_the_planner(whole):
 
 def known_without_windows(known):
     return replace(
-        known, windows={}, classes=tuple(replace(part, windows={}) for part in known.classes)
+        known,
+        joint_survival={},
+        classes=tuple(replace(part, joint_survival={}) for part in known.classes),
     )
 
 
@@ -980,7 +982,7 @@ def test_long_drafts_of_a_drafter_that_made_none_cost_what_others_do():
 
     rows = [row(None, n0=2.0), row(0, n0=2.0, n2=2.2), row(1, n1=2.3, n2=2.4, n8=9.0), row(3)]
     measured = {"costs": rows, "context": {"tokens": 100, "slopes": []}}
-    look_up, model, never = (_Costs(measured, 4, None).checks(13)[i, 2] for i in (0, 1, 3))
+    look_up, model, never = (_Costs(measured, 4, None).verify_calls(13)[i, 2] for i in (0, 1, 3))
     assert model[[1, 2, 8]].tolist() == pytest.approx([2.3, 2.4, 9.0])
     assert look_up[2] == pytest.approx(2.2)
     assert look_up[8] == pytest.approx(9.0 - 0.1, abs=0.06), "as much less as its own drafts"

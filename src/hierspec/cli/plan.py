@@ -361,7 +361,7 @@ def _simulate(
         measured = profile.nearest(temperature)
         source = Records.from_pairs(profile.measured(measured)["pairs"])
         if result.estimates.classes:
-            note = "; every draft has the same weight, while plans weight kinds of text by tokens"
+            note = "; every draft has the same weight, while plans weight classes of text by tokens"
         if measured > 0:
             note += "; drafts are kept as by tokenwise verification, plans are for block"
     chains = [choice.chain for choice in (result.best, *result.runners_up)]

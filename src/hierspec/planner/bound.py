@@ -77,7 +77,7 @@ def lower_bound(
     """
     if estimates.classes:  # a chain's price is the mean of prices that are each bounded
         bound = partial(lower_bound, max_models=max_models, usable=usable, tail=tail, orders=orders)
-        ms = sum(bound(kind).ms for kind in estimates.classes) / len(estimates.classes)
+        ms = sum(bound(part).ms for part in estimates.classes) / len(estimates.classes)
         return Bound(ms, bound(replace(estimates, classes=())).chain)
     target = estimates.target
     models = sorted({*(range(target) if usable is None else usable), target})
@@ -142,7 +142,7 @@ def _single(estimates: Estimates, yields: np.ndarray, models: list[int], k: int)
     """Return the cheapest draft of a single model that model k verifies, priced exactly."""
     best, n = _Term(), np.array(estimates.budgets)
     for i in (i for i in models if estimates.can_draft(i, k)):
-        if i in estimates.windows:
+        if estimates.stops_by_itself(i):
             chains = [Chain((i, k), (budget,)) for budget in estimates.budgets]
             ratios = prices(estimates, chains)[0].sum(0)
         else:

@@ -18,15 +18,15 @@ def concatenations(estimates: Estimates, models: Iterable[int]) -> Iterator[tupl
     """Yield (milliseconds a token, best chain) of each order of each pair of drafters.
 
     Drafts beyond the estimates' longest are charged as that long and keep all their tokens, so
-    the figure is exact below that length and too low above. Drafters with windows, or with several
-    drafts at once, are left out.
+    the figure is exact below that length and too low above. Drafters that stop by themselves,
+    and those of several drafts at once, are left out.
     """
     target = estimates.target
     drafters = [
         i
         for i in sorted(models)
         if i != target
-        and i not in estimates.windows
+        and not estimates.stops_by_itself(i)
         and i not in estimates.multi_drafters
         and estimates.can_draft(i, target)
     ]

@@ -138,7 +138,7 @@ def formula(costs: Sequence[float], rates: Sequence[float], budgets: Sequence[in
 def corollary(estimates: Estimates, chain: Chain) -> Latency:
     """Price a chain by P1's formula: survival curves for α, costs at the length handed up.
 
-    That is the exact model without overshoot, windows and kinds of text (MATH §4): drafters are
+    That is the exact model without overshoot, windows and classes of text (MATH §4): drafters are
     assumed to draft their whole budgets.
 
     Raises:
@@ -150,4 +150,4 @@ def corollary(estimates: Estimates, chain: Chain) -> Latency:
             "P1's formula covers plain chains alone (no tail, order or dropped bonus): use the "
             'exact latency model, "latency_model": "exact"'
         )
-    return latency(replace(estimates, windows={}, classes=()), chain, overshoot=False)
+    return latency(replace(estimates, joint_survival={}, classes=()), chain, overshoot=False)

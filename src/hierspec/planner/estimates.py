@@ -81,13 +81,13 @@ class Estimates:
         plain_ms: milliseconds a token of plain decoding with the target.
         memory: bytes of each model's own weights, by what owns them (early exits share a trunk);
             ``owners[i]`` says which entry model i needs.
-        windows: for drafters that stop by themselves: ``windows[i][k, n, m]`` [K+1, M+1, M+1] is
+        joint_survival: of drafters that stop by themselves: ``[i][k, n, m]`` [K+1, M+1, M+1] is
             the probability that model i stops after n tokens and model k keeps the first m of
             them; a budget below M cuts it.
         max_budget: largest budget that a search tries.
-        classes: estimates for kinds of text that hold equally many tokens; where given, a chain's
-            price is the mean over them. Hard text takes more rounds a token than easy text, so the
-            price on the mean text is too low.
+        classes: of text, easy and hard for each model: estimates of their own for each, which hold
+            equally many tokens. Where given, a chain's price is the mean over them: hard text takes
+            more rounds a token than easy text, so the price on the mean text is too low.
         multi_drafters: models that make several drafts at once; they draft for the target only.
         on_target_cache: whether each model runs on the target's cache, and so has read what the
             target has; empty: none does.
@@ -101,7 +101,7 @@ class Estimates:
     max_budget: int = 15
     owners: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
-    windows: Mapping[int, np.ndarray] = field(default_factory=dict)
+    joint_survival: Mapping[int, np.ndarray] = field(default_factory=dict)
     classes: tuple[Estimates, ...] = ()
     on_target_cache: tuple[bool, ...] = ()
     multi_drafters: frozenset[int] = frozenset()
@@ -123,6 +123,10 @@ class Estimates:
     def can_draft(self, i: int, k: int) -> bool:
         """Tell whether model i can draft for model k."""
         return i < k and not np.isnan(self.survival[i, k, 1])
+
+    def stops_by_itself(self, i: int) -> bool:
+        """Tell whether model i may end a draft before its budget (a window, a look-up)."""
+        return i in self.joint_survival
 
     def check(self, chain: Chain) -> None:
         """Refuse a chain whose levels cannot draft for those that verify them.

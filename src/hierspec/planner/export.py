@@ -246,7 +246,7 @@ def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
     verify = np.array(estimates.verify_ms)
     remaining = verify[exit_, estimates.target]
     verify[exit_, estimates.target] = remaining * max(1.0, estimates.plain_ms / remaining[1])
-    classes = tuple(without_sharing(kind, exit_) for kind in estimates.classes)
+    classes = tuple(without_sharing(part, exit_) for part in estimates.classes)
     return replace(estimates, verify_ms=verify, classes=classes)
 
 

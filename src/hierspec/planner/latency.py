@@ -49,14 +49,14 @@ def latency(estimates: Estimates, chain: Chain, *, overshoot: bool = True) -> La
         HierspecError: a level cannot draft for the one above it.
     """
     if estimates.classes:
-        return _mean([latency(kind, chain, overshoot=overshoot) for kind in estimates.classes])
+        return _mean([latency(part, chain, overshoot=overshoot) for part in estimates.classes])
     estimates.check(chain)
     ms, tokens = prices(estimates, [chain], overshoot)
     return Latency(float(ms.sum()), float(tokens[0]), tuple(ms[:, 0].tolist()))
 
 
 def _mean(parts: Sequence[Latency]) -> Latency:
-    """Average over kinds of text with equally many tokens: milliseconds and calls per token."""
+    """Average over classes of text with equally many tokens: milliseconds and calls per token."""
     calls = sum(1.0 / part.tokens_per_call for part in parts)
     levels = zip(*(part.spent for part in parts), strict=True)
     return Latency(
@@ -76,7 +76,7 @@ class PriceCache:
     def __init__(self, estimates: Estimates) -> None:
         self.estimates = estimates
         self.ms_by_chain: dict[Chain, float] = {}
-        self._classes = [PriceCache(kind) for kind in estimates.classes]
+        self._classes = [PriceCache(part) for part in estimates.classes]
 
     def price(self, chains: Iterable[Chain]) -> np.ndarray:
         """Return [n] milliseconds a token, as :func:`latency` computes them."""
@@ -172,17 +172,17 @@ class _Stack:
         return drafts
 
     def draft(self, level: int, budgets: np.ndarray) -> _Drafts:
-        """Draft ``budgets`` [B] tokens one by one, or fewer if the drafter has its own window."""
+        """Draft ``budgets`` [B] tokens one by one, or fewer if the drafter stops by itself."""
         models = self.models[level]
         lengths = (self.lengths == budgets).astype(np.float64)
         ms = self.estimates.draft_ms[models, budgets].astype(np.float64)
-        windows = [
-            (np.flatnonzero(models == model), window)
-            for model, window in self.estimates.windows.items()
+        joints = [
+            (np.flatnonzero(models == model), joint)
+            for model, joint in self.estimates.joint_survival.items()
             if (models == model).any()
         ]
-        for columns, window in windows:
-            stops = window[self.estimates.target, :, :1]
+        for columns, joint in joints:
+            stops = joint[self.estimates.target, :, :1]
             later = _fit(stops[::-1].cumsum(0)[::-1], len(lengths))  # stops there or later
             lengths[:, columns] = _cut_at_budget(
                 _fit(stops, len(lengths)), later, self.lengths, budgets[columns]
@@ -192,11 +192,11 @@ class _Stack:
 
         def kept_by(verifiers: np.ndarray) -> Kept:
             rejected, full = self._kept(lengths, models, verifiers)
-            for columns, window in windows:
-                window = window[verifiers[columns]]  # [columns, M+1, M+1]
+            for columns, joint in joints:
+                joint = joint[verifiers[columns]]  # [columns, M+1, M+1]
                 # [m]: at least m tokens and the first m kept; m tokens in all, each of them kept.
-                reached = _fit(window.sum(1).T, len(lengths) + 1)
-                ended = _fit(np.diagonal(window, axis1=1, axis2=2).T, len(lengths))
+                reached = _fit(joint.sum(1).T, len(lengths) + 1)
+                ended = _fit(np.diagonal(joint, axis1=1, axis2=2).T, len(lengths))
                 full[:, columns] = _cut_at_budget(
                     ended, reached[:-1], self.lengths, budgets[columns]
                 )

@@ -79,7 +79,7 @@ def plan(
     ranking = _rank_by_formula(space)
     if latency_model == "corollary":
         compute_ms = corollary
-        bounded = replace(estimates, windows={}, classes=())  # the formula covers neither
+        bounded = replace(estimates, joint_survival={}, classes=())  # the formula covers neither
     else:
         compute_ms, bounded = latency, estimates
         ranking = _rank_by_search(space, ranking, top)
@@ -161,11 +161,11 @@ class Space:
         return self.memory is None or self.estimates.bytes(models) <= self.memory
 
     def can_stack(self, models: Sequence[int]) -> bool:
-        """Tell whether these models can be stacked; a drafter with a window cannot verify."""
+        """Tell whether these models can be stacked; who stops by itself cannot verify."""
         return (
             (self.max_models is None or len(models) <= self.max_models)
             and all(self.estimates.can_draft(i, k) for i, k in pairwise(models))
-            and not any(i in self.estimates.windows for i in models[1:-1])
+            and not any(self.estimates.stops_by_itself(i) for i in models[1:-1])
             and self.fit_memory(models)
         )
 
@@ -222,7 +222,7 @@ def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
                 if changed[i] in space.budgets and changed[j] in space.budgets:
                     yield replace(chain, budgets=tuple(changed))
     middle = chain.models[1:-1]
-    if middle and chain.models[0] not in space.estimates.windows:
+    if middle and not space.estimates.stops_by_itself(chain.models[0]):
         for tail in range(space.variations.tail + 1):
             if tail != chain.tail and space.estimates.can_draft(chain.models[0], chain.models[-1]):
                 yield replace(chain, tail=tail)

@@ -4,7 +4,7 @@ P1's Table 5 compares four latencies: real or independent acceptances, real or c
 Here *real* is what was measured: recorded drafts, or their survival curves, and milliseconds by
 pair and length. Under curves and real costs :func:`hierspec.planner.latency.latency` is exact.
 
-Acceptances also say how long drafts are, since drafters with windows stop by themselves. The number
+Acceptances also say how long drafts are, since some drafters stop by themselves. The number
 drawn when a draft is made (its index in the record, where it stops) decides later how much of it is
 kept, so drafts wait, in order, for the check that consumes them. Each level's tests are drawn or
 replayed independently, as the planner assumes: that a text is hard for two levels at once is not
@@ -132,8 +132,8 @@ class SampledAcceptances(DraftAcceptances):
         self._uniforms: list[float] = []
         self._curves: dict[tuple[int, int, int], list[float]] = {}
         self._stops = {
-            i: (window[estimates.target, :, 0].cumsum() / window[estimates.target, :, 0].sum())
-            for i, window in estimates.windows.items()
+            i: (joint[estimates.target, :, 0].cumsum() / joint[estimates.target, :, 0].sum())
+            for i, joint in estimates.joint_survival.items()
         }
 
     def draw_outcome(self, model: int) -> int:
@@ -155,15 +155,15 @@ class SampledAcceptances(DraftAcceptances):
         return min(bisect_left(curve, -self._uniform()), n)
 
     def _curve(self, owner: int, model: int, outcome: int) -> list[float]:
-        """Return −S(1), −S(2), …; with a window, of drafts that stop at ``outcome``.
+        """Return −S(1), −S(2), …; if the drafter stops by itself, of drafts of ``outcome`` tokens.
 
         With ``iid`` they are of drafts of any length.
         """
-        window = self.estimates.windows.get(owner)
-        if window is None:
+        joint = self.estimates.joint_survival.get(owner)
+        if joint is None:
             curve = self.estimates.survival[owner, model]
         else:
-            rows = window[model, 1:].sum(0) if self.iid else window[model, outcome]
+            rows = joint[model, 1:].sum(0) if self.iid else joint[model, outcome]
             reached = rows[0]  # at m = 0: how often there is such a draft at all
             curve = rows / reached if reached else np.zeros_like(rows)
         if self.iid:
@@ -185,7 +185,7 @@ class ReplayedAcceptances(DraftAcceptances):
 
     def __init__(self, records: Records, estimates: Estimates) -> None:
         super().__init__()
-        self.records, self.windowed = records, estimates.windows.keys()
+        self.records, self.estimates = records, estimates
         self._next: dict[int, int] = defaultdict(int)
 
     def draw_outcome(self, model: int) -> int:
@@ -199,9 +199,9 @@ class ReplayedAcceptances(DraftAcceptances):
         return index
 
     def length(self, model: int, outcome: int, budget: int) -> int:
-        return (
-            min(self.records.lengths[model][outcome], budget) if model in self.windowed else budget
-        )
+        if not self.estimates.stops_by_itself(model):
+            return budget
+        return min(self.records.lengths[model][outcome], budget)
 
     def survivors(self, owner: int, model: int, n: int, outcome: int) -> int:
         if (owner, model) not in self.records.kept:
@@ -336,7 +336,7 @@ class SimulatedCosts:
 
 
 def _mean(parts: Sequence[Simulation]) -> Simulation:
-    """Average over kinds of text with equally many tokens."""
+    """Average over classes of text with equally many tokens."""
     levels = [
         LevelCount(
             counts[0].name,

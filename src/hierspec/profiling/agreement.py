@@ -1,4 +1,4 @@
-"""Agreement of models position by position, and classes of places with similar agreement."""
+"""Agreement of models position by position, and classes of text with similar agreement."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def agreements(
 
 
 def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[list[int]]:
-    """Return the class of every place of every text.
+    """Return the number of the class of every place of every text.
 
-    Places are similar if the text from each to the next is about as easy for every candidate. All
-    places are split in two by the candidate for which they differ most, and so on, into ``count``
-    classes of equal size; into fewer if there are fewer places.
+    The text from a place to the next is about as easy for every candidate as at other places of its
+    class. All places are split in two by the candidate for which they differ most, and so on, into
+    ``count`` classes of equal size; into fewer if there are fewer places.
 
     Args:
         ease: per text, [positions, candidates].
@@ -136,8 +136,8 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[
         cut = len(group) * (parts // 2) // parts
         groups.append((group[:cut], parts // 2, first))
         groups.append((group[cut:], parts - parts // 2, first + parts // 2))
-    kinds = iter(out.tolist())
-    return [[next(kinds) for _ in text_edges] for text_edges in edges]
+    numbers = iter(out.tolist())
+    return [[next(numbers) for _ in text_edges] for text_edges in edges]
 
 
 def _lookup_hits(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:

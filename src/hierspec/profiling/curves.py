@@ -20,14 +20,14 @@ def pairs(
     drafter: int,
     pool: CandidatePool,
     drafts: FollowedDrafts,
-    kinds: Sequence[Sequence[int]],
+    classes: Sequence[Sequence[int]],
     seed: int,
 ) -> list[MeasuredPair]:
     """Return an entry per verifier that saw the drafts.
 
     Args:
         drafter: its number in the pool.
-        kinds: classes of the places of every text (:func:`.agreement.classes`).
+        classes: the class of every place of every text (:func:`.agreement.classes`).
     """
     names = [entrant.name for entrant in pool.entrants]
     entrant, target = pool.entrants[drafter], len(names) - 1
@@ -45,8 +45,7 @@ def pairs(
     if window.signal:
         lengths = stopping_lengths(window, drafts, kept[target])
     stopping = lengths if window.signal or not entrant.scores else None
-    kind = np.array([kinds[text][place] for text, place in drafts.places])
-    classes = [kind == c for c in range(int(kind.max()) + 1)]
+    class_of_draft = np.array([classes[text][place] for text, place in drafts.places])
     out: list[MeasuredPair] = []
     for k, curves in by_verifier.items():
         tokens = curves["block"].sum(1)
@@ -56,7 +55,10 @@ def pairs(
             "verifier": k,
             "drafts": len(lengths),
             "survival": {"block": average["block"], "tokenwise": average["tokenwise"]},
-            "classes": [_summary(curves, stopping, selected) for selected in classes],
+            "classes": [
+                _summary(curves, stopping, class_of_draft == number)
+                for number in range(int(class_of_draft.max()) + 1)
+            ],
             "tokens_per_call": round(float(tokens.mean()), 5),
             "standard_error": round(float(tokens.std() / len(tokens) ** 0.5), 5),
             "lengths": lengths.tolist(),
@@ -79,8 +81,8 @@ def _summary(
     }
     if lengths is not None:
         out["joint"] = {
-            "block": [_rounded(row) for row in joint(lengths[selected], block)],
-            "tokenwise": [_rounded(row) for row in joint(lengths[selected], tokenwise)],
+            "block": [_rounded(row) for row in joint_survival(lengths[selected], block)],
+            "tokenwise": [_rounded(row) for row in joint_survival(lengths[selected], tokenwise)],
         }
     return out
 
@@ -111,7 +113,7 @@ def stopping_lengths(window: Window, drafts: FollowedDrafts, kept: np.ndarray) -
     return np.array([_stopping_length(window, signals, state) for signals in drafts.signals])
 
 
-def joint(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
+def joint_survival(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
     """Return the probability of stopping after n tokens with the first m kept, [M+1, M+1].
 
     Args:

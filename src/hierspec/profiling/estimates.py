@@ -29,20 +29,21 @@ def estimates(
     """
     count, size = len(models), LONGEST_DRAFT + 1
     costs = _Costs(measured, count, context)
-    draft_ms, cold = costs.drafts(size)
-    checks = costs.checks(size) + cold[:, :, None]
+    draft_ms, first_step_extra_ms = costs.drafts(size)
+    # Each draft pays the extra once, so it is charged to the call that verifies the draft.
+    call_ms = costs.verify_calls(size) + first_step_extra_ms[:, :, None]
     target, per_token = count - 1, measured["token_ms"]
 
     def with_curves(curves: Callable[[MeasuredPair], MeasuredClass]) -> Estimates:
         survival = np.full((count, count, size), np.nan)
-        windows: dict[int, np.ndarray] = {}
+        joint_survival: dict[int, np.ndarray] = {}
         for pair in measured["pairs"]:
             i, k, curve = pair["drafter"], pair["verifier"], curves(pair)
             survival[i, k] = extend_curve(np.asarray(curve[rule]), size)
             if "joint" in curve:
                 joint = np.asarray(curve["joint"][rule])
-                windows.setdefault(i, np.zeros((count, *joint.shape)))[k] = joint
-        verify_ms = checks.copy()
+                joint_survival.setdefault(i, np.zeros((count, *joint.shape)))[k] = joint
+        verify_ms = call_ms.copy()
         # A token also costs what the caller's loop does with it; a call yields E[tokens] of them.
         verify_ms[:, target] += per_token * np.nan_to_num(survival[:, target]).cumsum(-1)
         return Estimates(
@@ -58,7 +59,7 @@ def estimates(
                 i for i, model in enumerate(models) if _has_several_drafts(model)
             ),
             on_target_cache=tuple(_uses_target_trunk(model, models[target]) for model in models),
-            windows=windows,
+            joint_survival=joint_survival,
         )
 
     average = with_curves(_curves_of_all)
@@ -118,9 +119,14 @@ class _Costs:
         }
 
     def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return times of n tokens [K+1, size], and what a first step adds by pair [K+1, K+1]."""
+        """Return ms of drafts of n tokens [K+1, size], and ms that first steps add [K+1, K+1].
+
+        A draft begins right after the verifier's call, which has used the processor's caches. So
+        its first step takes longer, the more so after some verifiers: milliseconds of drafts are
+        those after the verifier that slows it least, and what other pairs add is by pair.
+        """
         out = np.zeros((self.count, size))
-        cold = np.zeros((self.count, self.count))
+        first_step_extra = np.zeros((self.count, self.count))
         lengths = np.arange(size)
         for i in range(self.count):
             by_verifier = {
@@ -133,42 +139,42 @@ class _Costs:
                 continue
             curves = np.stack([_interpolate(points, lengths) for points in by_verifier.values()])
             out[i, 1:] = curves[:, 1].min() + np.median(curves[:, 1:] - curves[:, 1:2], axis=0)
-            for k, (timed, values) in by_verifier.items():
-                drafted = timed > 0
-                gap = values[drafted] - out[i][timed[drafted]]
-                cold[i, k] = float(np.median(gap)) if drafted.any() else 0.0
+            for k, (timed_lengths, mean_ms) in by_verifier.items():
+                drafted = timed_lengths > 0
+                extra = mean_ms[drafted] - out[i][timed_lengths[drafted]]
+                first_step_extra[i, k] = float(np.median(extra)) if drafted.any() else 0.0
             out[i] += self._shift(out[i], lengths * self._slope(i)[0])
-        return out, cold
+        return out, first_step_extra
 
-    def checks(self, size: int) -> np.ndarray:
-        """Return the times of one call on n tokens, [K+1, K+1, size]."""
+    def verify_calls(self, size: int) -> np.ndarray:
+        """Return the milliseconds of one verifier's call on n tokens, [K+1, K+1, size]."""
         out = np.zeros((self.count, self.count, size))
         lengths = np.arange(size)
         for (i, k), row in self.rows.items():
             if i is None:
                 continue
-            timed, values = _points(row["check"])
+            timed_lengths, mean_ms = _points(row["check"])
             # A call without a draft is the same for every drafter: noise must make none cheaper.
-            values = np.append(self._plain_mean(k), values[timed > 0])
-            timed = np.append(0, timed[timed > 0])
-            ms = _interpolate(self._with_longer_calls(k, timed, values), lengths)
+            mean_ms = np.append(self._plain_mean(k), mean_ms[timed_lengths > 0])
+            timed_lengths = np.append(0, timed_lengths[timed_lengths > 0])
+            ms = _interpolate(self._with_longer_calls(k, timed_lengths, mean_ms), lengths)
             zero, eight = self._slope(k)
             out[i, k] = ms + self._shift(ms, zero + lengths / 8 * (eight - zero))
         return out
 
     def _with_longer_calls(
-        self, k: int, timed: np.ndarray, values: np.ndarray
+        self, k: int, timed_lengths: np.ndarray, mean_ms: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Extend a pair's points by model k's longer calls on other drafters' tokens.
 
         A look-up that proposed little while it was timed has no long drafts, and a line through two
         short ones is far too low where calls on many rows are bound by arithmetic.
         """
-        other_lengths, other_values = self._calls(k)
-        longer = other_lengths > timed[-1]
-        offset = values[-1] - np.interp(timed[-1], other_lengths, other_values)
-        beyond = np.maximum(other_values[longer] + offset, values[-1])
-        return np.append(timed, other_lengths[longer]), np.append(values, beyond)
+        other_lengths, other_ms = self._calls(k)
+        longer = other_lengths > timed_lengths[-1]
+        offset = mean_ms[-1] - np.interp(timed_lengths[-1], other_lengths, other_ms)
+        beyond = np.maximum(other_ms[longer] + offset, mean_ms[-1])
+        return np.append(timed_lengths, other_lengths[longer]), np.append(mean_ms, beyond)
 
     def _calls(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Average model k's calls on n tokens over all drafters: return n and the means."""
@@ -198,17 +204,18 @@ class _Costs:
 
 
 def _points(samples: Mapping[str, TimeSummary]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the draft lengths that were timed, and the mean milliseconds at each."""
     lengths = sorted(map(int, samples))
     return np.array(lengths, dtype=int), np.array([samples[str(n)]["mean"] for n in lengths])
 
 
 def _interpolate(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:
     """Interpolate linearly; past the last point, with the slope from the middle one to it."""
-    timed, values = points
-    out = np.interp(lengths, timed, values)
-    if len(timed) > 1:
-        middle = min(len(timed) // 2, len(timed) - 2)
-        slope = (values[-1] - values[middle]) / (timed[-1] - timed[middle])
-        beyond = lengths > timed[-1]
-        out[beyond] = values[-1] + max(slope, 0.0) * (lengths[beyond] - timed[-1])
+    timed_lengths, mean_ms = points
+    out = np.interp(lengths, timed_lengths, mean_ms)
+    if len(timed_lengths) > 1:
+        middle = min(len(timed_lengths) // 2, len(timed_lengths) - 2)
+        slope = (mean_ms[-1] - mean_ms[middle]) / (timed_lengths[-1] - timed_lengths[middle])
+        beyond = lengths > timed_lengths[-1]
+        out[beyond] = mean_ms[-1] + max(slope, 0.0) * (lengths[beyond] - timed_lengths[-1])
     return out

@@ -20,7 +20,7 @@ Rule = Literal["block", "tokenwise"]
 # The rule used instead for several drafts; the two are the same for a single draft.
 RULES_FOR_SEVERAL_DRAFTS: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
 SurvivalCurve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
-Joint = list[SurvivalCurve]  # entry n, m: of a draft of n tokens whose first m are kept
+JointSurvival = list[SurvivalCurve]  # entry n, m: of a draft of n tokens whose first m are kept
 TemperatureKey = Annotated[
     str, AfterValidator(lambda t: check_temperature(float(t), "a temperature"))
 ]
@@ -45,9 +45,9 @@ class Survival(TypedDict):
 
 
 class MeasuredClass(Survival):
-    """The curves of one class of text; ``joint`` where drafters stop by themselves."""
+    """The curves of one class of text; ``joint`` survival where drafters stop by themselves."""
 
-    joint: NotRequired[dict[Rule, Joint]]
+    joint: NotRequired[dict[Rule, JointSurvival]]
 
 
 class MeasuredPair(TypedDict):
@@ -57,7 +57,7 @@ class MeasuredPair(TypedDict):
     verifier: Integer
     drafts: Integer
     survival: Survival
-    joint: NotRequired[dict[Rule, Joint]]
+    joint: NotRequired[dict[Rule, JointSurvival]]
     classes: list[MeasuredClass]
     tokens_per_call: Number
     standard_error: Number

@@ -24,7 +24,7 @@ class ProfileSettings:
             along them.
         places: positions along the texts at which drafts begin, per text on average.
         rounds: drafts at each place.
-        classes: most classes of text, by how easy it is for each candidate, with separate curves.
+        classes: of text, at most: easy and hard places for each candidate, with separate curves.
         places_per_class: at least; smaller classes would differ by chance.
         prompts: how many of the prompts to use.
         repeats: how often every cost is timed, two rounds each; less often where times agree.

@@ -89,7 +89,7 @@ class Stages:
         starts = [len(prompt) for prompt in self.prompts]
         allowed = self.pairs()
         self.report_share("agreement", 0.05)
-        agreed, kinds = stage("agreement", lambda: self.agreements(texts, plan))
+        agreed, classes = stage("agreement", lambda: self.agreements(texts, plan))
         pairs: list[MeasuredPair] = []
         for i in range(target):
             self.report_share(f"drafts of {entrants[i].name}", 0.07 + 0.45 * i / target)
@@ -97,7 +97,7 @@ class Stages:
             def follow(i: int = i) -> list[MeasuredPair]:
                 above = [k for j, k in allowed if j == i and k < target]
                 drafts = rates.follow_drafts(self.pool, i, above, texts, starts, plan)
-                return curves.pairs(i, self.pool, drafts, kinds, settings.seed)
+                return curves.pairs(i, self.pool, drafts, classes, settings.seed)
 
             pairs += stage(f"drafts {i}", follow)
         for pair in pairs:
@@ -147,7 +147,7 @@ class Stages:
         on_prompts, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
         # Small classes would differ by chance alone.
         max_classes = max(len(texts) * plan.places // self.settings.places_per_class, 1)
-        kinds = agreement.classes(ease, plan, min(self.settings.classes, max_classes))
+        classes = agreement.classes(ease, plan, min(self.settings.classes, max_classes))
         entries = {
             f"{i} {k}": {
                 "acceptance": total.acceptance,
@@ -157,7 +157,7 @@ class Stages:
             }
             for (i, k), total in on_outputs.items()
         }
-        return entries, kinds
+        return entries, classes
 
     def time_calls(
         self, pairs: Sequence[costs.ModelPair], text: list[int], temperature: float

@@ -129,13 +129,13 @@ def predict_passes(estimates: Estimates, drafter: int, verifier: int) -> np.ndar
 
 def shift_survival(estimates: Estimates, shifts: dict[tuple[int, int], float]) -> Estimates:
     """Shift the survival of some pairs in estimates, in log-odds of every rate."""
-    survival, windows = estimates.survival.copy(), dict(estimates.windows)
+    survival, joints = estimates.survival.copy(), dict(estimates.joint_survival)
     for (i, k), shift in shifts.items():
         survival[i, k] = _shift_curve(survival[i, k], shift)
-        if i in windows:
-            windows[i] = windows[i].copy()
-            windows[i][k] = _shift_curve(windows[i][k], shift)
-    return replace(estimates, survival=survival, windows=windows)
+        if i in joints:
+            joints[i] = joints[i].copy()
+            joints[i][k] = _shift_curve(joints[i][k], shift)
+    return replace(estimates, survival=survival, joint_survival=joints)
 
 
 def interpolate(curve: np.ndarray, x: float) -> float:

@@ -109,7 +109,7 @@ class OnlineController:
             )
         if chain.models[-1] != estimates.target:
             raise HierspecError("the chain must end with the estimates' target, their last model")
-        # Classes stand for different kinds of text; here there is one text.
+        # Classes are of many texts, easy and hard; here there is one text.
         estimates = replace(estimates, classes=())
         self.estimates, self.models = estimates, chain.models
         self.belief = belief or Belief()
