@@ -8,10 +8,10 @@ import math
 
 import pytest
 import torch
+from loading import hierarchy_of
 from tabular_cases import V, chain
 from tabular_cases import models as tables
 
-from hierspec import Hierarchy
 from hierspec.cli import run
 from hierspec.config import acceptance_head
 from hierspec.config.exit_heads import HeadsWarning
@@ -123,7 +123,7 @@ def level(head=SHIPPED, **options):
 
 def hierarchy(*levels):
     target = {"model": "zoo:trunk", "dtype": "float32"}
-    return Hierarchy.from_config({"target": target, "levels": list(levels)})
+    return hierarchy_of({"target": target, "levels": list(levels)})
 
 
 def test_a_head_learns_on_text_it_has_not_seen(tmp_path) -> None:

@@ -13,11 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from joint_law import chi_square, joint_law, sample
+from loading import hierarchy_of
 from tabular_cases import FAMILIES, V, chain, models
 from test_trunk import LAYERS, Ledger, Toy
 from test_trunk import V as TOY_V
 
-from hierspec import Hierarchy, HierarchyConfig, SamplingParams
+from hierspec import HierarchyConfig, SamplingParams
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
@@ -61,7 +62,7 @@ def rule_of(name):
 
 def built(path, levels, **options):
     target = {"model": str(path), "dtype": "float64", "backend": options.pop("backend", "auto")}
-    return Hierarchy.from_config({"target": target, "levels": levels, **options})
+    return hierarchy_of({"target": target, "levels": levels, **options})
 
 
 # --- greedy: token for token, alone and in ragged batches

@@ -6,6 +6,7 @@ import dataclasses
 import random
 
 import pytest
+from loading import hierarchy_of
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.core.context import Context
@@ -147,15 +148,15 @@ LEVEL = {"method": "lookahead", "num_speculative_tokens": 3, "window_size": 4, "
 
 @pytest.fixture(scope="module")
 def hierarchy():
-    return Hierarchy.from_config({"target": TARGET, "levels": [LEVEL], "verify": "rrs"})
+    return hierarchy_of({"target": TARGET, "levels": [LEVEL], "verify": "rrs"})
 
 
 @pytest.mark.parametrize("backend", ["auto", "hf"])
 def test_greedy_texts_are_plain_decodings(backend):
     """With token trees, and where a target takes none: each draft in a slot of its own."""
     target = {**TARGET, "backend": backend}
-    fast = Hierarchy.from_config({"target": target, "levels": [LEVEL], "verify": "rrs"})
-    plain = Hierarchy.from_config({"target": target, "levels": []})
+    fast = hierarchy_of({"target": target, "levels": [LEVEL], "verify": "rrs"})
+    plain = hierarchy_of({"target": target, "levels": []})
     prompts = [TEXT, "x = 1\n", "def add(a, b):"]
     results = fast.generate_batch(prompts, max_new_tokens=24)
     assert [r.token_ids for r in results] == [

@@ -8,6 +8,7 @@ import math
 import time
 
 import pytest
+from loading import hierarchy_of
 from tabular_cases import V, models
 
 from hierspec import Hierarchy
@@ -106,12 +107,12 @@ def test_uniforms_that_the_check_spends_too_would_show(in_turn, monkeypatch) -> 
 def hierarchy(**more):
     level = {"method": "draft_model", "model": "zoo:mid", "num_speculative_tokens": 4}
     target = {"model": "zoo:trunk", "dtype": "float32"}
-    return Hierarchy.from_config({"target": target, "levels": [{**level, **more}]})
+    return hierarchy_of({"target": target, "levels": [{**level, **more}]})
 
 
 def test_greedy_text_is_the_targets_in_batches_and_alone() -> None:
     target = {"model": "zoo:trunk", "dtype": "float32"}
-    plain = Hierarchy.from_config({"target": target}).generate_batch(PROMPTS, max_new_tokens=24)
+    plain = hierarchy_of({"target": target}).generate_batch(PROMPTS, max_new_tokens=24)
     both = hierarchy(ahead=True)
     found = both.generate_batch(PROMPTS, max_new_tokens=24)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain]

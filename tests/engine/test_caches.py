@@ -3,8 +3,9 @@
 import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
+from loading import hierarchy_of
 
-from hierspec import Hierarchy, HierspecError
+from hierspec import HierspecError
 from hierspec.core.context import Context
 from hierspec.engine.caches import KeptCache
 from hierspec.lm.base import Query
@@ -30,7 +31,7 @@ def hierarchy(tiny_family):
         "num_speculative_tokens": 4,
         "verify": "tokenwise",
     }
-    return Hierarchy.from_config({"target": target, "levels": [*LEVELS, small]})
+    return hierarchy_of({"target": target, "levels": [*LEVELS, small]})
 
 
 def tokens_read(hierarchy):

@@ -6,8 +6,9 @@ import threading
 import time
 
 import pytest
+from loading import hierarchy_of
 
-from hierspec import Hierarchy, HierspecError, SamplingParams
+from hierspec import HierspecError, SamplingParams
 from hierspec.drafters.prediction import prediction_leaf
 from hierspec.engine.lanes import Lane
 from hierspec.engine.load import LoadControl
@@ -28,7 +29,7 @@ def models(tiny_family):
         level(tiny_family["small"], 2, verify="tokenwise"),
         level(tiny_family["draft"], 4, verify="block"),
     ]
-    return Hierarchy.from_config({"target": {"model": tiny_family["target"]}, "levels": levels})
+    return hierarchy_of({"target": {"model": tiny_family["target"]}, "levels": levels})
 
 
 class Reader:

@@ -9,10 +9,10 @@ from itertools import product
 import pytest
 import torch
 from engine_roads import VERIFYING, Ahead, Device, like, patched
+from loading import hierarchy_of
 from scipy.stats import chi2
 from tabular_cases import V, chain, models
 
-from hierspec import Hierarchy
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng
 from hierspec.core.windows import EntropyWindow
@@ -65,7 +65,7 @@ def tiny(tmp_path_factory):
 def built(tiny, levels, dtype="float64", **more):
     filled = [_filled(level, tiny["small"]) for level in levels]
     target = {"model": tiny["target"], "dtype": dtype}
-    return Hierarchy.from_config({"target": target, "levels": filled, "verify": "match", **more})
+    return hierarchy_of({"target": target, "levels": filled, "verify": "match", **more})
 
 
 def _filled(level, small):
@@ -128,7 +128,7 @@ def test_a_seed_of_a_sequences_own(tiny, plain):
 
 
 def test_greedy_requests_are_greedy(tiny):
-    block = Hierarchy.from_config({"target": {"model": tiny["target"], "dtype": "float64"}})
+    block = hierarchy_of({"target": {"model": tiny["target"], "dtype": "float64"}})
     expected = [r.token_ids for r in block.generate_batch(PROMPTS, **OPTIONS)]
     found = built(tiny, LEVELS["three levels, match"]).generate_batch(PROMPTS, **OPTIONS)
     assert [r.token_ids for r in found] == expected
@@ -216,7 +216,7 @@ def test_anything_may_draft_for_it():
 
 def test_below_another_rule_it_draws_for_itself(tiny):
     """Shared noise there would be lossy: a place drafted again would see it again."""
-    hierarchy = Hierarchy.from_config(
+    hierarchy = hierarchy_of(
         {
             "target": {"model": tiny["target"], "dtype": "float64"},
             "levels": [_filled(SMALL, tiny["small"]), {**EXIT, "verify": "match"}],

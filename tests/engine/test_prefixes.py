@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 from eagle3_cases import save_drafter
+from loading import hierarchy_of
 
-from hierspec import Hierarchy, HierspecError
+from hierspec import HierspecError
 from hierspec.engine import generation, prefixes
 from hierspec.engine.caches import KeptCache
 from hierspec.engine.prefixes import MIN_SAVED_TOKENS, MIN_TOKENS
@@ -36,7 +37,7 @@ def hierarchy(request, tiny_family, tmp_path_factory):
         for level in levels
     ]
     target = {"model": tiny_family["target"], "dtype": "float32"}
-    return Hierarchy.from_config({"target": target, "levels": levels, "verify": rule})
+    return hierarchy_of({"target": target, "levels": levels, "verify": rule})
 
 
 def reading(hierarchy, call):
@@ -64,7 +65,7 @@ def test_a_drafter_of_a_shorter_context_reads_no_longer_beginning(tiny_family, t
     short = save_tiny("llama", tmp_path / "short", seed=3, layers=1, max_position_embeddings=40)
     draft = {"method": "draft_model", "model": str(short), "num_speculative_tokens": 3}
     target = {"model": tiny_family["target"], "dtype": "float32"}
-    hierarchy = Hierarchy.from_config({"target": target, "levels": [draft]})
+    hierarchy = hierarchy_of({"target": target, "levels": [draft]})
     assert hierarchy.root.below.model.max_length < len(EXAMPLES)
     prompts, options = [[*EXAMPLES, 70], [*EXAMPLES, 71], EXAMPLES[:30]], {"max_new_tokens": 6}
     batch = hierarchy.generate_batch(prompts, **options)

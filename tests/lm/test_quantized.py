@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 import torch
 from joint_law import chi_square, joint_law, sample
+from loading import hierarchy_of
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
 from hierspec.core.context import Context
@@ -47,7 +48,7 @@ def built(path, levels, dtype="float64", **more):
     if kernels.load() is None and any(level.get("bits") == 4 for level in levels):
         pytest.skip("4 bits run in the compiled kernels, and no C compiler is here")
     target = {"model": str(path), "dtype": dtype, "backend": more.pop("backend", "auto")}
-    return Hierarchy.from_config({"target": target, "levels": levels, **more})
+    return hierarchy_of({"target": target, "levels": levels, **more})
 
 
 @pytest.fixture(scope="module", params=["llama", "mistral", "qwen3"])

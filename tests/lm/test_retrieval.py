@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from loading import hierarchy_of
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.core.context import Context
@@ -215,8 +216,8 @@ LOOK_UP = {"method": "prompt_lookup", "num_speculative_tokens": 3}
 )
 def test_greedy_texts_are_plain_decodings(levels):
     prompts = [LONG, "x = 1\n"]
-    fast = Hierarchy.from_config({"target": TARGET, "levels": levels, "verify": "block"})
-    plain = Hierarchy.from_config({"target": TARGET, "levels": []})
+    fast = hierarchy_of({"target": TARGET, "levels": levels, "verify": "block"})
+    plain = hierarchy_of({"target": TARGET, "levels": []})
     found = fast.generate_batch(prompts, max_new_tokens=24)
     assert [r.token_ids for r in found] == [
         r.token_ids for r in plain.generate_batch(prompts, max_new_tokens=24)
@@ -225,7 +226,7 @@ def test_greedy_texts_are_plain_decodings(levels):
 
 
 def test_a_seed_says_the_same_alone_and_among_others():
-    hierarchy = Hierarchy.from_config({"target": TARGET, "levels": [LEVEL], "verify": "block"})
+    hierarchy = hierarchy_of({"target": TARGET, "levels": [LEVEL], "verify": "block"})
     options = {"max_new_tokens": 16, "temperature": 1.0, "seed": 4}
     alone = hierarchy.generate(LONG, **options)
     many = hierarchy.generate_batch([LONG, "import os\n"], **options)

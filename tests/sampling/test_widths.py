@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 import torch
 from joint_law import chi_square
+from loading import hierarchy_of
 from tabular_cases import chain
 from transformers import AutoModelForCausalLM, LogitsProcessorList
 from transformers.generation.logits_process import (
@@ -24,7 +25,6 @@ from transformers.generation.logits_process import (
     SequenceBiasLogitsProcessor,
 )
 
-from hierspec import Hierarchy
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng
@@ -334,7 +334,7 @@ def test_transformers_processors_on_a_draft_that_is_padded_less(
         min_new_tokens=40,
         do_sample=False,
     )
-    hierarchy = Hierarchy.from_config(config)
+    hierarchy = hierarchy_of(config)
     ban = {2: -math.inf}  # as `min_new_tokens` does to the end of the text
     options = {"max_new_tokens": 40, "logits_processors": [REAL[name]], "logit_bias": ban}
     greedy = hierarchy.generate([60, 85, 95], ignore_eos=True, **options)
@@ -364,8 +364,8 @@ def test_leading_of_a_verifier_narrower_than_its_draft(
             level(padded_less, 4, verify="leading", top_m=top_m),
         ],
     }
-    plain = Hierarchy.from_config({"target": config["target"]})
-    hierarchy = Hierarchy.from_config(config)
+    plain = hierarchy_of({"target": config["target"]})
+    hierarchy = hierarchy_of(config)
     options = {"max_new_tokens": 60, "ignore_eos": True, "temperature": temperature, "seed": 3}
     prompts = [[60, 85, 95], [82] * 5]
     found = hierarchy.generate_batch(prompts, **options)
