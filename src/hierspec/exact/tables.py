@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierspec.core.nodes import Node
+from hierspec.core.nodes import LevelNode
 from hierspec.core.proposals import Proposal, Verdict
 
 
@@ -103,25 +103,25 @@ class ModelRows:
         self._row_ids: dict[tuple[Any, tuple[int, ...]], int] = {}
         self._verdicts: dict[Any, Verdict] = {}
 
-    def row_id(self, node: Node, context: tuple[int, ...]) -> int:
+    def row_id(self, node: LevelNode, context: tuple[int, ...]) -> int:
         """Return the id of the row of ``node``'s model after ``context``."""
-        model: Any = node.model  # type: ignore[union-attr]
+        model = node.model
         context = context[max(len(context) - model.order, 0) :]
         key = (model, context)
         if key not in self._row_ids:
             self._row_ids[key] = self.rows.intern(next_token_distribution(model, context))
         return self._row_ids[key]
 
-    def declines(self, node: Node, context: tuple[int, ...]) -> bool:
+    def declines(self, node: LevelNode, context: tuple[int, ...]) -> bool:
         """Return whether a leaf's model leaves the token after ``context`` to the level above."""
-        model: Any = node.model  # type: ignore[union-attr]
+        model = node.model
         if not getattr(model, "declines", False):
             return False
         return model.is_unsure_after(context[max(len(context) - model.order, 0) :])
 
     def proposal(
         self,
-        node: Node,
+        node: LevelNode,
         tokens: tuple[int, ...],
         ids: tuple[int, ...],
         model_ids: tuple[int, ...],
@@ -134,7 +134,7 @@ class ModelRows:
         first, so origins are equal to owners.
         """
         owners = (node.index,) * len(tokens)
-        match node.window.signal:  # type: ignore[union-attr]
+        match node.window.signal:
             case None:
                 signals = (math.nan,) * len(tokens)
             case "entropy":
@@ -143,7 +143,7 @@ class ModelRows:
                 rows = self.rows.rows
                 signals = tuple(float(rows[i][x]) for i, x in zip(model_ids, tokens, strict=True))
             case "acceptance":
-                model: Any = node.model  # type: ignore[union-attr]
+                model = node.model
                 signals = tuple(
                     model.predicted_acceptance(context + tokens[: i + 1])
                     for i in range(len(tokens))
@@ -152,7 +152,7 @@ class ModelRows:
 
     def verdict(
         self,
-        node: Node,
+        node: LevelNode,
         tau: int,
         tokens: tuple[int, ...],
         ids: tuple[int, ...],

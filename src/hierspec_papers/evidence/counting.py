@@ -14,6 +14,7 @@ from hierspec.bench.memory import level_parameters
 from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import Distributions
+from hierspec.core.nodes import LevelNode
 from hierspec.drafters.base import CheckedDraft
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
@@ -222,7 +223,8 @@ def _entropies(
 ) -> list[EntropyVerdict]:
     """Return the drafter's entropy at every token that the target verified."""
     drafter = method.hierarchy.root.below
-    values = entropies(drafter.model, text, start)  # type: ignore[union-attr]
+    assert isinstance(drafter, LevelNode)
+    values = entropies(drafter.model, text, start)
     return [
         EntropyVerdict(round(t.entropy, 4), int(t.kept))
         for t in judged_tokens(rounds, values, start)

@@ -9,9 +9,10 @@ Exits with trained heads use them, as the presets do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
+from hierspec.config.levels import EarlyExitConfig
 from hierspec.core.nodes import walk
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import ExitHead
@@ -30,7 +31,7 @@ def default_exits(models: BenchModels) -> tuple[int, int]:
         HierspecError: the target is too shallow for two exits below its last layer.
     """
     levels = preset("hispec", models.target).levels
-    draft, intermediate = (level.exit_layer for level in levels)  # type: ignore[union-attr]
+    draft, intermediate = (cast(EarlyExitConfig, level).exit_layer for level in levels)
     return draft, intermediate
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.context import Context
+from hierspec.core.nodes import LevelNode
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import compute_signals
 from hierspec_papers.lab import Lab
@@ -152,8 +153,8 @@ def _pair(
     lab: Lab, method: HierarchyMethod, temperature: float, stage: str, share: float, part: float
 ) -> Pair:
     below = method.hierarchy.root.below
-    assert below is not None
-    model = below.model  # type: ignore[union-attr]
+    assert isinstance(below, LevelNode)
+    model = below.model
     texts = []
     for number, prompt in enumerate(lab.prompts):
         run, rounds = run_traced(lab, method, temperature, number)
