@@ -21,7 +21,7 @@ from hierspec.exact import ExactInterpreter
 from hierspec.lm.trees import Tree
 from hierspec.plotting.figures import GREEN, ORANGE, VERMILION
 from hierspec.simulation import CoinFlips, simulate
-from hierspec.timeline import chrome, html, read, stories, svg
+from hierspec.timeline import chrome, html, read, svg, timelines
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8]]
 PRESETS = ["autoregressive", "speculative", "hierarchy", "dynamic-windows", "interleaved",
@@ -71,20 +71,20 @@ def test_fates_add_up_to_the_counters_of_the_run(tiny_family, name):
     # Repeating text, so that looking up finds something.
     options = {"prompts": [[7] * 9, [3, 8] * 5], "temperature": 0.5}
     generation = generated(tiny_family, name, tracer, **options)
-    found = stories(tracer.events)
-    assert [story.sequence for story in found] == [0, 1]
+    found = timelines(tracer.events)
+    assert [timeline.sequence for timeline in found] == [0, 1]
     drafted = 0
     for index, stats in generation.runtime.metrics.levels.items():
-        counts = [story.verdicts(index) for story in found if index in story.levels]
+        counts = [timeline.count_judged(index) for timeline in found if index in timeline.levels]
         drafted += stats.num_draft_tokens
         if index != generation.root.index:
             assert sum(n for n, _ in counts) == stats.num_draft_tokens, stats.name
             assert sum(kept for _, kept in counts) == stats.num_accepted_tokens, stats.name
     assert (drafted > 0) == (name != "autoregressive")
-    for story, result in zip(found, generation.results(), strict=True):
-        assert tuple(cell.token for cell, _ in story.text) == result.token_ids
+    for timeline, result in zip(found, generation.results(), strict=True):
+        assert tuple(cell.token for cell, _ in timeline.text) == result.token_ids
         start = result.num_prompt_tokens
-        assert [cell.position - start for cell, _ in story.text] == list(range(24))
+        assert [cell.position - start for cell, _ in timeline.text] == list(range(24))
 
 
 def test_several_drafts_of_one_place(tiny_family):
@@ -105,16 +105,16 @@ def test_several_drafts_of_one_place(tiny_family):
         if event["kind"] == "check" and event["num_accepted"]
     ]
     assert any(chosen), "a draft after the first should be kept now and then"
-    found = stories(tracer.events)
+    found = timelines(tracer.events)
     stats = generation.runtime.metrics.levels[0]
-    judged, kept = (sum(n) for n in zip(*(story.verdicts(0) for story in found), strict=True))
+    judged, kept = (sum(n) for n in zip(*(each.count_judged(0) for each in found), strict=True))
     checks = [event for event in tracer.events if event["kind"] == "check"]
     drafts = [[event["draft"], *event.get("others", ())] for event in checks]
     assert (judged, kept) == (sum(len(d) for ds in drafts for d in ds), stats.num_accepted_tokens)
     assert stats.num_draft_tokens == sum(len(Tree.merge(several)[0]) for several in drafts)
-    for story, result in zip(found, generation.results(), strict=True):
-        assert tuple(cell.token for cell, _ in story.text) == result.token_ids
-        assert "unseen" not in {cell.fate for call in story.calls for cell in call.cells}
+    for timeline, result in zip(found, generation.results(), strict=True):
+        assert tuple(cell.token for cell, _ in timeline.text) == result.token_ids
+        assert "unseen" not in {cell.fate for call in timeline.calls for cell in call.cells}
 
 
 @pytest.mark.parametrize(("middle", "target"), [("tokenwise", "naive"), ("naive", "tokenwise")])
@@ -137,20 +137,20 @@ def test_follow_up_draws(tiny_family, middle, target):
     )
     list(generation)
     assert "row" in {event["kind"] for event in tracer.events}
-    (story,) = stories(tracer.events)
+    (timeline,) = timelines(tracer.events)
     for index, stats in list(generation.runtime.metrics.levels.items())[:-1]:
         counters = (stats.num_draft_tokens, stats.num_accepted_tokens)
-        assert story.verdicts(index) == counters
+        assert timeline.count_judged(index) == counters
     result = generation.results()[0]
-    for cell, _ in story.text:  # those the trace tells are where it says
+    for cell, _ in timeline.text:  # those the trace tells are where it says
         assert cell.token == result.token_ids[cell.position - result.num_prompt_tokens]
-    kinds = {cell.kind for call in story.calls for cell in call.cells}
+    kinds = {cell.kind for call in timeline.calls for cell in call.cells}
     picture = svg(tracer.events, texts=str)
     if target == "naive":
-        assert len(story.text) < 40
+        assert len(timeline.text) < 40
         assert "tokens missing from the trace" in picture
     else:
-        assert len(story.text) == 40
+        assert len(timeline.text) == 40
         assert "follow-up" in kinds
     assert overlaps(elements(picture, "cell") + elements(picture, "call")) == []
 
@@ -163,8 +163,8 @@ def test_the_writer_of_each_token_is_the_streams(tiny_family):
         PROMPTS[:1], tracer=tracer, max_new_tokens=24, temperature=1.0, seed=3, ignore_eos=True
     )
     streamed = [event.level for event in generation]
-    (story,) = stories(tracer.events)
-    assert [story.levels[writer] for _, writer in story.text] == streamed
+    (timeline,) = timelines(tracer.events)
+    assert [timeline.levels[writer] for _, writer in timeline.text] == streamed
     assert len(set(streamed)) == 3
 
 
@@ -191,26 +191,26 @@ def test_without_a_tracer_no_event_is_made(tiny_family, monkeypatch):
 def test_simulated_fates():
     always = [[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0] * 3]
     result, events = simulated(always)
-    (story,) = stories(events)
+    (timeline,) = timelines(events)
     # Each round: 2 drafted, kept by the middle, which adds a bonus; the target rejects the first.
-    assert story.fates()[0] == {"text": 0, "dropped": 8, "rejected": 0, "unseen": 0}
-    assert story.fates()[1] == {"text": 0, "dropped": 0, "rejected": 12, "unseen": 0}
-    assert [cell.kind for call in story.calls[:3] for cell in call.cells] == [
+    assert timeline.fates()[0] == {"text": 0, "dropped": 8, "rejected": 0, "unseen": 0}
+    assert timeline.fates()[1] == {"text": 0, "dropped": 0, "rejected": 12, "unseen": 0}
+    assert [cell.kind for call in timeline.calls[:3] for cell in call.cells] == [
         "drafted", "drafted", "kept", "kept", "bonus", "recovered",
     ]  # fmt: skip
-    assert story.verdicts(1) == (12, 0)
-    end = max(call.began + call.seconds for call in story.calls)
+    assert timeline.count_judged(1) == (12, 0)
+    end = max(call.began + call.seconds for call in timeline.calls)
     assert end * 1e3 == pytest.approx(result.ms_per_token * result.num_tokens)
 
 
 def test_simulated_counters():
     result, events = simulated([[0.0, 0.7, 0.5], [0.0, 0.0, 0.8], [0.0] * 3], rounds=60)
-    (story,) = stories(events)
+    (timeline,) = timelines(events)
     for index in (0, 1):
         level = result.levels[index]
-        assert story.verdicts(index) == (level.num_draft_tokens, level.num_accepted_tokens)
+        assert timeline.count_judged(index) == (level.num_draft_tokens, level.num_accepted_tokens)
         assert 0 < level.num_accepted_tokens < level.num_draft_tokens
-    fates = story.fates()
+    fates = timeline.fates()
     assert min(fates[0][fate] for fate in ("text", "dropped", "rejected")) > 0
     assert sum(fates[0].values()) == level_tokens(events)
     assert fates[2]["text"] == result.num_tokens
@@ -224,7 +224,7 @@ def test_generations_that_share_a_trace_are_told_apart(tiny_family):
     tracer = ListTracer()
     for tokens in (1, 1, 9):
         generated(tiny_family, "speculative", tracer, PROMPTS[:1], max_new_tokens=tokens)
-    found = stories(tracer.events)
+    found = timelines(tracer.events)
     assert [(s.generation, s.sequence, len(s.text)) for s in found] == [
         (0, 0, 1), (1, 0, 1), (2, 0, 9),
     ]  # fmt: skip
@@ -248,11 +248,11 @@ def overlaps(boxes):
 
 def test_nothing_in_the_picture_overlaps(run):
     picture = svg(run[1])
-    story = stories(run[1])[0]
+    timeline = timelines(run[1])[0]
     cells, calls = elements(picture, "cell"), elements(picture, "call")
-    assert len(calls) == len(story.calls)
-    assert len(cells) == sum(len(call.cells) for call in story.calls)
-    assert overlaps(cells + calls + elements(picture, "window")) == []
+    assert len(calls) == len(timeline.calls)
+    assert len(cells) == sum(len(call.cells) for call in timeline.calls)
+    assert overlaps(cells + calls + elements(picture, "offered")) == []
     width = float(ElementTree.fromstring(picture).get("width"))
     assert all(box[0] >= 0 and box[0] + box[2] <= width for box in cells + calls)
     assert len({round(box[1]) for box in calls}) == 3  # a row per level
@@ -265,14 +265,14 @@ def test_times_along_the_axis_are_round():
     assert ">1 s</text>" in picture
 
 
-def test_colours_and_windows_of_the_picture(run):
-    story, picture = stories(run[1])[0], svg(run[1])
+def test_colours_and_draft_lengths_of_the_picture(run):
+    timeline, picture = timelines(run[1])[0], svg(run[1])
     cells = elements(picture, "cell")
     for fate, colour in (("text", GREEN), ("dropped", ORANGE), ("rejected", VERMILION)):
-        expected = sum(counts[fate] for counts in story.fates().values())
+        expected = sum(counts[fate] for counts in timeline.fates().values())
         assert sum(box[4] == colour for box in cells) == expected
-    checks = [call for call in story.calls if call.index == story.root and call.drafted]
-    heights = [round(box[3] / 4) for box in elements(picture, "window")]
+    checks = [call for call in timeline.calls if call.index == timeline.root and call.drafted]
+    heights = [round(box[3] / 4) for box in elements(picture, "offered")]
     assert heights == [call.drafted for call in checks]
     assert len(set(heights)) > 1
     kept = [round(box[3] / 4) for box in elements(picture, "kept")]
@@ -297,8 +297,8 @@ def test_the_page_shows_every_sequence(run):
     assert "prefers-color-scheme:dark" in page
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")  # self-contained
     row = next(row for row in tree.iter("tr") if row[0].text == "draft" or "draft" in row[0].text)
-    (index,) = [i for i, name in stories(run[1])[0].levels.items() if name == row[0].text]
-    fates = stories(run[1])[0].fates()[index]
+    (index,) = [i for i, name in timelines(run[1])[0].levels.items() if name == row[0].text]
+    fates = timelines(run[1])[0].fates()[index]
     assert [cell.text for cell in row][3:] == [str(n) for n in fates.values()]
 
 
@@ -314,7 +314,7 @@ def test_slices_of_a_track_do_not_overlap(run):
     checks = [event["args"] for event in slices if event["cat"] == "check"]
     assert any(args["num_accepted"] < args["num_draft_tokens"] for args in checks)
     metadata = [event for event in data["traceEvents"] if event["name"] == "thread_sort_index"]
-    assert min(metadata, key=lambda e: e["args"]["sort_index"])["tid"] == stories(run[1])[0].root
+    assert min(metadata, key=lambda e: e["args"]["sort_index"])["tid"] == timelines(run[1])[0].root
 
 
 def test_interpreters_without_a_clock_are_refused():
@@ -323,7 +323,7 @@ def test_interpreters_without_a_clock_are_refused():
     coroutine = record_requests(verified(root, (), 9, initial_states(root)), tracer)
     drive(coroutine, ExactInterpreter(root, 3))
     with pytest.raises(ValueError, match="without a clock"):
-        stories(tracer.events)
+        timelines(tracer.events)
 
 
 def written(path, events, end="\n"):

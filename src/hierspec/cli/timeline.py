@@ -54,7 +54,7 @@ def timeline(
     if not (folder := output.parent).is_dir():
         raise HierspecError(f"cannot write {output}: there is no folder {folder}")
 
-    from hierspec.timeline import chrome, html, read, stories, svg
+    from hierspec.timeline import chrome, html, read, svg, timelines
     from hierspec.utils.files import write_atomically
 
     events = read(trace)
@@ -66,8 +66,8 @@ def timeline(
     else:
         out = json.dumps(chrome(events, texts)) + "\n"
     write_atomically(output, out, "the timeline")
-    sequences = stories(events)
-    calls = sum(len(story.calls) for story in sequences)
+    sequences = timelines(events)
+    calls = sum(len(timeline.calls) for timeline in sequences)
     number = "1 sequence" if len(sequences) == 1 else f"{len(sequences)} sequences"
     print(f"wrote {output}; the trace holds {number}, {calls} calls")
     return 0

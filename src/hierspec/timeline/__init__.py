@@ -2,13 +2,13 @@
 
 ``read`` a trace (:mod:`hierspec.engine.trace`), then draw it: ``svg`` (one sequence), ``html`` (a
 page with every sequence), or ``chrome`` (for Perfetto and chrome://tracing). The rows of levels are
-P1 Figure 1's stack of calls; the last row shows windows as P5 Figure 8 does.
+P1 Figure 1's stack of calls; the last row shows draft lengths as P5 Figure 8 does.
 """
 
 from .drawing import svg
 from .events import read
 from .page import html
 from .perfetto import chrome
-from .story import Call, Story, TokenCell, stories
+from .sequence import Call, Timeline, TokenCell, timelines
 
-__all__ = ["Call", "Story", "TokenCell", "chrome", "html", "read", "stories", "svg"]
+__all__ = ["Call", "Timeline", "TokenCell", "chrome", "html", "read", "svg", "timelines"]

@@ -1,9 +1,9 @@
-"""One sequence as an SVG: a row per level, bars of calls, columns of tokens, windows, the text.
+"""One sequence as an SVG: a row per level, bars of calls, columns of tokens, drafts, the text.
 
 The target's row is on top. A bar is a call; the column below it holds the tokens it handed up, the
-first one on top: its height is a window, its colours are the tokens' fates [P1 Figure 1]. The row
-of windows shows the tokens that each round offered the target, and those it kept [P5 Figure 8]. The
-text below has each token in the colour of the level that first wrote it.
+first one on top, in the colours of their fates [P1 Figure 1]. The row of drafts shows how many
+tokens each round offered the target, and how many it kept [P5 Figure 8]. The text below has each
+token in the colour of the level that first wrote it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hierspec.plotting.figures import (
     VERMILION,
 )
 
-from .story import Call, Story, TokenCell, stories
+from .sequence import Call, Timeline, TokenCell, timelines
 
 TokenText = Callable[[int], str]
 
@@ -46,7 +46,7 @@ KINDS = {
     "recovered": "recovered",
     "bonus": "bonus",
     "plain": "without a draft",
-    "follow-up": "drawn after the check",
+    "follow-up": "an extra token that the rule needs",
 }
 _LEVELS = (BLUE, PURPLE, SKY, BROWN, "#7B61C4", "#1B9E9E")
 # Attributes have the light colours, which viewers without style sheets show.
@@ -60,7 +60,8 @@ CSS = (
 PAPER, SOFT, LINE = "#ffffff", GREY, "#c9ced6"
 MARGIN, NARROWEST, WIDEST = 10.0, 720.0, 16000.0
 COLUMN = 7.0  # width of a column of cells
-# Pixels: height of a bar, of a cell, of a token in a window; distance of a row's labels; header.
+# Pixels: height of a bar, of a cell, of a token in the row of drafts; distance of a row's labels;
+# header.
 _BAR, _CELL, _UNIT, _REPEAT, _HEADER = 9.0, 6.0, 4.0, 1400.0, 16.0
 # Of the text: pixels a letter and a line; letters a line.
 _LETTER, _LINE_HEIGHT, _LETTERS = 7.25, 17.0, 100
@@ -78,30 +79,30 @@ def svg(
     Raises:
         HierspecError: there is no such sequence, or an event that cannot be drawn.
     """
-    sequences = stories(events)
+    sequences = timelines(events)
     if not 0 <= sequence < len(sequences):
         last = len(sequences) - 1
         raise HierspecError(f"the trace holds sequences 0 to {last}; got {sequence}")
     return draw(sequences[sequence], texts)
 
 
-def draw(story: Story, texts: TokenText | None = None) -> str:
-    """Draw a story; return a whole SVG document."""
-    scale = choose_scale(story)
+def draw(timeline: Timeline, texts: TokenText | None = None) -> str:
+    """Draw a timeline; return a whole SVG document."""
+    scale = choose_scale(timeline)
     out, y = _draw_legend(), 44.0
     top = y
-    axis, y = _draw_axis(story, scale, y)
+    axis, y = _draw_axis(timeline, scale, y)
     parts: list[str] = []
-    for index, calls in reversed(calls_by_level(story).items()):
-        lines, y = _draw_row(story, index, calls, scale, y, texts)
+    for index, calls in reversed(calls_by_level(timeline).items()):
+        lines, y = _draw_row(timeline, index, calls, scale, y, texts)
         parts += lines
-    lines, y = _draw_windows(story, scale, y)
+    lines, y = _draw_drafts(timeline, scale, y)
     parts += lines
     bottom = y
     if texts is not None:
-        lines, y = draw_text(story, texts, MARGIN, y + 8)
+        lines, y = draw_text(timeline, texts, MARGIN, y + 8)
         parts += lines
-    out += axis + _draw_round_ends(story, scale, top + 14, bottom) + parts
+    out += axis + _draw_round_ends(timeline, scale, top + 14, bottom) + parts
     width = f"{max(scale.width, 760):.0f}"
     size = f'width="{width}" height="{y + 8:.0f}" viewBox="0 0 {width} {y + 8:.0f}"'
     head = (
@@ -149,13 +150,13 @@ class TimeScale:
         return MARGIN + (seconds - self.start) * self.per_second
 
 
-def choose_scale(story: Story) -> TimeScale:
+def choose_scale(timeline: Timeline) -> TimeScale:
     """Choose a scale that gives three quarters of the columns of cells their full width."""
-    start = min(call.began for call in story.calls)
-    span = max(call.began + call.seconds for call in story.calls) - start or 1.0
+    start = min(call.began for call in timeline.calls)
+    span = max(call.began + call.seconds for call in timeline.calls) - start or 1.0
     gaps = sorted(
         following.began - call.began
-        for calls in calls_by_level(story).values()
+        for calls in calls_by_level(timeline).values()
         for call, following in pairwise([call for call in calls if call.cells])
         if following.began > call.began
     )
@@ -164,9 +165,9 @@ def choose_scale(story: Story) -> TimeScale:
     return TimeScale(start, inner / span, inner + 2 * MARGIN + COLUMN)
 
 
-def calls_by_level(story: Story) -> dict[int, list[Call]]:
-    out: dict[int, list[Call]] = {index: [] for index in story.levels}
-    for call in story.calls:
+def calls_by_level(timeline: Timeline) -> dict[int, list[Call]]:
+    out: dict[int, list[Call]] = {index: [] for index in timeline.levels}
+    for call in timeline.calls:
         out[call.index].append(call)
     return out
 
@@ -179,34 +180,36 @@ def ticks(scale: TimeScale, seconds: float) -> list[float]:
     return [i * step for i in range(int(seconds / step) + 1)]
 
 
-def draw_text(story: Story, texts: TokenText, left: float, y: float) -> tuple[list[str], float]:
+def draw_text(
+    timeline: Timeline, texts: TokenText, left: float, y: float
+) -> tuple[list[str], float]:
     """Draw the text; return its ``text`` elements and the y below them."""
-    out, y = _draw_text_legend(story, left, y)
+    out, y = _draw_text_legend(timeline, left, y)
     column, position = 0, None
-    for cell, writer in story.text:
+    for cell, writer in timeline.text:
         if position is not None and cell.position > position:
             out.append(_piece("…", left, column, y, SOFT, "soft", "tokens missing from the trace"))
             column += 1
         position = cell.position + 1
-        colour, kind = level_colour(writer, story.levels)
-        title = f"{cell.token} at {cell.position}; written by {escaped(story.levels[writer])}"
+        colour, css_class = level_colour(writer, timeline.levels)
+        title = f"{cell.token} at {cell.position}; written by {escaped(timeline.levels[writer])}"
         for piece in _pieces(texts(cell.token)):
             if piece == "\n":
-                out.append(_piece("⏎", left, column, y, colour, kind, title))
+                out.append(_piece("⏎", left, column, y, colour, css_class, title))
                 column, y = 0, y + _LINE_HEIGHT
                 continue
             if column + _letters(piece) > _LETTERS and column:
                 column, y = 0, y + _LINE_HEIGHT
-            out.append(_piece(piece, left, column, y, colour, kind, title))
+            out.append(_piece(piece, left, column, y, colour, css_class, title))
             column += _letters(piece)
     return out, y + 6
 
 
-def _draw_text_legend(story: Story, left: float, y: float) -> tuple[list[str], float]:
+def _draw_text_legend(timeline: Timeline, left: float, y: float) -> tuple[list[str], float]:
     out, column = [_piece("written by", left, 0, y + 10, SOFT, "soft")], 12
-    for index, name in story.levels.items():
-        colour, kind = level_colour(index, story.levels)
-        out.append(_piece(f"■ {name}", left, column, y + 10, colour, kind))
+    for index, name in timeline.levels.items():
+        colour, css_class = level_colour(index, timeline.levels)
+        out.append(_piece(f"■ {name}", left, column, y + 10, colour, css_class))
         column += len(name) + 5
     return out, y + 32
 
@@ -225,45 +228,52 @@ def _letters(text: str) -> int:
 
 
 def _piece(
-    text: str, left: float, column: int, y: float, colour: str, kind: str, title: str = ""
+    text: str, left: float, column: int, y: float, colour: str, css_class: str, title: str = ""
 ) -> str:
     x, length = left + column * _LETTER, _letters(text) * _LETTER
     place = f'x="{x:.2f}" y="{y:.1f}" textLength="{length:.2f}"'
-    weight = ' font-weight="bold"' if kind == "ink" else ""
-    start = f'<text class="text {kind}" xml:space="preserve" font-family="monospace" {place}'
+    weight = ' font-weight="bold"' if css_class == "ink" else ""
+    start = f'<text class="text {css_class}" xml:space="preserve" font-family="monospace" {place}'
     inner = f"<title>{title}</title>" if title else ""
     return f'{start} font-size="12" fill="{colour}"{weight}>{inner}{escaped(text)}</text>'
 
 
 def label(x: float, y: float, words: str, *, soft: bool = False) -> str:
-    kind, colour = ("soft", SOFT) if soft else ("ink", INK)
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" fill="{colour}">{escaped(words)}</text>'
+    css_class, colour = ("soft", SOFT) if soft else ("ink", INK)
+    start = f'<text class="{css_class}" x="{x:.1f}" y="{y:.1f}"'
+    return f'{start} fill="{colour}">{escaped(words)}</text>'
 
 
 def box(
-    x: float, y: float, width: float, height: float, colour: str, title: str = "", kind: str = ""
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    colour: str,
+    title: str = "",
+    css_class: str = "",
 ) -> str:
     attributes = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
-    start = f'<rect class="{kind}" {attributes} fill="{colour}"'
+    start = f'<rect class="{css_class}" {attributes} fill="{colour}"'
     return f"{start}><title>{title}</title></rect>" if title else f"{start}/>"
 
 
 def _draw_legend() -> list[str]:
     out, x = [], MARGIN
     for colour, words in FATES.values():
-        out += [box(x, 8, COLUMN, _CELL, colour, kind="key"), label(x + 11, 14.5, words)]
+        out += [box(x, 8, COLUMN, _CELL, colour, css_class="key"), label(x + 11, 14.5, words)]
         x += 28 + 6 * len(words)
     x = MARGIN
     for kind, words in (("recovered", "recovered token"), ("bonus", "bonus token")):
-        out += [box(x, 24, COLUMN, _CELL, SOFT, kind="key"), _mark(x, 24, COLUMN, kind)]
+        out += [box(x, 24, COLUMN, _CELL, SOFT, css_class="key"), _mark(x, 24, COLUMN, kind)]
         out.append(label(x + 11, 30.5, words))
         x += 28 + 6 * len(words)
     out.append(label(x, 30.5, "a bar is a call; below it, the tokens it handed up", soft=True))
     return out
 
 
-def _draw_axis(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
-    seconds = max(call.began + call.seconds for call in story.calls) - scale.start
+def _draw_axis(timeline: Timeline, scale: TimeScale, y: float) -> tuple[list[str], float]:
+    seconds = max(call.began + call.seconds for call in timeline.calls) - scale.start
     out = []
     for time in ticks(scale, seconds):
         x = scale.x(scale.start + time)
@@ -272,21 +282,26 @@ def _draw_axis(story: Story, scale: TimeScale, y: float) -> tuple[list[str], flo
     return out, y + 20
 
 
-def _draw_round_ends(story: Story, scale: TimeScale, top: float, bottom: float) -> list[str]:
+def _draw_round_ends(timeline: Timeline, scale: TimeScale, top: float, bottom: float) -> list[str]:
     """Draw a line at the end of each of the target's rounds."""
-    ends = [c.began + c.seconds for c in story.calls if c.index == story.root and c.kind == "check"]
+    ends = [check.began + check.seconds for check in timeline.target_checks]
     path = "".join(f"M{scale.x(end):.1f} {top:.1f}V{bottom:.1f}" for end in ends)
     return [f'<path class="line" d="{path}" stroke="{LINE}" stroke-width="0.5"/>']
 
 
 def _draw_row(
-    story: Story, index: int, calls: list[Call], scale: TimeScale, y: float, texts: TokenText | None
+    timeline: Timeline,
+    index: int,
+    calls: list[Call],
+    scale: TimeScale,
+    y: float,
+    texts: TokenText | None,
 ) -> tuple[list[str], float]:
-    name, (colour, kind) = story.levels[index], level_colour(index, story.levels)
-    drafted, kept = story.verdicts(index)
+    name, (colour, css_class) = timeline.levels[index], level_colour(index, timeline.levels)
+    judged, kept = timeline.count_judged(index)
     words = f"{name}  ·  {len(calls)} calls"
-    if index != story.root:
-        words += f"  ·  {kept} of {drafted} tokens kept by the level above"
+    if index != timeline.root:
+        words += f"  ·  {kept} of {judged} tokens kept by the level above"
     x, out = MARGIN, []
     while x < max(scale.width - 200, MARGIN + 1):
         out.append(label(x, y + 11, words if x == MARGIN else name, soft=x > MARGIN))
@@ -296,7 +311,7 @@ def _draw_row(
     for call, next_start in zip(calls, next_starts, strict=True):
         left, room = scale.x(call.began), max(next_start - call.began, 0.0) * scale.per_second
         width = min(max(call.seconds * scale.per_second, 1.0), max(room, 0.1))
-        out.append(box(left, top, width, _BAR, colour, _bar_title(call, name), f"call {kind}"))
+        out.append(box(left, top, width, _BAR, colour, _bar_title(call, name), f"call {css_class}"))
         column = max(min(COLUMN, room * 0.85), 0.1)
         for i, cell in enumerate(call.cells):
             cell_y = top + _BAR + 2 + i * (_CELL + 1)
@@ -320,20 +335,19 @@ def _mark(x: float, y: float, width: float, kind: str) -> str:
     return ""
 
 
-def _draw_windows(story: Story, scale: TimeScale, y: float) -> tuple[list[str], float]:
+def _draw_drafts(timeline: Timeline, scale: TimeScale, y: float) -> tuple[list[str], float]:
     """Draw how many tokens the target was offered in each round (pale), and how many it kept."""
-    checks = [c for c in story.calls if c.index == story.root and c.kind == "check"]
-    longest = max((call.drafted for call in checks), default=0)
-    out = [label(MARGIN, y + 11, "window of each round: tokens offered to the target, and kept")]
+    longest = max((check.drafted for check in timeline.target_checks), default=0)
+    out = [label(MARGIN, y + 11, "draft of each round: tokens offered to the target, and kept")]
     base, previous_end = y + _HEADER + 12 + longest * _UNIT, scale.start
-    for number, call in enumerate(checks):
+    for number, call in enumerate(timeline.target_checks):
         left, end = scale.x(previous_end), call.began + call.seconds
         width, previous_end = max(scale.x(end) - left - 1, 0.2), end
         if not call.drafted:
             continue
         title = f"round {number}: {call.accepted} of {call.drafted} kept"
         offered, kept = call.drafted * _UNIT, call.accepted * _UNIT
-        out.append(box(left, base - offered, width, offered, PALE, title, "window pale"))
+        out.append(box(left, base - offered, width, offered, PALE, title, "offered pale"))
         out.append(box(left, base - kept, width, kept, GREEN, title, "kept"))
         if width >= 30:
             out.append(

@@ -74,7 +74,7 @@ class CheckEvent(_Event):
 
 @pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
 class RowEvent(_Event):
-    """The follow-up call that some rules need."""
+    """A call for the distribution that a follow-up token is drawn from."""
 
     kind: Literal["row"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .drawing import FATES, TokenText, draw, duration, escaped
-from .story import Story, stories
+from .sequence import Timeline, timelines
 
 
 def html(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) -> str:
@@ -25,16 +25,16 @@ def html(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) ->
     page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     template = Template(page, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     parts = [
-        {"table": list(_table(story)), "picture": draw(story, texts)} for story in stories(events)
+        {"table": list(_table(each)), "picture": draw(each, texts)} for each in timelines(events)
     ]
     return template.render(sequences=parts)
 
 
-def _table(story: Story) -> Iterator[list[str | int]]:
+def _table(timeline: Timeline) -> Iterator[list[str | int]]:
     """Yield a heading, then calls, time and fates of each level, the target first."""
     yield ["level", "calls", "time", *(words for _, words in FATES.values())]
-    fates = story.fates()
-    for index, name in reversed(story.levels.items()):
-        calls = [call for call in story.calls if call.index == index]
+    fates = timeline.fates()
+    for index, name in reversed(timeline.levels.items()):
+        calls = [call for call in timeline.calls if call.index == index]
         seconds = duration(sum(call.seconds for call in calls))
         yield [escaped(name), len(calls), seconds, *(fates[index][fate] for fate in FATES)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .drawing import TokenText
-from .story import Call, Story, stories
+from .sequence import Call, Timeline, timelines
 
 
 def chrome(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) -> dict[str, Any]:
@@ -19,20 +19,20 @@ def chrome(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) 
         texts: token id → text.
     """
     out: list[dict[str, Any]] = []
-    for pid, story in enumerate(stories(events)):
-        name = f"generation {story.generation}, sequence {story.sequence}"
+    for pid, timeline in enumerate(timelines(events)):
+        name = f"generation {timeline.generation}, sequence {timeline.sequence}"
         out.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}})
-        for index, level in story.levels.items():
+        for index, level in timeline.levels.items():
             track = {"ph": "M", "pid": pid, "tid": index}
-            order = story.root - index
+            order = timeline.root - index
             out.append({**track, "name": "thread_name", "args": {"name": level}})
             out.append({**track, "name": "thread_sort_index", "args": {"sort_index": order}})
-        for call in story.calls:
-            out.append(_slice(call, story, pid, texts))
+        for call in timeline.calls:
+            out.append(_slice(call, timeline, pid, texts))
     return {"displayTimeUnit": "ms", "traceEvents": out}
 
 
-def _slice(call: Call, story: Story, pid: int, texts: TokenText | None) -> dict[str, Any]:
+def _slice(call: Call, timeline: Timeline, pid: int, texts: TokenText | None) -> dict[str, Any]:
     args: dict[str, Any] = {
         "tokens": [cell.token for cell in call.cells],
         "kinds": [cell.kind for cell in call.cells],

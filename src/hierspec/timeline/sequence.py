@@ -29,7 +29,7 @@ class TokenCell:
         position: in the sequence, prompt included.
         kind: how the level produced it: ``"drafted"``, ``"kept"`` (from the level below),
             ``"recovered"``, ``"bonus"``, ``"plain"`` (there was no draft), or ``"follow-up"``
-            (the draws after a check that some rules need).
+            (an extra token that the rule needs, drawn after the check).
         source: the cell of the level below that it was kept from.
         accepted: whether the level above kept it; ``None``: it was never offered the token.
         in_text: whether the target emitted it.
@@ -65,8 +65,13 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Story:
-    """One sequence; ``levels`` are its generation's names by node index, the target last."""
+class Timeline:
+    """The calls of one sequence and the fates of its tokens, rebuilt from the trace.
+
+    Attributes:
+        generation, sequence: their numbers in the trace.
+        levels: names by node index, the target last.
+    """
 
     generation: int
     sequence: int
@@ -76,6 +81,11 @@ class Story:
     @property
     def root(self) -> int:
         return max(self.levels)
+
+    @property
+    def target_checks(self) -> list[Call]:
+        """The target's checks, one a round."""
+        return [call for call in self.calls if call.index == self.root and call.kind == "check"]
 
     @property
     def text(self) -> list[tuple[TokenCell, int]]:
@@ -98,7 +108,7 @@ class Story:
                 out[call.index][cell.fate] += 1
         return out
 
-    def verdicts(self, index: int) -> tuple[int, int]:
+    def count_judged(self, index: int) -> tuple[int, int]:
         """Count a level's tokens that the level above judged, and those of them that it kept.
 
         A prefix that several drafts share counts in each of them.
@@ -107,20 +117,20 @@ class Story:
         return sum(a is not None for a in judged), sum(a is True for a in judged)
 
 
-def stories(events: Sequence[Mapping[str, Any]]) -> list[Story]:
-    """Return the sequences of a trace, in order; batches that share a file follow each other.
+def timelines(events: Sequence[Mapping[str, Any]]) -> list[Timeline]:
+    """Rebuild every sequence of a trace, in order; batches that share a file follow each other.
 
     Raises:
         HierspecError: an event cannot be drawn, or there is none.
     """
     if not events:
         raise HierspecError("there are no events to draw: run a generation with a tracer first")
-    out: list[Story] = []
+    out: list[Timeline] = []
     for generation, part in enumerate(_split_generations([check(event) for event in events])):
         levels = dict(sorted({event.index: event.level for event in part}.items()))
         for sequence in dict.fromkeys(event.sequence for event in part):
             sequence_events = [event for event in part if event.sequence == sequence]
-            out.append(_link_cells(sequence_events, Story(generation, sequence, levels)))
+            out.append(_link_cells(sequence_events, Timeline(generation, sequence, levels)))
     return out
 
 
@@ -139,8 +149,8 @@ def _split_generations(events: Sequence[Event]) -> list[list[Event]]:
     return out
 
 
-def _link_cells(events: Sequence[Event], story: Story) -> Story:
-    """Add the events' calls to the story, each token linked to the cell it was kept from."""
+def _link_cells(events: Sequence[Event], timeline: Timeline) -> Timeline:
+    """Add the events' calls to the timeline, each token linked to the cell it was kept from."""
     latest: dict[CellKey, TokenCell] = {}
     calls: dict[int, Call] = {}
     for event in events:
@@ -159,14 +169,14 @@ def _link_cells(events: Sequence[Event], story: Story) -> Story:
             for cell in (cell for draft in drafts for cell in draft):
                 cell.accepted = False
             call.drafted, call.accepted = len(chosen), event.num_accepted
-            new_cells = [_emitted_cells(event, chosen, index == story.root)]
+            new_cells = [_emitted_cells(event, chosen, index == timeline.root)]
         for number, cells in enumerate(new_cells):
             call.cells += cells
             latest.update({(index, cell.position, number): cell for cell in cells})
-        story.calls.append(call)
+        timeline.calls.append(call)
         if not isinstance(event, RowEvent):
             calls[index] = call
-    return story
+    return timeline
 
 
 def _offered_cells(
