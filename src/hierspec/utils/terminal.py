@@ -15,7 +15,7 @@ from rich.text import Text
 
 # Widths in characters
 _MIN_FOLDED = 24  # of a folded column of text
-_MAX_PIPED = 72  # of a column of text where the width of the output is not known
+_MAX_PIPED = 48  # of a column of text where the width of the output is not known
 _UNLIMITED = 4096  # of a file or a pipe, where lines are as long as they need to be
 _INDENT = 4
 _MIN_TERMINAL = 40  # narrower terminals are treated as if they were as wide as this
