@@ -233,7 +233,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.chats is not None:
-        args.targets = args.targets or [defaults.RELEASED]
+        args.targets = args.targets or [defaults.SMOLLM2_NAME]
         print("expected: about 20 minutes a hierarchy for 100 prompts × 64 tokens", flush=True)
         released(args)
         return

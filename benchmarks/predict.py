@@ -206,7 +206,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.chats is not None:
-        args.targets = args.targets or [defaults.RELEASED]
+        args.targets = args.targets or [defaults.SMOLLM2_NAME]
         (target,) = args.targets
         names = tuple(default_names(target))
         HIERARCHIES[target] = names, []

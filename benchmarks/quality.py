@@ -112,7 +112,7 @@ class Quality:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=Path, required=True, help="gsm8k.jsonl")
-    parser.add_argument("--target", default=defaults.RELEASED)
+    parser.add_argument("--target", default=defaults.SMOLLM2_NAME)
     parser.add_argument("--hierarchy", help="file or JSON; default: the best drafters shipped")
     parser.add_argument("--num-questions", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=320)

@@ -122,7 +122,7 @@ class Playground:
             for name in _WORK:
                 stack.enter_context(mock.patch(name, stop))
             stack.enter_context(mock.patch.object(checkpoints, "load_tokenizer", once))
-            stack.enter_context(mock.patch("hierspec.presets.defaults.RELEASED", self.target))
+            stack.enter_context(mock.patch("hierspec.presets.defaults.SMOLLM2_NAME", self.target))
             stack.enter_context(
                 mock.patch("hierspec.presets.defaults.missing_packages", return_value="")
             )

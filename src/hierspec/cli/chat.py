@@ -124,7 +124,7 @@ def _config(
     from hierspec.presets.registry import AUTO, is_file_or_json, read_hierarchy
 
     if hierarchy is None:
-        chat_target = target_config(target or defaults.RELEASED, dtype, device)
+        chat_target = target_config(target or defaults.SMOLLM2_NAME, dtype, device)
         return defaults.default_hierarchy(chat_target, drafts)
     if hierarchy == AUTO:
         raise HierspecError(
@@ -132,7 +132,7 @@ def _config(
             "here; name that, or leave --hierarchy out"
         )
     if target is None and not is_file_or_json(hierarchy):
-        target = defaults.RELEASED
+        target = defaults.SMOLLM2_NAME
     return read_hierarchy(hierarchy, target, drafts, dtype, device)
 
 

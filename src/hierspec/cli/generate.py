@@ -202,9 +202,9 @@ def generate(
     if note:
         say(console, note)
     if config is None:
-        from hierspec.zoo.registry import DEFAULT_TARGET
+        from hierspec.zoo.registry import SHIPPED_TARGET
 
-        auto_target = target_config(target or DEFAULT_TARGET, dtype, device)
+        auto_target = target_config(target or SHIPPED_TARGET, dtype, device)
         if deterministic:
             auto_target = dataclasses.replace(auto_target, backend="deterministic")
         models = _plan(auto_target, drafts, temperature, bool(chat), as_json, console)

@@ -34,7 +34,7 @@ from .tickets import EngineRequest, Ticket, TokenScore
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """A hierarchy to be served.
+    """A hierarchy that the engine loop serves, beside others; each request runs in one lane.
 
     Attributes:
         lock: held while its models run, since others may use them.

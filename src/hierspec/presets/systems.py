@@ -17,7 +17,7 @@ from hierspec.config.levels import DraftModelConfig, EarlyExitConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
-from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
+from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET
 
 TAIL_BUDGET = 10  # tokens of the smallest model after every level [P1 Appendix D]
 DRAFT_BUDGET = 8  # for systems with one drafter whose paper gives no length
@@ -98,8 +98,8 @@ class Preset:
     source: str
     make: Callable[[PresetModels], HierarchyConfig]
     max_drafts: int | None
-    target: str = DEFAULT_TARGET
-    drafts: tuple[str, ...] = DEFAULT_DRAFTS
+    target: str = SHIPPED_TARGET
+    drafts: tuple[str, ...] = SHIPPED_DRAFTS
 
 
 PRESETS: dict[str, Preset] = {}

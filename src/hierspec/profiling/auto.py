@@ -23,7 +23,7 @@ from hierspec.planner.search import Variations, plan
 from hierspec.utils import machine
 from hierspec.utils.files import cache_folder, check_writable, json_digest
 from hierspec.zoo import fingerprint, registry
-from hierspec.zoo.registry import DEFAULT_TARGET
+from hierspec.zoo.registry import SHIPPED_TARGET
 
 from .candidates import Candidate, choose_candidates, load
 from .measure import measure
@@ -81,7 +81,7 @@ def choose(
     Raises:
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.
     """
-    target = target or TargetConfig(model=DEFAULT_TARGET)
+    target = target or TargetConfig(model=SHIPPED_TARGET)
     candidates = choose_candidates(target.model, names)
     settings = settings or QUICK
     loaded = Loaded()

@@ -50,7 +50,14 @@ class Service:
         self.vocab_size: int = first.root.model.vocab_size
         self.created = int(time.time())
         lanes = {
-            name: Lane(h.root, h.tokenizer, h.controller, h.lock, _public_name, prediction_leaf())
+            name: Lane(
+                root=h.root,
+                tokenizer=h.tokenizer,
+                controller=h.controller,
+                lock=h.lock,
+                display_name=_public_name,
+                prediction=prediction_leaf(),
+            )
             for name, h in self.hierarchies.items()
         }
         self.engine = EngineLoop(

@@ -48,11 +48,11 @@ class ServeSettings:
     """Everything about a service.
 
     Attributes:
-        model: the target: a directory, a hub id, or ``zoo:NAME``; default: ``zoo:smollm2`` where
-            its package is installed, else the shipped family.
-        hierarchy: a preset or a hierarchy file, for requests that name none. Default: the best
-            drafter that needs no other model; of the shipped family, and with draft models, the
-            preset ``hierarchy``.
+        model: the target: a directory, a hub id, or ``zoo:NAME``; default: ``zoo:smollm2`` if its
+            packages are installed, else ``zoo:large``, the largest of the shipped family.
+        hierarchy: a preset or a hierarchy file, for requests that name none. Default: the preset
+            ``hierarchy`` if draft models are named or the target is of the shipped family; else
+            what is likely the best drafter that needs no other model.
         hierarchies: further hierarchies by name, which requests may ask for.
         draft: draft models of presets, smallest first.
         dtype: of the weights: ``float32``, ``bfloat16``, … or ``auto``.
@@ -118,7 +118,8 @@ class ServeSettings:
         """Refuse to be reached from other machines without a key, unless the settings allow it.
 
         Raises:
-            HierspecError: the host is not loopback, there is no key, and none is waived.
+            HierspecError: the host is not loopback, there is no key, and ``allow_without_key`` is
+                not set.
         """
         if self.api_key or self.allow_without_key or _is_loopback(self.host):
             return
@@ -129,12 +130,14 @@ class ServeSettings:
 
     @property
     def target(self) -> str:
-        """The model served: ``zoo:smollm2`` where none is named and its package is installed, else
-        the shipped family's."""
+        """The model served: ``model`` if it is set; else ``zoo:smollm2`` if its packages are
+        installed; else the largest of the shipped family."""
         from hierspec.presets import defaults
-        from hierspec.zoo.registry import DEFAULT_TARGET
+        from hierspec.zoo.registry import SHIPPED_TARGET
 
-        return self.model or (DEFAULT_TARGET if defaults.missing_packages() else defaults.RELEASED)
+        return self.model or (
+            SHIPPED_TARGET if defaults.missing_packages() else defaults.SMOLLM2_NAME
+        )
 
     def configuration(self, hierarchy: str | None) -> HierarchyConfig:
         """Return a hierarchy by name (not ``auto``): a preset, a file, or the default for ``None``.

@@ -198,13 +198,13 @@ def _large_options(name: str, options: dict[str, str]) -> tuple[float, int, int,
     return eps, seed, widen, deepen
 
 
-DEFAULT_TARGET = "zoo:large"
-DEFAULT_DRAFTS = ("zoo:small", "zoo:trunk")
-_FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", "zoo:large")  # smallest first
+SHIPPED_TARGET = "zoo:large"  # the largest of the shipped family
+SHIPPED_DRAFTS = ("zoo:small", "zoo:trunk")  # those of the family that draft by default
+_FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", SHIPPED_TARGET)  # smallest first
 
 
 def shipped_drafts(target: str) -> tuple[str, ...]:
     """Return the default drafts smaller than a target of the shipped family; none for others."""
     name = target.partition("?")[0]
     smaller = _FAMILY[: _FAMILY.index(name)] if name in _FAMILY else ()
-    return tuple(draft for draft in DEFAULT_DRAFTS if draft in smaller)
+    return tuple(draft for draft in SHIPPED_DRAFTS if draft in smaller)
