@@ -18,7 +18,7 @@ from hierspec.bench.turns import run_interleaved
 from hierspec.config.schema import TargetConfig
 from hierspec.config.target import model_config
 from hierspec.errors import HierspecError
-from hierspec.profiling.settings import Report
+from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo.registry import shipped_drafts
@@ -65,7 +65,7 @@ class Lab:
     max_new_tokens: int = 64
     temperatures: tuple[float, ...] = (0.0, 1.0)
     seed: int = 0
-    report: Report = lambda stage, share: None
+    report: ReportProgress = lambda stage, share: None
     source: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
     domains: Sequence[str] = ()
@@ -81,7 +81,7 @@ class Lab:
         *,
         num_prompts: int = 8,
         max_new_tokens: int = 64,
-        report: Report = lambda stage, share: None,
+        report: ReportProgress = lambda stage, share: None,
         **attributes: Any,
     ) -> Lab:
         """Read the prompts and load the target; drafts are loaded when they are needed.

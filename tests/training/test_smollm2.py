@@ -200,7 +200,7 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix == ".safetensors"}
     monkeypatch.setattr(build.heads_training, "train", None)
     monkeypatch.setattr(build.eagle3_training, "train", None)
-    monkeypatch.setattr(build, "train_siblings", None)
+    monkeypatch.setattr(build.sibling_training, "train", None)
     monkeypatch.setattr(build.answers, "write", None)
     assert build.train(tmp_path, plan) == whole
     assert before == {p: p.stat().st_mtime_ns for p in before}

@@ -42,7 +42,7 @@ from hierspec.bench.turns import (
     tuning_notes,
 )
 from hierspec.errors import HierspecError
-from hierspec.profiling.settings import Report
+from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.machine import load_average
 
 _TUNED, _MEASURED = 0.3, 0.9  # shares of a cell's work that are done when these stages end
@@ -73,7 +73,7 @@ class Bench:
     categories: Sequence[str] = ()
     path: Path | None = None
     seconds: float | None = None
-    report: Report = lambda stage, share: None
+    report: ReportProgress = lambda stage, share: None
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

@@ -189,7 +189,7 @@ def train(
 
         use_threads(threads)
         with interruptible(console), progress(console, title) as report:
-            return training(*arguments, overwrite=overwrite, report=report, **options)
+            return training(*arguments, overwrite=overwrite, report_progress=report, **options)
 
     if draft is not None:
         from hierspec.training.heads import acceptance

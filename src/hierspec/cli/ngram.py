@@ -69,7 +69,7 @@ def build(
             output,
             max_order=max_order,
             max_entries=max_entries,
-            report=report,
+            report_progress=report,
         )
     if as_json:
         print(json.dumps({**dataclasses.asdict(summary), "path": str(summary.path)}))

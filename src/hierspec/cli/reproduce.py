@@ -30,7 +30,7 @@ from .options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.profiling.settings import Report
+    from hierspec.profiling.settings import ReportProgress
     from hierspec_papers.lab import Lab
 
 ALL = "all"
@@ -107,7 +107,7 @@ def reproduce(
 
     from .rendering import notes
 
-    def load_lab(report: Report) -> Lab:
+    def load_lab(report: ReportProgress) -> Lab:
         from hierspec.utils.threads import use_threads
         from hierspec_papers.lab import Lab
 
@@ -153,7 +153,7 @@ def _check_outputs(is_all: bool, figures: Path | None, output: Path | None, as_j
 
 def _reproduce_one(
     what: str,
-    load_lab: Callable[[Report], Lab],
+    load_lab: Callable[[ReportProgress], Lab],
     output: Path | None,
     figures: Path | None,
     as_json: bool,
@@ -188,7 +188,7 @@ def _reproduce_one(
 
 
 def _reproduce_all(
-    load_lab: Callable[[Report], Lab], folder: Path, figures: Path | None, console: Console
+    load_lab: Callable[[ReportProgress], Lab], folder: Path, figures: Path | None, console: Console
 ) -> int:
     """Reproduce everything, a file each; print a line for each that these models cannot run."""
     from .rendering import interruptible, progress, say
@@ -235,7 +235,9 @@ def _write_one(
     return None
 
 
-def _scale_progress(report: Report, name: str, start: float, width: float) -> Report:
+def _scale_progress(
+    report: ReportProgress, name: str, start: float, width: float
+) -> ReportProgress:
     """Return a callback that reports a part's progress as that of everything."""
     return lambda stage, share: report(f"{name}: {stage}", start + width * min(1.0, share))
 

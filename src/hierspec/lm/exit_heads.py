@@ -128,7 +128,7 @@ class Heads(nn.ModuleDict):
         )
         self.kind, self.inner = kind, inner
         # The input of full heads need not be as wide as the model (OPT).
-        self.width = backend.lm_head.weight.shape[1] if kind == FULL else backend.hidden_size
+        self.input_size = backend.lm_head.weight.shape[1] if kind == FULL else backend.hidden_size
         self.ids = None if vocabulary is None else vocabulary.to(backend.device, torch.int64)
         self._rows: tuple[torch.Tensor, torch.Tensor | None] | None = None
         if self.ids is not None and kind != FULL:

@@ -29,7 +29,7 @@ from .candidates import Candidate, choose_candidates, load
 from .measure import measure
 from .noise import BusyWarning, busy_message
 from .profile import DESCRIPTION, Profile, from_dict, load_profile
-from .settings import QUICK, ProfileSettings, Report
+from .settings import QUICK, ProfileSettings, ReportProgress
 from .texts import builtin, chats
 
 CLOSE = 0.15  # largest difference from a measured temperature at which a profile is used
@@ -64,7 +64,7 @@ def choose(
     temperature: float = 0.0,
     chat: bool = False,
     settings: ProfileSettings | None = None,
-    report: Report = lambda stage, share: None,
+    report: ReportProgress = lambda stage, share: None,
 ) -> AutoChoice:
     """Choose the fastest hierarchy for these models on this machine.
 
@@ -154,7 +154,7 @@ def _cached(path: Path, temperature: float) -> Profile | None:
 
 
 @contextlib.contextmanager
-def _measuring_lock(path: Path, report: Report) -> Iterator[None]:
+def _measuring_lock(path: Path, report: ReportProgress) -> Iterator[None]:
     """Wait until no other process measures for ``path``; a lock is released with its process.
 
     Without file locks several processes measure at once, which makes costs less accurate.

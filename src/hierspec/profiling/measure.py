@@ -21,7 +21,7 @@ from .candidates import Candidate, CandidatePool, load
 from .memory import memory
 from .profile import DESCRIPTION, save
 from .schema import KIND, SCHEMA_VERSION, MeasuredModel
-from .settings import ProfileSettings, Report
+from .settings import ProfileSettings, ReportProgress
 from .stages import Stages
 
 
@@ -35,7 +35,7 @@ def measure(
     path: Path | None = None,
     source: dict[str, Any] | None = None,
     loaded: Loaded | None = None,
-    report: Report = lambda stage, share: None,
+    report: ReportProgress = lambda stage, share: None,
 ) -> dict[str, Any]:
     """Measure, and return the profile's JSON object.
 

@@ -9,7 +9,7 @@ from hierspec.errors import HierspecError
 from hierspec.utils.checks import is_number
 from hierspec.utils.schema import PositiveInteger, validate
 
-Report = Callable[[str, float], None]  # stage, share of all work done
+ReportProgress = Callable[[str, float], None]  # stage, share of all work done
 MAX_BUDGET = 32  # speculative tokens; the planner's curves end at twice that
 _BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 

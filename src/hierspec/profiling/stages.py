@@ -14,7 +14,7 @@ from . import agreement, costs, curves, rates
 from .candidates import CandidatePool
 from .noise import noise
 from .schema import AtTemperature, ContextSlope, MeasuredContext, MeasuredCost, MeasuredPair
-from .settings import ProfileSettings, Report
+from .settings import ProfileSettings, ReportProgress
 
 LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the context costs
 MIN_CONTEXT = 96
@@ -42,7 +42,7 @@ class Stages:
         pool: CandidatePool,
         prompts: Sequence[str | Sequence[int]],
         settings: ProfileSettings,
-        report: Report,
+        report: ReportProgress,
     ) -> None:
         self.pool, self.settings, self.report = pool, settings, report
         encoded = (_ids(pool, text) for text in prompts)

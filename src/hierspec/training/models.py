@@ -15,7 +15,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.load import DTYPES, load
 from hierspec.lm.weights import WeightSource
-from hierspec.profiling.settings import Report
+from hierspec.profiling.settings import ReportProgress
 from hierspec.utils import machine
 from hierspec.utils.files import expand_user, write_atomically
 from hierspec.zoo import registry
@@ -37,9 +37,9 @@ def check_numbers(settings: Any, positive: Sequence[str], counts: Sequence[str] 
             raise HierspecError(f"{name} must be above 0, not {value}")
 
 
-def partial_progress(report: Report, start: float, end: float) -> Report:
+def partial_progress(report_progress: ReportProgress, start: float, end: float) -> ReportProgress:
     """Return a progress callback for the part of the work from share ``start`` to ``end``."""
-    return lambda stage, share: report(stage, start + share * (end - start))
+    return lambda stage, share: report_progress(stage, start + share * (end - start))
 
 
 def output_file(model: str, output: Path | None, name: str, overwrite: bool) -> Path:

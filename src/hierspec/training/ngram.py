@@ -12,7 +12,7 @@ import numpy as np
 from hierspec.config.vocabulary import num_ids, vocabulary_key
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
-from hierspec.profiling.settings import Report
+from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.files import check_writable, write_atomically
 
 from .heads.data import from_files
@@ -45,7 +45,7 @@ def build(
     *,
     max_order: int = 3,
     max_entries: int | None = None,
-    report: Report = lambda stage, share: None,
+    report_progress: ReportProgress = lambda stage, share: None,
 ) -> BuiltTable:
     """Count the tokens of text files and folders, and write the table.
 
@@ -64,22 +64,22 @@ def build(
         longest = next(n for n in range(2, 64) if max(size, 2) ** (n + 1) >= _MAX_KEY)
         raise HierspecError(f"max_order must be 2 to {longest} for {size} tokens, not {max_order}")
     check_writable(output, _WHAT)
-    report("reading", 0.0)
+    report_progress("reading", 0.0)
     distinct = list(dict.fromkeys(from_files(texts)))
     eos = getattr(tokenizer, "eos_token_id", None)
     end = [eos] if isinstance(eos, int) else []
     documents = []
     for number, text in enumerate(distinct):
-        report("tokenizing", 0.1 + 0.6 * number / len(distinct))
+        report_progress("tokenizing", 0.1 + 0.6 * number / len(distinct))
         ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         documents.append(np.asarray([*ids, *end], np.int64))
     tokens = sum(map(len, documents))
     if tokens < 2:
         raise HierspecError("there is too little text to count: give more")
-    report("counting", 0.7)
+    report_progress("counting", 0.7)
     limits = None if max_entries is None else dict.fromkeys(range(2, max_order + 1), max_entries)
     table = NgramModel.build(documents, size, max_order, limits)
     table.vocabulary = vocabulary_key(tokenizer)
     write_atomically(output, table.save, _WHAT)
-    report("done", 1.0)
+    report_progress("done", 1.0)
     return BuiltTable(output, len(distinct), tokens, size, table.max_order, table.num_entries)

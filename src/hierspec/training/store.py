@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from hierspec.lm.backend import Span
-from hierspec.profiling.settings import Report
+from hierspec.profiling.settings import ReportProgress
 
 from .models import hidden_states
 from .texts import TrainingText
@@ -30,12 +30,12 @@ _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough
 
 
 def progress_reporter(
-    report: Report, stage: str, share: float = 0.0, max_tokens: float = math.inf
+    report_progress: ReportProgress, stage: str, share: float = 0.0, max_tokens: float = math.inf
 ) -> Callable[[int], bool]:
     """Return a callback for :meth:`FeatureStore.extend`: it reports tokens, and sets a limit."""
 
     def goes_on(tokens: int) -> bool:
-        report(f"{stage}: {tokens // 10_000 * 10} k tokens", share)
+        report_progress(f"{stage}: {tokens // 10_000 * 10} k tokens", share)
         return tokens < max_tokens
 
     return goes_on

@@ -25,7 +25,7 @@ from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
 from hierspec.profiling.schema import RULES_FOR_SEVERAL_DRAFTS
-from hierspec.profiling.settings import ProfileSettings, Report
+from hierspec.profiling.settings import ProfileSettings, ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
 
@@ -49,7 +49,7 @@ class Planning:
     prompts: Sequence[str | Sequence[int]]
     settings: ProfileSettings | None = None
     path: Path | None = None
-    report: Report = lambda stage, share: None
+    report: ReportProgress = lambda stage, share: None
     profiles: dict[float, Profile] = field(default_factory=dict)
     plans: dict[float, Plan] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from hierspec.utils import terminal
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.profiling.settings import Report
+    from hierspec.profiling.settings import ReportProgress
 
 
 _MAX_SILENCE = 60.0  # seconds between lines of progress during one stage
@@ -60,7 +60,7 @@ def interruptible(console: Console, advice: Callable[[], str] = lambda: RESUMES)
 
 
 @contextlib.contextmanager
-def progress(console: Console, title: str) -> Iterator[Report]:
+def progress(console: Console, title: str) -> Iterator[ReportProgress]:
     """Show progress: a bar on a terminal, elsewhere a line per stage and one each minute."""
     began = time.monotonic()
     if not console.is_terminal:

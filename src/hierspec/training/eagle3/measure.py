@@ -28,7 +28,7 @@ def measure(
     backend: Any,
     group: str,
     depth: int,
-    report: Callable[[float], None] = lambda share: None,
+    report_share: Callable[[float], None] = lambda share: None,
 ) -> dict[str, Any]:
     """Measure a network over all texts of a group.
 
@@ -43,7 +43,7 @@ def measure(
     sums = torch.zeros(depth, 3, dtype=torch.float64)
     yields, mass, num_rows = torch.zeros(2, dtype=torch.float64), 0.0, 0
     for batch_index, text_indices in enumerate(packed):
-        report(batch_index / len(packed))
+        report_share(batch_index / len(packed))
         batch = batches.read(text_indices)
         target, best, known_mass = _target_distributions(network, backend, batch)
         mass, num_rows = mass + float(known_mass.sum()), num_rows + len(known_mass)

@@ -26,8 +26,8 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD
-from hierspec.profiling.settings import Report
-from hierspec.training import restart, texts
+from hierspec.profiling.settings import ReportProgress
+from hierspec.training import resuming, texts
 from hierspec.training.fit import (
     Losses,
     Objective,
@@ -65,7 +65,7 @@ def train(
     start_from: Path | None = None,
     features: Path | None = None,
     overwrite: bool = False,
-    report: Report = lambda stage, share: None,
+    report_progress: ReportProgress = lambda stage, share: None,
     tell: Callable[[str], None] = lambda line: None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def train(
         start_from: folder or ``zoo:NAME`` of a network whose weights and vocabulary to begin with.
         features: where the target's hidden states are kept; default: inside ``OUTPUT.training``,
             deleted with it.
-        report: called with the stage, and the share of all work that is done.
+        report_progress: called with the stage, and the share of all work that is done.
         tell: called with results during training, a line each.
         stop_after: stop after so many steps, as if interrupted.
 
@@ -102,10 +102,10 @@ def train(
     check_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
     identity = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
     if not overwrite:
-        restart.check(folder, identity, "--overwrite")
+        resuming.check_settings(folder, identity, "--overwrite")
     elif folder.exists():
         shutil.rmtree(folder)
-    report("loading the model", 0.0)
+    report_progress("loading the model", 0.0)
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.float32, backend="lean")
     initial = (
@@ -115,30 +115,32 @@ def train(
     layers = config.feature_layers_for(backend.num_layers)
     key = [fingerprint.compute_if_local(target) or target, list(layers)]
     store_folder = features or folder / "features"
-    restart.check(store_folder, {"features": key}, "another --features")
+    resuming.check_settings(store_folder, {"features": key}, "another --features")
     store = FeatureStore(store_folder, backend, layers, settings.store_gib * 2**30)
-    restart.save(store_folder, {"features": key})
+    resuming.save_settings(store_folder, {"features": key})
 
     def add_texts(goes_on: Callable[[int], bool]) -> None:
         store.extend(texts.read(text_paths, tokenizer, store.keys, settings.longest), goes_on)
 
     for path in held_out:
         group = texts.read([path], tokenizer, store.keys, settings.longest, path.stem)
-        store.extend(group, progress_reporter(report, f"features of {path.name}"))
+        store.extend(group, progress_reporter(report_progress, f"features of {path.name}"))
     # If new texts are looked for later anyway, training begins with a part of the present ones.
     if not (settings.watch and store.numbers()):
         max_tokens = _WATCH_TOKENS if settings.watch else math.inf
-        add_texts(progress_reporter(report, "features of the texts", max_tokens=max_tokens))
+        add_texts(
+            progress_reporter(report_progress, "features of the texts", max_tokens=max_tokens)
+        )
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --texts")
     scale = torch.tensor(
-        restart.once(folder / "scale.json", lambda: start.feature_scale(store).tolist())
+        resuming.compute_once(folder / "scale.json", lambda: start.feature_scale(store).tolist())
     )
     if initial is None:
         all_texts = texts.read(text_paths, tokenizer, (), settings.longest)
         train_texts = (text for text in all_texts if not text.group)
         # Counted once: texts may be added after an interruption, but rows must keep their tokens.
-        ids = restart.once(
+        ids = resuming.compute_once(
             folder / "vocabulary.json",
             lambda: start.most_frequent_ids(
                 train_texts, config.draft_vocab_size, config.vocab_size
@@ -180,12 +182,12 @@ def train(
         info["steps"], info["figures"] = step, measure_groups()
         checkpoint.write_network(output, network, torch.bfloat16, info, scale)
 
-    restart.save(folder, identity)
+    resuming.save_settings(folder, identity)
     schedule = _schedule(settings, passes)
-    info["before"] = restart.once(folder / "before.json", measure_groups)
+    info["before"] = resuming.compute_once(folder / "before.json", measure_groups)
     result = fit(
         network,
-        _objective(network, target_scores, batches, settings, report, add_texts, write),
+        _objective(network, target_scores, batches, settings, report_progress, add_texts, write),
         schedule,
         folder,
         settings.seed,
@@ -238,7 +240,7 @@ def _objective(
     target: Teacher,
     batches: Batches,
     settings: Eagle3Settings,
-    report: Report,
+    report_progress: ReportProgress,
     add_texts: Callable[[Callable[[int], bool]], None],
     write: Callable[[int], None],
 ) -> Objective:
@@ -259,7 +261,7 @@ def _objective(
         if step.number % _REPORT_EVERY == 0:
             numbers = " ".join(f"{float(loss):.3f}" for loss in parts.values())
             stage = f"step {step.number}, {len(batches.store.texts)} texts, losses {numbers}"
-            report(stage, _TRAINING_START + (1 - _TRAINING_START) * step.progress)
+            report_progress(stage, _TRAINING_START + (1 - _TRAINING_START) * step.progress)
         return total, parts
 
     return objective

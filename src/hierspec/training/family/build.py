@@ -1,4 +1,4 @@
-"""Build the whole zoo: tokenizer, trunk, students, n-gram table, calibration, model card.
+"""Build the shipped family: tokenizer, trunk, students, n-gram table, noise of zoo:large, card.
 
 Trainings continue from their last checkpoint, and what else takes long is kept beside it, so the
 command can be killed and given again. All randomness comes from the seed.
@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import from_directory
-from hierspec.training import restart
+from hierspec.training import resuming
 from hierspec.training.fit import Phase, Schedule, fit
 from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.files import write_atomically
@@ -93,7 +93,7 @@ def train(
     stop_after: int | None = None,
     notes: str = "",
 ) -> dict[str, Any]:
-    """Build the zoo in ``out_dir``; return what ``metrics.json`` holds.
+    """Build the shipped family in ``out_dir``; return what ``metrics.json`` holds.
 
     Args:
         checkpoints: where the trainings keep their state; default ``out_dir/.training``.
@@ -117,8 +117,8 @@ def train(
     if not resume:
         shutil.rmtree(work, ignore_errors=True)
     identity = {"seed": seed, "quick": quick}
-    restart.check(work, identity, "--no-resume")
-    restart.save(work, identity)
+    resuming.check_settings(work, identity, "--no-resume")
+    resuming.save_settings(work, identity)
     corpus = load_corpus(max_files=plan.max_files)
     tokenizer = _build_tokenizer(corpus, plan, out, work)
     stream = training_stream(corpus, tokenizer, seed)
@@ -151,7 +151,7 @@ def train(
 def measure(
     out: Path, corpus: Corpus, tokenizer: Tokenizer, plan: FamilyPlan = FULL, seed: int = 0
 ) -> dict[str, Any]:
-    """Calibrate the large model and measure the family in ``out`` on held-out text."""
+    """Choose the noise with which zoo:large is made of the trunk; measure all on held-out text."""
     held_out = held_out_tokens(corpus, tokenizer)
     sources = {name: from_directory(out / name, out) for name in ("small", "mid", "trunk")}
     with torch.no_grad():

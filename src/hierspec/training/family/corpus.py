@@ -1,8 +1,8 @@
 """The training text: Python sources of the standard library of the running interpreter.
 
-It is on every machine that has Python, under the PSF licence, so the zoo can be rebuilt anywhere
-without a download. Nothing here depends on where that library is installed: files are named by
-their path relative to it, and the held-out part is chosen by a hash of that name.
+It is on every machine that has Python, under the PSF licence, so the shipped family can be rebuilt
+anywhere without a download. Nothing here depends on where that library is installed: files are
+named by their path relative to it, and the held-out part is chosen by a hash of that name.
 
 Its tokenizer is a byte-level BPE of 4096 tokens in Hugging Face's format.
 """
@@ -80,7 +80,7 @@ class Corpus:
 
     @property
     def sha256(self) -> str:
-        """Hash of all text, by which a rebuilt zoo can show that it was trained on the same."""
+        """Hash of all text, by which a rebuilt family can show that it was trained on the same."""
         digest = hashlib.sha256()
         for document in (*self.train, *self.held_out):
             digest.update(document.name.encode() + b"\0" + document.text.encode() + b"\0")

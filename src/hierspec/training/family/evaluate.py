@@ -1,4 +1,4 @@
-"""Measure how well the zoo's models draft for each other: held-out loss, acceptance, agreement.
+"""Measure how well the shipped models draft for each other: held-out loss, acceptance, agreement.
 
 Acceptance is 1 − TV of two next-token distributions; at temperature 0 it is the share of equal
 argmaxes. All figures are means over the same held-out windows, every position of them.
@@ -34,7 +34,7 @@ CALIBRATE_EPS, CALIBRATE_ACCEPTANCE = 0.1, 0.96
 
 
 def load_llama(source: WeightSource, dtype: torch.dtype = torch.bfloat16) -> Llama:
-    """Load a zoo model in the form used for training, which gives access to its early exits."""
+    """Load a shipped model in the form used for training, which gives access to its early exits."""
     config = source.config
     shape = Shape(
         config.hidden_size,

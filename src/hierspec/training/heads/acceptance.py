@@ -26,8 +26,8 @@ from hierspec.config.vocabulary import check_same_vocabulary
 from hierspec.errors import HierspecError
 from hierspec.lm.acceptance_head import AcceptanceHead
 from hierspec.lm.backend import Backend, Span
-from hierspec.profiling.settings import Report
-from hierspec.training import restart
+from hierspec.profiling.settings import ReportProgress
+from hierspec.training import resuming
 from hierspec.training.fit import Losses, TrainingStep, fit
 from hierspec.training.models import (
     check_numbers,
@@ -97,7 +97,7 @@ def train(
     dtype: str = "auto",
     device: str = "auto",
     overwrite: bool = False,
-    report: Report = lambda stage, share: None,
+    report_progress: ReportProgress = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> files.HeadFile:
     """Train a head and write it, with a JSON report of the same name beside it.
@@ -121,15 +121,15 @@ def train(
     folder = path.with_name(f"{path.name}.training")
     identity = {"model": draft, "target": target, "dtype": dtype, **asdict(settings)}
     if not overwrite:
-        restart.check(folder, identity, "--overwrite")
+        resuming.check_settings(folder, identity, "--overwrite")
     check_writable(path, "the acceptance head", "give another -o")
     file_texts = from_files(texts)
-    report("loading the models", 0.0)
+    report_progress("loading the models", 0.0)
     p_model, tokenizer = load_model(target, dtype, device)
     q_model, draft_tokenizer = load_model(draft, dtype, device)
     check_same_vocabulary(target, tokenizer, draft, draft_tokenizer)
     check_width(settings.width, p_model, q_model)
-    restart.save(folder, identity)
+    resuming.save_settings(folder, identity)
     data = choose_texts(
         target,
         p_model,
@@ -138,11 +138,11 @@ def train(
         texts,
         file_texts,
         folder,
-        partial_progress(report, 0.0, _TEXTS_END),
+        partial_progress(report_progress, 0.0, _TEXTS_END),
     )
 
     def read(pieces: Sequence[Piece], number: int, start: float, end: float) -> Samples:
-        report_share = partial(partial_progress(report, start, end), "both models read")
+        report_share = partial(partial_progress(report_progress, start, end), "both models read")
         return draw_samples(q_model, p_model, pieces, settings, number, report_share)
 
     samples = read(data.train, 0, _TEXTS_END, _TRAIN_SAMPLES_END)
@@ -152,7 +152,7 @@ def train(
     size = settings.rows * settings.width
     schedule = settings.schedule(num_samples)
     start_time = time.monotonic()
-    report_training = partial_progress(report, _SAMPLES_END, _TRAINING_END)
+    report_training = partial_progress(report_progress, _SAMPLES_END, _TRAINING_END)
 
     def objective(step: TrainingStep) -> Losses:
         report_training(f"training, {schedule.steps} steps", step.progress)
@@ -205,7 +205,7 @@ def draw_samples(
     pieces: Sequence[Piece],
     settings: AcceptanceSettings,
     number: int,
-    report: Callable[[float], None],
+    report_share: Callable[[float], None],
 ) -> Samples:
     """Draw tokens of the draft model at positions of texts, and compute how likely each is kept.
 
@@ -216,7 +216,7 @@ def draw_samples(
     states: list[torch.Tensor] = []
     acceptance: list[torch.Tensor] = []
     for piece_number, piece in enumerate(pieces):
-        report(piece_number / len(pieces))
+        report_share(piece_number / len(pieces))
         ids = piece.ids.long()
         positions = piece.positions[piece.positions + 1 < len(ids)]
         if not len(positions):

@@ -25,7 +25,7 @@ from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.profiling.settings import Report
+from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.training.family.corpus import load_corpus
 from hierspec.training.windows import HeldOutWindows
@@ -73,7 +73,7 @@ def choose_texts(
     paths: Sequence[Path],
     file_texts: Sequence[str | Conversation],
     folder: Path,
-    report: Report,
+    report_progress: ReportProgress,
 ) -> TrainingData:
     """Return the files' texts; else the shipped family's training text; else what the model writes.
 
@@ -84,7 +84,7 @@ def choose_texts(
     """
     limit, width, seed = settings.tokens, settings.width, settings.seed
     windows = HeldOutWindows(settings.held_out, width)
-    report("reading texts", 0.0)
+    report_progress("reading texts", 0.0)
     if paths:
         name = ", ".join(path.name for path in paths)
         longest = min(backend.max_length, _MAX_CONVERSATION)
@@ -100,7 +100,9 @@ def choose_texts(
         return split_texts(train_rows, held_out, windows, {"name": name})
     write = _writer(model, backend, tokenizer, seed)
     path = folder / f"own-{json_digest([model, seed, str(backend.dtype)])}.jsonl"
-    train_rows, held_out = write_own_texts(write, limit, path, report, _HELD_OUT, width + 1)
+    train_rows, held_out = write_own_texts(
+        write, limit, path, report_progress, _HELD_OUT, width + 1
+    )
     return split_texts(train_rows, held_out, windows, {"name": "written by the model itself"})
 
 
@@ -277,7 +279,7 @@ def write_own_texts(
     write: Callable[[int], list[list[int]]],
     limit: int,
     path: Path,
-    report: Report,
+    report_progress: ReportProgress,
     held_out: Collection[int] = (),
     min_held_out: int = 0,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -307,7 +309,7 @@ def write_own_texts(
             if num_train + num_held_out >= limit and num_held_out >= min_held_out:
                 break
             share = min(1.0, (num_train + num_held_out) / max(1, limit))
-            report("the model writes texts", share)
+            report_progress("the model writes texts", share)
             batches.append(write(len(batches)))
             if not any(batches[-1]):
                 raise HierspecError("the model wrote no text of its own: give some with --texts")

@@ -69,7 +69,7 @@ class StateStore:
                     continue
                 self._places[digest] = first, count
 
-    def compute(self, pieces: Sequence[Piece], report: Callable[[float], None]) -> None:
+    def compute(self, pieces: Sequence[Piece], report_share: Callable[[float], None]) -> None:
         """Compute and store the states of those texts that have none.
 
         Raises:
@@ -83,7 +83,7 @@ class StateStore:
                 file.truncate(end * size)  # what an interruption left behind
                 index.write("\n")  # ends a line that an interruption cut short
                 for number, (digest, piece) in enumerate(missing.items()):
-                    report(number / len(missing))
+                    report_share(number / len(missing))
                     states = self.frozen.states(piece.ids[None].long())
                     rows = torch.stack([h[piece.positions] for h in states], dim=1)
                     file.write(rows.cpu().bfloat16().view(torch.int16).numpy().tobytes())

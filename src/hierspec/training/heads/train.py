@@ -24,8 +24,8 @@ from hierspec.config import exit_heads as files
 from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.exit_heads import FULL, MLP, Heads
-from hierspec.profiling.settings import Report
-from hierspec.training import restart
+from hierspec.profiling.settings import ReportProgress
+from hierspec.training import resuming
 from hierspec.training.fit import Losses, Objective, Schedule, TrainingStep, curve, fit
 from hierspec.training.losses import kl_then_tv
 from hierspec.training.models import (
@@ -62,7 +62,7 @@ def train(
     overwrite: bool = False,
     states: Path | None = None,
     start_from: Path | None = None,
-    report: Report = lambda stage, share: None,
+    report_progress: ReportProgress = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> files.HeadsFile:
     """Train heads and write them, with a JSON report of the same name beside them.
@@ -77,9 +77,9 @@ def train(
             any other model texts that it writes itself.
         states: a folder for hidden states, to be reused by further trainings of the same exits;
             default: inside ``OUTPUT.training``, deleted with it.
-        start_from: heads of the same kind, exits and sizes to begin with. Full heads keep their
-            vocabulary; others get that of the texts.
-        report: called with the stage, and the share of all work that is done.
+        start_from: heads of the same kind, exits and sizes to begin with. Full heads score the same
+            tokens as those; other kinds of heads score the tokens most frequent in the new texts.
+        report_progress: called with the stage, and the share of all work that is done.
         stop_after: stop after so many steps, as if interrupted.
 
     Raises:
@@ -97,17 +97,17 @@ def train(
         "exits": sorted(set(settings.exits)),
     }
     if not overwrite:
-        restart.check(folder, identity, "--overwrite")
+        resuming.check_settings(folder, identity, "--overwrite")
     check_writable(path, "the heads", "give another -o")
     file_texts = from_files(texts)
-    report("loading the model", 0.0)
+    report_progress("loading the model", 0.0)
     # Gradients pass through transformers' own modules alone.
     backend, tokenizer = load_model(model, dtype, device, "hf")
     check_decoder_only(backend, "training of heads", "its exits draft without heads (early_exit)")
-    _check_fit(settings, backend)
+    _check_settings(settings, backend)
     initial = None if start_from is None else _read_start(start_from, settings)
     if not texts and not registry.is_shipped(model):  # the texts that the model writes are kept
-        restart.save(folder, {key: identity[key] for key in ("model", "dtype", "seed")})
+        resuming.save_settings(folder, {key: identity[key] for key in ("model", "dtype", "seed")})
     data = choose_texts(
         model,
         backend,
@@ -116,14 +116,14 @@ def train(
         texts,
         file_texts,
         folder,
-        partial_progress(report, 0.0, _TEXTS_END),
+        partial_progress(report_progress, 0.0, _TEXTS_END),
     )
     weights = fingerprint.compute_if_local(model)
     start = None if initial is None else fingerprint.compute(str(initial.path))
     texts_hash = data.source["sha256"]
     identity |= {"texts": texts_hash, "weights": weights, "start_from": start}
     if not overwrite:
-        restart.check(folder, identity, "--overwrite")
+        resuming.check_settings(folder, identity, "--overwrite")
     label = "heads-" + json_digest(
         [asdict(settings), texts_hash, weights, str(backend.dtype), start]
     )
@@ -147,24 +147,25 @@ def train(
     )
     store.compute(
         [*data.train, *data.held_out],
-        partial(partial_progress(report, _TEXTS_END, _STATES_END), "the model reads"),
+        partial(partial_progress(report_progress, _TEXTS_END, _STATES_END), "the model reads"),
     )
 
     def measure(stage: str, start: float, end: float) -> dict[str, Any]:
-        report_share = partial(partial_progress(report, start, end), stage)
+        report_share = partial(partial_progress(report_progress, start, end), stage)
         return _measure_by_domain(heads, store, data.held_out, report_share)
 
-    before = restart.once(
+    before = resuming.compute_once(
         folder / f"{label}.before.json", lambda: measure("measuring", _STATES_END, _MEASURED_END)
     )
     rows = store.rows_of(data.train)
     schedule = settings.schedule(len(rows))
     if initial is None and not (folder / f"{label}.pt").exists():
-        report("a first guess by least squares", _MEASURED_END)
+        report_progress("a first guess by least squares", _MEASURED_END)
         least_squares.initialise(heads, store, rows, settings.seed)
-    restart.save(folder, identity)
+    resuming.save_settings(folder, identity)
     report_training = partial(
-        partial_progress(report, _MEASURED_END, _TRAINING_END), f"training, {schedule.steps} steps"
+        partial_progress(report_progress, _MEASURED_END, _TRAINING_END),
+        f"training, {schedule.steps} steps",
     )
     result = fit(
         heads,
@@ -188,7 +189,7 @@ def train(
         "hidden_size": backend.hidden_size,
         "vocab_size": backend.vocab_size,
         "num_layers": backend.num_layers,
-        "input_size": heads.width,
+        "input_size": heads.input_size,
         **({"inner_size": inner} if inner else {}),
         **({} if vocabulary is None else {"vocabulary_size": len(vocabulary)}),
         "dtype": str(stored_dtype).removeprefix("torch."),
@@ -208,7 +209,8 @@ def train(
     return files.read(path)
 
 
-def _check_fit(settings: HeadsSettings, backend: Any) -> None:
+def _check_settings(settings: HeadsSettings, backend: Any) -> None:
+    """Refuse exits, a vocabulary or a width that the model has no room for."""
     last = backend.num_layers - 1
     if min(settings.exits) < 1 or max(settings.exits) > last:
         raise HierspecError(
@@ -259,7 +261,7 @@ def _read_start(path: Path, settings: HeadsSettings) -> files.HeadsFile:
 
 
 def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    """Build AdamW without weight decay, which would pull a transform back to its exit."""
+    """Build AdamW without weight decay: a transform of zeros is the exit without a head."""
     return [torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.0)]
 
 
@@ -268,7 +270,7 @@ def _objective(
     heads: Heads,
     rows: torch.Tensor,
     settings: HeadsSettings,
-    report: Callable[[float], None],
+    report_share: Callable[[float], None],
 ) -> Objective:
     """Return the sum over exits of their distances: each head's gradient is its own.
 
@@ -282,7 +284,7 @@ def _objective(
         return rows[torch.randperm(len(rows), generator=generator)]
 
     def objective(step: TrainingStep) -> Losses:
-        report(step.progress)
+        report_share(step.progress)
         size = step.phase.rows * step.phase.width
         states = store.read(slice_passes(shuffle, len(rows), step.number * size, size))
         kl, tv = frozen.distances(heads, states)
@@ -297,7 +299,7 @@ def _objective(
 
 
 def _measure_by_domain(
-    heads: Heads, store: StateStore, pieces: Sequence[Piece], report: Callable[[float], None]
+    heads: Heads, store: StateStore, pieces: Sequence[Piece], report_share: Callable[[float], None]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return mean figures by domain, exit and name; of domain :data:`ALL` over all positions."""
     domains: dict[str, list[Piece]] = {}
@@ -310,7 +312,7 @@ def _measure_by_domain(
         counts[domain] = len(rows)
         sums[domain] = torch.zeros(len(exits), len(FIGURES), dtype=torch.float64)
         for start in range(0, len(rows), _MEASURED_ROWS):
-            report((number + start / len(rows)) / len(domains))
+            report_share((number + start / len(rows)) / len(domains))
             sums[domain] += frozen.measure(heads, store.read(rows[start : start + _MEASURED_ROWS]))
     sums[ALL], counts[ALL] = torch.stack(list(sums.values())).sum(0), sum(counts.values())
     names = FIGURES if heads.ids is not None else FIGURES[:3]

@@ -57,7 +57,7 @@ def write(
     plan: AnswersPlan,
     hierarchy: Hierarchy,
     passages: Passages,
-    report: Callable[[float], None],
+    report_share: Callable[[float], None],
 ) -> Counter[str]:
     """Add conversations to ``path`` (JSON lines) until there are enough; return counts by domain.
 
@@ -74,7 +74,7 @@ def write(
     path.write_text("".join(json.dumps(row) + "\n" for row in stored), encoding="utf-8")
     with path.open("a", encoding="utf-8") as file:
         while counts.total() < plan.conversations:
-            report(counts.total() / plan.conversations)
+            report_share(counts.total() / plan.conversations)
             rows = list(_batch(number, plan, hierarchy, passages))
             if not rows:
                 raise HierspecError("the model has answered none of its prompts: try another seed")

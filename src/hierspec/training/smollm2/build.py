@@ -15,8 +15,8 @@ from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.config.exit_heads import FILE
-from hierspec.profiling.settings import Report
-from hierspec.training import restart
+from hierspec.profiling.settings import ReportProgress
+from hierspec.training import resuming
 from hierspec.training.eagle3 import train as eagle3_training
 from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.family.export import model_card
@@ -27,9 +27,9 @@ from hierspec.utils.files import write_atomically
 from hierspec.zoo import sibling
 
 from . import answers
+from . import sibling as sibling_training
 from .passages import collect
 from .sibling import SiblingSettings
-from .sibling import train as train_siblings
 
 ANSWERS = "answers.jsonl"
 REPORT = "report.json"
@@ -64,11 +64,11 @@ class DraftersPlan:
     sibling: SiblingSettings = field(default_factory=SiblingSettings)
 
 
-# (plan, folder of all that is trained, report) → the stage's own report
-Stage = Callable[[DraftersPlan, Path, Report], dict[str, Any]]
+# (plan, folder of all that is trained, callback for progress) → the stage's own report
+Stage = Callable[[DraftersPlan, Path, ReportProgress], dict[str, Any]]
 
 
-def train_heads(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
+def train_heads(plan: DraftersPlan, out: Path, report_progress: ReportProgress) -> dict[str, Any]:
     """Train exit heads, into ``smollm2-heads``."""
     path = out / "smollm2-heads" / FILE
     if not path.exists():
@@ -78,26 +78,30 @@ def train_heads(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]
             path,
             [out / ANSWERS],
             dtype=plan.dtype,
-            report=report,
+            report_progress=report_progress,
         )
     return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
 
 
-def train_eagle3(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
+def train_eagle3(plan: DraftersPlan, out: Path, report_progress: ReportProgress) -> dict[str, Any]:
     """Train an EAGLE-3 network, into ``smollm2-eagle3``."""
     folder = out / "smollm2-eagle3"
     info = folder / "hierspec.json"
     # Also written during training; only the final one has its duration.
     if not info.exists() or "seconds" not in json.loads(info.read_text(encoding="utf-8")):
-        eagle3_training.train(plan.model, plan.eagle3, folder, [out / ANSWERS], report=report)
+        eagle3_training.train(
+            plan.model, plan.eagle3, folder, [out / ANSWERS], report_progress=report_progress
+        )
     return json.loads(info.read_text(encoding="utf-8"))
 
 
-def train_sibling(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
-    """Train a small model on the same tokenizer, into ``smollm2-sibling``."""
+def train_sibling(plan: DraftersPlan, out: Path, report_progress: ReportProgress) -> dict[str, Any]:
+    """Train small models of several sizes on its tokenizer; the fastest is ``smollm2-sibling``."""
     folder = out / "smollm2-sibling"
     if not (folder / sibling.FILE).exists():
-        train_siblings(plan.model, plan.sibling, folder, [out / ANSWERS], report=report)
+        sibling_training.train(
+            plan.model, plan.sibling, folder, [out / ANSWERS], report_progress=report_progress
+        )
     return sibling.read_description(folder)
 
 
@@ -112,7 +116,7 @@ STAGES: dict[str, Stage] = {
 def train(
     out: Path,
     plan: DraftersPlan,
-    report: Report = lambda stage, share: None,
+    report_progress: ReportProgress = lambda stage, share: None,
 ) -> dict[str, Any]:
     """Write answers and train drafters in ``out``; return what ``report.json`` there holds.
 
@@ -122,26 +126,28 @@ def train(
         KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
     identity = {"model": plan.model, "seed": plan.answers.seed, "dtype": plan.dtype}
-    restart.check(out, identity, "another --output")
-    restart.save(out, identity)
+    resuming.check_settings(out, identity, "another --output")
+    resuming.save_settings(out, identity)
 
-    def stage_report(number: int) -> Report:
+    def stage_progress(number: int) -> ReportProgress:
         num_stages = 1 + len(STAGES)
-        return partial_progress(report, number / num_stages, (number + 1) / num_stages)
+        return partial_progress(report_progress, number / num_stages, (number + 1) / num_stages)
 
-    summary = {"model": plan.model, "answers": _write_answers(plan, out, stage_report(0))}
+    summary = {"model": plan.model, "answers": _write_answers(plan, out, stage_progress(0))}
     for number, (name, run_stage) in enumerate(STAGES.items(), 1):
-        summary[name] = run_stage(plan, out, stage_report(number))
+        summary[name] = run_stage(plan, out, stage_progress(number))
         write_atomically(out / REPORT, json.dumps(summary, indent=1) + "\n", "the report")
         write_atomically(out / CARD, model_card("smollm2", summary), "the model card")
     return summary
 
 
-def _write_answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, Any]:
+def _write_answers(
+    plan: DraftersPlan, out: Path, report_progress: ReportProgress
+) -> dict[str, Any]:
     """Write the answers, the stage before all trainings."""
 
     def write() -> dict[str, Any]:
-        report("the model is loaded", 0.0)
+        report_progress("loading the model", 0.0)
         target = {"model": plan.model, "dtype": plan.dtype}
         hierarchy = Hierarchy.from_config({"target": target, "levels": []})
         start = time.monotonic()
@@ -150,7 +156,7 @@ def _write_answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, A
             plan.answers,
             hierarchy,
             collect(),
-            lambda share: report("the model answers prompts", share),
+            lambda share: report_progress("the model answers prompts", share),
         )
         return {
             "conversations": counts.total(),
@@ -159,4 +165,4 @@ def _write_answers(plan: DraftersPlan, out: Path, report: Report) -> dict[str, A
             "plan": {**asdict(plan.answers), "temperatures": list(plan.answers.temperatures)},
         }
 
-    return restart.once(out / f"answers-{plan.answers.conversations}.json", write)
+    return resuming.compute_once(out / f"answers-{plan.answers.conversations}.json", write)

@@ -31,7 +31,7 @@ from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
-from hierspec.profiling.settings import Report
+from hierspec.profiling.settings import ReportProgress
 from hierspec.training import texts
 from hierspec.training.eagle3.start import most_frequent_ids
 from hierspec.training.family.export import llama_config, write_folder
@@ -131,7 +131,7 @@ def train(
     output: Path,
     text_paths: Sequence[Path],
     *,
-    report: Report = lambda stage, share: None,
+    report_progress: ReportProgress = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:
     """Train siblings of all sizes, and write the one with the largest speedup into ``output``.
@@ -147,12 +147,12 @@ def train(
         KeyboardInterrupt: stopped; at most a minute of work is lost.
     """
     folder = output.with_name(f"{output.name}.training")
-    report("loading the model", 0.0)
+    report_progress("loading the model", 0.0)
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
     store = FeatureStore(folder / "features", backend, (), 2**33)
     new_texts = texts.read(text_paths, tokenizer, store.keys, settings.longest)
-    store.extend(new_texts, progress_reporter(report, "the model reads its answers", 0.05))
+    store.extend(new_texts, progress_reporter(report_progress, "the model reads its answers", 0.05))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --conversations")
     train_texts = [store.texts[i] for i in store.numbers()]
@@ -168,7 +168,7 @@ def train(
     )
     result = fit(
         nn.ModuleDict(networks),
-        _objective(networks, _teacher(store, source, ids), store, settings, report),
+        _objective(networks, _teacher(store, source, ids), store, settings, report_progress),
         schedule,
         folder,
         settings.seed,
@@ -192,7 +192,7 @@ def train(
     }
     descriptions = {}
     for name, network in networks.items():
-        report(f"measuring {name}", 0.97)
+        report_progress(f"measuring {name}", 0.97)
         descriptions[name] = {
             **info,
             "size": name,
@@ -249,7 +249,7 @@ def _objective(
     teacher: Callable[[Tensor], Tensor],
     store: FeatureStore,
     settings: SiblingSettings,
-    report: Report,
+    report_progress: ReportProgress,
 ) -> Callable[[TrainingStep], Losses]:
     passes = Passes(store, settings.batch, settings.seed)
 
@@ -285,7 +285,7 @@ def _objective(
             parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
         if step.number % 10 == 0:
             losses = " ".join(f"{float(part):.3f}" for part in parts.values())
-            report(f"step {step.number}, {losses}", 0.1 + 0.85 * step.progress)
+            report_progress(f"step {step.number}, {losses}", 0.1 + 0.85 * step.progress)
         return total, parts
 
     return objective

@@ -1,6 +1,7 @@
-"""Settings of an interrupted training, so that it is resumed or discarded on purpose only.
+"""What lets an interrupted training be resumed: its settings, and results that took long.
 
-A training with other settings could not use its checkpoints, and might delete them at its end.
+With other settings its checkpoints could not be used, and might be deleted at the end. So the
+settings are kept beside them, and other ones are refused unless the user gives the training up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _OPTIONS = {"learning_rate": "--lr"}  # where an option is not named like its se
 _HASHED = {"texts": "the texts", "weights": "the model's weights"}
 
 
-def check(folder: Path, settings: Mapping[str, Any], discard_option: str) -> None:
+def check_settings(folder: Path, settings: Mapping[str, Any], discard_option: str) -> None:
     """Refuse settings that are not those of the training in ``folder``.
 
     Args:
@@ -37,15 +38,15 @@ def check(folder: Path, settings: Mapping[str, Any], discard_option: str) -> Non
         )
 
 
-def save(folder: Path, settings: Mapping[str, Any]) -> None:
+def save_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write the settings of the training in ``folder``; stored ones stay unless they disagree."""
     stored = _read(folder)
     merged = settings if _changed(stored, settings) else {**stored, **settings}
     write_atomically(folder / _FILE, json.dumps(merged), "the settings")
 
 
-def once(path: Path, make: Callable[[], Any]) -> Any:
-    """Return what ``make`` returns, kept in a JSON file for the next call."""
+def compute_once(path: Path, make: Callable[[], Any]) -> Any:
+    """Return what ``make`` returns, kept in a JSON file for when the training is resumed."""
     if path.is_file():
         return json.loads(path.read_text(encoding="utf-8"))
     value = make()
