@@ -43,18 +43,6 @@ def predicting(table: TabularModel, seed: int = 0) -> TabularModel:
     return TabularModel(V, table.order, table.table(), acceptance=kept)
 
 
-# -- the window -----------------------------------------------------------------------------------
-
-
-def test_a_draft_ends_once_a_rejection_is_likely_enough() -> None:
-    window = AcceptanceWindow(threshold=0.5)
-    assert not window.stops((0.8,), ())
-    assert not window.stops((0.8, 0.7), ())
-    assert window.stops((0.8, 0.7, 0.8), ()), "0.448 is left"
-    assert not window.stops((0.8, math.nan), ()), "what was not asked for stops nothing"
-    assert Counting(window).stops((0.4,), Counting(window).init())
-
-
 # -- the law --------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Losslessness of the engine as it runs: every road, enumerated through the runtime's own dice.
 
-What `tests/test_exact.py` proves of rules and windows is proved here of the code that a GPU or a
-CPU runs: shortcuts, padding, recorded decisions, drafts made ahead and in chunks, draws.
+What `tests/core/test_round.py` proves of rules and windows is proved here of the code that a GPU
+or a CPU runs: shortcuts, padding, recorded decisions, drafts made ahead and in chunks, draws.
 """
 
 from __future__ import annotations

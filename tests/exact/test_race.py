@@ -66,27 +66,3 @@ def test_the_rng_races_by_the_closed_form():
     assert not counts[~possible].any()
     statistic = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
     assert chi2.sf(statistic, possible.sum() - 1) > 1e-6
-
-
-def test_noise_belongs_to_its_place():
-    rng = PhiloxRng(7, 2)
-    rng.take(5)
-    some = rng.noise(9, 10).copy()
-    assert (rng.noise(9, 100)[:10] == some).all(), "fewer are the beginning of more"
-    for position in range(100):
-        rng.noise(position, 10)
-    assert (rng.noise(9, 10) == some).all()
-    assert (PhiloxRng(7, 2).noise(9, 10) == some).all()
-    others = [PhiloxRng(7, 3).noise(9, 10), PhiloxRng(8, 2).noise(9, 10), rng.noise(10, 10)]
-    assert all((other != some).all() for other in others)
-    fresh = PhiloxRng(7, 2)
-    fresh.noise(0, 1000)
-    assert (fresh.take(8)[5:] == rng.take(3)).all(), "what is counted is not touched"
-
-
-def test_a_row_that_is_no_distribution():
-    noise = PhiloxRng(0).noise
-    assert race(torch.tensor([[0.0, 1.0, 0.0]]), noise, 0) == [1]
-    for row in ([0.0, 0.0], [float("nan")] * 2):
-        with pytest.raises(ValueError, match="not finite"):
-            race(torch.tensor([row]), noise, 0)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import linprog
-from tabular_cases import V, chain, models
+from tabular_cases import FAMILIES, V, chain, models
 
-from hierspec.core import distributions as distributions
+from hierspec.core import distributions
 from hierspec.core.distributions import (
     DenseDistributions,
     MixedDistributions,
@@ -25,11 +25,12 @@ from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Row
 from hierspec.core.rng import PhiloxRng
-from hierspec.core.rules import Batch, Verifier, scan, tau_probabilities
+from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.errors import HierspecError
 from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
+from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import capped, log_products, prefix_weights
 from hierspec.verifiers.leading import leading_tokens
@@ -197,15 +198,6 @@ def test_frequencies_match_the_law(rule, road):
         assert stats.chi2.sf(statistic, len(observed) - 1) > 1e-6
 
 
-def test_scan_directions():
-    h = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.5, 0.0]])
-    u = torch.tensor([[0.1, 0.9, 0.1], [0.9, 0.1, 0.0]])
-    assert scan("forward", h, u).tolist() == [1, 0]
-    assert scan("backward", h, u).tolist() == [3, 2]
-    assert scan("backward", h[:, :0], u[:, :0]).tolist() == [0, 0]
-    assert scan("forward", h[:, :0], u[:, :0]).tolist() == [0, 0]
-
-
 def test_naive_follows_up_with_real_rows():
     """`complete` on dense laws and dice: the first three tokens are the target's (χ², 10⁻⁶)."""
     q, p = models("random", 2, seed=38)
@@ -299,6 +291,48 @@ def test_block_is_optimal(seed, n):
     assert best.success
     block = certify_tree(chain([q, p], ["block"], [n]), V)
     assert block.expected_accepted == pytest.approx(-best.fun, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("tokenwise", 10 / 9), ("block", 11 / 9), ("uncapped", 12 / 9), ("naive", 4 / 3)],
+)
+def test_worked_example(rule, expected):
+    """P4's example: i.i.d. p = (1/3, 2/3), q = (2/3, 1/3), two tokens; naive attains the bound."""
+    q = TabularModel(2, 0, {"": [2 / 3, 1 / 3]})
+    p = TabularModel(2, 0, {"": [1 / 3, 2 / 3]})
+    certificate = certify_tree(chain([q, p], [rule], [2]), 2)
+    assert certificate.expected_accepted == pytest.approx(expected, abs=1e-12)
+
+
+def _ideal(q, p, n):
+    """Σ_i Σ_{x^i} min(p(x^i), q(x^i)), the most any coupling of n tokens can keep."""
+    total, p_joint, q_joint, texts = 0.0, np.ones(1), np.ones(1), [()]
+    for _ in range(n):
+        p_joint = np.concatenate(
+            [w * p.distribution(t).numpy() for w, t in zip(p_joint, texts, strict=True)]
+        )
+        q_joint = np.concatenate(
+            [w * q.distribution(t).numpy() for w, t in zip(q_joint, texts, strict=True)]
+        )
+        texts = [(*t, x) for t in texts for x in range(V)]
+        total += float(np.minimum(p_joint, q_joint).sum())
+    return total
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_naive_reaches_the_ideal_and_still_loses(family, n):
+    q, p = models(family, 2, seed=11)
+    kept, per_call = {}, {}
+    for rule in ("tokenwise", "block", "naive"):
+        certificate = certify_tree(chain([q, p], [rule], [n]), V)
+        kept[rule] = certificate.expected_accepted
+        per_call[rule] = certificate.expected_tokens_per_target_call
+    assert kept["naive"] == pytest.approx(_ideal(q, p, n), abs=1e-12)
+    assert kept["tokenwise"] <= kept["block"] + 1e-12
+    assert kept["block"] <= kept["naive"] + 1e-12
+    assert per_call["naive"] <= per_call["block"] + 1e-12
 
 
 # --- floating point
@@ -420,48 +454,6 @@ def test_float32_rows_give_float32_accurate_laws():
     )
     assert single.h.dtype == torch.float64
     assert torch.allclose(single.h, exact.h, atol=1e-5)
-
-
-@pytest.mark.parametrize("v", [16384, 16385, 50257])
-@pytest.mark.parametrize("kind", ["flat", "steep", "sparse", "last"])
-def test_large_vocabularies_are_searched_alike(v, kind):
-    """Inverse CDF by blocks of tokens against the cumulated sum over all of them."""
-    generator = torch.Generator().manual_seed(v)
-    probs = torch.rand(4, v, generator=generator, dtype=torch.float64)
-    if kind == "steep":
-        probs = probs**30
-    if kind == "sparse":
-        probs *= torch.rand(4, v, generator=generator) > 0.999
-    if kind == "last":
-        probs = torch.zeros(4, v, dtype=torch.float64)
-        probs[:, -1] = 0.1
-    for u in (torch.rand(4, generator=generator).tolist(), [0.0] * 4, [1.0 - 2**-53] * 4):
-        column = torch.tensor(u, dtype=torch.float64).unsqueeze(-1)
-        picked, total = distributions._search_blocks(probs, column)
-        plain, plain_total = distributions._search(probs, column)
-        assert torch.equal(picked, plain)
-        assert torch.allclose(total, plain_total)
-        ids = distributions.draw(probs, u)  # few rows: by NumPy
-        assert ids == picked.squeeze(-1).tolist()
-        assert all(probs[row, i] > 0 for row, i in enumerate(ids))
-    with pytest.raises(ValueError, match="not finite"):
-        distributions.draw(torch.zeros(1, v), [0.5])
-    assert (
-        distributions.draw(torch.zeros(1, v), [0.5], lambda row: probs[row])[0]
-        == distributions.draw(probs[:1], [0.5])[0]
-    )
-
-
-@pytest.mark.parametrize("v", [50, 20000])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_any_row_of_numbers_is_drawn_from(v, dtype):
-    probs = torch.zeros(2, 2 * v, dtype=dtype)[:, ::2]
-    probs[:, v - 3] = 0.5
-    assert distributions.draw(probs.clone().requires_grad_(), [0.2, 0.9]) == [v - 3] * 2
-    assert distributions.draw(probs, [0.0, 1.0 - 2**-53]) == [v - 3] * 2
-    probs[1, 0] = math.nan
-    with pytest.raises(ValueError, match="not finite"):
-        distributions.draw(probs, [0.2, 0.9])
 
 
 # --- laws of all kinds, widths, greedy decoding
@@ -681,6 +673,10 @@ def test_unknown_names_list_those_there_are():
     with pytest.raises(ValueError, match="at least 1"):
         get("leading", top_m=0)
     assert get("leading", top_m=2) == get("leading", top_m=2) != get("leading")
+
+
+def test_branch_is_block():
+    assert get("branch") is get("block")
 
 
 def test_every_rule_declares_itself():
