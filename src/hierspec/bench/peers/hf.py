@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method
     from hierspec.bench.methods.ours import BenchModels
 
-EXIT_LENGTHS = {  # of each exit, by the number of exits: as many configurations as others have
+# How long drafts may be, by how many exits there are. Every exit is tried with every length: with
+# more exits there are fewer lengths, so that a method has twelve configurations, like others.
+DRAFT_LENGTHS = {
     1: (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
     2: (2, 3, 4, 6, 8, 12),
     3: (2, 3, 4, 6),
@@ -177,7 +179,7 @@ def early_exit(models: BenchModels, temperature: float) -> list[Method]:
     name = "transformers-early-exit"
     return [
         TransformersMethod(name, models, _exported_plan(models, exit_layer, n))
-        for exit_layer, n in itertools.product(exits, EXIT_LENGTHS[len(exits)])
+        for exit_layer, n in itertools.product(exits, DRAFT_LENGTHS[len(exits)])
     ]
 
 

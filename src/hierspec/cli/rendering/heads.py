@@ -23,8 +23,8 @@ def show_exit_heads(file: HeadsFile, as_json: bool) -> None:
         return
     parameters = info.get("parameters", 0) / len(file.exits)
     title = f"{info['model']}: {file.kind}, {parameters / 1e6:.2f} M parameters each"
-    size = info.get("vocabulary_size")
-    title += "" if size is None else f", {size} of {info['vocab_size']} tokens"
+    num_scored = info.get("vocabulary_size")
+    title += "" if num_scored is None else f", {num_scored} of {info['vocab_size']} tokens"
     columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
     table = terminal.borderless((), columns, title)
     for layer in file.exits:

@@ -249,13 +249,13 @@ def _read_start(path: Path, settings: HeadsSettings) -> files.HeadsFile:
         HierspecError: they are of another kind or size, or for other exits.
     """
     file = files.read(path)
-    size = file.info.get("vocabulary_size")
+    num_scored = file.info.get("vocabulary_size")
     same_form = (settings.kind, tuple(sorted(set(settings.exits)))) == (file.kind, file.exits)
-    if not same_form or (settings.kind == FULL and settings.vocabulary != size):
+    if not same_form or (settings.kind == FULL and settings.vocabulary != num_scored):
         raise HierspecError(
             f"{file.path} holds heads of kind {file.kind} after layers "
-            f"{', '.join(map(str, file.exits))} that score {size or 'all'} tokens; to start from "
-            "them ask for the same"
+            f"{', '.join(map(str, file.exits))} that score {num_scored or 'all'} tokens; to start "
+            "from them ask for the same"
         )
     return file
 
