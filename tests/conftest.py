@@ -66,3 +66,8 @@ def small_buffer():
         patch.setattr("hierspec.bench.roofline._BUFFER_BYTES", 1 << 16)
         patch.setattr("hierspec.bench.roofline._MIN_SECONDS", 0.0)
         yield
+
+
+@pytest.fixture
+def matplotlib():
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")

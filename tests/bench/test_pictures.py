@@ -7,10 +7,10 @@ import importlib
 import json
 import re
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import pytest
 from bench_cases import METHODS, PROMPTS, SKIPPED, content, results
+from svg import letters
 
 from hierspec.bench.method_records import CategorySpeedup, PairedRatio
 from hierspec.bench.report.charts import (
@@ -27,22 +27,13 @@ from hierspec.bench.report.pictures import draw, pictures
 from hierspec.bench.results import parse
 from hierspec.plotting import figures
 
+pytestmark = pytest.mark.usefixtures("matplotlib")
 OURS = [name for name, entry in METHODS.items() if entry[1] != "peer"]
-
-
-@pytest.fixture(autouse=True)
-def _matplotlib():
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
 
 
 def drawn(chart, data, number=0):
     with figures.style():
         return chart(data, data.cells[number])
-
-
-def letters(svg: bytes | str) -> list[str]:
-    root = ElementTree.fromstring(svg)
-    return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text")]
 
 
 def bars(figure):
@@ -234,7 +225,7 @@ def test_another_format_is_refused(tmp_path):
         draw(results(), tmp_path, ("gif",))
 
 
-class Page(HTMLParser):
+class ReadPage(HTMLParser):
     """Tags must close in order; collects rows of tables, ids, and what stands in elements."""
 
     VOID = ("meta", "br", "link", "img", "hr", "input")
@@ -284,7 +275,7 @@ def page_text():
 
 
 def test_the_page_is_well_formed_and_stands_alone(page_text):
-    page = Page(page_text)
+    page = ReadPage(page_text)
     assert "http" not in page_text
     assert len(page.ids) == len(set(page.ids))
     for name, value in page.attributes:
@@ -301,7 +292,7 @@ def test_the_page_is_well_formed_and_stands_alone(page_text):
 
 
 def test_the_page_says_what_was_measured_and_where(page_text):
-    said = Page(page_text).text
+    said = ReadPage(page_text).text
     for part in (
         "A title & more",
         "zoo:large is a synthetic cost with a real distribution (eps 0.2)",
@@ -324,7 +315,7 @@ def test_the_page_says_what_was_measured_and_where(page_text):
 
 
 def test_the_table_has_every_method_fastest_first(page_text):
-    rows = Page(page_text).rows
+    rows = ReadPage(page_text).rows
     start = next(i for i, row in enumerate(rows) if row[0] == "method")
     head, body = rows[start], rows[start + 1 : start + 2 + len(METHODS)]
     order = sorted(METHODS, key=lambda name: -METHODS[name][-1])
@@ -406,7 +397,7 @@ def test_categories_have_a_table_where_there_are_some(page_text):
         "maths & logic": CategorySpeedup(speedup=3.5, n=3),
     }
     method(data, "hierarchy").summary.by_category = found
-    page = Page(html({"x": data}))
+    page = ReadPage(html({"x": data}))
     assert ["method", "writing", "maths & logic"] in page.rows
     row = next(row for row in page.rows if row[1:] == ["1.25×", "3.50×"])
     assert row[0].startswith("hierarchythree levels, ")
@@ -426,7 +417,7 @@ def test_an_unfinished_bench_says_so():
     data.cells[1].load_average.after = None
     for entry in data.cells[1].methods:
         entry.summary = entry.configuration = entry.skipped = None
-    page = Page(html({"x": data}))
+    page = ReadPage(html({"x": data}))
     assert "Unfinished" in page.text
     assert page.tags.count("svg") == 5
     assert page.rows.count(["plainplain decoding, plain decoding", "not run: not measured"]) == 1
@@ -436,7 +427,7 @@ def test_several_results_on_one_page(tmp_path):
     write_many(
         {"First <1>": results((0.0,)), "Second": results((1.0,))}, tmp_path / "new" / "page.html"
     )
-    page = Page((tmp_path / "new" / "page.html").read_text(encoding="utf-8"))
+    page = ReadPage((tmp_path / "new" / "page.html").read_text(encoding="utf-8"))
     assert len(page.ids) == len(set(page.ids))
     assert page.text.count("First <1>") == page.text.count("Second") == 2  # a link and a heading
     assert page.text.count("To measure it again") == 2
@@ -449,7 +440,7 @@ def test_timelines_stand_at_the_end(tmp_path):
     inside = '<use href="#a" style="fill:url( #a)"/><text>what happened</text>'
     write(results((0.0,)), tmp_path / "page.html", [("A run <1>", SVG.format(inside))])
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    page = Page(text)
+    page = ReadPage(text)
     assert "http" not in text
     assert page.text.index("To measure it again") < page.text.index("A run <1> what happened")
 
@@ -480,7 +471,7 @@ def test_without_matplotlib_the_page_has_no_pictures(monkeypatch, tmp_path):
     monkeypatch.setattr(figures.importlib, "import_module", missing)
     with pytest.raises(ValueError, match=re.escape("pip install 'hierspec[plot]'")):
         draw(results(), tmp_path)
-    page = Page(html({"x": results()}))
+    page = ReadPage(html({"x": results()}))
     assert "svg" not in page.tags
     assert "pip install 'hierspec[plot]'" in page.text
     assert "2.60×" in page.text

@@ -1,4 +1,4 @@
-"""``hierspec reproduce`` where models run, and the drawing of figures.
+"""``hierspec reproduce`` where models run.
 
 The experiment is a toy that reports what it was given; the models are the shipped ones.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import sys
 import types
-from itertools import pairwise
-from xml.etree import ElementTree
 
 import pytest
+from paper_cases import FIGURES
+from svg import letters
 
 import hierspec_papers as package
 from hierspec.bench.methods.base import Unavailable
@@ -22,14 +22,10 @@ from hierspec_papers import (
     COMPUTED,
     MEASURED,
     Cell,
-    Curve,
-    Figure,
-    Grid,
     Reproduction,
     Table,
     TableRow,
 )
-from hierspec_papers.drawing import best_cell, draw, draw_all
 
 TABLE = Table(
     "Table 2",
@@ -41,16 +37,6 @@ TABLE = Table(
     compared=False,
     notes=("a note [c]",),
 )
-STEPS = tuple(i // 2 for i in range(16))
-FIGURES = (
-    Figure("Figure 7", "curves of a figure", "n", "share", (
-        Curve("first [d]", (1, 2, 3), (0.5, 0.25, 0.125), spread=(0.1, 0.1, 0.1)),
-        Curve("second", (1, 3), (0.9, 0.8), "points"),
-    )),
-    Figure("Figure 8", "a long curve", "n", "share", (Curve("long", tuple(range(1, 17)), STEPS),)),
-    Figure("Figure 9", "speed-up of pairs", "draft", "intermediate", grid=Grid(
-        ("r1", "r2"), ("c1", "c2"), ((1.5, None), (1.25, 2.5)))),
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -320,35 +306,22 @@ def test_all_goes_on_where_a_kind_cannot_run(hierspec, toy, quick, tmp_path, mon
     assert err.splitlines()[-1] == f"interrupted: 1 of 3 are written in {tmp_path}"
 
 
-# Drawing
-
-
-@pytest.fixture
-def _matplotlib():
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
-
-
-def letters(path):
-    root = ElementTree.parse(path).getroot()
-    return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text")]
-
-
-@pytest.mark.usefixtures("_matplotlib")
+@pytest.mark.usefixtures("matplotlib")
 def test_figures_are_drawn(hierspec, toy, tmp_path):
     status, _, err = hierspec("toy", *SMALL, "--figures", tmp_path / "new")
     assert status == 0
     names = ["toy-figure-7.svg", "toy-figure-8.svg", "toy-figure-9.svg"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
     assert "--figures" not in err
-    said = letters(tmp_path / "new" / names[0])
+    said = letters((tmp_path / "new" / names[0]).read_bytes())
     for part in ("Figure 7", "curves of a figure", "n", "share", "first [d]", "second"):
         assert part in said
-    said = letters(tmp_path / "new" / names[2])
+    said = letters((tmp_path / "new" / names[2]).read_bytes())
     for part in ("1.50", "1.25", "2.50", "r1", "c2", "Framed: 2.5 at r2, c2."):
         assert part in said
 
 
-@pytest.mark.usefixtures("_matplotlib")
+@pytest.mark.usefixtures("matplotlib")
 @pytest.mark.parametrize("folder", [__file__, "/proc/figures"])
 def test_a_folder_that_cannot_be_drawn_into_is_refused_first(hierspec, toy, folder):
     status, out, err = hierspec("toy", *SMALL, "--figures", folder)
@@ -357,65 +330,3 @@ def test_a_folder_that_cannot_be_drawn_into_is_refused_first(hierspec, toy, fold
     assert "name another folder" in err
     assert err.count("\n") == 1
     assert toy.lab is None
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_names_of_files_differ_and_empty_figures_have_none(tmp_path):
-    empty = Figure("Figure 1", "", "", "", grid=Grid(("a",), ("b",), ((None,),)))
-    found = Reproduction("p9", (), (FIGURES[0], FIGURES[0], empty, Figure("Figure 2", "", "", "")))
-    names = [path.name for path in draw_all(found, tmp_path, ".png")]
-    assert names == ["p9-figure-7.png", "p9-figure-7-2.png"]
-    assert [path.read_bytes()[:4] for path in sorted(tmp_path.iterdir())] == [b"\x89PNG"] * 2
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_the_same_figure_is_the_same_file(tmp_path):
-    for figure in FIGURES:
-        for name in ("a.svg", "b.svg"):
-            draw(figure, tmp_path / name)
-        assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-
-
-@pytest.mark.usefixtures("_matplotlib")
-@pytest.mark.parametrize(
-    ("figure", "said"),
-    [
-        (Figure("F", "", "", ""), "holds no numbers"),
-        (Figure("F", "", "", "", (Curve("c", (1.0,), (1.0, 2.0)),)), "has 1 x, 2 y"),
-        (Figure("F", "", "", "", (Curve("c", (1.0,), (1.0,), spread=(1.0, 2.0)),)), "2 spreads"),
-        (Figure("F", "", "", "", (Curve("c", (1.0,), (1.0,), "pie"),)), "not line, points or bars"),
-    ],
-)
-def test_what_cannot_be_drawn(figure, said, tmp_path):
-    with pytest.raises(ValueError, match=said):
-        draw(figure, tmp_path / "x.svg")
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_bars_stand_side_by_side(tmp_path, monkeypatch):
-    from hierspec_papers import drawing
-
-    kept = []
-    monkeypatch.setattr(drawing, "save", lambda canvas, path: kept.append(canvas))
-    bars = tuple(Curve(name, (1, 2, 4), (0.1, 0.2, 0.3), "bars") for name in ("a", "b"))
-    draw(Figure("F", "", "x", "y", bars), tmp_path / "x.svg")
-    axes = kept[0].axes[0]
-    spans = sorted((p.get_x(), p.get_x() + p.get_width()) for p in axes.patches)
-    assert len(spans) == 6
-    for (_, end), (start, _) in pairwise(spans):
-        assert end < start + 1e-9
-    assert [p.get_height() for p in axes.patches] == [0.1, 0.2, 0.3] * 2
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4"]
-
-
-@pytest.mark.parametrize(
-    ("caption", "where"),
-    [
-        ("speed-up over plain decoding", (0, 1)),
-        ("latency, ms per token", (1, 0)),
-        ("speed-up in latency", (0, 1)),
-    ],
-)
-def test_the_best_cell(caption, where):
-    grid = Grid(("a", "b"), ("c", "d"), ((2.0, 3.0), (1.0, None)))
-    assert best_cell(Figure("F", caption, "", "", grid=grid), grid) == where

@@ -6,10 +6,10 @@ import builtins
 import importlib
 import importlib.util
 import re
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from svg import letters
 
 from hierspec.planner.corollary import corollary
 from hierspec.planner.estimates import Chain, ideal
@@ -24,16 +24,11 @@ from hierspec.planner.maps import (
 from hierspec.planner.pictures import draw_plan
 from hierspec.planner.plan import Plan, PricedChain
 from hierspec.plotting import figures
-from hierspec.plotting.heat_map import heat_map
 
+pytestmark = pytest.mark.usefixtures("matplotlib")
 COSTS = (0.1, 2.0, 20.0)
 RATES = [[None, 0.8, 0.6], [None, None, 0.9], [None] * 3]
 ESTIMATES = ideal(COSTS, RATES, ["lab/tiny-Chat", "lab/mid-Chat", "lab/big-Chat"])
-
-
-@pytest.fixture(autouse=True)
-def _matplotlib():
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
 
 
 def choice(levels, budgets=(), **options) -> PricedChain:
@@ -47,10 +42,7 @@ def plan(best=None, *runners_up: PricedChain) -> Plan:
 
 
 def texts(path) -> str:
-    """All letters of an SVG; it must parse."""
-    root = ElementTree.parse(path).getroot()
-    assert root.tag.endswith("svg")
-    return " | ".join("".join(node.itertext()) for node in root.iter() if node.tag.endswith("text"))
+    return " | ".join(letters(path.read_bytes()))
 
 
 def test_a_plan_shows_levels_budgets_shares_and_runners_up(tmp_path):
@@ -130,25 +122,6 @@ def test_importing_the_pictures_does_not_import_matplotlib(monkeypatch):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-def test_a_heat_map_prints_cells_labels_and_frames_the_best(tmp_path):
-    values = [[1.25, np.nan], [0.5, 2.0]]
-    heat_map(values, ["up", "down"], [3, 7], tmp_path / "map.svg", "A title", centre=1.0)
-    said = texts(tmp_path / "map.svg")
-    for part in ("1.25", "0.50", "2.00", "up", "down", "3", "7", "A title"):
-        assert part in said
-    assert "nan" not in said
-    framed = (tmp_path / "map.svg").read_text().count("stroke-width: 2.5")
-    heat_map(values, ["up", "down"], [3, 7], tmp_path / "none.svg", "A title", best=None)
-    assert framed == (tmp_path / "none.svg").read_text().count("stroke-width: 2.5") + 1
-
-
-def test_a_heat_map_refuses_labels_that_do_not_fit(tmp_path):
-    with pytest.raises(ValueError, match="2 row labels"):
-        heat_map([[1.0]], ["a", "b"], ["c"], tmp_path / "map.svg", "t")
-    with pytest.raises(ValueError, match="nothing to draw"):
-        heat_map([[np.nan]], ["a"], ["c"], tmp_path / "map.svg", "t")
-
-
 def test_exits_have_the_best_budgets_of_every_pair():
     sweep = sweep_exits(ESTIMATES, {4: 0, 8: 1}, largest=4)
     assert np.isnan(sweep.values[0, 1])
@@ -201,14 +174,3 @@ def test_cheapest_tries_the_given_budgets_only():
     chain, ms = cheapest_chain(ESTIMATES, (0, 2), [(2,), (5,)])
     assert chain.budgets in {(2,), (5,)}
     assert ms == min(choice((0, 2), (n,)).ms for n in (2, 5))
-
-
-def test_long_names_keep_what_tells_them_apart():
-    names = ["org/Llama-1B-Instruct", "org/Llama-70B-Instruct", "ngram"]
-    assert figures.distinct(names) == ["Llama-1B", "Llama-70B", "ngram"]
-    assert figures.distinct(["a/x", "b/x"]) == ["a/x", "b/x"]
-    assert figures.chained(["tiny", "big"], (4,), 60) == "tiny 4 → big"
-    long = figures.chained(["a-very-long-name-1B", "a-very-long-name-9B"], (4,), 24)
-    assert len(long) <= 24
-    assert "1B 4 →" in long
-    assert long.endswith("9B")

@@ -1,15 +1,26 @@
-"""Labs of tiny models, and what is read off and checked of any reproduction."""
+"""Labs of tiny models, figures, and what is read off and checked of any reproduction."""
 
 import json
 
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
+from hierspec_papers import Curve, Figure, Grid
 from hierspec_papers.lab import Lab
 from hierspec_papers.terminal import rendered
 
 PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
 HEADS = (2, 3, 5)  # layers of exits with trained heads
 KNOWN = 40  # tokens that the heads score
+STEPS = tuple(i // 2 for i in range(16))
+FIGURES = (
+    Figure("Figure 7", "curves of a figure", "n", "share", (
+        Curve("first [d]", (1, 2, 3), (0.5, 0.25, 0.125), spread=(0.1, 0.1, 0.1)),
+        Curve("second", (1, 3), (0.9, 0.8), "points"),
+    )),
+    Figure("Figure 8", "a long curve", "n", "share", (Curve("long", tuple(range(1, 17)), STEPS),)),
+    Figure("Figure 9", "speed-up of pairs", "draft", "intermediate", grid=Grid(
+        ("r1", "r2"), ("c1", "c2"), ((1.5, None), (1.25, 2.5)))),
+)  # fmt: skip
 
 
 def lab_of(target, drafts=(), prompts=PROMPTS, tokens=8, temperatures=(0.0, 1.0), dtype="float64"):
