@@ -113,7 +113,7 @@ class Hierarchy:
 
     @classmethod
     def from_preset(cls, name: str, *, tokenizer: Any = None, **models: Any) -> Hierarchy:
-        """Load a preset by name; ``target=`` and ``drafts=`` (smallest first) replace the zoo.
+        """Load a preset by name; ``target=`` and ``drafts=`` (smallest first) replace its models.
 
         Both take loaded models and names. ``auto`` takes the options of :meth:`auto`.
         """

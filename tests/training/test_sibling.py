@@ -29,7 +29,7 @@ SETTINGS = SiblingSettings(
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A tiny model with the zoo's tokenizer and a chat template."""
+    """A tiny model with the shipped family's tokenizer and a chat template."""
     folder = tmp_path_factory.mktemp("model")
     return Path(save_chat(folder, TURNS, max_position_embeddings=1024))
 

@@ -159,7 +159,7 @@ def test_held_out_prompts_stay_so_when_a_file_grows() -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with the zoo's tokenizer and a chat template."""
+    """A tiny model with the shipped family's tokenizer and a chat template."""
     folder = tmp_path_factory.mktemp("model")
     return Path(save_chat(folder, TURNS, max_position_embeddings=1024))
 
