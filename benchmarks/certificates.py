@@ -1,7 +1,7 @@
 """Certificates: how many random lossy hierarchies pass (none may), how many lossless ones fail.
 
-The cases are the tests' own (``tests/certificate_cases.py``): planted mistakes and sound rules
-among windows, controllers, orders and depths. A case counts as lossy where an enumerated law, two
+The cases are the tests' own (``tests/exact/certificate_cases.py``): planted mistakes and sound
+rules among windows, controllers, orders and depths. A case counts as lossy where an enumerated law, two
 and four tokens longer than the longest proposal, says so without the proof under test.
 
 ``--before SRC`` times ``hierspec certify`` on the examples against another checkout's ``src``, in
@@ -23,6 +23,7 @@ from common import ROOT, environment, write
 from tqdm import tqdm
 
 sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "exact"))
 
 from certificate_cases import Case, is_lossy, lossless, with_a_mistake
 

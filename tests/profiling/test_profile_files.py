@@ -26,9 +26,6 @@ from hierspec.profiling.memory import memory
 from hierspec.profiling.profile import from_dict, load_profile, save
 from hierspec.utils.testing import tiny_model
 
-pytest_plugins = ["profiling_fixtures"]
-
-
 # The file
 
 

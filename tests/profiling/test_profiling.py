@@ -37,8 +37,6 @@ from hierspec.utils.testing import tiny_model
 from hierspec.verifiers import registry as verifiers
 from hierspec.verifiers.multi_draft import outcomes
 
-pytest_plugins = ["profiling_fixtures"]
-
 
 def tables(*found, temperatures=None):
     """A pool of tabular models, the target last."""

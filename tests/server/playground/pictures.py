@@ -1,6 +1,6 @@
 """The playground's pictures in docs/pictures, taken of a running service:
 
-PYTHONPATH=src:tests python tests/server/playground/pictures.py http://127.0.0.1:8000 docs/pictures
+python tests/server/playground/pictures.py http://127.0.0.1:8000 docs/pictures
 """
 
 from __future__ import annotations
