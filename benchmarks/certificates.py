@@ -1,8 +1,8 @@
 """Certificates: how many random lossy hierarchies pass (none may), how many lossless ones fail.
 
 The cases are the tests' own (``tests/exact/certificate_cases.py``): planted mistakes and sound
-rules among windows, controllers, orders and depths. A case counts as lossy where an enumerated law, two
-and four tokens longer than the longest proposal, says so without the proof under test.
+rules among windows, controllers, orders and depths. A case counts as lossy where an enumerated
+law, two and four tokens longer than the longest proposal, says so without the proof under test.
 
 ``--before SRC`` times ``hierspec certify`` on the examples against another checkout's ``src``, in
 turns, each in a process of its own.

@@ -10,7 +10,6 @@ import random
 import statistics
 from typing import Any
 
-from hierspec.bench.methods.base import Run
 from hierspec.bench.records import BenchResults
 from hierspec.bench.results import parse
 
@@ -191,22 +190,3 @@ def ratio(value: float) -> dict[str, float]:
     """R of the schema, around ``value``."""
     return {"median": value, "q1": 0.97 * value, "q3": 1.04 * value, "low95": 0.95 * value,
             "high95": 1.06 * value, "n": PROMPTS}  # fmt: skip
-
-
-class Fake:
-    """A method from a function prompt, request → token ids; it remembers what it was asked."""
-
-    def __init__(self, name, write, log=None, ms=1.0):
-        self.name, self.write, self.ms = name, write, ms
-        self.log = [] if log is None else log
-        self.configuration = {"fake": name}
-
-    def run(self, prompt, request):
-        self.log.append((self.name, tuple(prompt), request.seed))
-        ids = self.write(prompt, request)
-        return Run(token_ids=tuple(ids), seconds=self.ms * len(ids) / 1e3)
-
-
-def fixed(prompt, request):
-    """Writes 0, 1, 2, …"""
-    return range(request.max_new_tokens)

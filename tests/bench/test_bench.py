@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import profiling_cases
 import pytest
 import torch
-from bench_cases import Fake, fixed
+from fakes import FakeMethod, fixed
 from rich.console import Console
 
 from hierspec import TargetConfig, cli
@@ -60,7 +60,7 @@ def entry(name, candidates, group="baseline"):
 
 
 def fake_entry(name, write, **more):
-    return entry(name, lambda models, temperature: [Fake(name, write, **more)])
+    return entry(name, lambda models, temperature: [FakeMethod(name, write, **more)])
 
 
 @pytest.fixture(scope="module")
@@ -449,7 +449,7 @@ def test_failures_are_rows_and_leave_the_others_alone(models):
         def fails(prompt, request):
             raise OSError("no")
 
-        return [Fake("half", fails), Fake("half", fixed)]
+        return [FakeMethod("half", fails), FakeMethod("half", fixed)]
 
     data = bench(
         models,
@@ -710,8 +710,8 @@ def test_what_a_call_of_each_level_costs(models):
     # Exits share the target's weights, a draft model has its own; float32 has four bytes.
     assert memory.weight_bytes(HierarchyMethod("x", models, levels)) == 2 * 4 * whole
     assert memory.weight_bytes(HierarchyMethod("x", models, levels[:2])) == 4 * whole
-    assert memory.weight_bytes(Fake("x", fixed)) is None
-    assert memory.level_parameters(Fake("x", fixed)) is None
+    assert memory.weight_bytes(FakeMethod("x", fixed)) is None
+    assert memory.level_parameters(FakeMethod("x", fixed)) is None
     # The embedding (96 × 32) is a table apart: a token reads one row of it.
     assert roofline.weight_bytes_per_token(models) == 4 * (whole - 96 * 32)
 
@@ -789,7 +789,7 @@ def test_batches_leave_out_who_has_none(models):
         1000 / 3 * below.weight_bytes / below.bytes_per_second
     )
     with pytest.raises(Unavailable, match="--batch-size 1"):
-        run_group(Fake("x", fixed), PROMPTS, RunRequest(2))
+        run_group(FakeMethod("x", fixed), PROMPTS, RunRequest(2))
     assert data.notes == [
         "tuned on batches of 1, measured on batches of 3: --tune-prompts 3 tunes on equal batches"
     ]

@@ -10,7 +10,8 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from bench_cases import Fake, fixed, results
+from bench_cases import results
+from fakes import FakeMethod, fixed
 
 from hierspec.bench import results as files
 from hierspec.bench.methods import grids
@@ -80,7 +81,7 @@ def taken(start=0, broken=(), **more):
 
         return breaks
 
-    methods = [Fake(name, write(name), log) for name in NAMES]
+    methods = [FakeMethod(name, write(name), log) for name in NAMES]
     found = run_in_turns(methods, grouped(PROMPTS, 1), RunRequest(2, seed=10), start, **more)
     return [(group, NAMES[which]) for group, which, _ in found], log
 
@@ -116,7 +117,7 @@ def test_warming_up_takes_no_run_that_counts():
         assert warm == [((77,) if more else (4,), 15)] * 3
         assert counted.isdisjoint(warm)
     log = []
-    alone = run_interleaved([Fake("a", fixed, log)], [[9]], RunRequest(2, seed=3))
+    alone = run_interleaved([FakeMethod("a", fixed, log)], [[9]], RunRequest(2, seed=3))
     assert [which for _, which, _ in alone] == [0]
     assert log == [("a", (9,), 4), ("a", (9,), 3)]
 
@@ -142,7 +143,7 @@ def test_what_tuning_is_not_done_on_is_told():
     assert "batches of 5, measured on batches of 8" in tuning_notes(5, 8)[0]
 
 
-class Together(Fake):
+class Together(FakeMethod):
     """Runs batches, and remembers their sizes."""
 
     def run_batch(self, prompts, request):
@@ -150,7 +151,7 @@ class Together(Fake):
 
 
 def test_tuning_takes_the_fastest_candidate():
-    slow, fast = Fake("slow", fixed, ms=3.0), Fake("fast", fixed, ms=2.0)
+    slow, fast = FakeMethod("slow", fixed, ms=3.0), FakeMethod("fast", fixed, ms=2.0)
     shares = []
     best, found = tune([slow, fast], grouped(PROMPTS, 1), RunRequest(4), shares.append)
     assert best is fast

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 import torch
+from fakes import FakeVllmEngine
 from joint_law import joint_law
 
 from hierspec.bench.methods.base import RunRequest, Unavailable
@@ -415,34 +416,13 @@ def test_only_a_gguf_file_is_run_as_it_is(models):
         ENTRIES["llama.cpp-file"].candidates(models, 0.0)
 
 
-class FakeEngine:
-    """vLLM's engine, writing (0, 1, 2, …): the prompt in two bites, then two tokens a step."""
-
-    def __init__(self):
-        self.steps, self.left = 0, []
-
-    def add_request(self, name, prompt, params):
-        self.written, self.left = 0, [0, 1] + [2] * (params.max_tokens // 2)
-        self.prompt, self.params = prompt, params
-
-    def has_unfinished_requests(self):
-        return bool(self.left)
-
-    def step(self):
-        self.written = min(self.params.max_tokens, self.written + self.left.pop(0))
-        if not self.written:
-            return []
-        tokens = types.SimpleNamespace(token_ids=list(range(self.written)))
-        return [types.SimpleNamespace(outputs=[tokens])]
-
-
 def test_vllm_is_told_what_the_bench_is_and_its_steps_are_counted(models, monkeypatch):
     made = []
 
     class LLM:
         def __init__(self, **kwargs):
             made.append((kwargs, os.environ["OMP_NUM_THREADS"]))
-            self.llm_engine = FakeEngine()
+            self.llm_engine = FakeVllmEngine()
 
     fake = types.ModuleType("vllm")
     fake.LLM = LLM  # type: ignore[attr-defined]

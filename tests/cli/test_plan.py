@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from fakes import FakeProfile
 
 from hierspec import cli
 from hierspec.cli.plan import parse_size
-from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.problem import parse_problem
 
 PROBLEM = {
@@ -217,27 +217,6 @@ def test_sizes():
             parse_size(text)
 
 
-class FakeProfile:
-    """What the command asks of a profile."""
-
-    def __init__(self) -> None:
-        self.asked: list[object] = []
-        self.max_measured = 9
-        self.data = {"temperatures": {}}
-
-    def nearest(self, temperature):
-        return min((0.0, 1.0), key=lambda t: abs(t - temperature))
-
-    def estimates(self, temperature, max_budget=None):
-        self.asked.append((temperature, max_budget))
-        rates = [[None, 0.75, 0.55], [None, None, 0.8]]
-        return ideal([0.25, 4, 33], rates, ["a", "b", "c"], max_budget or 9)
-
-    def hierarchy(self, chain):
-        assert isinstance(chain, Chain)
-        return {"target": {"model": "c"}, "levels": [{"chain": list(chain.models)}]}
-
-
 def test_a_profile(hierspec, monkeypatch, tmp_path):
     profile, calls = FakeProfile(), []
 
@@ -248,7 +227,7 @@ def test_a_profile(hierspec, monkeypatch, tmp_path):
     monkeypatch.setattr("hierspec.profiling.profile.load_profile", load_profile)
     data = {"kind": "hierspec-profile"}
     got = answer(hierspec, data, "--force")
-    assert got["hierarchy"] == {"target": {"model": "c"}, "levels": [{"chain": got["levels"]}]}
+    assert got["hierarchy"] == {"target": {"model": "target"}, "levels": [{"chain": got["levels"]}]}
     assert got["lower_bound"] <= got["latency"]
     plain_chains = answer(hierspec, data, "--temperature", "0.8", "--latency-model", "corollary")
     assert plain_chains["order"] == "chain"

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
+from fakes import FakeProfile
 
 from hierspec import cli
-from hierspec.planner.estimates import ideal
 
-RATES = [[None, 0.75, 0.55], [None, None, 0.8]]
-PROBLEM = {"costs": [0.25, 4, 33], "acceptance": RATES, "names": ["small", "mid", "target"]}
-
-
-class Profile:
-    """What the command asks of a profile."""
-
-    def __init__(self, pairs=None, classes=0) -> None:
-        self.pairs, self.classes = pairs, classes
-        self.max_measured = 9
-        self.data = {"temperatures": {}}
-
-    def nearest(self, temperature):
-        return float(temperature > 0)
-
-    def measured(self, temperature):
-        assert temperature in (0.0, 1.0)
-        return {"pairs": self.pairs}
-
-    def estimates(self, temperature, max_budget=None):
-        known = ideal([0.25, 4, 33], RATES, ["small", "mid", "target"], max_budget or 9)
-        return dataclasses.replace(known, classes=(known,) * self.classes)
-
-    def hierarchy(self, chain):
-        return {"levels": list(chain.models)}
+PROBLEM = {
+    "costs": FakeProfile.COSTS,
+    "acceptance": FakeProfile.RATES,
+    "names": FakeProfile.NAMES,
+}
 
 
 def pairs():
@@ -45,7 +24,7 @@ def pairs():
             "drafter": i,
             "verifier": k,
             "lengths": [9] * 3000,
-            "kept": np.minimum(random.geometric(1 - RATES[i][k], 3000) - 1, 9).tolist(),
+            "kept": np.minimum(random.geometric(1 - FakeProfile.RATES[i][k], 3000) - 1, 9).tolist(),
         }
         for i, k in ((0, 1), (0, 2), (1, 2))
     ]
@@ -94,7 +73,7 @@ def test_json(hierspec):
 def test_profiles(hierspec, options):
     """These records are coin flips, and costs are constants: so all is one."""
     for predicted, found in answers(
-        hierspec, Profile(pairs()), "--simulate", "3000", "--top", "3", *options
+        hierspec, FakeProfile(pairs()), "--simulate", "3000", "--top", "3", *options
     ):
         assert found["acceptances"] == (options[1] if options else "curves")
         assert abs(found["ms_per_token"] - predicted) < 5 * found["standard_error"] + 1e-9
@@ -108,7 +87,7 @@ def test_what_people_read(hierspec):
     assert "33.00 ± 0" not in out
     status, out, _ = hierspec(PROBLEM | {"costs": [30, 31, 33]}, "--simulate", "50")
     assert "33 ± 0" in out
-    recorded = Profile(pairs(), classes=2)
+    recorded = FakeProfile(pairs(), classes=2)
     asked = ("--simulate", "50", "--acceptances", "recorded", "--temperature", "1")
     _, out, _ = hierspec(recorded, *asked)
     assert "recorded drafts in order" in out
@@ -131,7 +110,7 @@ def test_one_hierarchy_alone_is_shown_too(hierspec):
         (PROBLEM, ["--simulate", "9", "--acceptances", "real"], "iid, curves, recorded"),
         (PROBLEM, ["--simulate", "9", "--acceptances", "recorded"], "for profiles"),
         (
-            Profile([{"drafter": 0, "verifier": 2}]),
+            FakeProfile([{"drafter": 0, "verifier": 2}]),
             ["--simulate", "9", "--acceptances", "recorded"],
             "measure it again",
         ),

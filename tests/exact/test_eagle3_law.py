@@ -8,6 +8,7 @@ import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
 from engine_roads import distance
+from fakes import Laws
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
@@ -47,21 +48,7 @@ def models(tmp_path_factory):
     return trunk.view(), trunk.view(2), Eagle3Model(trunk, network, LAYERS, "eagle3")
 
 
-class Laws:
-    """A model's distributions after texts, one by one."""
-
-    def __init__(self, model):
-        self.model = model
-        self.vocab_size = model.vocab_size
-
-    def distribution(self, text):
-        slot = self.model.open()
-        scores = self.model.score([Query(slot, Context(list(text)), len(text))])[0]
-        self.model.close(slot)
-        return scores.softmax(-1)
-
-
-class Stub:
+class TabledNetwork:
     """The interface of the model with a table in place of the network.
 
     Its row is a function of how much is committed and of what is pending, so that a token's
@@ -107,7 +94,7 @@ def tv(root, target, horizon=3, params=None, **more):
 @pytest.mark.parametrize("stub", [False, True])
 def test_every_rule_keeps_the_law(models, rule, stub):
     target, _, eagle = models
-    leaf = Stub(target) if stub else eagle
+    leaf = TabledNetwork(target) if stub else eagle
     below = Draft(0, "eagle3", leaf, 2)
     root = Verify(1, "target", target, 1, get(rule), below)
     assert tv(root, target) < TIGHT
@@ -126,7 +113,7 @@ def test_every_window_keeps_the_law(models, window, rule):
 @pytest.mark.parametrize("stub", [False, True])
 def test_a_level_above_it_keeps_the_law(models, low, high, stub):
     target, exit_, eagle = models
-    leaf = Stub(target) if stub else eagle
+    leaf = TabledNetwork(target) if stub else eagle
     below = Draft(0, "eagle3", leaf, 1)
     middle = Verify(1, "exit", exit_, 2, get(low), below)
     root = Verify(2, "target", target, 1, get(high), middle)

@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 import torch
 from engine_roads import distance
+from fakes import AsTable
 from tabular_cases import FAMILIES, V, chain, models
 
 from hierspec.core.context import Context
@@ -49,20 +50,14 @@ BATCHES = {
 }
 
 
-class Tabular(DecliningExit):
-    """The same class over tables, as the exact interpreter asks it."""
-
-    order = 1
-
-    def distribution(self, context):
-        context = Context(list(context))
-        return self.score([Query(self.open(), context, len(context))])[0].softmax(-1)
+class TabularExit(AsTable, DecliningExit):
+    """The same class over tables."""
 
 
 def declining(family="random", seed=2):
     """An adaptive exit that declines, and a target."""
     first, deeper, target = models(family, 3, seed=seed)
-    return Tabular([first, deeper], FLOOR, "exits"), target
+    return TabularExit([first, deeper], FLOOR, "exits"), target
 
 
 def wills(model):
@@ -94,7 +89,7 @@ def test_a_draft_that_ends_where_no_exit_is_sure(rule, window, batch):
 @pytest.mark.parametrize("rules", [["tokenwise"], ["block"], ["leading", "block"]])
 def test_exact_by_enumeration_of_the_rules(family, rules):
     first, deeper, three, target = models(family, 4, seed=9)
-    model = Tabular([first, deeper], FLOOR, "exits")
+    model = TabularExit([first, deeper], FLOOR, "exits")
     tables = [model, three, target] if len(rules) == 2 else [model, target]
     root = chain(tables, rules, [3] if len(rules) == 1 else [2, 3])
     check(root)

@@ -6,18 +6,17 @@ engine's randomness is enumerated.
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from engine_roads import distance
+from fakes import Laws
 
-from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.exact.engine_law import Neighbour, engine_law
 from hierspec.lm.adaptive_exit import AdaptiveExit
-from hierspec.lm.base import Query, takes_trees
+from hierspec.lm.base import takes_trees
 from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import quantize
@@ -61,22 +60,6 @@ def pair(tmp_path_factory):
         return trunk.view(), trunk.view(1)
 
     return make
-
-
-class Laws:
-    """A model's distributions after texts, one by one."""
-
-    def __init__(self, model: Any) -> None:
-        self.vocab_size = model.vocab_size
-        self.rows: dict[tuple[int, ...], torch.Tensor] = {}
-        for n in range(4):
-            for text in product(range(V), repeat=n):
-                context = Context([*PROMPT, *text])
-                slot = model.open()
-                self.rows[text] = model.score([Query(slot, context, len(context))])[0].softmax(-1)
-
-    def distribution(self, text: Any) -> torch.Tensor:
-        return self.rows[tuple(text)[len(PROMPT) :]].double()
 
 
 @pytest.mark.parametrize("beside", [(), BESIDE], ids=["alone", "in a batch"])

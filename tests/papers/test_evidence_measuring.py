@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 import torch
+from fakes import FakeFamily
 
 from hierspec.errors import HierspecError
 from hierspec_papers import prompts
@@ -50,18 +51,6 @@ def test_counts_are_the_runs(tmp_path):
                 assert low <= high + 1e-6
     prices = counting.call_prices(method)
     assert sum(prices.values()) == pytest.approx(1.0)  # a shared trunk is paid for once
-
-
-class FakeModels:
-    def tokenizer(self, text, verbose=False):
-        return {"input_ids": [ord(letter) for letter in text]}
-
-
-class FakeFamily:
-    name, target = "fake", "fake"
-
-    def models(self):
-        return FakeModels()
 
 
 @pytest.fixture

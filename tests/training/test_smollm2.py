@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chat_models import TURNS, save_chat
-from letters import Letters
+from fakes import Letters
 
 from hierspec.cli import run
 from hierspec.config.exit_heads import read

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from letters import Letters
+from fakes import Letters
 
 from hierspec.utils.conversations import (
     Conversation,

@@ -8,7 +8,7 @@ import socket
 
 import numpy as np
 import pytest
-from stub_openai import Stub, serving
+from fakes import StubServer, serving
 
 from hierspec import cli
 from hierspec.bench.load.client import Endpoint, RequestOutcome, events
@@ -35,7 +35,7 @@ def bench(capsys, *argv):
 
 
 def test_every_prompt_is_sent_once_in_the_words_of_its_api():
-    stub = Stub()
+    stub = StubServer()
     found = measured(stub, ["a", "b", "c"], options={"temperature": 0.5})
     assert sorted(body["prompt"] for body in stub.bodies) == ["a", "b", "c"]
     for body in stub.bodies:
@@ -48,20 +48,20 @@ def test_every_prompt_is_sent_once_in_the_words_of_its_api():
 
 
 def test_a_chat_is_sent_as_messages():
-    stub = Stub()
+    stub = StubServer()
     found = measured(stub, ["hello"], backend="openai-chat")
     assert stub.bodies[0]["messages"] == [{"role": "user", "content": "hello"}]
     assert found.outcomes[0].text == "w0 w1 w2 w3 "
 
 
 def test_no_more_are_under_way_than_allowed():
-    stub = Stub(pause=0.005)
+    stub = StubServer(pause=0.005)
     found = measured(stub, ["x"] * 12, Load(max_concurrency=3, num_warmups=0))
     assert stub.most == found.max_concurrent_requests == 3
 
 
 def test_times_are_those_of_the_stream():
-    found = measured(Stub(pieces=3, pause=0.03), ["x"])
+    found = measured(StubServer(pieces=3, pause=0.03), ["x"])
     one = found.outcomes[0]
     assert 0.03 <= one.ttft <= one.latency
     assert all(gap >= 0.025 for gap in one.itls)
@@ -74,13 +74,13 @@ def test_times_are_those_of_the_stream():
 
 
 def test_without_usage_the_pieces_are_counted_and_the_result_says_so():
-    found = measured(Stub(usage=False), ["x"])
+    found = measured(StubServer(usage=False), ["x"])
     fields = summary(found)
     assert (fields["total_output_tokens"], fields["output_tokens_counted_by"]) == (4, "pieces")
 
 
 def test_failures_are_counted_apart_and_leave_the_rest_alone():
-    stub = Stub(refuse=frozenset("b"), break_off=frozenset("c"))
+    stub = StubServer(refuse=frozenset("b"), break_off=frozenset("c"))
     found = measured(stub, ["a", "b", "c", "d"])
     fields = summary(found)
     assert (fields["completed"], fields["failed"]) == (2, 2)
@@ -95,12 +95,12 @@ def test_failures_are_counted_apart_and_leave_the_rest_alone():
 
 
 def test_a_request_without_end_is_given_up():
-    found = measured(Stub(pause=5), ["x"], timeout=0.1)
+    found = measured(StubServer(pause=5), ["x"], timeout=0.1)
     assert found.outcomes[0].error == "no end within 0.1 s"
 
 
 def test_the_time_limit_ends_it_and_lets_the_server_know():
-    stub = Stub(pause=5)
+    stub = StubServer(pause=5)
     load = Load(max_concurrency=2, num_warmups=0, time_limit=0.2)
     found = measured(stub, ["x"] * 4, load)
     assert found.outcomes == [None] * 4
@@ -111,7 +111,7 @@ def test_the_time_limit_ends_it_and_lets_the_server_know():
 
 def test_a_failing_warm_up_ends_it_with_what_the_server_says():
     with pytest.raises(HierspecError, match="the first request failed: HTTP 429: too many"):
-        measured(Stub(refuse=frozenset("x")), ["x"], Load())
+        measured(StubServer(refuse=frozenset("x")), ["x"], Load())
 
 
 def test_arrivals_have_the_rate_and_come_from_the_seed():
@@ -181,7 +181,7 @@ def test_the_busiest_second():
 
 def test_the_command_has_vllms_fields(capsys, tmp_path):
     path = tmp_path / "r.json"
-    with serving(Stub(metrics=LEVELS)) as url:
+    with serving(StubServer(metrics=LEVELS)) as url:
         argv = ["--base-url", f"{url}/v1/", "--num-prompts", "5", "-o", str(path)]
         status, result = bench(capsys, *argv, "--goodput", "e2el:60000", "--save-detailed")
     assert status == 0
@@ -198,7 +198,7 @@ def test_the_command_has_vllms_fields(capsys, tmp_path):
 
 
 def test_the_table_is_for_people(capsys):
-    with serving(Stub()) as url:
+    with serving(StubServer()) as url:
         assert cli.run(["bench", "serve", "--base-url", url, "--num-prompts", "3"]) == 0
     shown = capsys.readouterr()
     assert "3 of 3" in shown.out
@@ -209,7 +209,7 @@ def test_the_table_is_for_people(capsys):
 
 def test_a_key_is_sent_and_never_written(capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    stub = Stub()
+    stub = StubServer()
     with serving(stub) as url:
         argv = ["--base-url", url, "--num-prompts", "1", "--header", "X-Who=me"]
         _, result = bench(capsys, *argv, "--extra-body", '{"top_k": 4}')
@@ -222,7 +222,7 @@ def test_a_key_is_sent_and_never_written(capsys, monkeypatch):
 def test_prompts_come_from_files_and_from_a_seed(capsys, tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text('{"prompt": "one"}\n"two"\n')
-    stub = Stub()
+    stub = StubServer()
     with serving(stub) as url:
         argv = ["--base-url", url, "--num-warmups", "0", "--max-concurrency", "1"]
         bench(capsys, *argv, "--num-prompts", "3", "--dataset-path", str(path))
@@ -272,7 +272,7 @@ def test_no_server_is_one_line_that_says_how_to_start_one(capsys):
 
 
 def test_where_nothing_was_answered_the_status_says_so(capsys):
-    stub = Stub(break_off=frozenset({"x"}))
+    stub = StubServer(break_off=frozenset({"x"}))
     with serving(stub) as url:
         argv = ["--base-url", url, "--num-prompts", "1", "--num-warmups", "0"]
         status, result = bench(capsys, *argv, "--extra-body", '{"prompt": "x"}')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aiohttp import web
-from stub_openai import Stub
+from fakes import StubServer
 
 from hierspec.server.playground.page import build_page
 
@@ -13,7 +13,7 @@ NAMES = ["ngram", "small", "target"]
 TOKENS = [(" once", "ngram"), (" upon", "small"), (" a", "target")]
 
 
-class LevelsStub(Stub):
+class LevelsStub(StubServer):
     """Every round: an n-gram's token, the small model's, the target's own; two thrown away."""
 
     chat = True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import chromium
 import pytest
+from fakes import serving
 from stub_levels import LevelsStub
-from stub_openai import serving
 
 pytestmark = pytest.mark.skipif(
     chromium.found() is None, reason="no Chromium is installed (HIERSPEC_CHROMIUM names one)"

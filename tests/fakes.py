@@ -1,0 +1,253 @@
+"""Stand-ins for servers, engines, models, profiles and tokenizers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from aiohttp import web
+
+from hierspec.bench.methods.base import Run
+from hierspec.core.context import Context
+from hierspec.lm.base import Query
+from hierspec.planner.estimates import ideal
+
+# --- engines and methods
+
+
+class FakeMethod:
+    """A method from a function prompt, request → token ids; it remembers what it was asked."""
+
+    def __init__(self, name, write, log=None, ms=1.0):
+        self.name, self.write, self.ms = name, write, ms
+        self.log = [] if log is None else log
+        self.configuration = {"fake": name}
+
+    def run(self, prompt, request):
+        self.log.append((self.name, tuple(prompt), request.seed))
+        ids = self.write(prompt, request)
+        return Run(token_ids=tuple(ids), seconds=self.ms * len(ids) / 1e3)
+
+
+def fixed(prompt, request):
+    """Writes 0, 1, 2, …"""
+    return range(request.max_new_tokens)
+
+
+class FakeVllmEngine:
+    """Writes (0, 1, 2, …): the prompt in two bites, then two tokens a step."""
+
+    def __init__(self):
+        self.steps, self.left = 0, []
+
+    def add_request(self, name, prompt, params):
+        self.written, self.left = 0, [0, 1] + [2] * (params.max_tokens // 2)
+        self.prompt, self.params = prompt, params
+
+    def has_unfinished_requests(self):
+        return bool(self.left)
+
+    def step(self):
+        self.written = min(self.params.max_tokens, self.written + self.left.pop(0))
+        if not self.written:
+            return []
+        tokens = SimpleNamespace(token_ids=list(range(self.written)))
+        return [SimpleNamespace(outputs=[tokens])]
+
+
+# --- models and tokenizers
+
+
+class AsTable:
+    """A mixin for models that enumeration asks as it asks tables: for what follows a text."""
+
+    order = 1
+
+    def distribution(self, text: Sequence[int]) -> torch.Tensor:
+        slot = self.open()
+        scores = self.score([Query(slot, Context(list(text)), len(text))])[0]
+        self.close(slot)
+        return scores.softmax(-1).double()
+
+
+class Laws(AsTable):
+    """A loaded model's distributions after texts, each computed once."""
+
+    def __init__(self, model: Any) -> None:
+        self.vocab_size = model.vocab_size
+        self.open, self.score, self.close = model.open, model.score, model.close
+        self.found: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def distribution(self, text: Sequence[int]) -> torch.Tensor:
+        key = tuple(text)
+        if key not in self.found:
+            self.found[key] = super().distribution(key)
+        return self.found[key]
+
+
+class Letters:
+    """A tokenizer of a letter a token whose template is ``<u:text>`` and ``<a:text>``."""
+
+    chat_template = "yes"
+    eos_token_id = ord(">")
+
+    def apply_chat_template(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool = False, **_: Any
+    ) -> list[int]:
+        text = "".join(f"<{one['role'][0]}:{one['content']}>\n" for one in messages)
+        return self(text + "<a:" * add_generation_prompt)["input_ids"]
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) for letter in text]}
+
+
+class FakeFamily:
+    """A family of models of which only the tokenizer is asked."""
+
+    name, target = "fake", "fake"
+
+    def models(self):
+        return SimpleNamespace(tokenizer=Letters())
+
+
+# --- profiles
+
+
+class FakeProfile:
+    """What ``hierspec plan`` asks of a profile; it remembers temperatures and largest drafts."""
+
+    NAMES = ("small", "mid", "target")
+    RATES = ((None, 0.75, 0.55), (None, None, 0.8))
+    COSTS = (0.25, 4, 33)
+
+    def __init__(self, pairs=None, classes=0) -> None:
+        self.pairs, self.classes = pairs, classes
+        self.asked: list[object] = []
+        self.max_measured = 9
+        self.data = {"temperatures": {}}
+
+    def nearest(self, temperature):
+        return float(temperature > 0)
+
+    def measured(self, temperature):
+        assert temperature in (0.0, 1.0)
+        return {"pairs": self.pairs}
+
+    def estimates(self, temperature, max_budget=None):
+        self.asked.append((temperature, max_budget))
+        known = ideal(self.COSTS, self.RATES, self.NAMES, max_budget or 9)
+        return dataclasses.replace(known, classes=(known,) * self.classes)
+
+    def hierarchy(self, chain):
+        return {"target": {"model": "target"}, "levels": [{"chain": list(chain.models)}]}
+
+
+# --- servers
+
+
+@dataclass
+class StubServer:
+    """Speaks OpenAI's API with made-up words: what it answers, and what it has been asked.
+
+    Attributes:
+        pieces: of text in every stream; ``tokens``: how many tokens each holds.
+        pause: seconds before every piece.
+        refuse: prompts that get status 429; ``break_off``: those whose stream just ends.
+        metrics: the text of ``/metrics``; ``None``: there is no such place.
+    """
+
+    pieces: int = 4
+    tokens: int = 2
+    pause: float = 0.0
+    usage: bool = True
+    refuse: frozenset[str] = frozenset()
+    break_off: frozenset[str] = frozenset()
+    metrics: str | None = None
+    bodies: list[dict] = field(default_factory=list)
+    headers: list[dict] = field(default_factory=list)
+    live: int = 0
+    most: int = 0
+    cancelled: int = 0
+
+    async def models(self, request):
+        return web.json_response({"object": "list", "data": [{"id": "stub", "object": "model"}]})
+
+    async def counters(self, request):
+        if self.metrics is None:
+            return web.Response(status=404)
+        return web.Response(text=self.metrics.replace("@", str(len(self.bodies))))
+
+    async def complete(self, request):
+        body = await request.json()
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        chat = "messages" in body
+        prompt = body["messages"][-1]["content"] if chat else body["prompt"]
+        if prompt in self.refuse:
+            error = {"message": "too many requests:\n wait", "type": "rate_limit_error"}
+            return web.json_response({"error": error}, status=429)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self.live += 1
+        self.most = max(self.most, self.live)
+        try:
+            for i in range(self.pieces):
+                await asyncio.sleep(self.pause)
+                piece = {"delta": {"content": f"w{i} "}} if chat else {"text": f"w{i} "}
+                await self._send(response, {"choices": [{"index": 0, **piece}]})
+                if prompt in self.break_off:
+                    return response
+            last = {"delta": {}} if chat else {"text": ""}
+            await self._send(response, {"choices": [{**last, "finish_reason": "length"}]})
+            if self.usage:
+                usage = {"prompt_tokens": 5, "completion_tokens": self.pieces * self.tokens}
+                await self._send(response, {"choices": [], "usage": usage})
+            await response.write(b"data: [DONE]\n\n")
+        except (ConnectionError, asyncio.CancelledError):
+            self.cancelled += 1
+            raise
+        finally:
+            self.live -= 1
+        return response
+
+    async def _send(self, response, event):
+        await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+
+@contextlib.contextmanager
+def serving(stub):
+    """Run it on a free loopback port; give its address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def start():
+        app = web.Application()
+        if hasattr(stub, "page"):
+            app.router.add_get("/", stub.page)
+        app.router.add_get("/v1/models", stub.models)
+        app.router.add_get("/metrics", stub.counters)
+        app.router.add_post("/v1/completions", stub.complete)
+        app.router.add_post("/v1/chat/completions", stub.complete)
+        runner = web.AppRunner(app, handler_cancellation=True)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        return runner, site._server.sockets[0].getsockname()[1]
+
+    runner, port = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
