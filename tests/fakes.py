@@ -1,4 +1,4 @@
-"""Stand-ins for servers, engines, models, profiles and tokenizers."""
+"""Stand-ins for engines, models, tokenizers, streamers, profiles and servers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from aiohttp import web
+from transformers.generation.streamers import BaseStreamer
 
 from hierspec.bench.methods.base import Run
 from hierspec.core.context import Context
@@ -63,7 +64,7 @@ class FakeVllmEngine:
         return [SimpleNamespace(outputs=[tokens])]
 
 
-# --- models and tokenizers
+# --- models, tokenizers and streamers
 
 
 class AsTable:
@@ -116,6 +117,22 @@ class FakeFamily:
 
     def models(self):
         return SimpleNamespace(tokenizer=Letters())
+
+
+class RecordingStreamer(BaseStreamer):
+    """A streamer of transformers that keeps what it is given: calls as they are, and their ids."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.ids: list[int] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        assert value.dtype == torch.long
+        self.calls.append(value.tolist())
+        self.ids += value.flatten().tolist()
+
+    def end(self) -> None:
+        self.calls.append("end")
 
 
 # --- profiles

@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from fakes import RecordingStreamer
 from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
 
 import hierspec
@@ -71,21 +72,11 @@ def test_loaded_drafts_and_presets_in_custom_generate(model, small):
 
 
 def test_what_generate_keeps_from_custom_loops_is_served_or_refused(model, small):
-    class Collect:
-        def __init__(self):
-            self.got, self.ended = [], False
-
-        def put(self, value):
-            self.got += value.flatten().tolist()
-
-        def end(self):
-            self.ended = True
-
-    streamer = Collect()
+    streamer = RecordingStreamer()
     fast = {"max_new_tokens": 6, "do_sample": False, "custom_generate": hierspec.custom_generate}
     out = greedy(model, **fast, drafts=["ngram"], streamer=streamer)
-    assert streamer.got == [*IDS, *out]
-    assert streamer.ended
+    assert streamer.ids == [*IDS, *out]
+    assert streamer.calls[-1] == "end"
     for how, says in (
         ({"assistant_model": small, "drafts": ["ngram"]}, "assistant_model"),
         ({"prompt_lookup_num_tokens": 3, "drafts": ["ngram"]}, "prompt_lookup_num_tokens"),
@@ -267,21 +258,14 @@ def test_the_help_of_generate_names_all_options():
 
 
 def test_a_streamer_of_several_prompts_is_refused_before_it_prints(model, fast):
-    class Collect(list):
-        def put(self, value):
-            self.append(value)
-
-        def end(self):
-            self.append("end")
-
-    streamer = Collect()
+    streamer = RecordingStreamer()
     with pytest.raises(HierspecError, match="one at a time"):
         fast.generate_batch([IDS, IDS], streamer=streamer, **OPTIONS)
     with pytest.raises(HierspecError, match="one at a time"):
         fast.generate_batch([], streamer=streamer, **OPTIONS)
-    assert streamer == []
+    assert streamer.calls == []
     fast.generate_batch([IDS], streamer=streamer, **OPTIONS)
-    assert streamer[-1] == "end"
+    assert streamer.calls[-1] == "end"
 
 
 def test_an_asynchronous_stream_gives_the_same_tokens(fast):

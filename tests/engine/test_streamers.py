@@ -5,10 +5,9 @@ from __future__ import annotations
 from threading import Thread
 
 import pytest
-import torch
+from fakes import RecordingStreamer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, TextStreamer
-from transformers.generation.streamers import BaseStreamer
 
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.streamers import StreamerAdapter, tee_to_streamer
@@ -27,20 +26,8 @@ def events(ids, sequence=0):
     return [TokenEvent(t, "", i, "target", sequence=sequence) for i, t in enumerate(ids)]
 
 
-class Recorder(BaseStreamer):
-    def __init__(self):
-        self.calls = []
-
-    def put(self, value):
-        assert value.dtype == torch.long
-        self.calls.append(value.tolist())
-
-    def end(self):
-        self.calls.append("end")
-
-
 def test_prompt_tokens_end_in_transformers_shapes():
-    recorder = Recorder()
+    recorder = RecordingStreamer()
     given = events([4, 5])
     assert list(tee_to_streamer(given, recorder, [1, 2, 3])) == given
     assert recorder.calls == [[[1, 2, 3]], [4], [5], "end"]
@@ -68,11 +55,11 @@ def test_it_ends_when_generation_fails_or_is_abandoned():
         yield from events([7])
         raise RuntimeError("out of memory")
 
-    recorder = Recorder()
+    recorder = RecordingStreamer()
     with pytest.raises(RuntimeError):
         list(tee_to_streamer(failing(), recorder))
     assert recorder.calls == [[7], "end"]
-    recorder = Recorder()
+    recorder = RecordingStreamer()
     abandoned = tee_to_streamer(events([7, 8]), recorder)
     next(abandoned)
     abandoned.close()
@@ -80,7 +67,7 @@ def test_it_ends_when_generation_fails_or_is_abandoned():
 
 
 def test_mistakes():
-    adapter = StreamerAdapter(Recorder())
+    adapter = StreamerAdapter(RecordingStreamer())
     with pytest.raises(ValueError, match="one at a time"):
         adapter.put(events([1], sequence=1)[0])
     adapter.end()

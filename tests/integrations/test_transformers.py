@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from fakes import RecordingStreamer
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -110,17 +111,7 @@ def test_sampling_is_seeded_and_returns_several(model):
 
 
 def test_streamer_and_output_object(model):
-    class Collect:
-        def __init__(self):
-            self.got, self.ended = [], False
-
-        def put(self, value):
-            self.got += value.flatten().tolist()
-
-        def end(self):
-            self.ended = True
-
-    streamer = Collect()
+    streamer = RecordingStreamer()
     ids = torch.tensor([[5, 9, 7, 22]])
     out = model.generate(
         ids,
@@ -131,8 +122,8 @@ def test_streamer_and_output_object(model):
         do_sample=False,
         return_dict_in_generate=True,
     )
-    assert streamer.ended
-    assert streamer.got == out.sequences[0].tolist()  # the prompt first, as generate does
+    assert streamer.calls[-1] == "end"
+    assert streamer.ids == out.sequences[0].tolist()  # the prompt first, as generate does
 
 
 def test_what_is_no_next_token_law_is_refused_by_name(model):
