@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from aiohttp import web
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 from transformers.generation.streamers import BaseStreamer
 
 from hierspec.bench.methods.base import Run
@@ -108,6 +110,16 @@ class Letters:
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
         return {"input_ids": [ord(letter) for letter in text]}
+
+
+def bytes_tokenizer(shift: int = 0) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of a byte a token, ids ``shift`` further on."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    size = len(alphabet)
+    raw = Tokenizer(models.BPE({c: (i + shift) % size for i, c in enumerate(alphabet)}, []))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=raw)
 
 
 class FakeFamily:

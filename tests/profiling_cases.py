@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from fakes import bytes_tokenizer
 
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.utils.testing import tiny_model
@@ -20,14 +19,6 @@ SMALL = ProfileSettings(
     repeats=1,
 )
 PROMPTS = ["hello world, hello world", "abcabcabcabc"]
-
-
-def bytes_tokenizer(shift=0):
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw = Tokenizer(models.BPE({c: (i + shift) % V for i, c in enumerate(alphabet)}, []))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=raw)
 
 
 def save_model(folder, noise=0.0, tokenizer=None):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from threading import Thread
 
 import pytest
-from fakes import RecordingStreamer
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, TextStreamer
+from fakes import RecordingStreamer, bytes_tokenizer
+from transformers import TextIteratorStreamer, TextStreamer
 
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.streamers import StreamerAdapter, tee_to_streamer
@@ -15,11 +14,7 @@ from hierspec.engine.streamers import StreamerAdapter, tee_to_streamer
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw = Tokenizer(models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=raw)
+    return bytes_tokenizer()
 
 
 def events(ids, sequence=0):

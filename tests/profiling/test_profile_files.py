@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from profiling_cases import PROMPTS, SMALL, V, bytes_tokenizer, save_model
+from fakes import bytes_tokenizer
+from profiling_cases import PROMPTS, SMALL, V, save_model
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli
 from hierspec.config.build import build

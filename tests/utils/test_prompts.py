@@ -7,8 +7,7 @@ import io
 import json
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from fakes import bytes_tokenizer
 
 from hierspec.utils.prompts import apply_chat, read_prompt_file, read_prompts, read_stdin
 
@@ -91,11 +90,7 @@ def test_unreadable_files(tmp_path):
 
 @pytest.fixture
 def tokenizer():
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw = Tokenizer(models.BPE({piece: i for i, piece in enumerate(alphabet)}, []))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=raw)
+    return bytes_tokenizer()
 
 
 TEMPLATE = (
