@@ -87,6 +87,24 @@ def test_the_page_lists_every_room():
     assert {room(name) for name in modules()} - {"hierspec", "__main__"} == set(rooms())
 
 
+def test_every_room_has_its_tests():
+    elsewhere = {"api": "test_api.py", "hierspec_papers": "papers/test_*.py"}
+    exempt = {"errors"}  # one exception, which the tests of every refusal expect
+    tests = Path(__file__).parent
+    missing = [
+        room
+        for room in set(rooms()) - exempt
+        if not any(tests.glob(elsewhere.get(room, f"{room}/**/test_*.py")))
+    ]
+    assert missing == []
+
+
+def test_files_of_tests_are_named_for_what_they_test():
+    """Not for being a file's second half."""
+    stems = [path.stem for path in Path(__file__).parent.rglob("*.py")]
+    assert [stem for stem in stems if stem.endswith(("_more", "_traps"))] == []
+
+
 def test_rooms_import_only_what_stands_below_them():
     floor = {name: i for i, name in enumerate([*rooms(), "hierspec", "__main__"])}
     upward = [
