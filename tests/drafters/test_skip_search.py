@@ -32,7 +32,8 @@ def run(settings, depth, score, rounds):
     """A search over so many rounds, and what it scored."""
     search, candidates = SkipSearch(settings, depth), []
     for _ in range(rounds):
-        if search.count_round():
+        search.count_round()
+        if search.is_due:
             candidate = search.next_candidate()
             candidates.append(candidate)
             search.record(candidate, score(candidate))

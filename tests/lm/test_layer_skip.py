@@ -12,7 +12,7 @@ from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly_spaced_parts
 from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.lm.varying_skip import TrialTokens, VaryingSkip
+from hierspec.lm.varying_skip import RecentTokens, VaryingSkip
 from hierspec.utils.testing import save_tiny, tiny_model
 
 IDS = [3, 9, 27, 81, 51, 61, 91, 81]
@@ -180,7 +180,7 @@ def test_matches_are_those_of_one_token_after_another(target):
     before = [view.score([Query(s, Context(t), 2)]) for s, t in zip(slots, texts, strict=True)]
     num_cached = [slot.state.num_cached for slot in slots]
     written = [
-        TrialTokens(slot, text, len(text) - 4) for slot, text in zip(slots, texts, strict=True)
+        RecentTokens(slot, text, len(text) - 4) for slot, text in zip(slots, texts, strict=True)
     ]
     wanted = []
     for text in texts:

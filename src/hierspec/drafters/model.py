@@ -57,7 +57,7 @@ class GrowingDraft:
     distributions: list[Distributions] = field(default_factory=list[Distributions])
     signals: list[float] = field(default_factory=list[float])
 
-    def next_rows(self) -> ScoreRows:
+    def next_job(self) -> ScoreRows:
         """Return the request for its next token's scores, with context and sampling parameters."""
         job = self.call.job
         if not self.tokens:
@@ -186,8 +186,8 @@ class ModelDrafter:
         return scores, distributions(jobs, scores)
 
     def next_queries(self, drafts: Sequence[GrowingDraft]) -> tuple[list[ScoreRows], list[Query]]:
-        """Return each draft's :meth:`GrowingDraft.next_rows`, and the query for its scores."""
-        jobs = [draft.next_rows() for draft in drafts]
+        """Return each draft's :meth:`GrowingDraft.next_job`, and the query for its scores."""
+        jobs = [draft.next_job() for draft in drafts]
         slots = [draft.call.slot(self.model, draft.number) for draft in drafts]
         return jobs, [Query.for_rows(job, slot) for job, slot in zip(jobs, slots, strict=True)]
 
@@ -216,9 +216,8 @@ class ModelDrafter:
             try:
                 tokens, rows = sampler.pick(scores, uniforms)
             except NoDistributionError:
-                raise scores_error(
-                    [drafts[i].next_rows() for i in active], scores, scores
-                ) from None
+                jobs = [drafts[i].next_job() for i in active]
+                raise scores_error(jobs, scores, scores) from None
             if len(active) == 1:
                 return scores, tokens, [rows]
             return scores, tokens, [rows.rows(i, i + 1) for i in range(len(active))]

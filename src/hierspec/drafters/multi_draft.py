@@ -37,11 +37,11 @@ from .model import GrowingDraft, ModelDrafter
 
 
 class MultiDrafter(ModelDrafter):
-    """A leaf that makes ``num_drafts`` drafts for every call.
+    """A drafter that makes ``num_drafts`` drafts for every call.
 
-    For a greedy request they are the leaves of a tree of ``num_drafts`` nodes a token, or a single
-    draft where more than the drafter's scores decides on it (a window, a race, processors that may
-    change scores in any way).
+    For a greedy request they are the paths to the leaves of one tree, of at most ``num_drafts``
+    times the draft's length nodes in all; or a single draft where more than the drafter's scores
+    decides on it (a window, a race, processors that may change scores in any way).
     """
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
@@ -63,18 +63,18 @@ class MultiDrafter(ModelDrafter):
         """Draft the likeliest continuations of each call, as drafts that share beginnings."""
         width = self.node.num_drafts
         trees = [_LikeliestTree(call, width) for call in calls]
-        # No step for `grow`, which keeps what a draft has and adds a token to it: here the drafts
-        # of one depth give way to the best of all their continuations.
+        # Not by `ModelDrafter.grow`, which keeps every draft and adds a token to it: here the
+        # drafts of one depth give way to the best of all their continuations.
         while growing := [tree for tree in trees if tree.frontier]:
             drafts = [draft for tree in growing for draft in tree.frontier]
-            jobs = [untruncated_job(draft.next_rows()) for draft in drafts]
+            jobs = [untruncated_job(draft.next_job()) for draft in drafts]
             scores, rows = self._score(drafts, jobs)
             probabilities = torch.cat([row.dense(row.width) for row in rows])
             if not bool((probabilities.amax(-1) > 0.0).all()):  # NaN compares as false
                 raise scores_error(jobs, scores, scores)
             sizes = [len(tree.frontier) for tree in growing]
             for tree, tree_rows in zip(growing, probabilities.split(sizes), strict=True):
-                tree.grow(tree_rows)
+                tree.add_depth(tree_rows)
         return [tree.proposal(self.node.index) for tree in trees]
 
     def _draft_sampled(self, calls: Sequence[DraftCall]) -> list[Proposal]:
@@ -97,7 +97,7 @@ class MultiDrafter(ModelDrafter):
         for key, draft in zip(keys, drafts, strict=True):
             unique.setdefault(key, draft)
         scores, rows = self._score(
-            [*unique.values()], [draft.next_rows() for draft in unique.values()]
+            [*unique.values()], [draft.next_job() for draft in unique.values()]
         )
         row_of = dict(zip(unique, rows, strict=True))
         return scores, [row_of[key] for key in keys]
@@ -141,7 +141,7 @@ class _LikeliestTree:
         self.frontier: list[GrowingDraft] = [GrowingDraft(call)]
         self._chances: dict[tuple[int, ...], float] = {(): 1.0}  # of every node, by its path
 
-    def grow(self, rows: torch.Tensor) -> None:
+    def add_depth(self, rows: torch.Tensor) -> None:
         """Add the best children of the frontier, given the rows [n, V] after each."""
         children: list[tuple[float, tuple[int, ...]]] = []
         values, tokens = rows.topk(min(self.width, rows.shape[1]))

@@ -1,14 +1,14 @@
 """A leaf that looks, between rounds, for the parts of the target it can best draft without. [SWIFT]
 
-When a text has grown since its last draft, one more candidate is scored on the last tokens written
-(:class:`~hierspec.lm.varying_skip.VaryingSkip.matches`), and the best set so far drafts until the
-text grows again. What is left out in a round thus depends on what was committed before it, and
-on nothing in the round: given the past, a round is that of a fixed hierarchy, and output stays
-exact under every rule.
+When a text has grown since its last draft, one more candidate is scored on its last tokens
+(:meth:`~hierspec.lm.varying_skip.VaryingSkip.measure_matches`), and the best set so far drafts
+until the text grows again. What is left out in a round thus depends on what was committed before
+it, and on nothing in the round: given the past, a round is that of a fixed hierarchy, and output
+stays exact under every rule.
 
-Texts may share a search, as SWIFT's stream of inputs does: greedy ones only, for the same reason as
-with a pool of n-grams (:mod:`hierspec.drafters.ngram_pool`). Where several of them are in one
-batch, a candidate is scored on all their tokens at once.
+Texts may share a search, as SWIFT's stream of inputs does, but greedy ones only: what is learnt
+from a sampled text depends on the rng that wrote it, which a later text may use again. Where
+several of them are in one batch, a candidate is scored on all their tokens at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hierspec.core.nodes import Draft
 from hierspec.lm.base import Slot
 from hierspec.lm.skip_search import SearchSettings, SkipSearch
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.lm.varying_skip import TrialTokens, VaryingSkip
+from hierspec.lm.varying_skip import RecentTokens, VaryingSkip
 
 from .base import DraftCall, Drafts
 from .model import ModelDrafter
@@ -29,14 +29,17 @@ from .model import ModelDrafter
 class SkipSearches:
     """The searches of a level: a text's own, or one for all texts that may learn from others.
 
+    A text gets its search as it gets its slot in a model's cache: to the engine this is a cache
+    owner (:class:`hierspec.lm.base.CacheOwner`), and a search is a slot.
+
     Attributes:
         shared: whether there is one for all.
-        shared_search: that one.
+        shared_search: that one; otherwise it stays as it began.
     """
 
     def __init__(self, settings: SearchSettings, depth: int, shared: bool = False) -> None:
         self.settings, self.depth, self.shared = settings, depth, shared
-        self.shared_search = self.open_private()
+        self.shared_search = self._new_search()
 
     @property
     def cache_owner(self) -> SkipSearches:
@@ -44,14 +47,17 @@ class SkipSearches:
 
     def open(self) -> SkipSearch:
         """Return a new search for one text, or the one shared by all."""
-        return self.shared_search if self.shared else self.open_private()
+        return self.shared_search if self.shared else self._new_search()
 
     def open_private(self) -> SkipSearch:
         """Return a search that no other text adds to."""
-        return SkipSearch(self.settings, self.depth)
+        return self._new_search()
 
     def close(self, slot: SkipSearch) -> None:
         """Leave everything as it is: a text's own search ends with it."""
+
+    def _new_search(self) -> SkipSearch:
+        return SkipSearch(self.settings, self.depth)
 
 
 class SearchedSkip(VaryingSkip):
@@ -86,8 +92,10 @@ class SearchingDrafter(ModelDrafter):
             by_search.setdefault(id(search), (search, []))[1].append(call)
         scored = 0
         for search, group in by_search.values():
-            texts = [text for call in group if (text := self._trial_tokens(call, search))]
-            if texts and search.count_round():
+            texts = [text for call in group if (text := self._recent_tokens(call, search))]
+            if texts:
+                search.count_round()
+            if texts and search.is_due:
                 candidate = search.next_candidate()
                 shares = self.model.measure_matches(texts, candidate)
                 search.record(candidate, sum(shares) / len(shares))
@@ -97,8 +105,8 @@ class SearchingDrafter(ModelDrafter):
                 self.model.choose(self._slot(call), search.best, length)
         return scored
 
-    def _trial_tokens(self, call: DraftCall, search: SkipSearch) -> TrialTokens | None:
-        """Return the last tokens that the model itself wrote; ``None`` while they are too few."""
+    def _recent_tokens(self, call: DraftCall, search: SkipSearch) -> RecentTokens | None:
+        """Return the last committed tokens after the prompt; ``None`` while they are too few."""
         committed, count = call.job.context.committed, search.settings.context_window
         first = len(committed) - count
         # The first token written depends on the prompt alone; SWIFT leaves it out, too.
@@ -106,7 +114,7 @@ class SearchingDrafter(ModelDrafter):
             return None
         slot = self._slot(call)
         is_cached = self.model.count_cached(slot, committed) + 1 >= first
-        return TrialTokens(slot, committed, first) if is_cached else None
+        return RecentTokens(slot, committed, first) if is_cached else None
 
     def _is_new(self, call: DraftCall) -> bool:
         return self.model.needs_choice(self._slot(call), len(call.job.context.committed))

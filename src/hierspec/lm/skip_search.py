@@ -86,9 +86,13 @@ class SkipSearch:
             or self.num_worse >= settings.patience
         )
 
-    def count_round(self) -> bool:
-        """Count a round of the target, and return whether a candidate is to be scored in it."""
+    def count_round(self) -> None:
+        """Count a round of the target, which is about to begin."""
         self.num_rounds += 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a candidate is to be scored in the round that was counted last."""
         return not self.finished and (self.num_rounds - 1) % self.settings.interval == 0
 
     def next_candidate(self) -> Skip:

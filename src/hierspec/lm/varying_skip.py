@@ -24,8 +24,8 @@ from .trunk.trunk import SlotSharingModel, Trunk
 _MAX_MODELS = 64  # cached, one for each choice
 
 
-class TrialTokens(NamedTuple):
-    """Tokens that a choice is tried on: those of ``committed`` from ``first`` (at least 1) on.
+class RecentTokens(NamedTuple):
+    """Tokens that a choice is scored on: those of ``committed`` from ``first`` (at least 1) on.
 
     The target must have seen all tokens before ``first``; it need not have seen the last one.
     """
@@ -138,7 +138,7 @@ class VaryingSkip(SlotSharingModel):
         return torch.stack(first_rows), next_scores
 
     @torch.inference_mode()
-    def measure_matches(self, texts: Sequence[TrialTokens], skip: Skip) -> list[float]:
+    def measure_matches(self, texts: Sequence[RecentTokens], skip: Skip) -> list[float]:
         """Return for each text the share of its tokens that the target without ``skip`` chooses.
 
         That is SWIFT's matchness: each token given those written before it, all in one forward. The
