@@ -41,7 +41,7 @@ def forwards(repeats: int, thread: str) -> dict[str, float]:
     if thread == FIRST:
         return milliseconds
     if thread == RELEASED:
-        openmp.release()
+        openmp.end_threads()
     with ThreadPoolExecutor(1) as second:
         return second.submit(measure, repeats).result()
 

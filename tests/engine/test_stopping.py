@@ -263,9 +263,9 @@ def test_stop_wins_over_length_at_the_same_token():
 
 
 def test_limits():
-    assert StopConditions(max_new_tokens=5, max_length=9).budget(6) == 3
-    assert StopConditions(max_new_tokens=5, max_length=19).budget(6) == 5
-    assert StopConditions().budget(6) is None
+    assert StopConditions(max_new_tokens=5, max_length=9).max_output_tokens(6) == 3
+    assert StopConditions(max_new_tokens=5, max_length=19).max_output_tokens(6) == 5
+    assert StopConditions().max_output_tokens(6) is None
     with pytest.raises(ValueError, match="prompt has 9 tokens and max_length is 9"):
         TextStream(BYTES, StopConditions(max_length=9), prompt_length=9)
     stream = TextStream(BYTES, StopConditions(max_length=9), prompt_length=7)

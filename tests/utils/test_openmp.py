@@ -101,7 +101,7 @@ def work():
     return len(list(Path("/proc/self/task").iterdir()))
 
 before = work()
-openmp.release()
+openmp.end_threads()
 after = len(list(Path("/proc/self/task").iterdir()))
 print(before, after, work())
 """

@@ -61,7 +61,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
     root = build_nodes(config.levels, model_and_name, rule)
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
     name = config.target.model
-    openmp.release()  # loading started threads, and rounds may run in another thread
+    openmp.end_threads()  # loading started threads, and rounds may run in another thread
     return Built(root, loaded.tokenizers.get(name), config, loaded.eos_ids(name))
 
 

@@ -64,6 +64,9 @@ class Generation:
         observers: see every round (:class:`~hierspec.engine.observers.Observer`).
         controller: chooses the plan of every sequence's next round; ``None``: always ``root``.
 
+    Attributes:
+        streams: the output of each prompt, in order.
+
     Raises:
         HierspecError: the controller belongs to another hierarchy.
     """
@@ -105,7 +108,7 @@ class Generation:
         inputs = zip(prompts, params, stops, seeds, strict=True)
         for i, (prompt, sampling, conditions, (own_seed, index)) in enumerate(inputs):
             tokens, source = split_prompt(root.model, prompt)
-            limit = conditions.budget(len(tokens))
+            limit = conditions.max_output_tokens(len(tokens))
             assert limit is not None, (
                 "there is always a limit: max_new_tokens, or the context's length"
             )
@@ -137,38 +140,38 @@ class Generation:
     def _run(self) -> Iterator[TokenEvent]:
         live = list(self.streams)
         try:
-            for stream, kept in zip(live, self.caches, strict=True):
+            for output, kept in zip(live, self.caches, strict=True):
                 if kept is not None:
-                    stream.sequence.adopt(kept)
+                    output.sequence.adopt(kept)
             if len(live) > 1:
-                fresh = [stream.sequence for stream in live if not stream.sequence.slots]
+                fresh = [output.sequence for output in live if not output.sequence.slots]
                 with self.lock, _explain_out_of_memory(len(live)):
                     share_beginnings(fresh)
             prefill = True
             while live:
-                for stream in live:
-                    stream.prepare_round()
+                for output in live:
+                    output.prepare_round()
                 with self.lock, _explain_out_of_memory(len(live)):
-                    verdicts = self.runtime.round([stream.sequence for stream in live])
+                    verdicts = self.runtime.round([output.sequence for output in live])
                 if prefill:
                     self.runtime.metrics.reset()
                 now = time.perf_counter()
-                for stream, verdict in zip(live, verdicts, strict=True):
-                    stream.record_round(verdict, now)
-                    yield from stream.commit(verdict)
-                    if stream.finish_reason is not None:
-                        stream.close()
-                live = [stream for stream in live if stream.finish_reason is None]
+                for output, verdict in zip(live, verdicts, strict=True):
+                    output.record_round(verdict, now)
+                    yield from output.commit(verdict)
+                    if output.finish_reason is not None:
+                        output.close()
+                live = [output for output in live if output.finish_reason is None]
                 prefill = False
         finally:
-            for stream in self.streams:
-                stream.close()
-            openmp.release()  # the next call may come from another thread
+            for output in self.streams:
+                output.close()
+            openmp.end_threads()  # the next call may come from another thread
 
     @property
     def continues_prompts(self) -> bool:
         """Whether texts continue their prompts; false where an encoder reads the prompts."""
-        return not any(stream.sequence.source for stream in self.streams)
+        return not any(output.sequence.source for output in self.streams)
 
     def results(self) -> list[GenerationResult]:
         """Return a result for every sequence, in the order of the prompts."""
@@ -178,21 +181,21 @@ class Generation:
         )
         return [
             GenerationResult(
-                text=stream.text.text,
-                token_ids=tuple(stream.emitted),
-                finish_reason=stream.finish_reason or "cancelled",
-                seed=stream.seed,
-                num_prompt_tokens=stream.sequence.num_prompt_tokens,
-                time_to_first_token=max(stream.first_round_time - self.began, 0.0),
-                decode_seconds=stream.last_round_time - stream.first_round_time,
-                target_calls=stream.sequence.target_calls,
-                mean_acceptance_length=stream.mean_acceptance_length(),
+                text=output.text.text,
+                token_ids=tuple(output.emitted),
+                finish_reason=output.finish_reason or "cancelled",
+                seed=output.seed,
+                num_prompt_tokens=output.sequence.num_prompt_tokens,
+                time_to_first_token=max(output.first_round_time - self.began, 0.0),
+                decode_seconds=output.last_round_time - output.first_round_time,
+                target_calls=output.sequence.target_calls,
+                mean_acceptance_length=output.mean_acceptance_length(),
                 levels=levels,
                 target=stats[self.root.index].to_dict(),
-                logprobs=tuple(stream.logprobs),
-                top_logprobs=tuple(stream.top_logprobs),
+                logprobs=tuple(output.logprobs),
+                top_logprobs=tuple(output.top_logprobs),
                 batch_size=len(self.streams),
-                control=None if stream.steering is None else stream.steering.to_dict(),
+                control=None if output.steering is None else output.steering.to_dict(),
             )
-            for stream in self.streams
+            for output in self.streams
         ]

@@ -118,14 +118,14 @@ class ServedLane:
         """Let every model of the hierarchy read the prompt up to ``end``."""
         assert ticket.output is not None
         sequence = ticket.output.sequence
-        scored = ticket.request.prompt_logprobs is not None
+        wants_logprobs = ticket.request.prompt_logprobs is not None
         # The first row scores the token after so many.
-        first = ticket.num_read + 1 if scored else None
+        first = ticket.num_read + 1 if wants_logprobs else None
         with self.lock:
             rows = prefill(sequence, end, first)
-        if scored:
+        if wants_logprobs:
             tokens = sequence.tokens[ticket.num_read + 1 :]
-            ticket.prompt_scores += _token_scores(rows, tokens, ticket.request)
+            ticket.prompt_logprobs += _token_scores(rows, tokens, ticket.request)
         ticket.num_read = end
 
     def run_round(self, tickets: Sequence[Ticket], num_streams: int) -> list[Verdict | Exception]:

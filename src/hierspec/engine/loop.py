@@ -230,9 +230,9 @@ class EngineLoop:
     def _read_prompts(self) -> list[Ticket]:
         """Read about a chunk of prompts; return the requests that join the next round.
 
-        That round reads the rest of their prompts, which counts as read here; so a step may exceed
-        the chunk. The oldest prompt and the shortest take turns, so that a short one never waits
-        for all of a long one, nor a long one for ever.
+        What little is left of their prompts is not read here but by that round. It counts as part
+        of the chunk, which a step may exceed by up to half. The oldest prompt and the shortest take
+        turns, so that a short one never waits for all of a long one, nor a long one for ever.
         """
         self._num_steps += 1
         left, joining = self.settings.prefill_chunk, list[Ticket]()
@@ -240,13 +240,13 @@ class EngineLoop:
             ticket = self.reading[0]
             if self._num_steps % 2:
                 ticket = min(self.reading, key=lambda t: (t.num_unread, t.order))
-            scored = ticket.request.prompt_logprobs is not None
-            if not ticket.prefix_copied and self.settings.prefix_caching and not scored:
+            wants_logprobs = ticket.request.prompt_logprobs is not None
+            if self.settings.prefix_caching and not (ticket.prefix_copied or wants_logprobs):
                 lane = self._lane_of(ticket)
                 live = [t for t in [*self.reading, *self.running] if self._lane_of(t) is lane]
                 lane.copy_prefix(ticket, live)
             short = ticket.num_unread <= max(left, self.settings.prefill_chunk // 2)
-            if short and not scored:
+            if short and not wants_logprobs:
                 self.reading.remove(ticket)
                 joining.append(ticket)
                 left -= ticket.num_unread
@@ -258,7 +258,7 @@ class EngineLoop:
                 self._lane_of(ticket).read_prompt(ticket, end)
             except Exception as error:
                 self._finish(ticket, error)
-            if scored and not ticket.num_unread:
+            if wants_logprobs and not ticket.num_unread:
                 self.reading.remove(ticket)
                 joining.append(ticket)
             break
@@ -279,26 +279,26 @@ class EngineLoop:
             except Exception as error:
                 self._finish(ticket, error)
                 continue
-            drafts = lane.sequence_metrics.round_counts(output.sequence)
+            level_counts = lane.sequence_metrics.round_counts(output.sequence)
             if output.finish_reason is None:
-                scores = tuple(ticket.prompt_scores) if len(output.emitted) == 1 else ()
-                self._report(ticket, Progress(events, drafts, prompt_logprobs=scores))
+                logprobs = tuple(ticket.prompt_logprobs) if len(output.emitted) == 1 else ()
+                self._report(ticket, Progress(events, level_counts, prompt_logprobs=logprobs))
             else:
-                self._finish(ticket, None, events, drafts)
+                self._finish(ticket, None, events, level_counts)
 
     def _finish(
         self,
         ticket: Ticket,
         error: Exception | None,
         events: Sequence[TokenEvent] = (),
-        drafts: tuple[tuple[str, int, int], ...] = (),
+        level_counts: tuple[tuple[str, int, int], ...] = (),
     ) -> None:
         """Free a request's caches and report its end; ``error`` is the exception that ended it."""
         for tickets in (self.reading, self.running):
             if ticket in tickets:
                 tickets.remove(ticket)
         now, output, request = time.monotonic(), ticket.output, ticket.request
-        levels, rest = tuple[LevelStats, ...](), ""
+        levels = tuple[LevelStats, ...]()
         self._num_untrimmed += 1
         if output is not None:
             lane = self._lane_of(ticket)
@@ -307,7 +307,7 @@ class EngineLoop:
                 if error is None and self.settings.prefix_caching:
                     room = self.settings.max_cache_tokens - self._num_live_tokens()
                     lane.prefixes.keep(output.sequence, request.tenant, room)
-                rest = output.close()
+                output.close()
             if output.started:
                 self.waiting.record_service_time(now - ticket.start_time)
         first = output.first_round_time if output is not None and output.started else now
@@ -326,12 +326,11 @@ class EngineLoop:
             levels=levels,
             plans=dict(ticket.rounds_by_plan),
             seed=request.seed,
-            prompt_logprobs=tuple(ticket.prompt_scores),
-            rest=rest,
+            prompt_logprobs=tuple(ticket.prompt_logprobs),
         )
         in_first_round = output is not None and len(output.emitted) == 1
-        scores = tuple(ticket.prompt_scores) if in_first_round else ()
-        self._report(ticket, Progress(list(events), drafts, ended, scores))
+        logprobs = tuple(ticket.prompt_logprobs) if in_first_round else ()
+        self._report(ticket, Progress(list(events), level_counts, ended, logprobs))
 
     def _report(self, ticket: Ticket, progress: Progress) -> None:
         try:
@@ -359,4 +358,4 @@ class EngineLoop:
         return self.lanes[ticket.request.lane or self.default]
 
     def _output_limit(self, request: EngineRequest) -> int | None:
-        return request.stop.budget(len(request.prompt))
+        return request.stop.max_output_tokens(len(request.prompt))

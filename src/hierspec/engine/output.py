@@ -104,17 +104,15 @@ class Output:
             if reason is not None:
                 return
 
-    def close(self) -> str:
-        """Free the caches → text that was still held back if the output is cut short here.
+    def close(self) -> None:
+        """Free the caches; an output that is cut short here keeps the text that was held back.
 
         Safe to call twice.
         """
-        rest = ""
         if self.finish_reason is None:
             self.finish_reason = "cancelled"
-            rest = self.text.finish()
+            self.text.finish()
         self.sequence.close()
-        return rest
 
     def mean_acceptance_length(self) -> float:
         """Return the tokens after the first per call of the target."""

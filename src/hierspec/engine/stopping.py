@@ -50,7 +50,7 @@ class StopConditions:
             if limit is not None and (not isinstance(limit, int) or limit < 1):
                 raise HierspecError(f"{name} must be an integer ≥ 1 or None, got {limit!r}")
 
-    def budget(self, prompt_length: int) -> int | None:
+    def max_output_tokens(self, prompt_length: int) -> int | None:
         """Return how many output tokens a prompt of this length allows; ``None``: no limit.
 
         Raises:
@@ -82,9 +82,9 @@ class TextStream:
     """
 
     __slots__ = (
-        "_budget",
         "_detokenizer",
         "_held_back",
+        "_max_tokens",
         "_parts",
         "conditions",
         "finish_reason",
@@ -102,7 +102,7 @@ class TextStream:
         if tokenizer is None and self.conditions.stop:
             raise HierspecError("stop strings need a tokenizer; pass one, or stop at token ids")
         length = len(prompt_ids) if prompt_length is None else prompt_length
-        self._budget = self.conditions.budget(length)
+        self._max_tokens = self.conditions.max_output_tokens(length)
         skip_special_tokens = self.conditions.skip_special_tokens
         self._detokenizer = detokenizer(tokenizer, prompt_ids, skip_special_tokens)
         self._held_back = ""  # decoded text that may be the beginning of a stop string
@@ -124,7 +124,7 @@ class TextStream:
             self.finish_reason = "stop"
             return self._end(), "stop"
         delta = self._release(self._detokenizer.add(token_id))
-        if self.finish_reason is None and self.num_tokens == self._budget:
+        if self.finish_reason is None and self.num_tokens == self._max_tokens:
             self.finish_reason = "length"
             delta += self._end()
         return delta, self.finish_reason

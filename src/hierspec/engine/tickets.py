@@ -77,7 +77,6 @@ class Ended:
         levels: counters of its drafts, smallest level first.
         plans: number of rounds of the target by plan.
         prompt_logprobs: of every token of the prompt but the first, if requested.
-        rest: text that was still held back for a stop string when the output was cut short.
     """
 
     finish_reason: str
@@ -95,7 +94,6 @@ class Ended:
     plans: dict[str, int]
     seed: int
     prompt_logprobs: tuple[TokenScore, ...] = ()
-    rest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +101,12 @@ class Progress:
     """What a sequence's sink receives after a round.
 
     Attributes:
-        drafts: (level, tokens drafted, tokens kept) of this round, smallest level first.
+        level_counts: (level, tokens drafted, tokens kept) of this round, smallest level first.
         prompt_logprobs: of every token of the prompt but the first; only in the first progress.
     """
 
     events: list[TokenEvent]
-    drafts: tuple[tuple[str, int, int], ...] = ()
+    level_counts: tuple[tuple[str, int, int], ...] = ()
     ended: Ended | None = None
     prompt_logprobs: tuple[TokenScore, ...] = ()
 
@@ -138,7 +136,7 @@ class Ticket:
         "order",
         "output",
         "prefix_copied",
-        "prompt_scores",
+        "prompt_logprobs",
         "request",
         "rounds_by_plan",
         "sink",
@@ -155,7 +153,7 @@ class Ticket:
         self.output: Output | None = None
         self.num_read = self.num_cached = 0
         self.rounds_by_plan: dict[str, int] = {}
-        self.prompt_scores: list[TokenScore] = []
+        self.prompt_logprobs: list[TokenScore] = []
 
     def cancel(self) -> None:
         """End the request within one round; safe from any thread, at any time, and twice."""

@@ -139,7 +139,7 @@ def describe_round(progress: Progress) -> dict[str, Any]:
         ],
         "drafts": [
             {"level": name, "num_draft_tokens": drafted, "num_accepted_tokens": kept}
-            for name, drafted, kept in progress.drafts
+            for name, drafted, kept in progress.level_counts
         ],
     }
 

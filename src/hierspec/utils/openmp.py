@@ -40,7 +40,7 @@ def prepare() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
 
 
-def release() -> None:
+def end_threads() -> None:
     """End the worker threads of the calling thread; its next parallel region starts new ones.
 
     GNU's runtime counts all threads of a process, also the workers of an idle thread. Once there
