@@ -64,7 +64,7 @@ def load_backends(target: str, dtype: str) -> dict[str, Any]:
             backends[f"kernels, {bits} bits, all scores in 8"] = copy = quantized.quantize(
                 backend, bits
             )
-            copy._coarse = None
+            copy._output_in_4_bits = None
     return backends
 
 

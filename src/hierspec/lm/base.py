@@ -82,7 +82,8 @@ class Query:
 
     That is ``len(context) - start + 1`` rows. A draft step asks with ``start == len(context)``
     (one row); the check of n draft tokens asks with ``start == len(context) - n`` (n + 1 rows).
-    ``start`` is at least 1.
+    ``start`` is at least 1. It counts tokens; :attr:`first_row` is the position of the first row,
+    as the start of a :class:`~hierspec.lm.backend.Span` is.
 
     With a ``tree`` the context goes on in several ways at once, and each node adds a row: the
     scores after the path that ends in that node. Only a :class:`TreeModel` takes one.
@@ -97,6 +98,11 @@ class Query:
     start: int
     temperature: float | None = None
     tree: Tree | None = None
+
+    @property
+    def first_row(self) -> int:
+        """The position of the last token before the first score: ``start - 1``."""
+        return self.start - 1
 
     @property
     def num_rows(self) -> int:

@@ -64,7 +64,7 @@ class Eagle3Layer:
         self.layer = Layer(
             norm=self.hidden_norm,
             qkv=fuse_weights(attention.q_proj, attention.k_proj, attention.v_proj, pairs=2),
-            head_norm=None,
+            qk_norm=None,
             out=fuse_weights(attention.o_proj),
             mlp_norm=norm(layer.post_attention_layernorm, self.weight_dtype),
             gate_up=fuse_weights(layer.mlp.gate_proj, layer.mlp.up_proj),

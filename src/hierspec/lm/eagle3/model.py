@@ -38,7 +38,7 @@ class _Eagle3State:
     """What the network has cached of a sequence, attached to its slot in the target's trunk.
 
     Attributes:
-        text: the committed text.
+        text: the committed text, as a slot that compares it with the next context's.
         num_rows: how many rows, from the first, have read the target's features of ``text``.
         output: of the row before the first pending token, [d]; ``None`` until it is computed.
         pending: tokens whose rows are cached after these, one continuation or several.
@@ -181,7 +181,8 @@ class Eagle3Model(SlotSharingModel):
     ) -> list[list[torch.Tensor]]:
         """Run the network on the committed text's rows that are not cached.
 
-        Rows inside the text whose outputs a query needs run again: only the last output is kept.
+        Rows inside the text are run again if a query needs their outputs: only the last output is
+        kept.
 
         Returns, for each query, the outputs of its rows before the text's last.
         """
@@ -189,21 +190,20 @@ class Eagle3Model(SlotSharingModel):
         new_spans: list[tuple[int, Span]] = []
         for i, (query, state) in enumerate(zip(queries, states, strict=True)):
             committed = query.context.committed
-            text, num_rows = Context(committed), len(committed) - 1
-            shared = state.text.overlap(text, len(committed))
+            context, num_rows = Context(committed), len(committed) - 1
+            shared = state.text.overlap(context, len(committed))
             if shared < len(state.text.tokens):
                 state.truncate(max(shared - 1, 0))
                 del state.text.tokens[shared:]
-            state.text.tokens += text.tokens(shared)
+            state.text.tokens += context.tokens(shared)
             if state.num_rows != num_rows:
                 state.truncate(num_rows)
             # The first row to run: the first not cached, or an earlier one whose output is needed.
-            first = min(
-                state.num_rows, max(query.start - 2, 0) if query.start <= num_rows else num_rows
-            )
+            needed = max(query.first_row - 1, 0) if query.first_row < num_rows else num_rows
+            first = min(state.num_rows, needed)
             if first == state.num_rows == num_rows and state.output is None:
                 first = max(num_rows - 1, 0)
-            if query.start == 1 and num_rows > 0:  # the network has no output before row 0
+            if query.first_row == 0 and num_rows > 0:  # the network has no output before row 0
                 inner_rows[i].append(self._zero_output())
             if num_rows == 0:
                 state.output = self._zero_output()
@@ -227,8 +227,8 @@ class Eagle3Model(SlotSharingModel):
             state.truncate(span.start)
             state.num_rows, state.output = span.start + span.n, rows[-1]
             state.pending = Branches(state.num_rows)
-            if query.start <= state.num_rows:
-                inner_rows[i].extend(rows[max(0, query.start - 2 - span.start) : -1])
+            if query.first_row < state.num_rows:
+                inner_rows[i].extend(rows[max(0, query.first_row - 1 - span.start) : -1])
         return inner_rows
 
     def _run_pending(self, states: Sequence[_Eagle3State]) -> None:

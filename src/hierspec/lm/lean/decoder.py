@@ -92,7 +92,7 @@ class LeanBackend:
         self._embedding, self.stack, self._norm, self._lm_head = loader.load()
         self._scored = loader.scored
         self.vocab_size = shape.vocab_size
-        self._layer_weights = self.stack.layer_weights
+        self._weights_per_layer = self.stack.weights_per_layer
         scripted = compile_stack(self.stack) if script or (script is None and on_cpu) else None
         self._run = scripted or self.stack
         give_back_memory()
@@ -127,7 +127,7 @@ class LeanBackend:
         # TorchScript's optimiser finds nothing to fuse here, and its specialised graphs take tens
         # of megabytes.
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
-        with self._limit_threads(self._layer_weights, len(h)), unoptimised:
+        with self._limit_threads(self._weights_per_layer, len(h)), unoptimised:
             rows, caches = self._rows(len(h)), [span.cache for span in spans]
             arguments = self._attention_arguments(spans)
             return self._run(h, rows, lo, hi, self._rotations_at(spans), caches, *arguments)
@@ -166,7 +166,7 @@ class LeanBackend:
         arguments = self._attention_arguments(spans)
         h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
-        with self._limit_threads(self._layer_weights, num), unoptimised:
+        with self._limit_threads(self._weights_per_layer, num), unoptimised:
             for layer, attention, mlp in parts:
                 module: Any = self._run.layers[layer]
                 if attention:
@@ -198,7 +198,7 @@ class LeanBackend:
             return unembed(self._norm(h)).to(self.dtype)
         num = len(h)
         # A second thread is still awake if the layers have used it.
-        with self._limit_threads(self._layer_weights + self._lm_head.num_weights, num):
+        with self._limit_threads(self._weights_per_layer + self._lm_head.num_weights, num):
             rows = F.pad(h, (0, 0, 0, self._rows(num) - num))
             return self.over_vocabulary(self._lm_head(self._norm(rows))[:num].to(self.dtype))
 
@@ -238,7 +238,8 @@ class LeanBackend:
     def _attended(self, span: Span, window: int | None) -> tuple[int, torch.Tensor | None]:
         """Return the first position that a span's rows attend to, and the mask from there on.
 
-        Without a mask one row attends to all of them, and several rows are causal from position 0.
+        If the mask is ``None``, a single row attends to every position from the first on; several
+        rows use causal attention and start at position 0.
         """
         _, start, n, branches = span
         end = start + n
@@ -258,7 +259,7 @@ class LeanBackend:
         return first, self._repeat_for_groups(mask)
 
     def _repeat_for_groups(self, mask: torch.Tensor) -> torch.Tensor:
-        """Repeat a mask [n, end] for query heads that share keys, which are rows of one head."""
+        """Repeat a mask [n, end]: the query heads of one key head are stacked as its rows."""
         groups = self.shape.num_heads // self.shape.num_kv_heads
         if groups > 1:
             mask = mask.repeat(groups, 1)

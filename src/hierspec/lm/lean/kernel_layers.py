@@ -63,7 +63,7 @@ class KernelLayers:
             struct.gate, struct.up = self._matrix(layer.gate_up, 0), self._matrix(layer.gate_up, 1)
             struct.down = self._matrix(layer.down)
             struct.norm, struct.mlp_norm = self._weight(layer.norm), self._weight(layer.mlp_norm)
-            struct.head_norm = self._weight(layer.head_norm)
+            struct.head_norm = self._weight(layer.qk_norm)
             struct.window = shape.distinct_windows[layer.kind] or 0
         self._model = ModelStruct(
             hidden=shape.hidden_size,
@@ -72,7 +72,7 @@ class KernelLayers:
             kv_heads=shape.num_kv_heads,
             dim=shape.head_dim,
             eps=float(first.norm.eps) ** 2,
-            head_eps=0.0 if first.head_norm is None else float(first.head_norm.eps) ** 2,
+            head_eps=0.0 if first.qk_norm is None else float(first.qk_norm.eps) ** 2,
             layers=array,
         )
 
@@ -134,7 +134,7 @@ class KernelAttention:
         layers: list[Any] = list(stack.layers)
         self._library, first = library, layers[0]
         self._norms = [
-            None if layer.head_norm is None else layer.head_norm.weight.detach().contiguous()
+            None if layer.qk_norm is None else layer.qk_norm.weight.detach().contiguous()
             for layer in layers
         ]
         array = (LayerStruct * len(layers))()
@@ -145,7 +145,7 @@ class KernelAttention:
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             dim=shape.head_dim,
-            head_eps=0.0 if first.head_norm is None else float(first.head_norm.eps) ** 2,
+            head_eps=0.0 if first.qk_norm is None else float(first.qk_norm.eps) ** 2,
             layers=array,
         )
 

@@ -67,14 +67,14 @@ class DraftLeanBackend(LeanBackend):
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         if not 0 < len(h) <= MAX_ROWS:
             return super().layers(h, lo, hi, spans)
-        threads = self._num_threads((hi - lo) * self._layer_weights, len(h))
+        threads = self._num_threads((hi - lo) * self._weights_per_layer, len(h))
         return self._kernels.layers(h, lo, hi, self._rotations_for(spans), spans, threads)
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if unembed is not None or not 0 < len(h) <= MAX_ROWS:
             return super().head(h, unembed)
         # As in the parent's head: a second thread is awake if the layers have used it.
-        threads = self._num_threads(self._layer_weights + self._lm_head.num_weights, len(h))
+        threads = self._num_threads(self._weights_per_layer + self._lm_head.num_weights, len(h))
         return self.over_vocabulary(self._kernels.head(h, threads))
 
 
@@ -83,7 +83,7 @@ def draft_backend(backend: Backend) -> Backend:
     the model and it is small; else the backend itself."""
     if type(backend) is not LeanBackend or backend.device.type != "cpu":
         return backend
-    num_weights = backend.num_layers * backend._layer_weights + backend._lm_head.num_weights
+    num_weights = backend.num_layers * backend._weights_per_layer + backend._lm_head.num_weights
     if num_weights * backend.weight_dtype.itemsize > MAX_BYTES:
         return backend
     weights = KernelWeights.build(backend)

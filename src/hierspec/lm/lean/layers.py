@@ -66,7 +66,7 @@ class Layer(nn.Module):
         self,
         norm: Norm,
         qkv: Matrix,
-        head_norm: Norm | None,
+        qk_norm: Norm | None,
         out: Matrix,
         mlp_norm: Norm,
         gate_up: Matrix,
@@ -77,7 +77,7 @@ class Layer(nn.Module):
         kind: int,
     ):
         super().__init__()
-        self.norm, self.qkv, self.head_norm, self.out = norm, qkv, head_norm, out
+        self.norm, self.qkv, self.qk_norm, self.out = norm, qkv, qk_norm, out
         self.mlp_norm, self.gate_up, self.down = mlp_norm, gate_up, down
         self.heads, self.kv_heads, self.kind = heads, kv_heads, kind
         self.dtype, self.attention_dtype = norm.dtype, attention_dtype
@@ -147,9 +147,9 @@ class Layer(nn.Module):
         """Return the queries, keys and values of the first N rows, rotated, [1, H + 2 K, N, D]."""
         total, rotated = rotation.size(0), self.heads + self.kv_heads
         x = qkv.narrow(0, 0, total).to(self.exact).view(total, rotated + self.kv_heads, -1)
-        if self.head_norm is not None:
+        if self.qk_norm is not None:
             heads = x.narrow(1, 0, rotated)
-            heads.copy_(self.head_norm(heads))
+            heads.copy_(self.qk_norm(heads))
         pairs = torch.view_as_complex(x.view(total, rotated + self.kv_heads, -1, 2))
         pairs.narrow(1, 0, rotated).mul_(rotation)
         return x.to(self.attention_dtype).transpose(0, 1).unsqueeze(0)
@@ -186,7 +186,7 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         first = layers[0]
         matrices = (first.qkv, first.out, first.gate_up, first.down)
-        self.layer_weights = sum(matrix.num_weights for matrix in matrices)
+        self.weights_per_layer = sum(matrix.num_weights for matrix in matrices)
 
     def forward(
         self,

@@ -71,7 +71,7 @@ class LeanLoader:
         return Layer(
             norm=self.norm(prefix + "input_layernorm"),
             qkv=self.fuse(qkv, num_rotated=2),
-            head_norm=self.head_norm(prefix) if shape.head_norms else None,
+            qk_norm=self.qk_norm(prefix) if shape.qk_norm else None,
             out=self.fuse({prefix + "self_attn.o_proj": (width, heads)}),
             mlp_norm=self.norm(prefix + "post_attention_layernorm"),
             gate_up=self.fuse(gate_up),
@@ -98,7 +98,7 @@ class LeanLoader:
             return Matrix(torch.cat(weights))
         return Matrix(torch.cat(weights), torch.cat(biases))
 
-    def head_norm(self, prefix: str) -> Norm:
+    def qk_norm(self, prefix: str) -> Norm:
         """Return Qwen3's norms of the query and key heads as one, [H + H_kv, D]."""
         q = self.pair(self.get(prefix + "self_attn.q_norm.weight", self.shape.head_dim))
         k = self.pair(self.get(prefix + "self_attn.k_norm.weight", self.shape.head_dim))

@@ -108,12 +108,12 @@ def head(
     norm: Norm,
     h: torch.Tensor,
     threads: int,
-    coarse: Panels | None = None,
+    in_4_bits: Panels | None = None,
 ) -> torch.Tensor:
     """Return the output matrix's scores [N, V] float32 of the norm of h [N, d] float32.
 
     Args:
-        coarse: the matrix in 4 bits, whose scores are used for panels without a score within
+        in_4_bits: the same matrix, whose scores are used for panels without a score within
             ``NEAR`` of the row's best, so that less is read.
     """
     h = h.contiguous()
@@ -121,10 +121,10 @@ def head(
     weight = norm.weight.detach().float().contiguous()
     arguments: Any = (weight.data_ptr(), float(norm.eps) ** 2, h.data_ptr(), len(h))
     arguments = (*arguments, scores.data_ptr(), threads)
-    if coarse is None:
+    if in_4_bits is None:
         failed = library.hierspec_head(matrix.struct(), *arguments)
     else:
-        failed = library.hierspec_two_heads(coarse.struct(), matrix.struct(), NEAR, *arguments)
+        failed = library.hierspec_two_heads(in_4_bits.struct(), matrix.struct(), NEAR, *arguments)
     if failed:
         raise MemoryError(f"no memory for {len(h)} rows")
     return scores

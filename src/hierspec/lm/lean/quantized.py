@@ -1,11 +1,11 @@
 """A lean model's matrices in 8 or 4 bits: a copy that drafts, on a fraction of the memory traffic.
 
 One token at a time, a CPU spends its time reading weights. Here every matrix is stored as int8 with
-one scale for each of its output rows. In 4 bits the layers' matrices have a step and a lowest value
-for 32 weights; the output matrix, whose errors are errors of the scores, stays in 8. Norms,
-rotations, attention and the residual stream are unchanged, so that the copy can read and write the
-caches of the model it was made from. A row's scores depend on that row alone, however many are
-computed together.
+one scale for each of its output rows. In 4 bits the layers' matrices have one scale and one minimum
+for each group of 32 weights; the output matrix, whose errors are errors of the scores, stays in 8.
+Norms, rotations, attention and the residual stream are unchanged, so that the copy can read and
+write the caches of the model it was made from. A row's scores depend on that row alone, however
+many are computed together.
 
 Where there is a C compiler the layers run in our own kernels (:mod:`.kernels`), in a third of the
 time of FBGEMM, and inputs are hardly rounded. Else, and for float64 targets, there are only 8 bits,
@@ -42,14 +42,18 @@ _engine_lock = threading.Lock()  # torch packs for the quantized engine that is 
 
 
 class QuantizedMatrix(nn.Module):
-    """``x [n, in] → x @ weight.T + bias [n, out]``, float32, in 8-bit integers."""
+    """``x [n, in] → x @ weight.T + bias [n, out]``, float32, in 8-bit integers.
+
+    Args:
+        with_errors: multiply also the rounding errors of the input, as further rows of 7 bits.
+    """
 
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, fine: bool = True):
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, with_errors: bool = True):
         super().__init__()
         self.is_packed = False
-        self.fine = fine
+        self.with_errors = with_errors
         self.packed = _pack(weight)
         self.bias = None if bias is None else bias.float()
         self.num_out, self.num_weights = weight.size(0), weight.numel()
@@ -57,15 +61,15 @@ class QuantizedMatrix(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scale = torch.linalg.vector_norm(x, float("inf"), [-1], True).clamp_min_(1e-20).mul_(1 / 63)
         x = x / scale
-        if self.fine:
-            coarse = x.round()
-            x = torch.cat([coarse, (x - coarse).mul_(126.0)])
+        if self.with_errors:
+            rounded = x.round()
+            x = torch.cat([rounded, (x - rounded).mul_(126.0)])
         y = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
             x, 1.0, 64, self.packed
         )
-        if self.fine:
-            y, rest = y.chunk(2)
-            y = torch.add(y, rest, alpha=1.0 / 126.0)
+        if self.with_errors:
+            y, errors = y.chunk(2)
+            y = torch.add(y, errors, alpha=1.0 / 126.0)
         y.mul_(scale)
         bias = self.bias  # TorchScript learns what a local name holds, not an attribute
         return y if bias is None else y.add_(bias)
@@ -160,7 +164,8 @@ def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
     return copied
 
 
-_LARGE_VOCAB = 8192  # tokens from which on scores are computed in 4 bits, then in 8
+# From this vocabulary size on scores are computed in 4 bits first, near the best again in 8.
+_LARGE_VOCAB = 8192
 
 
 class KernelBackend(LeanBackend):
@@ -176,25 +181,27 @@ class KernelBackend(LeanBackend):
         self._layers = KernelLayers(library, backend.stack, backend.shape, bits)
         weight = backend._lm_head.dense()
         self._output = panels.Panels(weight)
-        has_coarse = kernels.fast_in_4_bits() and len(weight) >= _LARGE_VOCAB
-        self._coarse = panels.Panels(weight, bits=4) if has_coarse else None
+        first_in_4_bits = kernels.fast_in_4_bits() and len(weight) >= _LARGE_VOCAB
+        self._output_in_4_bits = panels.Panels(weight, bits=4) if first_in_4_bits else None
         self._norm = _with_float32_rows(backend._norm)
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
         self.fast_path = f"lean, int{bits} weights, compiled kernels"
-        outputs = (self._output, *([self._coarse] if self._coarse else []))
-        self.num_bytes = self._layers.num_bytes + sum(matrix.num_bytes for matrix in outputs)
+        self.num_bytes = self._layers.num_bytes + self._output.num_bytes
+        if self._output_in_4_bits is not None:
+            self.num_bytes += self._output_in_4_bits.num_bytes
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         rotations = self._rotations_for(spans)
-        threads = self._num_threads((hi - lo) * self._layer_weights, len(h))
+        threads = self._num_threads((hi - lo) * self._weights_per_layer, len(h))
         return self._layers(h, lo, hi, rotations, spans, threads)
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if unembed is not None:
             return super().head(h, unembed)
-        threads = self._num_threads(self._layer_weights + self._output.num_weights, len(h))
-        scores = panels.head(self._library, self._output, self._norm, h, threads, self._coarse)
+        threads = self._num_threads(self._weights_per_layer + self._output.num_weights, len(h))
+        in_4_bits = self._output_in_4_bits
+        scores = panels.head(self._library, self._output, self._norm, h, threads, in_4_bits)
         return self.over_vocabulary(scores)
 
 
@@ -202,8 +209,8 @@ def _quantized_layer(layer: Layer) -> Layer:
     return Layer(
         norm=_with_float32_rows(layer.norm),
         qkv=_matrix(layer.qkv),
-        head_norm=layer.head_norm,
-        out=_matrix(layer.out, fine=False),  # its rows lose nothing by 7 bits
+        qk_norm=layer.qk_norm,
+        out=_matrix(layer.out, with_errors=False),  # its rows lose nothing by 7 bits
         mlp_norm=_with_float32_rows(layer.mlp_norm),
         gate_up=_matrix(layer.gate_up),
         down=_matrix(layer.down),
@@ -214,8 +221,8 @@ def _quantized_layer(layer: Layer) -> Layer:
     )
 
 
-def _matrix(matrix: Matrix, fine: bool = True) -> Any:
-    return QuantizedMatrix(matrix.dense(), matrix.bias, fine)
+def _matrix(matrix: Matrix, with_errors: bool = True) -> Any:
+    return QuantizedMatrix(matrix.dense(), matrix.bias, with_errors)
 
 
 def _with_float32_rows(norm: Norm) -> Norm:

@@ -19,7 +19,7 @@ class LlamaShape:
     """A Llama-shaped model: H query heads, H_kv key/value heads of D dimensions, V tokens.
 
     ``windows`` holds, for every layer, how many positions it attends to (its own included); None:
-    all.
+    all. ``qk_norm``: whether the heads of queries and keys are normalised, as in Qwen3.
     """
 
     vocab_size: int
@@ -31,7 +31,7 @@ class LlamaShape:
     head_dim: int
     eps: float
     max_length: int
-    head_norms: bool
+    qk_norm: bool
     windows: tuple[int | None, ...]
 
     @property
@@ -62,7 +62,7 @@ class LlamaShape:
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
             eps=config.rms_norm_eps,
             max_length=config.max_position_embeddings,
-            head_norms=config.model_type == "qwen3",
+            qk_norm=config.model_type == "qwen3",
             windows=tuple(
                 window if kind == "sliding_attention" else None
                 for kind in layer_kinds(config, layers)

@@ -125,8 +125,8 @@ class RetrievalModel(SlotSharingModel):
         skipped: list[int] = []  # rows computed before the first one of each query
         for query, state in zip(queries, states, strict=True):
             # Rows asked for again are computed again: hidden states are not cached.
-            state.length = min(state.length, query.start - 1)
-            skipped.append(query.start - 1 - state.length)
+            state.length = min(state.length, query.first_row)
+            skipped.append(query.first_row - state.length)
             self._make_room(state, state.num_chosen + len(query.context) - state.base)
         rows: list[list[torch.Tensor]] = [[] for _ in queries]
         ends = [len(query.context) for query in queries]
@@ -160,7 +160,7 @@ class RetrievalModel(SlotSharingModel):
         state.rewind(shared)
         state.text.tokens += context.tokens(shared)
         committed = len(context.committed)
-        base = min(committed, query.start) - 1
+        base = min(committed - 1, query.first_row)
         if base < state.base or committed - state.base > self.refresh or state.cache is None:
             self._choose(query, state, max(base, 0))
         return state

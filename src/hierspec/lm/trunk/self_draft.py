@@ -89,20 +89,20 @@ class SelfDraft(SlotSharingModel):
             item.state.num_cached = start
             item.state.lengths = [min(n, start) for n in item.state.lengths]
             starts.append(start)
-        lengths = list(starts)
-        while any(n < item.end for n, item in zip(lengths, prepared, strict=True)):
+        num_run = list(starts)  # tokens of each query that have been run
+        while any(n < item.end for n, item in zip(num_run, prepared, strict=True)):
             num_left, spans = self.trunk.chunk, dict[int, Span]()  # by index of the query
             for i, item in enumerate(prepared):
-                step = min(item.end - lengths[i], num_left)
+                step = min(item.end - num_run[i], num_left)
                 num_left -= step
                 if step:
-                    spans[i] = item.span(lengths[i], lengths[i] + step)
+                    spans[i] = item.span(num_run[i], num_run[i] + step)
             ids = [t for i, s in spans.items() for t in prepared[i].tokens[s.start : s.start + s.n]]
             h = self._run(ids, [prepared[i].state for i in spans], list(spans.values()))
             split = h.split([span.n for span in spans.values()])
             for (i, span), part in zip(spans.items(), split, strict=True):
                 parts[i].append(part)
-                lengths[i] += span.n
+                num_run[i] += span.n
         items = zip(prepared, parts, starts, strict=True)
         return torch.cat([item.select_rows(torch.cat(part), start) for item, part, start in items])
 

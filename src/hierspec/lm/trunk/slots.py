@@ -56,9 +56,14 @@ class SlotState:
 
 
 class PreparedQuery(NamedTuple):
-    """A query whose slot is ready: run ``tokens`` up to ``end``, then return rows from ``first``.
+    """A query whose slot is ready.
 
-    With a tree, ``tokens`` and ``end`` count its nodes, and ``rows`` are the indices of the rows.
+    Attributes:
+        tokens: those of the context, then those of all nodes stored behind it.
+        first: index of the first row asked for.
+        end: how many of ``tokens`` must have been run.
+        rows: with a tree, the indices of the rows asked for, which may have gaps; ``None``: all
+            from ``first`` to ``end``.
     """
 
     state: SlotState
@@ -92,7 +97,7 @@ class TrunkSlots:
         self.backend, self.num_segments = backend, num_segments
 
     def open(self) -> Slot:
-        """Return a new slot, for all views together; memory is allocated for the first tokens."""
+        """Return an empty slot, for all models of this trunk; its first tokens allocate memory."""
         return Slot()
 
     def close(self, slot: Slot) -> None:
@@ -150,7 +155,7 @@ class TrunkSlots:
         check_query(query, self.backend.name, self.backend.max_length)
         if tree is None:
             state = self._prepare_slot(slot, query.context, end)
-            return PreparedQuery(state, slot.tokens, query.start - 1, end)
+            return PreparedQuery(state, slot.tokens, query.first_row, end)
         branches = None if slot.state is None else slot.state.branches
         if branches is None or branches.base != end or slot.overlap(query.context, end) < end:
             self._prepare_slot(slot, query.context, end).rewind(end)
@@ -159,9 +164,9 @@ class TrunkSlots:
         nodes = branches.add(tree)
         state = self.make_room(slot, end + len(branches))
         state.branches = branches
-        rows = [*range(end), *(end + node for node in nodes)][query.start - 1 :]
+        rows = [*range(end), *(end + node for node in nodes)][query.first_row :]
         tokens = [*slot.tokens, *branches.tokens]
-        return PreparedQuery(state, tokens, query.start - 1, 1 + max(rows), rows)
+        return PreparedQuery(state, tokens, query.first_row, 1 + max(rows), rows)
 
     def _prepare_slot(self, slot: Slot, context: Context, end: int) -> SlotState:
         """Rewind a slot to what it shares with the context's first ``end`` tokens, add the rest of
@@ -181,15 +186,15 @@ class TrunkSlots:
         return state
 
     def _keep_branch(self, slot: Slot, state: SlotState, context: Context, end: int) -> None:
-        """Move the path of the tree that the context continues with behind the text; drop the
-        other nodes."""
+        """Keep the tree's path that the context continues with: move it to directly after the
+        text, and drop the other nodes."""
         branches, lengths = state.branches, state.lengths
         assert branches is not None
-        base, drafted = branches.base, state.num_cached
+        base, num_cached = branches.base, state.num_cached
         continues = slot.overlap(context, end) == base < end
         path = branches.longest_path(context.tokens(base)[: end - base]) if continues else []
         # Nodes that no segment has seen may lie past the capacity, which grows after they are added
-        path = [node for node in path if base + node < max(lengths[0], drafted)]
+        path = [node for node in path if base + node < max(lengths[0], num_cached)]
         indices = [base + node for node in path]
         state.rewind(base)
         if indices != list(range(base, base + len(path))):
@@ -199,7 +204,7 @@ class TrunkSlots:
                     output[base : base + len(path)] = output[indices]
         slot.tokens += [branches.nodes[node].token for node in path]
         state.lengths = [min(n, base) + sum(index < n for index in indices) for n in lengths]
-        state.num_cached = min(drafted, base) + sum(index < drafted for index in indices)
+        state.num_cached = min(num_cached, base) + sum(index < num_cached for index in indices)
 
     def make_room(self, slot: Slot, end: int) -> SlotState:
         """Return the slot's state, with room for ``end`` tokens.

@@ -44,6 +44,9 @@ class Trunk(TrunkSlots):
         exits: after how many layers scores can be asked for; the last layer is always an exit.
         chunk: at most this many tokens go through the layers at once, so that a long prompt needs
             little memory beyond its cache.
+
+    Attributes:
+        graphs: CUDA graphs of its calls; ``None`` on other devices.
     """
 
     def __init__(self, backend: Backend, exits: Sequence[int] = (), *, chunk: int = 512) -> None:
