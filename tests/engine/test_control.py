@@ -9,6 +9,7 @@ import json
 
 import numpy as np
 import pytest
+from estimate_cases import COSTS, GOOD, GROWTH, estimates, rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular_cases import V, chain, models
@@ -21,31 +22,18 @@ from hierspec.core.windows import Counting, Counts, EntropyWindow
 from hierspec.engine.control import JumpingController, label, levels_below, plan_of
 from hierspec.exact import ExactInterpreter, Outcome, model_law, output_law
 from hierspec.exact.certificate import certify_tree
-from hierspec.planner.estimates import Chain, ideal
+from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.belief import Belief, Evidence, predict_passes, shift_survival
 from hierspec.planner.online.controller import OnlineController
 from hierspec.simulation import CoinFlips, simulate
 
 TIGHT = 1e-12
-# ms of one call; a verification costs 4 % more for every token it is given.
-COSTS, GROWTH = (0.4, 3.0, 11.0), 0.04
 PLAIN = COSTS[-1]
 CATCH_UP = [GROWTH * ms for ms in COSTS]
 
 
-def rates(low, high, across):
-    """Acceptance of small by mid, of mid by the target, of small by the target."""
-    return [[0.0, low, across], [0.0, 0.0, high], [0.0] * 3]
-
-
-GOOD, USELESS = rates(0.8, 0.9, 0.7), rates(0.0, 0.0, 0.0)
-
-
-def estimates(costs=COSTS, acceptance=GOOD):
-    found = ideal(costs, acceptance)
-    lengths = np.arange(found.survival.shape[2])
-    return dataclasses.replace(found, verify_ms=found.verify_ms * (1.0 + GROWTH * lengths))
+USELESS = rates(0.0, 0.0, 0.0)
 
 
 @pytest.fixture(scope="module")

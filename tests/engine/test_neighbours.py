@@ -7,7 +7,7 @@ import tape
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gpu import PROMPTS, built, model, stacks
+from stacks import PROMPTS, built, model, stacks
 
 from hierspec import Hierarchy, SamplingParams
 from hierspec.core.rng import PhiloxRng
@@ -39,7 +39,7 @@ KINDS = {
 
 
 def hierarchies(family):
-    """What :func:`test_gpu.stacks` has, and windows of every kind and place."""
+    """What :func:`stacks.stacks` has, and windows of every kind and place."""
     found = stacks(family)
     entropy = {"kind": "entropy", "threshold": 2.0}
     pool = {"method": "ngram_pool", "num_speculative_tokens": 3, "shared": True}

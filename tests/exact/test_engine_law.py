@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 from engine_roads import CHUNKS, VERIFYING, Ahead, Device, Single, Taped, distance, like, patched
+from estimate_cases import estimates, rates
 from tabular_cases import V, chain, models
-from test_control import estimates, rates
 
 from hierspec.core import distributions as distributions
 from hierspec.core.context import Context

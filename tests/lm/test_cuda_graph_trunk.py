@@ -11,7 +11,7 @@ import tape
 import torch
 from following import drafted
 from joint_law import chi_square, joint_law, sample
-from test_gpu import PROMPTS, built, stacks
+from stacks import PROMPTS, built, stacks
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
+from fakes import Ledger, ToyBackend
+from loading import hierarchy_of
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
-from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly_spaced_parts
+from hierspec.lm.layer_skip import (
+    Skip,
+    SkippingBackend,
+    contiguous_ranges,
+    evenly_spaced_layers,
+    evenly_spaced_parts,
+)
 from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
@@ -17,6 +27,7 @@ from hierspec.utils.testing import save_tiny, tiny_model
 
 IDS = [3, 9, 27, 81, 51, 61, 91, 81]
 SKIP = Skip((1, 2), (2, 3))
+VOCAB = ToyBackend.vocab_size
 ATTENTION = {"gpt2": "attn", "gpt_neox": "attention", "falcon": "self_attention"}
 
 
@@ -194,3 +205,70 @@ def test_matches_are_those_of_one_token_after_another(target):
     assert [slot.state.num_cached for slot in slots] == num_cached
     for slot, text, rows in zip(slots, texts, before, strict=True):
         assert torch.equal(view.score([Query(slot, Context(text), 2)]), rows)
+
+
+@pytest.mark.parametrize("backend", ["hf", "lean"])
+@pytest.mark.parametrize("skip", [(1,), (0, 2), (1, 2, 4)])
+def test_skipping_is_the_model_with_those_layers_taken_out(tmp_path, backend, skip):
+    path = save_tiny("llama", tmp_path / "m", seed=3, layers=5)
+    backend_of_all = load(path, dtype=torch.float64, backend=backend)
+    model = tiny_model("llama", seed=3, layers=5)
+    kept = [layer for i, layer in enumerate(model.model.layers) if i not in skip]
+    model.model.layers = torch.nn.ModuleList(kept)
+    ids = [3, 9, 27, 81, 51, 61, 91, 81]
+    with torch.no_grad():
+        want = model(torch.tensor([ids]), use_cache=False).logits[0]
+    view = Trunk(SkippingBackend(backend_of_all, skip)).view()
+    slot = view.open()
+    first = view.score([Query(slot, Context(ids[:5]), 1)])
+    rest = view.score([Query(slot, Context(ids[:5], tuple(ids[5:])), 6)])
+    # The lean forward keeps rotary angles in float64, the library in float32.
+    assert (torch.cat([first, rest]) - want).abs().max() < (1e-12 if backend == "hf" else 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_skipped_paths_rewind_and_grow_like_any_model(seed, monkeypatch):
+    monkeypatch.setattr("hierspec.lm.trunk.slots._FIRST_CAPACITY_ON_CPU", 256)
+    rng = random.Random(seed)
+    trunk = Trunk(SkippingBackend(ToyBackend(), (1, 2, 4)), chunk=rng.choice([4, 512]))
+    view, slot = trunk.view(), trunk.open()
+    committed, pending, ledger = [1, 2], (), Ledger(1)
+    for step in range(50):
+        pending = (*pending[: rng.randint(0, len(pending))], rng.randrange(VOCAB))
+        if rng.random() < 0.3 or step == 30:
+            committed += [*pending, *[step % VOCAB] * (300 if step == 30 else 0)]
+            pending = ()
+        context = Context(committed, pending)
+        other = Trunk(SkippingBackend(ToyBackend(), (1, 2, 4))).view()
+        want = other.score([Query(other.open(), context, len(context))])
+        assert (view.score([Query(slot, context, len(context))]) - want).abs().max() < 1e-12
+        ledger.ask(list(context), 0)
+    assert trunk.counters.tokens == ledger.work
+
+
+def test_skipping_shares_the_targets_weights_and_cache(tiny_family):
+    first = {"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}
+    again = {**first, "num_speculative_tokens": 5, "verify": "block"}
+    other = {**again, "skip_layers": [0], "num_speculative_tokens": 7}
+    target = {"model": tiny_family["target"], "dtype": "float64"}
+    root = hierarchy_of({"target": target, "levels": [first, again, other]}).root
+    top, mid, low = root.below, root.below.below, root.below.below.below
+    for node in (top, mid, low):
+        assert node.model.backend.backend is root.model.trunk.backend
+        assert node.model.cache_owner is root.model.cache_owner
+    assert low.model is mid.model
+    assert top.model is not mid.model
+    assert low.name.endswith("~2/3")
+
+
+def test_layers_of_a_share():
+    assert evenly_spaced_layers(0.45, 16) == (1, 3, 5, 7, 9, 11, 13)
+    assert evenly_spaced_layers(0.45, 8) == (1, 2, 4, 5)
+    assert evenly_spaced_layers(0.99, 5) == (1, 2, 3)
+    assert evenly_spaced_layers(0.01, 9) == (1,)
+    for depth in range(3, 40):
+        for share in (0.1, 0.3, 0.45, 0.8):
+            found = evenly_spaced_layers(share, depth)
+            assert set(found) <= set(range(1, depth - 1))
+            assert len(set(found)) == min(max(1, round(share * depth)), depth - 2)
+    assert contiguous_ranges([0, 1, 4, 6, 7, 8]) == [(0, 2), (4, 5), (6, 9)]

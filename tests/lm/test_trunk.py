@@ -6,109 +6,25 @@ import random
 
 import pytest
 import torch
+from fakes import Ledger, ToyBackend
 
 from hierspec.core.context import Context
 from hierspec.lm.base import LanguageModel, Query
 from hierspec.lm.trunk.trunk import Trunk
 
-V, D, LAYERS = 7, 5, 6
-
-
-class Toy:
-    """A causal float64 backend without attention: a layer mixes in the mean of what it has seen.
-
-    ``fail_at`` counts down over layers; at 0 the layer raises ``error`` half-way.
-    """
-
-    name, fast_path = "toy", "toy"
-    num_layers, vocab_size, hidden_size, max_length = LAYERS, V, D, 4096
-    device, dtype, weight_dtype = torch.device("cpu"), torch.float64, torch.float64
-    trees = False
-
-    def __init__(self) -> None:
-        g = torch.Generator().manual_seed(0)
-        self.table = torch.randn(V, D, generator=g, dtype=torch.float64)
-        self.mix = torch.randn(LAYERS, D, D, generator=g, dtype=torch.float64)
-        self.widest = 0
-        self.fail_at = -1
-        self.error: type[BaseException] = MemoryError
-
-    def new_cache(self, capacity):
-        return torch.full((LAYERS, capacity, D), float("nan"), dtype=torch.float64)
-
-    def grow(self, cache, capacity):
-        new = self.new_cache(capacity)
-        new[:, : cache.shape[1]] = cache
-        return new
-
-    def embed(self, ids, spans):
-        assert len(ids) == sum(span.n for span in spans)
-        return self.table[ids]
-
-    def layers(self, h, lo, hi, spans):
-        self.widest = max(self.widest, len(h))
-        before = h.clone()
-        for i in range(lo, hi):
-            out, row = [], 0
-            for cache, start, n, _ in spans:
-                x = h[row : row + n]
-                cache[i, start : start + n] = x
-                self.fail_at -= 1
-                if self.fail_at == 0:
-                    raise self.error("on purpose")
-                seen = cache[i, : start + n].cumsum(0)[start:]
-                count = torch.arange(start + 1, start + n + 1)[:, None]
-                out.append(x + torch.tanh(seen / count @ self.mix[i]))
-                row += n
-            new = torch.cat(out)
-            if i == lo:
-                assert torch.equal(h, before), "layers may not write into their input"
-            h = new
-        return h
-
-    def move(self, cache, places, start):
-        raise AssertionError("no tree is asked here")
-
-    def copy(self, source, to, length):
-        raise AssertionError("no text is forked here")
-
-    def unembedding(self):
-        raise AssertionError("no part of the vocabulary is asked here")
-
-    def head(self, h):
-        return h @ self.table.T
+V, LAYERS = ToyBackend.vocab_size, ToyBackend.num_layers
 
 
 def fresh(exit_layer: int, ids: list[int]) -> torch.Tensor:
     """All rows of one exit, from scratch."""
-    view = Trunk(Toy(), [exit_layer]).view(exit_layer)
+    view = Trunk(ToyBackend(), [exit_layer]).view(exit_layer)
     return view.score([Query(view.open(), Context(ids), 1)])
-
-
-class Ledger:
-    """How many tokens every segment must compute at the least: what it has not seen yet."""
-
-    def __init__(self, segments: int) -> None:
-        self.seen: list[list[int]] = [[] for _ in range(segments)]
-        self.work = [0] * segments
-
-    def ask(self, ids: list[int], index: int) -> None:
-        for s, seen in enumerate(self.seen):
-            same = 0
-            while same < min(len(seen), len(ids)) and seen[same] == ids[same]:
-                same += 1
-            if same < len(ids) and same < len(seen):
-                del seen[same:]
-            if s <= index:
-                self.work[s] += max(0, len(ids) - len(seen))
-                if len(ids) > len(seen):
-                    self.seen[s] = list(ids)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_history_gives_the_rows_of_a_fresh_forward_and_no_work_twice(seed):
     rng = random.Random(seed)
-    trunk = Trunk(Toy(), [2, 3], chunk=rng.choice([1, 3, 8, 512]))
+    trunk = Trunk(ToyBackend(), [2, 3], chunk=rng.choice([1, 3, 8, 512]))
     views = [trunk.view(e) for e in (2, 3, LAYERS)]
     slots = [trunk.open() for _ in range(3)]
     committed = [[rng.randrange(V) for _ in range(rng.randint(1, 12))] for _ in slots]
@@ -145,7 +61,7 @@ def test_any_history_gives_the_rows_of_a_fresh_forward_and_no_work_twice(seed):
 
 
 def test_levels_share_what_lower_exits_have_computed():
-    trunk = Trunk(Toy(), [2, 4])
+    trunk = Trunk(ToyBackend(), [2, 4])
     slot = trunk.open()
     prompt = [1, 2, 3]
     low, mid, top = (trunk.view(e) for e in (2, 4, None))
@@ -167,7 +83,7 @@ def test_levels_share_what_lower_exits_have_computed():
 
 
 def test_views_share_slots_and_own_nothing():
-    trunk = Trunk(Toy(), [2])
+    trunk = Trunk(ToyBackend(), [2])
     for view in (trunk.view(2), trunk.view()):
         assert isinstance(view, LanguageModel)
         assert view.cache_owner is trunk
@@ -175,7 +91,7 @@ def test_views_share_slots_and_own_nothing():
 
 
 def test_long_prompts_go_through_in_chunks():
-    toy = Toy()
+    toy = ToyBackend()
     trunk = Trunk(toy, [2], chunk=16)
     view = trunk.view()
     first, second = [i % V for i in range(100)], [i * 3 % V for i in range(41)]
@@ -192,7 +108,7 @@ def test_long_prompts_go_through_in_chunks():
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize("at", range(1, 13))
 def test_an_exception_half_way_leaves_the_slots_consistent(error, at):
-    toy = Toy()
+    toy = ToyBackend()
     trunk = Trunk(toy, [2, 4], chunk=8)
     view, low = trunk.view(), trunk.view(2)
     slots = [trunk.open(), trunk.open()]
@@ -217,7 +133,7 @@ def test_an_exception_half_way_leaves_the_slots_consistent(error, at):
 
 
 def test_caches_grow_and_can_be_closed_and_used_again():
-    view = Trunk(Toy(), [2]).view()
+    view = Trunk(ToyBackend(), [2]).view()
     slot = view.open()
     ids = [i * i % V for i in range(1500)]
     rooms = []
@@ -234,17 +150,17 @@ def test_caches_grow_and_can_be_closed_and_used_again():
 
 
 def test_scores_may_be_written_into():
-    view = Trunk(Toy()).view()
+    view = Trunk(ToyBackend()).view()
     view.score([Query(view.open(), Context([1, 2]), 1)]).div_(2.0)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: Trunk(Toy(), [7]), "between 1 and 6"),
-        (lambda: Trunk(Toy(), [0]), "between 1 and 6"),
-        (lambda: Trunk(Toy(), chunk=0), "chunk"),
-        (lambda: Trunk(Toy(), [2]).view(3), r"no exit after layer 3.*\(2, 6\)"),
+        (lambda: Trunk(ToyBackend(), [7]), "between 1 and 6"),
+        (lambda: Trunk(ToyBackend(), [0]), "between 1 and 6"),
+        (lambda: Trunk(ToyBackend(), chunk=0), "chunk"),
+        (lambda: Trunk(ToyBackend(), [2]).view(3), r"no exit after layer 3.*\(2, 6\)"),
         (lambda: _ask([], 1), "at least one token"),
         (lambda: _ask([1], 0), "at least one token"),
         (lambda: _ask([1], 2), "between 1 and 1"),
@@ -257,5 +173,5 @@ def test_mistakes_are_named(call, words):
 
 
 def _ask(ids: list[int], start: int) -> torch.Tensor:
-    view = Trunk(Toy()).view()
+    view = Trunk(ToyBackend()).view()
     return view.score([Query(view.open(), Context(ids), start)])
