@@ -8,9 +8,9 @@ import dataclasses
 
 import pytest
 import torch
-from joint_law import chi_square, joint_law, sample
 
 from hierspec import Hierarchy, HierarchyConfig
+from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.config.build import Built
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.tokenwise import Tokenwise

@@ -8,8 +8,8 @@ from collections import defaultdict
 import pytest
 import torch
 from fakes import FakeVllmEngine
-from joint_law import joint_law
 
+from hierspec.bench.joint_law import joint_law
 from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.bench.peers import catalogue, llama_cpp

@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 from fakes import ToyBackend
-from joint_law import chi_square, joint_law, sample
 from loading import hierarchy_of
 
 from hierspec import HierarchyConfig, SamplingParams
+from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.drafters import model as drafting
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.layer_skip import evenly_spaced_layers

@@ -10,13 +10,13 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from joint_law import chi_square
 from tabular_cases import FAMILIES, chain, pair
 from tabular_cases import models as family_models
 from tabular_cases import several as tree
 from wrong_rules import CountsRepeats, Forgets, Published, SkipsNone
 
 from hierspec import Hierarchy, HierarchyConfig, certify
+from hierspec.bench.joint_law import chi_square
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.nodes import Concatenate, Draft, Verify

@@ -10,9 +10,9 @@ import pytest
 import tape
 import torch
 from following import drafted
-from joint_law import chi_square, joint_law, sample
 from stacks import PROMPTS, built, stacks
 
+from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal

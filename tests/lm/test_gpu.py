@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import tape
 import torch
-from joint_law import chi_square, joint_law, sample
 from loading import LOADED, hierarchy_of
 from stacks import PROMPTS, built, model, stacks
 from torch.overrides import TorchFunctionMode
 
 from hierspec import Hierarchy, SamplingParams
+from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.config.checkpoints import Loaded
 from hierspec.core.context import Context
 from hierspec.core.distributions import (

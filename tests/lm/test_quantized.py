@@ -10,10 +10,10 @@ from collections import Counter
 
 import pytest
 import torch
-from joint_law import chi_square, joint_law, sample
 from loading import hierarchy_of
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
+from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.lean import kernels

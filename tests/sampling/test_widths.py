@@ -12,7 +12,6 @@ from itertools import product
 
 import pytest
 import torch
-from joint_law import chi_square
 from loading import hierarchy_of
 from tabular_cases import chain
 from transformers import AutoModelForCausalLM, LogitsProcessorList
@@ -25,6 +24,7 @@ from transformers.generation.logits_process import (
     SequenceBiasLogitsProcessor,
 )
 
+from hierspec.bench.joint_law import chi_square
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng

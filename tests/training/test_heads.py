@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from joint_law import chi_square, joint_law, sample
 from safetensors.torch import load_file, save_file
 
 from hierspec import Hierarchy
+from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.cli import run
 from hierspec.config.exit_heads import HeadsWarning, load_head, load_into, read
 from hierspec.config.schema import TargetConfig
