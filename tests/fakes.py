@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from aiohttp import web
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -66,7 +67,7 @@ class FakeVllmEngine:
         return [SimpleNamespace(outputs=[tokens])]
 
 
-# --- models, tokenizers and streamers
+# --- models, dice, tokenizers and streamers
 
 
 class AsTable:
@@ -182,6 +183,17 @@ class Ledger:
                 self.work[s] += max(0, len(ids) - len(seen))
                 if len(ids) > len(seen):
                     self.seen[s] = list(ids)
+
+
+class FixedDice:
+    """Dice that show what they are told to, then 0.5."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = list(values)
+
+    def take(self, n: int) -> np.ndarray:
+        out, self.values = self.values[:n], self.values[n:]
+        return np.array(out + [0.5] * (n - len(out)))
 
 
 class Letters:

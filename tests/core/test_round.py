@@ -15,7 +15,7 @@ from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.soundness import check
 
 # Rules for several drafts are, with one, the rules they are made from:
-# tests/drafters/test_multi_draft.py.
+# tests/verifiers/test_several_drafts.py.
 EXACT = sorted(
     {get(name).name for name in names() if get(name).exact and not get(name).multi_draft}
 )

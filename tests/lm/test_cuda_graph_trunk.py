@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import warnings
 
@@ -14,9 +13,7 @@ from stacks import PROMPTS, built, stacks
 
 from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
-from hierspec.core.distributions import DenseDistributions, OneHotDistributions
-from hierspec.core.proposals import Proposal
-from hierspec.core.rng import PhiloxRng
+from hierspec.core.distributions import OneHotDistributions
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk, trunk_for
@@ -28,9 +25,6 @@ from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.sampling.scores import compute_signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
-from hierspec.verifiers.formulas import prefix_weights, ratio
-from hierspec.verifiers.registry import get
-from hierspec.verifiers.verify import verify
 
 SHAPES = {
     "llama": {},
@@ -293,33 +287,6 @@ def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
         (tokens,), (values,) = found.tokens, found.signals
         rows = trunk.score([Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)], 0)
         assert values == pytest.approx(compute_signals(rows, tokens, kind), abs=1e-9)
-
-
-@pytest.mark.parametrize("rule", ["tokenwise", "block", "naive", "leading"])
-@pytest.mark.parametrize("row", [0, 1, 2])
-def test_nan_never_passes_for_a_law(rule, row):
-    """On an accelerator nobody looks at scores before they are decided on."""
-    q = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0]])
-    p = torch.tensor([[0.5, 0.5, 0.0]] * 3)
-    p[row] = torch.nan
-    draft = Proposal((0, 0), DenseDistributions(q), (0, 0), (0, 0), (0.0, 0.0))
-    scores = p.log()
-    outcomes = set()
-    for seed in range(40):
-        try:
-            verdict = verify(get(rule), draft, DenseDistributions(p), PhiloxRng(seed), scores)
-        except ValueError:
-            outcomes.add("told")
-            continue
-        # Rows after the last token that was decided on are nobody's business.
-        assert len(verdict.emitted) <= row
-        outcomes.add("before it")
-    assert "told" in outcomes
-
-
-def test_ratios_keep_nan():
-    assert ratio(math.nan, 0.5) != ratio(math.nan, 0.5)
-    assert prefix_weights([math.nan, 0.5], [0.5, 0.5]) == [1.0, 0.0, 0.0]
 
 
 def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):

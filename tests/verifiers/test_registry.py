@@ -1,0 +1,99 @@
+"""Rules by name: their options, what each declares, and in which hierarchies each may stand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tabular_cases import chain, models
+
+from hierspec.core.nodes import Concatenate, Draft
+from hierspec.core.windows import EntropyWindow, FixedWindow
+from hierspec.errors import HierspecError
+from hierspec.verifiers.registry import get, names
+from hierspec.verifiers.soundness import check
+
+
+def test_unknown_names_list_those_there_are():
+    listed = (
+        "block, block-rrs, branch, induced-block, leading, lenient, match, naive, rrs, "
+        "rrs-without-replacement, tokenwise, traversal"
+    )
+    with pytest.raises(ValueError, match=f"{listed}, uncapped"):
+        get("blockwise")
+    with pytest.raises(ValueError, match="no option"):
+        get("block", top_m=2)
+    with pytest.raises(ValueError, match="at least 1"):
+        get("leading", top_m=0)
+    assert get("leading", top_m=2) == get("leading", top_m=2) != get("leading")
+
+
+def test_branch_is_block():
+    assert get("branch") is get("block")
+
+
+def test_every_rule_declares_itself():
+    for name in names():
+        rule = get(name)
+        assert rule.exact_when
+        assert not rule.exact or rule.sound_below
+        assert rule.order in ("forward", "backward")
+        hash(rule)
+
+
+def test_a_name_belongs_to_one_rule():
+    from hierspec.verifiers import registry
+    from hierspec.verifiers.tokenwise import Tokenwise
+
+    class Other(Tokenwise):
+        name = "tokenwise"
+
+    class Nameless(Tokenwise):
+        name = ""
+
+    with pytest.raises(HierspecError, match="a verifier called 'tokenwise' already"):
+        registry.register(Other())
+    with pytest.raises(HierspecError, match='name = "'):
+        registry.register(Nameless())
+    builtin = registry.get("tokenwise")
+    assert registry.register(type(builtin)()) is registry.get("tokenwise")
+    registry.register(builtin)
+
+
+def test_soundness():
+    tables = models("random", 3)
+
+    def refused(root, match, **kind):
+        with pytest.raises(ValueError, match=match):
+            check(root, **kind)
+
+    uncapped = chain(tables, ["block", "uncapped"], [2, 2])
+    refused(uncapped, "use 'tokenwise' or 'block'")
+    refused(chain(tables, ["uncapped", "block"], [2, 2]), "level 1")
+    check(uncapped, allow_lossy=True)
+    leading = chain(tables[:2], ["leading"], [2])
+    refused(leading, "greedy decoding")
+    check(leading, greedy=True)
+    check(leading, allow_lossy=True)
+    two = chain(tables[:2], [get("leading", top_m=2)], [2])
+    refused(two, "leading", greedy=True)
+    window = chain(tables[:2], ["naive"], [2], [EntropyWindow()])
+    refused(window, "depends on the tokens drafted")
+    refused(window, "depends on the tokens drafted", allow_lossy=True)
+    check(window, greedy=True)
+    refused(chain(tables, ["leading", "naive"], [2, 2]), "reported distributions depend")
+    check(chain(models("random", 4), ["leading", "block", "naive"], [2, 2, 2]))
+    below = Concatenate(1, "both", (Draft(0, "part", tables[0], 2),))
+    refused(chain(tables[:1], ["naive"], [], below=below), "concatenated")
+    cut = chain(tables, ["block", "naive"], [2, 2])
+    check(cut)
+    loose = dataclasses.replace(cut, below=dataclasses.replace(cut.below, exact_length=False))
+    refused(loose, "exact_length")
+    middle = chain(tables, ["naive", "block"], [2, 2], [FixedWindow(), EntropyWindow()])
+    refused(middle, "carry no signal")
+
+    class CopiesARun:
+        law_of_context = False
+
+    refused(chain([CopiesARun(), tables[0]], ["naive"], [2]), "no distribution at contexts other")
+    refused(Draft(0, "alone", tables[0], 2), "target")
