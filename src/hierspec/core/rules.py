@@ -91,8 +91,8 @@ class Verifier:
         reads_scores: it needs ``Batch.scores``.
         sound_below: it reports the true distributions of what it hands up, so that an exact rule
             above it stays exact. True for every exact rule.
-        laws_of_context: the distributions it reports are its model's at the context, whatever
-            happened in the round before.
+        laws_of_context: each distribution it reports is its model's next-token distribution, which
+            depends on the context alone, whatever was drafted or rejected in the round before.
         multi_draft: it takes several drafts from one position (:meth:`choose`).
         distinct: it needs the first tokens of those drafts drawn without replacement.
         own_tokens: what it draws does not depend on the draft, so it is exact over any. As the

@@ -119,7 +119,8 @@ class LookUp:
     says otherwise. One that learns from the target's checks is a :class:`Learner`, too.
 
     Attributes:
-        law_of_context: false: it has proposals only, no next-token distribution of a context.
+        law_of_context: false: it proposes tokens, but has no next-token distribution for each
+            context.
         reads_own_checks: whether it must be the only level, since it learns from checks of its own
             drafts.
     """
@@ -178,12 +179,12 @@ class LookUpDrafter:
         for call in calls:
             drafts = self._look_up.drafts(call, call.slot(self._look_up, 0))
             proposals.append(
-                join_drafts([leaf_proposal(self._index, ids, rows) for ids, rows in drafts])
+                join_drafts([draft_proposal(self._index, ids, rows) for ids, rows in drafts])
             )
         return Drafts(proposals, len(calls), 0.0)
 
 
-def leaf_proposal(
+def draft_proposal(
     index: int, tokens: Sequence[int], distributions: Distributions, signals: Sequence[float] = ()
 ) -> Proposal:
     """Make a proposal of tokens that the leaf with node index ``index`` drafted."""

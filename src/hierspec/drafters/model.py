@@ -38,7 +38,7 @@ from hierspec.lm.base import (
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.sampling.scores import ScoreRows, compute_signals, distributions, scores_error
 
-from .base import DraftCall, Drafts, leaf_proposal
+from .base import DraftCall, Drafts, draft_proposal
 
 _CHUNK = 4  # tokens drafted on the device before a window is asked about them
 
@@ -66,7 +66,7 @@ class GrowingDraft:
         return replace(job, context=context, start=len(context), num_rows=1)
 
     def proposal(self, index: int) -> Proposal:
-        return leaf_proposal(index, self.tokens, concatenate(self.distributions), self.signals)
+        return draft_proposal(index, self.tokens, concatenate(self.distributions), self.signals)
 
 
 # (indices of n drafts) → scores [n, V] of their next tokens, the tokens drawn, their distributions

@@ -32,7 +32,7 @@ from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.trees import Tree
 from hierspec.sampling.scores import ScoreRows, distributions, scores_error
 
-from .base import DraftCall, Drafts, join_drafts, leaf_proposal
+from .base import DraftCall, Drafts, draft_proposal, join_drafts
 from .model import GrowingDraft, ModelDrafter
 
 
@@ -168,7 +168,7 @@ class _LikeliestTree:
         # The first must be one of the longest: its signals and owners stand for all drafts.
         leaves.sort(key=lambda path: -len(path))
         return join_drafts(
-            [leaf_proposal(index, path, OneHotDistributions(path)) for path in leaves]
+            [draft_proposal(index, path, OneHotDistributions(path)) for path in leaves]
         )
 
 

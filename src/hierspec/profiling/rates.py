@@ -19,7 +19,7 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
-from hierspec.verifiers.formulas import prefix_weights, ratio
+from hierspec.verifiers.formulas import capped_ratio, prefix_weights
 
 from .candidates import CandidatePool
 from .rounds import (
@@ -62,7 +62,7 @@ def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.nda
     if n := len(draft.tokens):
         p_x, q_x = (probabilities(rows, draft.tokens) for rows in (p, draft.distributions))
         tokenwise[1 : n + 1] = np.cumprod(
-            [ratio(*pair) for pair in zip(p_x.tolist(), q_x.tolist(), strict=True)]
+            [capped_ratio(*pair) for pair in zip(p_x.tolist(), q_x.tolist(), strict=True)]
         )
         block[: n + 1] = prefix_weights(p_x.tolist(), q_x.tolist())
     return tokenwise, block

@@ -51,7 +51,7 @@ def log_products(batch: Batch) -> torch.Tensor:
 
 def capped(log_products: torch.Tensor) -> torch.Tensor:
     """Return w_0 = 1, w_k = min(1, w_{k−1} r_k) from log-products [B, n+1], forming no product."""
-    highest = log_products.cummax(-1).values  # S_0 = 0, so never below 0
+    highest = log_products.cummax(-1).values  # that of no ratios is 0, so never below 0
     return (log_products - highest).exp()
 
 
@@ -75,7 +75,7 @@ def set_ends(h: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor) -> torc
 # --- one draft, in Python floats
 
 
-def ratio(p_x: float, q_x: float) -> float:
+def capped_ratio(p_x: float, q_x: float) -> float:
     """Return min(1, p/q); where q gives the token no mass, 1 if p does, else 0."""
     # This order keeps a NaN, which no number is below: min(1.0, nan) would be 1.0.
     return min(p_x / q_x, 1.0) if q_x > 0.0 else float(p_x > 0.0)

@@ -30,7 +30,7 @@ from hierspec.core.rng import Rng
 from hierspec.core.rules import Choice, Stop, Verifier
 
 from .block import Block
-from .formulas import block_test, prefix_weights, ratio
+from .formulas import block_test, capped_ratio, prefix_weights
 from .roads import greedy
 from .roads.case import DraftCase
 from .rows import mass, normalise_row, residual_row, token_prob
@@ -48,17 +48,18 @@ class RRS(Tokenwise):
         active, depth = list(range(len(drafts))), 0
         while True:
             candidates = [j for j in active if len(drafts[j]) > depth]
-            last = (candidates or active)[0]
-            f = target_row(p[last], depth)
+            prefix_draft = (candidates or active)[0]  # begins with all that was kept
+            f = target_row(p[prefix_draft], depth)
             kept: int | None = None
             for j in candidates:
                 token = drafts[j].tokens[depth]
-                if (yield ratio(token_prob(f, token), drafts[j].distributions.prob(depth, token))):
+                q_x = drafts[j].distributions.prob(depth, token)
+                if (yield capped_ratio(token_prob(f, token), q_x)):
                     kept = j
                     break
                 f = normalised_residual(f, drafts[j].distributions, depth)
             if kept is None:
-                return Stop(last, depth, f)
+                return Stop(prefix_draft, depth, f)
             # An earlier draft's equal token was tried and rejected; only later ones are fresh.
             token = drafts[kept].tokens[depth]
             active = [j for j in candidates if j >= kept and drafts[j].tokens[depth] == token]
@@ -79,10 +80,10 @@ class BlockRRS(Block):
     multi_draft = True
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
-        last, tau = 0, 0
+        prefix_draft, tau = 0, 0  # the draft whose first τ tokens are kept
         f = target_row(p[0], 0)
         for j, draft in enumerate(drafts):
-            if len(draft) <= tau or draft.tokens[:tau] != drafts[last].tokens[:tau]:
+            if len(draft) <= tau or draft.tokens[:tau] != drafts[prefix_draft].tokens[:tau]:
                 continue
             q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
@@ -91,12 +92,12 @@ class BlockRRS(Block):
                 draft.distributions, p[j], tau, prefix_weights(p_x, q_x)
             )
             if k:
-                last, tau = j, tau + k
+                prefix_draft, tau = j, tau + k
                 f = target_row(p[j], tau)
             if tau == len(draft):
                 break
             f = normalised_residual(f, draft.distributions, tau, w)
-        return Stop(last, tau, f)
+        return Stop(prefix_draft, tau, f)
 
 
 def scan_from_end(

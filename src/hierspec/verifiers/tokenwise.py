@@ -11,7 +11,7 @@ import torch
 
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
-from .formulas import Excess, draft_token_probs, ratio, set_ends
+from .formulas import Excess, capped_ratio, draft_token_probs, set_ends
 
 
 class Tokenwise(Verifier):
@@ -35,7 +35,7 @@ class Tokenwise(Verifier):
     ) -> tuple[int, float]:
         tau = 0
         for p, q, u in zip(p_x, q_x, uniforms, strict=False):
-            if not u < ratio(p, q):
+            if not u < capped_ratio(p, q):
                 break
             tau += 1
         return tau, 1.0

@@ -17,7 +17,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rules import Choice, Stop
 
 from .block import Block
-from .formulas import ratio
+from .formulas import capped_ratio
 from .multi_draft import target_row
 from .rows import mass, normalise_row, residual_row, token_prob
 
@@ -49,7 +49,7 @@ def _test_node(
         if token not in tried:
             tried.add(token)
             agreeing = [i for i in longer if drafts[i].tokens[depth] == token]
-            chance = ratio(w * token_prob(f, token), q.prob(depth, token))
+            chance = capped_ratio(w * token_prob(f, token), q.prob(depth, token))
             stop = yield from _test_node(drafts, p, agreeing, depth + 1, chance)
             if stop is not None:
                 return stop
