@@ -172,7 +172,7 @@ def require_all(measurements: Sequence[Measured]) -> list[Measured]:
     return list(measurements)
 
 
-def own_table(
+def uncompared_table(
     name: str,
     caption: str,
     label: str,
@@ -181,7 +181,7 @@ def own_table(
     inputs: dict[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Table:
-    """Return a table of measured or computed numbers, without printed ones.
+    """Return a table without a column to compare with: all measured, computed, or all printed.
 
     Args:
         rows: labels, and a number or a text for each of ``columns``.

@@ -168,15 +168,15 @@ def test_metrics_by_hand():
     exact = {"drafts": 4, "kept": 5, "expected": 5.0, "block": 6.0, "tokenwise": 4.0}
     exact |= {"positions": {"drafts": 4, "block": [3.0, 2.0]}, "powers": {"1.2": 3.0}}
     compared = run("a", 0, exact=exact)
-    assert effects.exact_tokens_per_call(None)(compared, file) == 2.25
-    assert effects.exact_tokens_per_call("block")(compared, file) == 2.5
-    assert effects.exact_tokens_per_call("tokenwise")(compared, file) == 2.0
+    assert effects.expected_tokens_per_call(None)(compared, file) == 2.25
+    assert effects.expected_tokens_per_call("block")(compared, file) == 2.5
+    assert effects.expected_tokens_per_call("tokenwise")(compared, file) == 2.0
     assert effects.all_kept_chance("block")(compared, file) == 0.5
     assert effects.first_kept_chance(1.2)(compared, file) == 0.75
     several = run("a", 0, exact={"drafts": 2, "kept": 3, "rrs": 3.0})
-    assert effects.exact_tokens_per_call("rrs")(several, file) == 2.5
+    assert effects.expected_tokens_per_call("rrs")(several, file) == 2.5
     assert (
-        effects.exact_tokens_per_call("rrs")(run("a", 0, exact={"drafts": 0, "kept": 0}), file)
+        effects.expected_tokens_per_call("rrs")(run("a", 0, exact={"drafts": 0, "kept": 0}), file)
         is None
     )
 

@@ -27,10 +27,10 @@ def test_counts_are_the_runs(tmp_path):
     method = counting.HierarchyMethod("hispec", models, spec.levels, **spec.top_level)
     texts = [list(range(40, 52)), list(range(90, 99))]
     request = counting.RunRequest(10, 0.0, 3)
-    batch = counting.measure_runs(method, texts, request, 24, compares_exactly=True)
+    batch = counting.measure_runs(method, texts, request, 24, compares_kept=True)
     for number, (text, measured) in enumerate(zip(texts, batch, strict=True), 24):
         assert (measured.method, measured.prompt) == ("hispec", number)
-        (alone,) = counting.measure_runs(method, [text], request, number, compares_exactly=True)
+        (alone,) = counting.measure_runs(method, [text], request, number, compares_kept=True)
         times = {"seconds", "decode_seconds", "level_seconds", "verify_seconds"}
         assert measured.model_dump(exclude=times) == alone.model_dump(exclude=times)
         run = method.run(text, request)
@@ -42,10 +42,10 @@ def test_counts_are_the_runs(tmp_path):
             assert counts.accepted == counter["num_accepted_tokens"]
         assert target.calls == measured.target_calls == run.target_calls
         assert sum(counts.offered for counts in measured.rounds) == high.drafted
-        assert measured.exact.kept == high.accepted
-        assert measured.exact.drafts == len(measured.rounds)
-        longest = measured.exact.positions
-        assert 0 < longest.drafts <= measured.exact.drafts
+        assert measured.kept_sums.kept == high.accepted
+        assert measured.kept_sums.drafts == len(measured.rounds)
+        longest = measured.kept_sums.positions
+        assert 0 < longest.drafts <= measured.kept_sums.drafts
         for less, more in (("tokenwise", "block"), ("block", "ideal")):
             for low, high in zip(longest.by_rule[less], longest.by_rule[more], strict=True):
                 assert low <= high + 1e-6

@@ -1,4 +1,4 @@
-"""P4 on models: real drafts against the exact law, and the tables of both."""
+"""P4 on models: tokens kept of real drafts against those expected, and the tables of both."""
 
 import json
 import math

@@ -24,7 +24,7 @@ EffectScale = Literal["ratio", "difference"]
 SYSTEM_LOG_RATIO = math.log(1.03)
 SMALL_LOG_RATIO = math.log(1.02)
 RULE_LOG_RATIO = math.log(1.01)
-ACCEPTANCE_DIFFERENCE, AUC_DIFFERENCE = 0.03, 0.05
+ACCEPTANCE_DIFFERENCE, AUC_DIFFERENCE, VARIATION_DIFFERENCE = 0.03, 0.05, 0.05
 TOKEN_DIFFERENCE = 0.1  # tokens kept of a draft
 
 
@@ -45,7 +45,8 @@ class Claim:
         kind: whether the claim is an effect above 0, or that no effect matters.
         compares_variation: compare how much the metric varies over ``ours`` and over ``theirs``.
         contrasts_domains: compare the effect on prompts of mathematics with that on all others.
-        decides: whether it decides its item; a claim whose costs cannot be compared does not.
+        decides: whether its verdict counts for its item: not where the methods differ in more than
+            the item compares, as in their models.
     """
 
     item: str

@@ -124,8 +124,8 @@ _DOMAIN_FILES = ("clock-p5-large-1", "p5-smollm2-1", "p5-trunk-domains")
 _P4_TABLE_1 = """\
 Tokens a call of the target, all prompts of a data set together; printed: Qwen2.5 0.5B
 for 72 B, n = 10. Branch resampling is block verification, so block's numbers are compared with the
-printed ones of both. z: tokens kept less those expected under the exact law of each draft that was
-verified, over all prompts, in standard deviations of the random acceptances."""
+printed ones of both. z: tokens kept less those expected of each draft that was verified, over all
+prompts, in standard deviations of the random acceptances."""
 _PRINTED_P4_TABLE_1 = {  # rule here → printed rows: GSM8K, HumanEval, CNN/DM
     "tokenwise 10": "6.44, 5.23, 2.35",
     "block 10": "6.53, 5.34, 2.39 (blockwise); 6.65, 5.40, 2.45 (branch resampling)",
@@ -151,9 +151,9 @@ def _rule_table(file: ExperimentFile) -> str:
         runs = file.runs_of(method)
         groups = [[run for run in runs if domains[run.prompt] == name] for name in _DATA_SETS]
         cells = [f"{_tokens_per_call(group):.2f}" for group in (*groups, runs)]
-        sums = [run.exact for run in runs if run.exact]
-        excess = sum(exact.kept - (exact.expected or 0.0) for exact in sums)
-        z = excess / math.sqrt(sum(exact.variance or 0.0 for exact in sums))
+        sums = [run.kept_sums for run in runs if run.kept_sums]
+        excess = sum(each.kept - (each.expected or 0.0) for each in sums)
+        z = excess / math.sqrt(sum(each.variance or 0.0 for each in sums))
         rows.append((method, *cells, _PRINTED_P4_TABLE_1.get(method, ""), f"{z:+.2f}"))
     header = ("rule, n", "GSM8K", "HumanEval", "summaries", "all", "printed", "z")
     counts = ", ".join(f"{domains.count(domain)} of {domain}" for domain in _DATA_SETS)
@@ -167,20 +167,21 @@ def _eagle_table(files: Mapping[str, ExperimentFile]) -> str:
     for file in (files[name] for name in ("p4-eagle3", "p4-eagle3-several") if name in files):
         for method in file.methods:
             runs = file.runs_of(method)
-            sums = [run.exact for run in runs if run.exact]
-            num_drafts = sum(exact.drafts for exact in sums)
+            sums = [run.kept_sums for run in runs if run.kept_sums]
+            num_drafts = sum(each.drafts for each in sums)
             expected = [
-                f"{rule} {1 + sum(exact.by_rule[rule] for exact in sums) / num_drafts:.3f}"
+                f"{rule} {1 + sum(each.by_rule[rule] for each in sums) / num_drafts:.3f}"
                 for rule in ("tokenwise", "block", "one", *MULTI_DRAFT_RULES)
                 if rule in sums[0].by_rule
             ]
             rows.append((method, f"{_tokens_per_call(runs):.2f}", ", ".join(expected)))
-    return markdown_table(("rule", "tokens a call", "by the exact law on its drafts"), rows)
+    return markdown_table(("rule", "tokens a call", "expected on its drafts"), rows)
 
 
 def _position_table(name: str, file: ExperimentFile) -> str:
     """Return a table of the chance that the first m tokens of a draft are kept, by rule."""
-    positions = [run.exact.positions for run in file.runs if run.exact and run.exact.positions]
+    kept_sums = [run.kept_sums for run in file.runs if run.kept_sums]
+    positions = [sums.positions for sums in kept_sums if sums.positions]
     longest = max(len(sums.by_rule["block"]) for sums in positions)
     complete = [sums for sums in positions if len(sums.by_rule["block"]) == longest]
     num_drafts = sum(sums.drafts for sums in complete)

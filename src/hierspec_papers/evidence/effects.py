@@ -70,19 +70,19 @@ def entropy_auc(run: ExperimentRun, file: ExperimentFile) -> float | None:
     return area_under_curve(kept, rejected) if kept and rejected else None
 
 
-def exact_tokens_per_call(rule: str | None) -> Metric:
-    """Return the metric: tokens a call that a rule's exact law expects for the run's drafts.
+def expected_tokens_per_call(rule: str | None) -> Metric:
+    """Return the metric: the tokens a call that a rule is expected to give on the run's drafts.
 
     Args:
         rule: one of :data:`.files.RULES`; ``None``: the one that the run was verified by.
     """
 
     def metric(run: ExperimentRun, file: ExperimentFile) -> float | None:
-        exact = run.exact
-        if exact is None or not exact.drafts:
+        sums = run.kept_sums
+        if sums is None or not sums.drafts:
             return None
-        kept = exact.expected if rule is None else exact.by_rule[rule]
-        return None if kept is None else 1 + kept / exact.drafts
+        kept = sums.expected if rule is None else sums.by_rule[rule]
+        return None if kept is None else 1 + kept / sums.drafts
 
     return metric
 
@@ -95,7 +95,7 @@ def all_kept_chance(rule: str) -> Metric:
     """
 
     def metric(run: ExperimentRun, file: ExperimentFile) -> float | None:
-        positions = run.exact and run.exact.positions
+        positions = run.kept_sums and run.kept_sums.positions
         if not positions or not positions.drafts:
             return None
         return positions.by_rule[rule][-1] / positions.drafts
@@ -110,8 +110,8 @@ def first_kept_chance(power: float) -> Metric:
     """
 
     def metric(run: ExperimentRun, file: ExperimentFile) -> float | None:
-        exact = run.exact
-        return exact.powers[f"{power:g}"] / exact.drafts if exact and exact.drafts else None
+        sums = run.kept_sums
+        return sums.powers[f"{power:g}"] / sums.drafts if sums and sums.drafts else None
 
     return metric
 

@@ -26,7 +26,8 @@ class Experiment:
         make_methods: returns the methods for a family.
         batch_size: prompts in a batch; 1 where time is measured.
         entropy_methods: methods for which the drafter's entropy is recorded with every verdict.
-        compares_exactly: compare what is kept of every draft with the rules' exact laws.
+        compares_kept: compare how many tokens of every draft are kept with the distribution of that
+            number under each rule.
         seed: of sampling; repetitions of an experiment have different ones.
         uses_chats: prompts are second turns of conversations, whole and in the chat template.
         looks: numbers of prompts at which it may stop; default: :data:`.sequential.LOOKS` up to
@@ -42,7 +43,7 @@ class Experiment:
     batch_size: int = 12
     max_prompts: int = 24
     entropy_methods: tuple[str, ...] = ()
-    compares_exactly: bool = False
+    compares_kept: bool = False
     seed: int = 0
     uses_chats: bool = False
     looks: tuple[int, ...] = ()
@@ -99,7 +100,7 @@ COUNTING = {  # in the order they are run in
             entropy_methods=_ENTROPIES,
         ),
         _smollm2("p3-smollm2", "P3 Figures 5, 6, Table 1", methods.exits, 0.0, max_new_tokens=32),
-        _trunk("p4-trunk", "P4 Tables 1, 3, A.3", methods.rules, 1.0, compares_exactly=True),
+        _trunk("p4-trunk", "P4 Tables 1, 3, A.3", methods.rules, 1.0, compares_kept=True),
         _trunk("p3-trunk", "P3 Figures 5, 6, 8, Table 1", methods.exits, 0.0),
         _trunk("p1-trunk-0", "P1 Tables 3, 4", methods.stacks, 0.0, max_new_tokens=32),
         _smollm2(
@@ -108,7 +109,7 @@ COUNTING = {  # in the order they are run in
             methods.eagle,
             1.0,
             max_new_tokens=32,
-            compares_exactly=True,
+            compares_kept=True,
         ),
         _trunk("p3-trunk-lengths", "P3 Figure 7", methods.hispec_lengths, 0.0, max_new_tokens=32),
         _trunk(
@@ -140,7 +141,7 @@ COUNTING = {  # in the order they are run in
             methods.several_drafts,
             1.0,
             max_new_tokens=32,
-            compares_exactly=True,
+            compares_kept=True,
         ),
         _trunk(
             "p5-trunk-windows",
@@ -157,16 +158,16 @@ COUNTING = {  # in the order they are run in
             methods.draft_temperatures,
             0.6,
             max_new_tokens=32,
-            compares_exactly=True,
+            compares_kept=True,
         ),
-        _trunk("p4-trunk-cool", "P4 Table 3(a)", methods.rules_short, 0.6, compares_exactly=True),
+        _trunk("p4-trunk-cool", "P4 Table 3(a)", methods.rules_short, 0.6, compares_kept=True),
         *(
             _trunk(
                 f"p4-trunk-at-{temperature:g}",
                 "P4 Table 3(a)",
                 methods.rules_short,
                 temperature,
-                compares_exactly=True,
+                compares_kept=True,
             )
             for temperature in FURTHER_TEMPERATURES
         ),
@@ -176,7 +177,7 @@ COUNTING = {  # in the order they are run in
             methods.rules_short,
             1.0,
             max_new_tokens=32,
-            compares_exactly=True,
+            compares_kept=True,
         ),
         *(
             _trunk(
@@ -184,7 +185,7 @@ COUNTING = {  # in the order they are run in
                 "P4 Table A.1",
                 methods.rules_short,
                 1.0,
-                compares_exactly=True,
+                compares_kept=True,
                 seed=1000 * n,
                 max_prompts=24,
             )
@@ -198,14 +199,14 @@ COUNTING = {  # in the order they are run in
             methods.eagle_several,
             1.0,
             max_new_tokens=32,
-            compares_exactly=True,
+            compares_kept=True,
         ),
         _trunk(
             "p4-trunk-long",
             "P4 Figure A.1",
             methods.block_long,
             1.0,
-            compares_exactly=True,
+            compares_kept=True,
             max_prompts=24,
         ),
         _smollm2(
@@ -214,7 +215,7 @@ COUNTING = {  # in the order they are run in
             methods.block_long,
             1.0,
             max_new_tokens=32,
-            compares_exactly=True,
+            compares_kept=True,
         ),
         _trunk("p1-trunk-1", "P1 Tables 3, 4", methods.stacks, 1.0, max_new_tokens=32),
         _trunk("p2-trunk-1", "P2 Figure 1", methods.orders, 1.0, max_new_tokens=32),

@@ -82,12 +82,12 @@ class PositionSums(SumsByRule):
 
 
 class KeptSums(SumsByRule):
-    """What the target kept of its drafts, beside what exact laws expect of the same drafts.
+    """How many tokens the target kept of its drafts, beside what rules are expected to keep.
 
     Attributes:
         kept: tokens that were kept.
-        expected, variance: of them, by the rule that verified; ``None`` for several drafts of a
-            prefix.
+        expected, variance: of that number under the rule that verified; ``None`` for several drafts
+            of a prefix.
         by_rule: expected number of tokens that other rules keep.
         powers: by power of q, the chance that a draft's first token is kept.
     """
@@ -111,7 +111,7 @@ class ExperimentRun(Record):
         levels: smallest first, target last.
         rounds: the target's, without those that had no draft.
         level_seconds, verify_seconds: where prompts were run one at a time.
-        exact: where drafts were compared with exact laws.
+        kept_sums: where the numbers kept were compared with their distributions.
         entropies: of every token that the target verified, where they were recorded.
     """
 
@@ -126,7 +126,7 @@ class ExperimentRun(Record):
     rounds: list[RoundCounts]
     level_seconds: list[FiniteNumber] = Field(default_factory=list)
     verify_seconds: FiniteNumber | None = None
-    exact: KeptSums | None = None
+    kept_sums: KeptSums | None = Field(default=None, alias="exact")
     entropies: list[EntropyVerdict] = Field(default_factory=list)
 
     @property

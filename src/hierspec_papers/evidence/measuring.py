@@ -154,7 +154,7 @@ def _add_runs(
             ids,
             request,
             first,
-            compares_exactly=experiment.compares_exactly,
+            compares_kept=experiment.compares_kept,
             with_entropies=method.name in experiment.entropy_methods,
         )
         if method.name not in file.prices:

@@ -1,7 +1,7 @@
 """Results of ``hierspec reproduce``, read as experiments' files.
 
 They hold every run, so they can decide a claim as well as an experiment planned for it does. Their
-number of prompts was fixed beforehand, so there is one look.
+number of prompts was fixed beforehand, so an effect has the usual interval (:mod:`.sequential`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MeasuredOn(Record):
 
 
 class ReproductionResult(Record):
-    """A result file of ``hierspec reproduce``; ``record`` is its lab's."""
+    """A result file of ``hierspec reproduce``; ``record`` holds every run, by what was run."""
 
     measured_on: MeasuredOn
     record: dict[str, Any]
@@ -91,9 +91,9 @@ def read_as_experiment(path: Path, experiment: Experiment) -> ExperimentFile:
             temperature=experiment.temperature,
             max_new_tokens=measured_on.max_new_tokens,
             prompt_tokens=None,
-            together=1,
+            together=1,  # prompts in a batch
             seed=measured_on.seed,
-            looks=[measured_on.prompts.count],
+            looks=[measured_on.prompts.count],  # numbers of prompts at which it could stop
         ),
         files=measured_on.prompts.files,
         prompts=[PromptOrigin(file=measured_on.prompts.file)] * measured_on.prompts.count,

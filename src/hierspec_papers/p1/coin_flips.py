@@ -29,10 +29,10 @@ from hierspec_papers.measured import (
     Measured,
     method_of,
     model_notes,
-    own_table,
     require_all,
     side_by_side,
     tokens_per_call,
+    uncompared_table,
 )
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
@@ -242,7 +242,7 @@ def _other_latencies(
         "P1's Corollary 3.1": levels.formula_ms(),
         "plain decoding, measured": decode_ms(plain.runs),
     }
-    return own_table(
+    return uncompared_table(
         f"Beside Table 5, temperature {temperature:g}",
         "milliseconds a token of the same hierarchy, asked for in other ways",
         "what",
@@ -291,7 +291,7 @@ def _levels(
         (name, (*setting, *measured))
         for name, (setting, *measured) in zip(levels.names, numbers, strict=True)
     ]
-    return own_table(
+    return uncompared_table(
         f"Levels, temperature {temperature:g}",
         "rates and costs that were measured; calls a token of the text, measured and simulated",
         "level",

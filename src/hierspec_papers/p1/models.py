@@ -18,7 +18,7 @@ from hierspec.errors import HierspecError
 from hierspec.planner.corollary import corollary
 from hierspec.presets.registry import trained_exits
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import SPEEDUP_COLUMNS, notes, own_table, side_by_side
+from hierspec_papers.measured import SPEEDUP_COLUMNS, notes, side_by_side, uncompared_table
 from hierspec_papers.p3.systems import cache_bytes
 from hierspec_papers.tables import Reproduction, Table
 
@@ -136,7 +136,7 @@ def _rate_table(pool: ProfiledPool, temperature: float) -> Table:
         cells = ("" if rate is None else rate for rate in rates)
         rows.append((labels[i], (model["call_ms"], *cells)))
     rows.append(("target", (pool.profile.models[-1]["call_ms"], *[""] * (len(names) - 1))))
-    return own_table(
+    return uncompared_table(
         f"Acceptance rates, {pool.title}, temperature {temperature:g}",
         "of each model's tokens by each larger one, and milliseconds of a call (P1 Tables 6, 7)",
         "model",
@@ -161,7 +161,7 @@ def _size_table(lab: Lab, pool: ProfiledPool, trials: Sequence[Trial], temperatu
         star = " (planned)" if trial is best else ""
         measured = _measured_cells(trial, temperature)
         rows.append((f"{len(chain.models)}{star}", (trial.names, *predicted, *measured)))
-    return own_table(
+    return uncompared_table(
         f"Number of models, {pool.title}, temperature {temperature:g}",
         "the best plan of each number of models, predicted and measured (P1 Tables 1 and 3)",
         "models",
@@ -194,7 +194,7 @@ def _memory_table(pool: ProfiledPool, trials: Sequence[Trial], temperature: floa
         (str(len(trial.choice.chain.models)), (trial.names, *(trial.memory or ("", ""))))
         for trial in trials
     ]
-    return own_table(
+    return uncompared_table(
         f"Memory, {pool.title}, temperature {temperature:g}",
         "bytes that each hierarchy needs beyond the target's, computed from the models",
         "models",
@@ -239,7 +239,7 @@ def _heuristic_table(
     for trial in (base, *tails):
         measured = (*_measured_cells(trial, temperature), _improvement_cell(trial))
         rows.append((str(trial.choice.chain.tail), (trial.choice.ms, *measured)))
-    return own_table(
+    return uncompared_table(
         f"Horizontal heuristic, {pool.title}, temperature {temperature:g}",
         f"{base.names}, with h tokens of the smallest model after all that a level hands up",
         "h",
@@ -275,7 +275,7 @@ def _improvement_table(
         for name, trial in trials_by_method.items()
         if trial is not None
     ]
-    return own_table(
+    return uncompared_table(
         f"Table 4, {pool.title}, temperature {temperature:g}",
         "standardized walltime improvement: every call charged by the weights it runs through",
         "method",
@@ -305,7 +305,7 @@ def _draft_temperature_table(
             acceptance = measured.acceptance() if measured and measured.runs else ""
             cells = (base.names, acceptance, *_measured_cells(trial, temperature)[1:-1])
             rows.append((f"{ratio * temperature:g}", cells))
-    return own_table(
+    return uncompared_table(
         f"Drafters' temperature, {pool.title}, request at {temperature:g}",
         "all levels below the target at this temperature; the output's law stays the request's",
         "temperature",

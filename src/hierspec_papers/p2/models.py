@@ -19,10 +19,10 @@ from hierspec_papers.measured import (
     SPEEDUP_COLUMNS,
     Measured,
     notes,
-    own_table,
     require_all,
     side_by_side,
     speedups,
+    uncompared_table,
 )
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table
 
@@ -134,7 +134,7 @@ def _orders(lab: Lab, temperature: float, inputs: Inputs, by_order: MeasuredByOr
         key=lambda measured: measured.speedup.median,
     )
     speedup = by_order["interleaved", lengths["interleaved"]].speedup_over(single.runs)
-    return own_table(
+    return uncompared_table(
         f"Orders, temperature {temperature:g}",
         f"M_s = {lab.models.drafts[0]}, M_q = {lab.models.drafts[-1]}, M_p = "
         f"{lab.target}; each at its best lengths by the formula",
@@ -164,7 +164,7 @@ def _sweep(lab: Lab, temperature: float, inputs: Inputs, by_order: MeasuredByOrd
         (f"{name} {n}", _figures(inputs, name, (num_small, BLOCKS), by_order, temperature)[2:])
         for n, name, num_small in sorted(orders, key=lambda order: order[0])
     ]
-    return own_table(
+    return uncompared_table(
         f"Theorem 3.4, temperature {temperature:g}",
         f"{BLOCKS} blocks, each n tokens of M_s and then 1 of M_q; beside it as many tokens of "
         "both in line, those of M_q first",

@@ -20,9 +20,9 @@ from hierspec_papers.measured import (
     SPEEDUP_COLUMNS,
     Measured,
     notes,
-    own_table,
     require_all,
     side_by_side,
+    uncompared_table,
 )
 from hierspec_papers.tables import Curve, Figure, Grid, Reproduction, Table
 
@@ -87,7 +87,7 @@ def _throughput(
     by_label |= {_label(pair, default): measured for pair, measured in by_pair.items()}
     rows = [(label, measured.cells(temperature, -1)) for label, measured in by_label.items()]
     fastest = max(by_pair, key=lambda pair: _speed(by_pair[pair]))
-    return own_table(
+    return uncompared_table(
         f"Figures 5 and 8, temperature {temperature:g}",
         "throughput over plain decoding: single exits (LayerSkip), and draft-intermediate pairs",
         "exits",
@@ -115,7 +115,7 @@ def _rules(lab: Lab, temperature: float, default: ExitPair, rules: list[Measured
         "All three are lossless here: under sampling leading hands up the distribution of its "
         "mixture, and the target verifies against that."
     )
-    return own_table(
+    return uncompared_table(
         f"Intermediate rules, temperature {temperature:g}",
         f"the pair {default[0]}-{default[1]} under each rule of the intermediate exit",
         "rule",
@@ -133,7 +133,7 @@ def _memory(lab: Lab, labels: Sequence[str], methods: Sequence[HierarchyMethod])
     plain = HierarchyMethod("plain", lab.models)
     weights, caches = weight_bytes(plain), cache_bytes(plain)
     weights_text = "" if weights is None else f"{weights:,} bytes of weights, "
-    return own_table(
+    return uncompared_table(
         "Memory",
         "bytes that single exits and pairs need beyond the target's, computed from the models",
         "exits",

@@ -13,10 +13,10 @@ from hierspec_papers.measured import (
     SPEEDUP_COLUMNS,
     Measured,
     notes,
-    own_table,
     require_all,
     side_by_side,
     speedups,
+    uncompared_table,
 )
 from hierspec_papers.tables import Figure, Reproduction, Table
 
@@ -49,7 +49,7 @@ def measure(lab: Lab) -> Reproduction:
 
 def _table(lab: Lab, temperature: float, measurements: dict[tuple[int, int], Measured]) -> Table:
     best = max(measurements, key=lambda lengths: measurements[lengths].speedup.median)
-    return own_table(
+    return uncompared_table(
         f"Figure 7, temperature {temperature:g}",
         "throughput over plain decoding at the default exits",
         "N_d / N_i",

@@ -16,8 +16,8 @@ from hierspec_papers.measured import (
     Measured,
     method_of,
     notes,
-    own_table,
     side_by_side,
+    uncompared_table,
 )
 from hierspec_papers.tables import Reproduction, Table
 
@@ -118,7 +118,7 @@ def _table(
             f"P3's cells give {_printed_gain():.2f} on average (its text "
             "says 1.28).",
         )
-    return own_table(
+    return uncompared_table(
         f"Table 1, temperature {temperature:g}",
         "speed-up over plain decoding; printed: averages over models and data sets",
         "method",

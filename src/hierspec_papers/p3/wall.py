@@ -14,7 +14,13 @@ from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.errors import HierspecError
 from hierspec.presets.systems import layers_at_shares
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import Measured, model_notes, own_table, side_by_side, target_forwards
+from hierspec_papers.measured import (
+    Measured,
+    model_notes,
+    side_by_side,
+    target_forwards,
+    uncompared_table,
+)
 from hierspec_papers.measured import drafted as drafted_tokens
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table
 
@@ -123,7 +129,7 @@ def _table(
         times = wall(method.runs)
         shares = (times.drafting, times.verifying, times.outside)
         rows.append((method.name, (times.draft_ms, times.verify_ms, times.ratio, *shares, "")))
-    return own_table(
+    return uncompared_table(
         f"Table 2, temperature {temperature:g}",
         f"milliseconds of drafting {DRAFTED} tokens and of one check by {target}, and their shares "
         "of decoding",
@@ -144,7 +150,7 @@ def _table(
 
 
 def _printed() -> Table:
-    return own_table(
+    return uncompared_table(
         "Table 2 as printed",
         "milliseconds on eight H100 with vLLM, ShareGPT, six tokens per iteration",
         "target",

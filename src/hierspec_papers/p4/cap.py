@@ -27,7 +27,7 @@ from hierspec.lm.tabular import KINDS
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
+from hierspec_papers.measured import tokens_per_call, tokens_per_second, uncompared_table
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 from .lab import DRAFT_LENGTH, decoding_speedup, measure_methods, sampling_setup
@@ -91,7 +91,7 @@ def _certified(lab: Lab, lengths: Sequence[int], pairs: int) -> Table:
                 max(distances),
             )
             rows.append((f"{kind}, {n}", figures))
-    return own_table(
+    return uncompared_table(
         "Certified distances",
         f"block and uncapped on {pairs} pairs of random models a row, by enumeration",
         "family, n",

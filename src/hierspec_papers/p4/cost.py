@@ -31,7 +31,7 @@ from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import registry
 from hierspec.verifiers.verify import verify_batch
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import own_table
+from hierspec_papers.measured import uncompared_table
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
 from .lab import DRAFT_LENGTH, measure_methods, sampling_setup
@@ -270,7 +270,7 @@ def _computed(lab: Lab, vocab: int, lengths: Sequence[int]) -> Table:
             )
             rows.append((f"{rule}, {n}", figures))
         lab.report(f"p4-cost, V = {vocab}", count / len(lengths))
-    return own_table(
+    return uncompared_table(
         f"V = {vocab:,}",
         "ms a round on this processor, made-up scores; forwards at the memory roofline",
         "rule, n",

@@ -14,7 +14,7 @@ from typing import Any
 from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec_papers.lab import Lab, draft_level, run_from_record
-from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
+from hierspec_papers.measured import tokens_per_call, tokens_per_second, uncompared_table
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
 
 from .lab import decoding_speedup, measure_methods, sampling_setup
@@ -108,7 +108,7 @@ def _rules_table(runs: RunsByRule, counts: Sequence[int], length: int, temperatu
         figures = (*map(tokens_per_call, by_rule), *map(tokens_per_second, by_rule), *ratios)
         rows.append((str(k), figures))
     columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]
-    return own_table(
+    return uncompared_table(
         f"Several drafts at temperature {temperature:g}",
         f"of {length} tokens: tokens a target call, tokens a second",
         "drafts",
@@ -142,7 +142,7 @@ def _run_batches(
 def _batch_table(runs: RunsByRule, counts: Sequence[int], length: int, temperature: float) -> Table:
     prompts = len(next(iter(runs.values())))
     rows = [(str(k), tuple(tokens_per_second(runs[rule, k]) for rule in RULES)) for k in counts]
-    return own_table(
+    return uncompared_table(
         f"Several drafts of several prompts at temperature {temperature:g}",
         f"tokens a second of {prompts} prompts in one batch, drafts of {length} tokens",
         "drafts",

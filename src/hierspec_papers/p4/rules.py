@@ -2,9 +2,9 @@
 
 Tokenwise, block and naive branch resampling take turns on every prompt. P4's capped branch
 resampling *is* block (``docs/branch-is-block.md``), so one measurement is compared with both of the
-printed rows. Every verified draft is also compared with the exact law (:mod:`.watching`). On drafts
-that are picked rather than drawn, as EAGLE-3's are [P4 Table 4(b)], all rules are equal
-(:func:`one_hot_table`).
+printed rows. The tokens kept of every draft are also compared with those expected
+(:mod:`.watching`). On drafts that are picked rather than drawn, as EAGLE-3's are [P4 Table 4(b)],
+all rules are equal (:func:`one_hot_table`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from hierspec.bench.methods.base import Run
 from hierspec_papers.lab import Lab, draft_level
-from hierspec_papers.measured import own_table, tokens_per_call, tokens_per_second
+from hierspec_papers.measured import tokens_per_call, tokens_per_second, uncompared_table
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
 
 from .lab import DRAFT_LENGTH, decoding_speedup, measure_methods, sampling_setup
@@ -190,7 +190,7 @@ def _speed_table(measurements: Measurements, lengths: Sequence[int], temperature
         )
         rows.append((str(n), figures))
     columns = [f"{rule} {per}" for per in ("/call", "/s") for rule in RULES]
-    return own_table(
+    return uncompared_table(
         f"Rules at temperature {temperature:g}",
         "by draft length: tokens a target call, tokens a second",
         "n",
@@ -221,7 +221,7 @@ def _exact_law_table(
         same_drafts = gain(drafts["tokenwise"] + drafts["block"])
         numbers = (*z, observed, predicted, error, same_drafts.value, same_drafts.error)
         rows.append((str(n), numbers))
-    return own_table(
+    return uncompared_table(
         f"Exact law at temperature {temperature:g}",
         "kept tokens a draft against what the exact law gives to the very drafts verified",
         "n",
@@ -291,7 +291,7 @@ def one_hot_table(pairs: int = PAIRS, lengths: Sequence[int] = (1, 2, 3, 4)) -> 
                 if column:
                     largest_difference = max(largest_difference, abs(tokenwise - block))
         rows.append((str(n), tuple(sums)))
-    return own_table(
+    return uncompared_table(
         "One-hot drafts",
         f"draft tokens kept in a round, exact, mean over {pairs} random pairs of models",
         "n",

@@ -1,9 +1,9 @@
-"""Every draft that a real model verifies, compared with what the exact law expects of it.
+"""How many tokens are kept of each draft that a real model verifies, beside what is expected.
 
-The exact interpreter turns a rule's acceptance probabilities into the law of τ, the number of
-drafted tokens kept (:func:`hierspec.core.rules.tau_probabilities`). The same two functions take the
-rows of a real draft. So each round of the runtime has an expectation and a variance of τ, given the
-draft, and over any text the sum of kept less expected tokens is 0 within Σ variance.
+The exact interpreter turns a rule's acceptance probabilities into the distribution of τ, the number
+of drafted tokens kept (:func:`hierspec.core.rules.tau_probabilities`). The same two functions take
+the rows of a real draft. So each round of the runtime has an expectation and a variance of τ, given
+the draft, and over any text the sum of kept less expected tokens is 0 within Σ variance.
 
 The draft's ratios give more: the probability of keeping m tokens or more is the mean over drafts of
 Π min(1, r_i) tokenwise, of w_m in block, of min(1, R_m) in naive branch resampling [P4 §5.1], each
@@ -65,7 +65,7 @@ class VerifiedDraft:
 def evaluate_draft(
     rule: Verifier, draft: Proposal, p: Distributions, kept: int, compared: Sequence[str] = ()
 ) -> VerifiedDraft:
-    """Evaluate a verified draft by the exact law.
+    """Compute the distribution of τ of a verified draft: mean, variance, and curves by rule.
 
     Args:
         rule: the rule that verified it.
@@ -216,7 +216,7 @@ def mean_kept(drafts: Sequence[VerifiedDraft]) -> float:
 
 
 def mean_expected(drafts: Sequence[VerifiedDraft]) -> Mean:
-    """Return the mean τ that the exact law expects; its error comes from the tests' randomness."""
+    """Return the mean expected τ; its error comes from the tests' randomness."""
     n = len(drafts)
     variance = sum(draft.variance for draft in drafts)
     return Mean(sum(draft.mean for draft in drafts) / n, math.sqrt(variance) / n)

@@ -10,9 +10,9 @@ from hierspec_papers.measured import (
     Measured,
     notes,
     offered_per_call,
-    own_table,
     require_all,
     side_by_side,
+    uncompared_table,
 )
 from hierspec_papers.tables import Cell, Reproduction, Table, TableRow
 
@@ -58,7 +58,7 @@ def measure(lab: Lab) -> Reproduction:
 
 def _systems(lab: Lab, temperature: float, measurements: list[Measured]) -> Table:
     greedy = ("same as plain",) if temperature == 0.0 else ()
-    return own_table(
+    return uncompared_table(
         f"Systems at temperature {temperature:g}",
         "speed-up over plain decoding; tokens written and tokens offered per call of the target",
         "system",

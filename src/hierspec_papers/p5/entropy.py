@@ -23,7 +23,7 @@ from hierspec.core.nodes import LevelNode
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import compute_signals
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import model_notes, own_table
+from hierspec_papers.measured import model_notes, uncompared_table
 from hierspec_papers.tables import Curve, Figure, Reproduction, Table
 
 from .rounds import Round, run_traced
@@ -167,7 +167,7 @@ def _pair(
 
 
 def _separation_table(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
-    return own_table(
+    return uncompared_table(
         f"Figure 6 in numbers, temperature {temperature:g}",
         "entropies of drafted tokens, nats, and how well they tell what will be rejected",
         "pair",
@@ -189,7 +189,7 @@ def _separation_table(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
 
 
 def _threshold_table(lab: Lab, temperature: float, pairs: list[Pair]) -> Table:
-    return own_table(
+    return uncompared_table(
         f"The running threshold, temperature {temperature:g}",
         "where self-verify's threshold would stand, nats, and what it would have decided",
         "pair",

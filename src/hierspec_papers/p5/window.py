@@ -7,7 +7,14 @@ import statistics
 from collections.abc import Sequence
 
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import Measured, notes, own_table, require_all, side_by_side, speedups
+from hierspec_papers.measured import (
+    Measured,
+    notes,
+    require_all,
+    side_by_side,
+    speedups,
+    uncompared_table,
+)
 from hierspec_papers.tables import Figure, Reproduction, Table
 
 from .systems import NOT_AS_PRINTED, drafts, levels_by_system, method, paper_temperature, roles
@@ -71,7 +78,7 @@ def _figure(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) ->
 
 
 def _table(lab: Lab, temperature: float, systems: dict[str, list[Measured]]) -> Table:
-    return own_table(
+    return uncompared_table(
         f"Figure 7, variation at temperature {temperature:g}",
         "(max − min) / max of the median speed-ups over K",
         "system",

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 
 from hierspec_papers.lab import Lab
-from hierspec_papers.measured import model_notes, own_table
+from hierspec_papers.measured import model_notes, uncompared_table
 from hierspec_papers.tables import Curve, Figure, Reproduction
 
-from .redundancy import TABLE_4
+from .redundancy import SYSTEMS
 from .rounds import Round, run_traced
 from .systems import NOT_AS_PRINTED, drafts, levels_by_system, method, paper_temperature, roles
 
@@ -23,16 +23,16 @@ def measure(lab: Lab) -> Reproduction:
     temperature = paper_temperature(lab.temperatures)
     every = levels_by_system(small, large)
     rows, figures = [], []
-    total = len(TABLE_4) * len(lab.prompts)
-    for i, name in enumerate(TABLE_4):
-        system, texts = method(lab, name, every[name]), []
+    total = len(SYSTEMS) * len(lab.prompts)
+    for i, name in enumerate(SYSTEMS):
+        system, rounds_by_text = method(lab, name, every[name]), []
         for number in range(len(lab.prompts)):
-            texts.append(run_traced(lab, system, temperature, number)[1])
+            rounds_by_text.append(run_traced(lab, system, temperature, number)[1])
             share = (i * len(lab.prompts) + number + 1) / total
             lab.report(f"p5-windows-over-time, {name}", share)
-        figures.append(_figure(lab, name, temperature, texts[0]))
-        rows.append((name, _numbers(lab, texts)))
-    table = own_table(
+        figures.append(_figure(lab, name, temperature, rounds_by_text[0]))
+        rows.append((name, _numbers(lab, rounds_by_text)))
+    table = uncompared_table(
         f"Figure 8 in numbers, temperature {temperature:g}",
         "tokens offered to the target a round, over all prompts",
         "system",
@@ -42,8 +42,8 @@ def measure(lab: Lab) -> Reproduction:
         notes=(
             "Rounds that the end of the text cut short are left out. Kept: kept tokens over "
             "offered ones. Single: the share of windows of one token. Till rejected: the mean "
-            "number of rounds up to a text's first rejection by the target; so long M2's "
-            "threshold is 0.",
+            "number of rounds up to a text's first rejection by the target; until then "
+            "M2's threshold is 0.",
             *NOT_AS_PRINTED,
             *model_notes(lab),
         ),
@@ -60,15 +60,16 @@ def uncut(rounds: Sequence[Round], end: int) -> list[Round]:
     return [r for r in rounds if r.at + r.offered + 1 < end]
 
 
-def _numbers(lab: Lab, texts: Sequence[Sequence[Round]]) -> tuple[object, ...]:
+def _numbers(lab: Lab, rounds_by_text: Sequence[Sequence[Round]]) -> tuple[object, ...]:
     ends = [len(prompt) + lab.max_new_tokens for prompt in lab.prompts]
-    complete = [r for rounds, end in zip(texts, ends, strict=True) for r in uncut(rounds, end)]
+    pairs = zip(rounds_by_text, ends, strict=True)
+    complete = [r for rounds, end in pairs for r in uncut(rounds, end)]
     offered = [r.offered for r in complete]
     if not offered:
         return (0, *["none"] * 7)
     first_rejections = [
         next((i for i, r in enumerate(rounds, 1) if r.rejected), len(rounds))
-        for rounds in texts
+        for rounds in rounds_by_text
         if rounds
     ]
     return (

@@ -1,4 +1,9 @@
-"""Claims of P5: the full system against its parts, redundancy, entropies, windows."""
+"""Claims of P5: the full system against its parts, redundancy, entropies, windows.
+
+M1 is the smaller drafter, M2 the larger. *Vanilla* M1 or M2 is that drafter alone, with drafts of
+fixed length; by *self-verify* it stops after a token of too high entropy; by *pre-verify* M2
+verifies the drafts of M1 before the target does. The full system is all of these.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from hierspec_papers.evidence.claims import (
     ACCEPTANCE_DIFFERENCE,
     AUC_DIFFERENCE,
     TOKEN_DIFFERENCE,
+    VARIATION_DIFFERENCE,
     Claim,
 )
 from hierspec_papers.evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES
@@ -54,7 +60,7 @@ def claims() -> list[Claim]:
                 ("full",),
                 (theirs,),
                 _SPEED,
-                decides=False,  # each has drafters of its own
+                decides=False,  # the rivals' drafters are others, so more than the system differs
             )
             for family, theirs, name in (
                 ("large", "specdec++", "SpecDec++ with zoo:mid and its trained head"),
@@ -141,6 +147,7 @@ def claims() -> list[Claim]:
             "P5 Table 4",
             _SAMPLING,
             "redundancy σ is alike: vanilla M2 less the full system",
+            # σ is 1 − acceptance: its difference is that of acceptances the other way round.
             ("full",),
             ("vanilla M2",),
             effects.acceptance,
@@ -152,6 +159,7 @@ def claims() -> list[Claim]:
             "P5 Table 4",
             _SAMPLING,
             "calls a token η, vanilla M1 over full",
+            # η is 1 / tokens a call: its ratio is that of tokens a call the other way round.
             ("full",),
             ("vanilla M1",),
         ),
@@ -182,11 +190,12 @@ def claims() -> list[Claim]:
             "P5 Figure 7",
             ("p5-trunk-windows",),
             "variation over K, vanilla M2 less full, by weights",
+            # A difference of variations is theirs less ours: less variation is better.
             _at_each_window("full"),
             _at_each_window("vanilla M2"),
             _COST,
             scale="difference",
-            smallest_effect=AUC_DIFFERENCE,
+            smallest_effect=VARIATION_DIFFERENCE,
             compares_variation=True,
         ),
         Claim(
