@@ -45,8 +45,8 @@ class Claim:
         kind: whether the claim is an effect above 0, or that no effect matters.
         compares_variation: compare how much the metric varies over ``ours`` and over ``theirs``.
         contrasts_domains: compare the effect on prompts of mathematics with that on all others.
-        decides: whether its verdict counts for its item: not where the methods differ in more than
-            the item compares, as in their models.
+        decides: whether its verdict counts for its item: not where the methods' costs cannot be
+            compared, or where they differ in more than the item says, as in their models.
     """
 
     item: str

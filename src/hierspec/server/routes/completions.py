@@ -136,14 +136,14 @@ class _CompletionAnswer:
         self,
         index: int,
         events: list[TokenEvent],
-        prompt_scores: Sequence[TokenScore] | None,
+        prompt_logprobs: Sequence[TokenScore] | None,
         offset: int,
     ) -> Any:
         tokens: list[int] = []
         scores: list[TokenScore | None] = []
-        if prompt_scores is not None and self.body.echo:
+        if prompt_logprobs is not None and self.body.echo:
             tokens += self.prompts[index // self.n]
-            scores += [None, *prompt_scores]
+            scores += [None, *prompt_logprobs]
         for token in events:
             tokens.append(token.token_id)
             scores.append(TokenScore(token.logprob or 0.0, token.top_logprobs))
@@ -180,8 +180,8 @@ class _CompletionAnswer:
                 started.add(index)
                 text = self._echoed_prompt(index) + text
             if body.logprobs is not None:
-                prompt_scores = progress.prompt_logprobs if is_first else None
-                logprobs = self._logprobs(index, events, prompt_scores, offsets[index])
+                prompt_logprobs = progress.prompt_logprobs if is_first else None
+                logprobs = self._logprobs(index, events, prompt_logprobs, offsets[index])
             offsets[index] += len(text)
             finish = None if ended is None else ended.finish_reason
             if finish is not None and self.only_echo:

@@ -47,8 +47,8 @@ def claims() -> list[Claim]:
         Claim(
             "P4 Table 2",
             ("p4-trunk-several",),
-            "block after block over recursive rejection, 4 drafts, expected tokens a call on the same "
-            "drafts",
+            "block after block over recursive rejection, 4 drafts, expected tokens a call on the "
+            "same drafts",
             ("block-rrs × 4",),
             ("block-rrs × 4",),
             effects.expected_tokens_per_call("block-rrs"),
