@@ -200,7 +200,8 @@ def test_a_level_without_a_method_is_told_the_methods(capsys):
     status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
     assert status == 2
     assert "levels[0]: 'method' is missing; there are: draft_model, early_exit" in err
-    assert "quantized, retrieval, suffix, concatenate" in err
+    assert "quantized, retrieval, prompt_lookup" in err
+    assert "suffix, concatenate" in err
 
 
 def test_an_empty_hierarchy_is_none(capsys):
