@@ -605,7 +605,18 @@ def _rooms() -> list[Claim]:
         "lines": "lines under `src/`",
     }
     way = "| rooms (files) passed by a {} | {{}} ({{}}) | {{}} ({{}}) |"
+
+    def slowest_and_fastest(what: str) -> list[str]:
+        medians = [
+            cell[f"{what}_after_over_before"]["median"] for cell in data("overhead-rooms")["cells"]
+        ]
+        return [f"{median:.2f}" for median in (min(medians), max(medians))]
+
     return [
+        Claim(
+            page, "forwards is {} to {} times what it was", partial(slowest_and_fastest, "outside")
+        ),
+        Claim(page, "decoding as a whole {} to {} times", partial(slowest_and_fastest, "whole")),
         *(Claim(page, f"| {said} | {{}} | {{}} |", partial(both, n)) for n, said in counts.items()),
         *(Claim(page, way.format(name), partial(passed, name)) for name in after["journeys"]),
     ]
