@@ -15,14 +15,14 @@ from hierspec.utils.checks import MIN_TEMPERATURE
 
 from .errors import ApiError
 from .service import Service
-from .wire.common import Sampling
+from .wire.common import GenerationRequest
 
 DEFAULT_MODEL = "default"  # names the only model of a service
 
 
 def engine_requests(
     service: Service,
-    body: Sampling,
+    body: GenerationRequest,
     prompts: Sequence[Sequence[int]],
     *,
     max_tokens: int,
@@ -96,7 +96,7 @@ def engine_requests(
     return out
 
 
-def predicted_tokens(service: Service, body: Sampling) -> list[int]:
+def predicted_tokens(service: Service, body: GenerationRequest) -> list[int]:
     """Return the tokens that the output is expected to repeat."""
     if body.prediction is None:
         return []
@@ -120,7 +120,7 @@ def text_of(content: Any) -> str:
     return "\n".join(texts)
 
 
-def requested_hierarchy(service: Service, body: Sampling) -> str:
+def requested_hierarchy(service: Service, body: GenerationRequest) -> str:
     """Return the name of the hierarchy that a request asks for.
 
     Raises:
@@ -140,7 +140,7 @@ def requested_hierarchy(service: Service, body: Sampling) -> str:
     return name
 
 
-def sampling_params(service: Service, body: Sampling) -> SamplingParams:
+def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams:
     """Return the engine's sampling parameters, with OpenAI's defaults for those left out."""
     temperature = 1.0 if body.temperature is None else body.temperature
     if temperature < MIN_TEMPERATURE:

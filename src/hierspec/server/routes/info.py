@@ -17,13 +17,13 @@ from ..conversation import chat_ids, plain_messages
 from ..errors import ApiError
 from ..prepare import tokenize
 from ..wire.chat import Message
-from ..wire.common import ErrorAnswer, Name, ResponseModel, Text, TokenId, Wire
+from ..wire.common import ErrorAnswer, Name, RequestModel, ResponseModel, Text, TokenId
 
 router = APIRouter()
 _ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorAnswer}}
 
 
-class TokenizeRequest(Wire):
+class TokenizeRequest(RequestModel):
     """A text, or a conversation in the model's chat format."""
 
     model: Name | None = None
@@ -39,7 +39,7 @@ class TokenizeAnswer(ResponseModel):
     max_model_len: int
 
 
-class DetokenizeRequest(Wire):
+class DetokenizeRequest(RequestModel):
     model: Name | None = None
     tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
 

@@ -26,8 +26,8 @@ from ..wire.responses import (
     InputCall,
     InputResult,
     ResponsesAnswer,
+    ResponsesNamedTool,
     ResponsesRequest,
-    ToolByName,
 )
 
 router = APIRouter()
@@ -189,7 +189,7 @@ class _ResponsesAnswer:
         body = self.body
         text_format = body.text.format if body.text is not None else None
         choice: Any = body.tool_choice
-        if isinstance(choice, ToolByName):
+        if isinstance(choice, ResponsesNamedTool):
             choice = choice.model_dump()
         return {
             "id": self.id,

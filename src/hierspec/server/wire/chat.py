@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
-from .common import Name, ResponseModel, Sampling, Text, Usage, Wire, text_only
+from .common import GenerationRequest, Name, RequestModel, ResponseModel, Text, Usage, text_only
 
 
-class TextPart(Wire):
+class TextPart(RequestModel):
     """A part of a message; only text is supported."""
 
     type: Literal["text", "input_text", "output_text", "refusal"]
@@ -17,18 +17,18 @@ class TextPart(Wire):
     refusal: Text | None = None
 
 
-class FunctionCall(Wire):
+class FunctionCall(RequestModel):
     name: Name
     arguments: Text
 
 
-class ToolCall(Wire):
+class ToolCall(RequestModel):
     id: Name | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class Message(Wire):
+class Message(RequestModel):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -44,28 +44,28 @@ class Message(Wire):
     function_call: FunctionCall | None = None
 
 
-class Function(Wire):
+class Function(RequestModel):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(Wire):
+class Tool(RequestModel):
     type: Literal["function"]
     function: Function
 
 
-class NamedFunction(Wire):
+class NamedFunction(RequestModel):
     name: Name
 
 
-class NamedTool(Wire):
+class NamedTool(RequestModel):
     type: Literal["function"] = "function"
     function: NamedFunction
 
 
-class ChatRequest(Sampling):
+class ChatRequest(GenerationRequest):
     """A conversation to answer."""
 
     model: Name = Field(default=...)
@@ -110,7 +110,7 @@ class ChatMessage(ResponseModel):
     tool_calls: list[ToolCall] | None = None
 
     @model_serializer(mode="wrap")
-    def _without_no_calls(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_empty_tool_calls(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         out: dict[str, Any] = write(self)
         if out.get("tool_calls") is None:
             out.pop("tool_calls", None)

@@ -13,7 +13,7 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 
 
-class Wire(BaseModel):
+class RequestModel(BaseModel):
     """Base of what clients send: an unknown field is an error that names the nearest valid one."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -50,7 +50,7 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class StreamOptions(Wire):
+class StreamOptions(RequestModel):
     """``include_usage``: end the stream with a chunk that counts tokens.
 
     ``continuous_usage_stats`` (vLLM's): then every chunk also counts the tokens so far.
@@ -61,29 +61,29 @@ class StreamOptions(Wire):
     include_obfuscation: bool | None = None
 
 
-class JsonSchemaFormat(Wire):
+class JsonSchemaFormat(RequestModel):
     name: Name = "answer"
     description: Text | None = None
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 
-class ResponseFormat(Wire):
+class ResponseFormat(RequestModel):
     """What the text must be: any text, JSON, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
 
-class PredictedOutput(Wire):
+class PredictedOutput(RequestModel):
     """Text that the answer is expected to repeat for the most part; drafts are copied from it."""
 
     type: Literal["content"] = "content"
     content: Text | list[dict[str, Any]]
 
 
-class Sampling(Wire):
-    """How tokens are chosen, and when the text ends."""
+class GenerationRequest(RequestModel):
+    """Fields of every request that generates text."""
 
     model: Name | None = None
     temperature: Annotated[float, Field(ge=0.0, le=100.0)] | None = None

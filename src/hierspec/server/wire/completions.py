@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from .common import ResponseModel, Sampling, Text, TokenId, Usage
+from .common import GenerationRequest, ResponseModel, Text, TokenId, Usage
 
 _Ids = Annotated[list[TokenId], Field(min_length=1, max_length=1 << 20)]
 
 
-class CompletionRequest(Sampling):
+class CompletionRequest(GenerationRequest):
     """A prompt to continue: text or token ids, one or several."""
 
     prompt: (

@@ -7,17 +7,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from .chat import Function, NamedTool, TextPart, Tool
-from .common import Name, ResponseModel, Sampling, Text, Wire, text_only
+from .common import GenerationRequest, Name, RequestModel, ResponseModel, Text, text_only
 
 
-class ResponseItem(Wire):
+class InputItemBase(RequestModel):
     """Fields that any item of the input may have: clients send back items of earlier outputs."""
 
     id: Name | None = None
     status: Name | None = None
 
 
-class InputMessage(ResponseItem):
+class InputMessage(InputItemBase):
     """One message of the input."""
 
     type: Literal["message"] = "message"
@@ -28,7 +28,7 @@ class InputMessage(ResponseItem):
     phase: Name | None = None
 
 
-class InputCall(ResponseItem):
+class InputCall(InputItemBase):
     """A call that an earlier answer made."""
 
     type: Literal["function_call"]
@@ -37,7 +37,7 @@ class InputCall(ResponseItem):
     arguments: Text
 
 
-class InputResult(ResponseItem):
+class InputResult(InputItemBase):
     """The result of a call."""
 
     type: Literal["function_call_output"]
@@ -68,12 +68,12 @@ class ResponsesTool(Function):
         return Tool(type="function", function=Function(**self.model_dump(exclude={"type"})))
 
 
-class ToolByName(Wire):
+class ResponsesNamedTool(RequestModel):
     type: Literal["function"] = "function"
     name: Name
 
 
-class TextFormat(Wire):
+class TextFormat(RequestModel):
     """What the text must be."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
@@ -83,12 +83,12 @@ class TextFormat(Wire):
     strict: bool | None = None
 
 
-class TextOptions(Wire):
+class TextOptions(RequestModel):
     format: TextFormat | None = None
     verbosity: Name | None = None
 
 
-class ResponsesRequest(Sampling):
+class ResponsesRequest(GenerationRequest):
     """A text or a conversation to answer."""
 
     model: Name = Field(default=...)
@@ -99,7 +99,7 @@ class ResponsesRequest(Sampling):
     previous_response_id: Name | None = None
     store: bool | None = None
     tools: Annotated[list[ResponsesTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolByName | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponsesNamedTool | None = None
     # Accepted because clients send them; they change nothing here.
     metadata: dict[str, str] | None = None
     service_tier: Name | None = None
@@ -117,7 +117,7 @@ class ResponsesRequest(Sampling):
     def chat_tool_choice(self) -> str | NamedTool | None:
         """Convert the choice of a tool to that of chat completions."""
         choice = self.tool_choice
-        if isinstance(choice, ToolByName):
+        if isinstance(choice, ResponsesNamedTool):
             return NamedTool.model_validate({"function": {"name": choice.name}})
         return choice
 
