@@ -166,7 +166,7 @@ def test_the_store_keeps_outputs_of_greedy_texts_alone():
     assert look_up.draft(call([9, 1, 2]), own)[0] == ()
     look_up.close(own)
     assert not look_up.earlier_outputs.ended_texts
-    assert Suffix().open().store is None, "off unless asked for"
+    assert Suffix().open().earlier_outputs is None, "off unless asked for"
 
 
 def test_the_store_is_bounded_and_forgets_the_oldest():

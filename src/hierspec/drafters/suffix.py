@@ -12,10 +12,10 @@ each one that matched at its beginning. Either is known before the token is draw
 above can verify the draft [MATH §2].
 
 SuffixDecoding scores several continuations and verifies a tree of them; here one is drafted. It
-keeps a second tree of earlier outputs; that is ``store``, off unless asked for, one a hierarchy,
-and read and written only by texts that drafts cannot change, greedy ones and those under
-``match``: a seed used again would find the very text that it wrote, and other rules are not exact
-over such drafts.
+keeps a second tree of earlier outputs; that is ``store``, off unless asked for, one per hierarchy;
+only greedy requests and those under ``match`` use it. Elsewhere a repeated seed would draft its own
+earlier output: the draft then depends on the verifier's random numbers, and the rule is not
+lossless.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class SuffixSlot:
 
     Attributes:
         automaton: of its text.
-        store: earlier outputs, where it reads and writes them.
+        earlier_outputs: the hierarchy's, where the sequence reads and adds to them.
         text: the sequence's own list of tokens, of which the first ``prompt_length`` are no output.
     """
 
     automaton: SuffixAutomaton
-    store: Store | None = None
+    earlier_outputs: Store | None = None
     text: Sequence[int] = ()
     prompt_length: int = 0
 
@@ -124,17 +124,17 @@ class Suffix(LookUp):
 
     def open(self) -> SuffixSlot:
         """Return a slot for one sequence, with earlier outputs where they are kept."""
-        store = self.earlier_outputs if self.store else None
-        return SuffixSlot(SuffixAutomaton(self.max_order), store)
+        earlier_outputs = self.earlier_outputs if self.store else None
+        return SuffixSlot(SuffixAutomaton(self.max_order), earlier_outputs)
 
     def open_private(self) -> SuffixSlot:
         """Return a slot without earlier outputs."""
         return SuffixSlot(SuffixAutomaton(self.max_order))
 
     def close(self, slot: SuffixSlot) -> None:
-        """Forget a sequence's text; hand its output to the store, if it has one."""
-        if slot.store is not None and len(slot.text) > slot.prompt_length:
-            slot.store.ended_texts.append(list(slot.text[slot.prompt_length :]))
+        """Forget a sequence's text; add its output to the earlier outputs, where they are kept."""
+        if slot.earlier_outputs is not None and len(slot.text) > slot.prompt_length:
+            slot.earlier_outputs.ended_texts.append(list(slot.text[slot.prompt_length :]))
         slot.automaton, slot.text = SuffixAutomaton(self.max_order), ()
 
     def propose(self, context: Context, limit: int, slot: SuffixSlot) -> tuple[int, ...]:
@@ -152,7 +152,9 @@ class Suffix(LookUp):
     ) -> LookUpDraft:
         """Draft up to ``limit`` tokens, drawn as ``call`` asks; without one, the likeliest."""
         _extend(slot, context.committed)
-        automata = [slot.automaton, *(() if slot.store is None else slot.store.automata())]
+        automata = [slot.automaton]
+        if slot.earlier_outputs is not None:
+            automata += slot.earlier_outputs.automata()
         recent = context.tokens(max(0, len(context) - self.max_order))
         matches = [automaton.match(recent) for automaton in automata]
         tokens: list[int] = []
