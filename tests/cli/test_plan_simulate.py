@@ -106,8 +106,8 @@ def test_one_hierarchy_alone_is_shown_too(hierspec):
     [
         (PROBLEM, ["--simulate", "1"], "simulate"),
         (PROBLEM, ["--costs", "real"], "--simulate ROUNDS"),
-        (PROBLEM, ["--simulate", "9", "--costs", "free"], "real, artificial"),
-        (PROBLEM, ["--simulate", "9", "--acceptances", "real"], "iid, curves, recorded"),
+        (PROBLEM, ["--simulate", "9", "--costs", "free"], "'real' or 'artificial'"),
+        (PROBLEM, ["--simulate", "9", "--acceptances", "real"], "'iid', 'curves' or 'recorded'"),
         (PROBLEM, ["--simulate", "9", "--acceptances", "recorded"], "for profiles"),
         (
             FakeProfile([{"drafter": 0, "verifier": 2}]),

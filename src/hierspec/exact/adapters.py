@@ -132,7 +132,7 @@ def replace_torch_random(rng: SplittingRng) -> Iterator[None]:
 
     def multinomial(probs: torch.Tensor, num_samples: int = 1, **_: Any) -> torch.Tensor:
         if num_samples != 1:
-            raise HierspecError("torch.multinomial is answered for one sample a row")
+            raise HierspecError("torch.multinomial: only num_samples=1 is supported in an adapter")
         rows = probs.double().reshape(-1, probs.shape[-1])
         tokens = draw(rows, rng.take(len(rows)))  # type: ignore[arg-type]
         return torch.tensor(tokens).reshape(*probs.shape[:-1], 1)

@@ -25,7 +25,7 @@ from pydantic import Field, Strict
 
 from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, RuleName
 from hierspec.config.nodes import build_nodes
-from hierspec.config.numbered import NumberedChain, NumberedConcatenation, NumberedConfig
+from hierspec.config.numbered import NumberedChain, NumberedConcatenation
 from hierspec.core.nodes import Verify
 from hierspec.engine.control import JumpingController
 from hierspec.errors import HierspecError
@@ -132,13 +132,13 @@ def parse_control(case: Mapping[str, Any], root: Verify) -> JumpingController | 
 def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
     last, target_path = len(models) - 1, f"levels[{len(levels) - 1}]"
     below = validate(NumberedChain, list(levels[:-1]), "levels")
-    is_chain = all(isinstance(level, NumberedConfig) for level in below)
-    if is_chain and len(levels) != len(models):
+    has_concatenation = any(isinstance(level, NumberedConcatenation) for level in below)
+    if not has_concatenation and len(levels) != len(models):
         raise HierspecError(
             f"case: {len(levels)} levels for {len(models)} models; it takes one level per model, "
             "smallest first, and the last one (the target) only verifies"
         )
-    if is_chain:  # level i has model i, unless it names another
+    if not has_concatenation:  # level i has model i, unless it names another
         below = [
             level if level.model is not None else dataclasses.replace(level, model=i)
             for i, level in enumerate(below)
@@ -156,6 +156,7 @@ def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
             return None, path
         if level.temperature is not None:
             raise HierspecError(f"{path}.temperature: tables are taken as they stand; remove it")
+        # refuses options that the rule does not have
         _get_rule(level.verify or "tokenwise", level, path)
         if level.model is None:
             raise HierspecError(

@@ -1,14 +1,14 @@
-"""Chains run by the simulated interpreter, to check the planner's prices.
+"""Chains run without models (:mod:`hierspec.simulation`), to check the planner's prices.
 
 P1's Table 5 compares four latencies: real or independent acceptances, real or constant costs.
 Here *real* is what was measured: recorded drafts, or their survival curves, and milliseconds by
 pair and length. Under curves and real costs :func:`hierspec.planner.latency.latency` is exact.
 
-Acceptances also say how long drafts are, since some drafters stop by themselves. The number
-drawn when a draft is made (its index in the record, where it stops) decides later how much of it is
-kept, so drafts wait, in order, for the check that consumes them. Each level's tests are drawn or
-replayed independently, as the planner assumes: that a text is hard for two levels at once is not
-simulated.
+Acceptances also say how long drafts are, since some drafters stop by themselves. The number drawn
+when a draft is made (replayed: the draft's index in the record; sampled: the length at which it
+stops) decides later how much of it is kept, so drafts wait, in order, for the check that consumes
+them. Each level's tests are drawn or replayed independently, as the planner assumes: that a text is
+hard for two levels at once is not simulated.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Records:
 
 
 class DraftAcceptances:
-    """Splits proposals into drafts; a proposal of a level that verifies is one draft.
+    """Decides how long drafts are and how many of their tokens a check keeps, draft by draft.
 
-    Subclasses draw a number for each draft (its ``outcome``), from which follow how long it is and
-    how many of its tokens are kept.
+    A proposal of a level that verifies is one draft. Subclasses draw a number for each draft (its
+    ``outcome``), from which follow how long it is and how many of its tokens are kept.
     """
 
     def __init__(self) -> None:
@@ -273,7 +273,7 @@ def simulate_chain(
     Args:
         acceptances: ``"iid"``: coin flips at the acceptance of a draft's first token;
             ``"curves"``: the measured survival; records: real drafts in order, whatever
-            ``estimates.classes`` are, so that easy text weighs as much as it takes rounds.
+            ``estimates.classes`` are, so a text's weight is the number of its rounds.
         costs: ``"real"``: the estimates' by pair and length; ``"artificial"``: a constant per
             call of each model (:func:`constant_costs`); or other prices.
         rounds: over all classes of text together, where the estimates have some: each gets
@@ -286,7 +286,7 @@ def simulate_chain(
     """
     estimates.check(chain)
     if isinstance(acceptances, str):
-        check_choice(acceptances, ACCEPTANCES[:-1], "acceptances other than Records")
+        check_choice(acceptances, ACCEPTANCES[:-1], "acceptances, unless Records,")
     if isinstance(costs, str):
         check_choice(costs, COSTS, "costs")
     if isinstance(acceptances, Records) or not estimates.classes:
@@ -311,7 +311,8 @@ def simulate_chain(
 def check_choice(name: str, names: Sequence[str], option: str) -> None:
     """Refuse a name that is not among ``names``."""
     if name not in names:
-        raise HierspecError(f"{option} cannot be {name!r}; there are: {', '.join(names)}")
+        *first, last = map(repr, names)
+        raise HierspecError(f"{option} must be {', '.join(first)} or {last}, not {name!r}")
 
 
 def constant_costs(estimates: Estimates) -> list[float]:
@@ -336,7 +337,7 @@ class SimulatedCosts:
 
 
 def _mean(parts: Sequence[Simulation]) -> Simulation:
-    """Average over classes of text with equally many tokens."""
+    """Average ms per token over classes, which have equal shares of the text; add up the counts."""
     levels = [
         LevelCount(
             counts[0].name,
