@@ -25,7 +25,9 @@ MAX_LAW_Z = 4.0  # of all tokens against the law itself: 0.006 %
 # score: a coarse type rounds the score itself, a fine one shows what many layers add up.
 _ROUNDING_STEPS = {torch.bfloat16: 4.0, torch.float16: 4.0}
 _FINE_ROUNDING_STEPS = 32.0
-_MIN_DEVIATION = 1e-9  # nats: replaces the deviation 0 of outputs without chance; above rounding
+# Floor of the standard deviation, in nats, which is 0 for one-hot distributions; larger than
+# rounding errors.
+_MIN_DEVIATION = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 def gap(
     model: LanguageModel, prompt: Sequence[int], plain: Sequence[int], ids: Sequence[int]
 ) -> float | None:
-    """Measure how far below the best score the lower of the first differing tokens is.
+    """Return the best score less the lower one of the outputs' tokens, where these first differ.
 
     In logits of one teacher-forced pass: near 0 where the two best scores tie, so that rounding
     decides. ``None``: the outputs are equal, or one merely ends sooner, or the target gives one of

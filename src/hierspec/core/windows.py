@@ -6,10 +6,11 @@ is always kept: dropping a token because of its own value is lossy, stopping aft
 (MATH §2). A drafter passes the signals of its draft so far, a verifying level those of its latest
 round. ``observe`` sees the verdict of the level above and returns the next state.
 
-A window reads one number per token, its ``signal``. Two are taken from *untempered* scores, so that
-they work for greedy decoding too: ``"entropy"`` of the level's own row, in nats, and
-``"confidence"``, the probability that row gives the token. ``"acceptance"`` is what the draft model
-itself predicts: how likely the level above keeps the token, given that it kept those before it.
+A window reads one number per token, its ``signal``: ``signals`` has one for each token, NaN if the
+window reads none. Two are taken from *untempered* scores, so that they work for greedy decoding
+too: ``"entropy"`` of the level's own row, in nats, and ``"confidence"``, the probability that row
+gives the token. ``"acceptance"`` is what the draft model itself predicts: how likely the level
+above keeps the token, given that it kept those before it.
 """
 
 from __future__ import annotations

@@ -78,9 +78,9 @@ def heat_map(
         raise HierspecError("every cell is empty: there is nothing to draw")
     rows, cols = cells.shape
     cell_size = 0.78 if details is not None else 0.56
-    labels = max(text_width(str(label), 9) for label in row_labels)
+    label_width = max(text_width(str(label), 9) for label in row_labels)
     with style():
-        width = cols * cell_size + labels + (0.8 if groups is not None else 1.4)
+        width = cols * cell_size + label_width + (0.8 if groups is not None else 1.4)
         map_height = max(rows * cell_size * 0.8, text_width(row_title, 10))
         height = map_height + (1.0 if groups is not None else 0.65)
         figure = sheet(width, height, title, note=[note] if note else [])
@@ -94,7 +94,7 @@ def heat_map(
         else:
             legend_below(figure, _legend_handles(np.asarray(groups), group_names))
         if cols <= LEGIBLE:
-            _label(axes, cells, image, value_format, details)
+            _write_values(axes, cells, image, value_format, details)
         if best:
             _frame(axes, cells, best)
         axes.set_xticks(range(cols), [str(label) for label in col_labels], fontsize=9)
@@ -132,7 +132,7 @@ def _colour(
     return axes.imshow(masked, cmap=visible, vmin=low, vmax=high, aspect="auto")
 
 
-def _label(
+def _write_values(
     axes: Any,
     cells: np.ndarray,
     image: Any,

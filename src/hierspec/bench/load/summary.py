@@ -29,8 +29,8 @@ def summary(run: LoadRun, goodput: Mapping[str, float] | None = None) -> dict[st
     however many tokens a piece holds; ``tpot`` is per token.
 
     Args:
-        goodput: latency limits, milliseconds by metric (``ttft``, ``tpot``, ``e2el``); the requests
-            within all of them are counted in ``request_goodput``.
+        goodput: latency limits, milliseconds by metric (``ttft``, ``tpot``, ``e2el``);
+            ``request_goodput`` is how many requests a second are within all of them.
     """
     completed = [outcome for outcome in run.outcomes if outcome is not None and not outcome.error]
     outputs = sum(outcome.num_output_tokens for outcome in completed)

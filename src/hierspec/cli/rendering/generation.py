@@ -165,7 +165,7 @@ def _count(count: int, singular: str, plural: str = "") -> str:
 
 
 def _describe_levels(result: GenerationResult) -> list[Table | Text]:
-    """Return a table of what every level did for the whole batch; any result of it will do."""
+    """Return a table of what every level did; each result has the counts of its whole batch."""
     table = borderless(("level",), ("calls", "drafted", "kept", "acceptance", "time"))
     for level in result.levels:
         if level["name"].startswith("concatenate") and not level["calls"]:
