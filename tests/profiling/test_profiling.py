@@ -488,9 +488,9 @@ def test_what_ends_the_texts_of_a_model_in_memory_is_not_looked_up(tiny_family, 
 
 def test_places_lie_evenly_in_all_that_was_written():
     plan_ = DraftingPlan(places=4, rounds=1, max_budget=3, temperature=1.0)
-    assert plan_.edges([22, 22]) == [[0, 5, 11, 16], [0, 5, 11, 16]]
-    assert plan_.edges([1, 39, 8]) == [[0], [3, 7, 11, 15, 19, 23, 27, 31, 35], [0, 4]]
-    assert plan_.edges([1, 30, 1]) == [[0], [1, 4, 7, 9, 12, 15, 17, 20, 23, 25, 28], []]
+    assert plan_.place_positions([22, 22]) == [[0, 5, 11, 16], [0, 5, 11, 16]]
+    assert plan_.place_positions([1, 39, 8]) == [[0], [3, 7, 11, 15, 19, 23, 27, 31, 35], [0, 4]]
+    assert plan_.place_positions([1, 30, 1]) == [[0], [1, 4, 7, 9, 12, 15, 17, 20, 23, 25, 28], []]
 
 
 def test_places_of_texts_of_several_lengths():
@@ -503,9 +503,9 @@ def test_places_of_texts_of_several_lengths():
     texts = [texts[0][:3], texts[1], texts[2][:9]]
     starts = [len(prompt) for prompt in prompts]
     drafts = rates.follow_drafts(pool, 0, [], texts, starts, plan_)
-    edges = plan_.edges([1, 20, 6])
-    assert edges == [[0], [3, 8, 12, 17], [1]]
-    wanted = {(i, at) for i, own in enumerate(edges) for at in range(len(own))}
+    positions = plan_.place_positions([1, 20, 6])
+    assert positions == [[0], [3, 8, 12, 17], [1]]
+    wanted = {(i, at) for i, own in enumerate(positions) for at in range(len(own))}
     assert sorted(drafts.places) == sorted([*wanted] * 3)
     _, ease = agreement.agreements(pool, texts, starts, [len(text) for text in texts], plan_)
     kinds = agreement.classes(ease, plan_, 2)

@@ -107,7 +107,7 @@ def agreements(
 
 
 def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[list[int]]:
-    """Return the number of the class of every place of every text.
+    """Return per text the number of the class of each place, a position where a draft is begun.
 
     The text from a place to the next is about as easy for every candidate as at other places of its
     class. All places are split in two by the candidate for which they differ most, and so on, into
@@ -116,11 +116,11 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[
     Args:
         ease: per text, [positions, candidates].
     """
-    edges = plan.edges([len(easy) for easy in ease])
+    positions = plan.place_positions([len(easy) for easy in ease])
     spans = [
         easy[start:stop]
-        for easy, text_edges in zip(ease, edges, strict=True)
-        for start, stop in pairwise([*text_edges, len(easy)])
+        for easy, places in zip(ease, positions, strict=True)
+        for start, stop in pairwise([*places, len(easy)])
     ]
     width = ease[0].shape[1]
     scores = np.array([span.mean(0) if len(span) else np.zeros(width) for span in spans])
@@ -137,7 +137,7 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[
         groups.append((group[:cut], parts // 2, first))
         groups.append((group[cut:], parts - parts // 2, first + parts // 2))
     numbers = iter(out.tolist())
-    return [[next(numbers) for _ in text_edges] for text_edges in edges]
+    return [[next(numbers) for _ in places] for places in positions]
 
 
 def _lookup_hits(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:

@@ -266,7 +266,7 @@ class CandidatePool:
     """The loaded models to be measured.
 
     Attributes:
-        entrants: the target last.
+        entrants: the loaded candidates, then the target.
         ends: tokens that end a text of the target.
     """
 

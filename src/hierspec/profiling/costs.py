@@ -167,7 +167,7 @@ class PairTimer:
                     times.check[tokens].append(1e3 * (seconds + overhead))
                 else:
                     times.draft[tokens].append(1e3 * seconds)
-        # Rewound, or the caches would hold the same tokens already.
+        # Caches too: those left from this turn would spare the next one its work.
         rewind(sequence, self.base)
 
 

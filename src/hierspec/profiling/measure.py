@@ -1,4 +1,7 @@
-"""Measure a whole profile; an interrupted run continues from its file."""
+"""Measure a whole profile; an interrupted run continues from its file.
+
+A pool's entrants are the loaded candidates, then the target.
+"""
 
 from __future__ import annotations
 
@@ -124,12 +127,12 @@ def _order_models(run: Stages, data: dict[str, Any], stage: Callable[..., Any]) 
 
 def _model_entry(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
     entrant = pool.entrants[number]
-    readable = entrant.scores or entrant.owner == pool.target.model
+    has_weights = entrant.scores or entrant.owner == pool.target.model
     return {
         "name": entrant.name,
         "level": entrant.candidate and entrant.candidate.level_dict(pool.target),
         "owner": entrant.owner,
-        "weights": fingerprint.compute(entrant.files) if readable else None,
+        "weights": fingerprint.compute(entrant.files) if has_weights else None,
         "call_ms": round(call_ms, 5),
     }
 

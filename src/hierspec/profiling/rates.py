@@ -108,15 +108,15 @@ def follow_drafts(
     runtime = Runtime(root, pool.vocab_size)
     observer = _SurvivalObserver(pool, drafter, [*above, target], plan.max_budget)
     runtime.observe(observer)
-    edges = plan.edges([len(text) - start for text, start in zip(texts, starts, strict=True)])
+    positions = plan.place_positions([len(t) - s for t, s in zip(texts, starts, strict=True)])
     for batch in batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
         prompts = [texts[i][: starts[i]] for i in batch]
         sequences = open_sequences(root, batch, prompts, plan, _DRAFTS)
         try:
-            for observer.place in range(max(len(edges[i]) for i in batch)):
-                active = [s for s in sequences if observer.place < len(edges[s.id])]
+            for observer.place in range(max(len(positions[i]) for i in batch)):
+                active = [s for s in sequences if observer.place < len(positions[s.id])]
                 for sequence in active:
-                    stop = starts[sequence.id] + edges[sequence.id][observer.place]
+                    stop = starts[sequence.id] + positions[sequence.id][observer.place]
                     sequence.tokens.extend(texts[sequence.id][len(sequence.tokens) : stop])
                 lengths = [len(sequence.tokens) for sequence in active]
                 for number in range(plan.rounds + 1):

@@ -45,15 +45,15 @@ class DraftingPlan:
     seed: int = 0
     ends: frozenset[int] = frozenset()
 
-    def edges(self, lengths: Sequence[int]) -> list[list[int]]:
+    def place_positions(self, lengths: Sequence[int]) -> list[list[int]]:
         """Return per text the positions of its places, spread evenly as if all were one text."""
         ends = np.cumsum(lengths)
-        edges: list[list[int]] = [[] for _ in lengths]
+        positions: list[list[int]] = [[] for _ in lengths]
         for number in range(self.places * len(lengths)):
             position = int(ends[-1]) * number // (self.places * len(lengths))
             index = int(np.searchsorted(ends, position, side="right"))
-            edges[index].append(position - int(ends[index]) + lengths[index])
-        return edges
+            positions[index].append(position - int(ends[index]) + lengths[index])
+        return positions
 
 
 def build_levels(

@@ -29,7 +29,7 @@ class Stages:
     """The measurements on one set of models and prompts.
 
     Attributes:
-        pool: entrants, cheapest first.
+        pool: entrants (the loaded candidates, then the target), cheapest first.
         call_ms: [K+1] milliseconds of a single call of each.
         share: start and length of this temperature's part of all work, for progress.
 
