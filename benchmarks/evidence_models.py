@@ -169,7 +169,7 @@ def train(
         0,
         (Phase(1.0, ROWS, READ + WRITTEN),),
         matrix_rate=spec.rate,
-        other_rate=0.75 * spec.rate,
+        adamw_rate=0.75 * spec.rate,
         seconds=60 * minutes,
     )
     work = folder / "work"

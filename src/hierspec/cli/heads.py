@@ -217,8 +217,8 @@ def train(
             depth=depth,
             minutes=minutes,
             store_gib=store_gib,
-            watch=watch,
-            measure=measure,
+            watch_steps=watch,
+            measure_minutes=measure,
             **schedule,
         )
         info = run(

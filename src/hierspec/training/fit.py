@@ -49,7 +49,7 @@ class Schedule:
     steps: int
     phases: tuple[Phase, ...]
     matrix_rate: float = 4e-3  # Muon, update scaled to AdamW's size
-    other_rate: float = 3e-3  # AdamW: embeddings and norms
+    adamw_rate: float = 3e-3  # AdamW: embeddings and norms
     weight_decay: float = 0.05
     warmup_steps: int = 30
     decay_share: float = 0.45
@@ -133,7 +133,7 @@ def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[Optimizer]:
         adjust_lr_fn="match_rms_adamw",
     )
     adamw = torch.optim.AdamW(
-        other_parameters, lr=schedule.other_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        other_parameters, lr=schedule.adamw_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
     return [muon, adamw]
 

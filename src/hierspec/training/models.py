@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from hierspec.utils import machine
 from hierspec.utils.files import expand_user, write_atomically
 from hierspec.zoo import registry
 
+# What files and users call settings whose names in the code say more.
+_FILE_KEYS = {"adamw_rate": "other_rate", "measure_minutes": "measure", "watch_steps": "watch"}
+
 
 def check_numbers(settings: Any, positive: Sequence[str], counts: Sequence[str] = ()) -> None:
     """Refuse settings that are neither ``None`` nor above 0, and counts that are below 1.
@@ -28,13 +32,18 @@ def check_numbers(settings: Any, positive: Sequence[str], counts: Sequence[str] 
         HierspecError: naming the setting.
     """
     for name in (*positive, *counts):
-        value = getattr(settings, name)
+        value, key = getattr(settings, name), _FILE_KEYS.get(name, name)
         if value is None:
             continue
         if name in counts and value < 1:
-            raise HierspecError(f"{name} must be at least 1, not {value}")
+            raise HierspecError(f"{key} must be at least 1, not {value}")
         if name in positive and not 0 < value < math.inf:
-            raise HierspecError(f"{name} must be above 0, not {value}")
+            raise HierspecError(f"{key} must be above 0, not {value}")
+
+
+def as_written(settings: Any) -> dict[str, Any]:
+    """Convert settings to a dictionary, under the keys that they have in files."""
+    return asdict(settings, dict_factory=lambda items: {_FILE_KEYS.get(k, k): v for k, v in items})
 
 
 def partial_progress(report_progress: ReportProgress, start: float, end: float) -> ReportProgress:

@@ -29,10 +29,13 @@ _BYTES = 2  # of a bfloat16
 _POOL = 64  # texts sorted by length at once: enough to fill batches, few enough to mix them
 
 
-def progress_reporter(
+def limited_reporter(
     report_progress: ReportProgress, stage: str, share: float = 0.0, max_tokens: float = math.inf
 ) -> Callable[[int], bool]:
-    """Return a callback for :meth:`FeatureStore.extend`: it reports tokens, and sets a limit."""
+    """Return a callback for :meth:`FeatureStore.extend`.
+
+    It reports how many tokens were added, and ends reading once they are ``max_tokens``.
+    """
 
     def goes_on(tokens: int) -> bool:
         report_progress(f"{stage}: {tokens // 10_000 * 10} k tokens", share)

@@ -22,8 +22,8 @@ class Eagle3Settings:
         batch: positions in a batch, padding included.
         longest: tokens read of a text; the rest is left out.
         store_gib: most space for the target's features on disk.
-        watch: after how many steps to look for new texts, again and again; 0: never.
-        measure: after how many minutes to measure the network and write it, again and again.
+        watch_steps: after how many steps to look for new texts, again and again; 0: never.
+        measure_minutes: after how many to measure the network and write it, again and again.
     """
 
     draft_vocab: int = 8192
@@ -38,17 +38,17 @@ class Eagle3Settings:
     batch: int = 768
     longest: int = 768
     store_gib: float = 8
-    watch: int = 0
-    measure: float = 15
+    watch_steps: int = 0
+    measure_minutes: float = 15
     seed: int = 0
 
     def __post_init__(self) -> None:
         numbers = ("draft_vocab", "depth", "decay", "learning_rate", "epochs", "batch", "store_gib")
-        check_numbers(self, (*numbers, "measure", "minutes", "steps", "intermediate"))
+        check_numbers(self, (*numbers, "measure_minutes", "minutes", "steps", "intermediate"))
         if self.longest < 3:
             raise HierspecError(f"longest must be at least 3 tokens, not {self.longest}")
-        if self.watch < 0:
-            raise HierspecError(f"watch must not be negative, not {self.watch}")
+        if self.watch_steps < 0:
+            raise HierspecError(f"watch must not be negative, not {self.watch_steps}")
         layers = self.feature_layers
         if layers is not None and (len(layers) != 3 or layers != tuple(sorted({*layers}))):
             raise HierspecError(

@@ -1,8 +1,8 @@
 """Train an EAGLE-3 network on a frozen target [Li et al. 2025, §3.2].
 
-The loss of a step is the cross entropy with the target's distribution over the draft vocabulary, at
-positions whose next token lies in it: an unbiased form of the whole distribution's cross entropy
-where the target wrote the text.
+The loss of each drafting step is the cross entropy with the target's distribution over the draft
+vocabulary, at positions whose next token lies in it: an unbiased form of the whole distribution's
+cross entropy where the target wrote the text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,8 @@ from hierspec.training.fit import (
     curve,
     fit,
 )
-from hierspec.training.models import load_weights_and_tokenizer
-from hierspec.training.store import FeatureStore, Passes, progress_reporter
+from hierspec.training.models import as_written, load_weights_and_tokenizer
+from hierspec.training.store import FeatureStore, Passes, limited_reporter
 from hierspec.utils import machine
 from hierspec.utils.files import check_folder_writable
 from hierspec.zoo import fingerprint, trained
@@ -124,13 +123,11 @@ def train(
 
     for path in held_out:
         group = texts.read([path], tokenizer, store.keys, settings.longest, path.stem)
-        store.extend(group, progress_reporter(report_progress, f"features of {path.name}"))
+        store.extend(group, limited_reporter(report_progress, f"features of {path.name}"))
     # If new texts are looked for later anyway, training begins with a part of the present ones.
-    if not (settings.watch and store.numbers()):
-        max_tokens = _WATCH_TOKENS if settings.watch else math.inf
-        add_texts(
-            progress_reporter(report_progress, "features of the texts", max_tokens=max_tokens)
-        )
+    if not (settings.watch_steps and store.numbers()):
+        max_tokens = _WATCH_TOKENS if settings.watch_steps else math.inf
+        add_texts(limited_reporter(report_progress, "features of the texts", max_tokens=max_tokens))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --texts")
     scale = torch.tensor(
@@ -161,7 +158,7 @@ def train(
         "schema_version": 1,
         "target": target,
         "fingerprint": key[0],
-        "settings": asdict(settings),
+        "settings": as_written(settings),
         "parameters": sum(p.numel() for p in network.parameters()),
         "texts": [path.name for path in text_paths],
     }
@@ -208,9 +205,9 @@ def _schedule(settings: Eagle3Settings, passes: Passes) -> Schedule:
     phases = (Phase(1.0, 1, settings.batch),)
     rate = settings.learning_rate
     if settings.minutes is not None:
-        return TimedSchedule(1, phases, other_rate=rate, seconds=60 * settings.minutes)
+        return TimedSchedule(1, phases, adamw_rate=rate, seconds=60 * settings.minutes)
     steps = settings.steps or max(1, round(settings.epochs * passes.batches_per_pass))
-    return Schedule(steps, phases, other_rate=rate)
+    return Schedule(steps, phases, adamw_rate=rate)
 
 
 class _ClippedAdamW(torch.optim.AdamW):
@@ -222,7 +219,7 @@ class _ClippedAdamW(torch.optim.AdamW):
 
 
 def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    rate = schedule.other_rate
+    rate = schedule.adamw_rate
     return [_ClippedAdamW(model.parameters(), rate, (0.9, 0.95), weight_decay=0.01, fused=True)]
 
 
@@ -248,9 +245,9 @@ def _objective(
 
     def objective(step: TrainingStep) -> Losses:
         nonlocal last_write
-        if settings.watch and step.number % settings.watch == 0:
+        if settings.watch_steps and step.number % settings.watch_steps == 0:
             add_texts(lambda tokens: tokens < _WATCH_TOKENS)
-        if time.monotonic() - last_write > 60 * settings.measure:
+        if time.monotonic() - last_write > 60 * settings.measure_minutes:
             write(step.number)
             last_write = time.monotonic()
         batch = batches.read(batches.passes.texts_at(step.number))
@@ -272,13 +269,13 @@ def draft_losses(
 ) -> list[torch.Tensor]:
     """Return the loss of each step of a draft, a mean over its rows."""
     with torch.no_grad():
-        counts = batch.is_predicted.flatten() & network.t2d[batch.targets.flatten()]
-        probs = target(batch.last.flatten(0, 1)[counts]).softmax(-1)
-        index_of_row = torch.zeros(len(counts), dtype=torch.int64)
-        index_of_row[counts] = torch.arange(len(probs))
+        in_loss = batch.is_predicted.flatten() & network.t2d[batch.targets.flatten()]
+        probs = target(batch.last.flatten(0, 1)[in_loss]).softmax(-1)
+        index_of_row = torch.zeros(len(in_loss), dtype=torch.int64)
+        index_of_row[in_loss] = torch.arange(len(probs))
     losses = []
     for rows, scores in unroll(network, batch.features, batch.embedded, batch.is_predicted, depth):
-        mask = counts[rows]
+        mask = in_loss[rows]
         log_q = F.log_softmax(scores[mask], -1)
         p = probs[index_of_row[rows[mask]]]
         losses.append(-(p * log_q).sum() / mask.sum().clamp(min=1))

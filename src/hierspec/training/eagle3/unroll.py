@@ -35,14 +35,14 @@ class UnrolledStep(NamedTuple):
 
 
 def unroll(
-    network: Eagle3Network, features: Tensor, embedded: Tensor, counts: Tensor, depth: int
+    network: Eagle3Network, features: Tensor, embedded: Tensor, is_predicted: Tensor, depth: int
 ) -> Iterator[UnrolledStep]:
     """Yield steps 0 … depth − 1.
 
     Args:
         features: of the target at tokens x_0 … x_{T-1}, [B, T, 3 d].
         embedded: embeddings of x_1 … x_T, [B, T, d].
-        counts: which rows t are to predict x_{t+2}, bool [B, T].
+        is_predicted: which rows t are to predict x_{t+2}, bool [B, T].
     """
     batch, length, _ = embedded.shape
     angles = rotations(network.config.llama, length)[:, None]
@@ -51,7 +51,7 @@ def unroll(
     q, k, v = network.qkv(embedded, hidden)
     first = (_rotate(k, cos, sin), v)
     later: list[tuple[Tensor, Tensor]] = []
-    rows = counts.flatten().nonzero().squeeze(1)
+    rows = is_predicted.flatten().nonzero().squeeze(1)
     position = torch.arange(length).repeat(batch)  # of a row in its text
     attended = _attend(_rotate(q, cos, sin), first, later)
     hidden = hidden.flatten(0, 1)[rows]
@@ -60,9 +60,9 @@ def unroll(
         yield UnrolledStep(rows, network.scores(output))
         if step + 1 == depth:
             return
-        # Rows go on if the next row of the same text counts as well.
-        next_counts = counts.flatten()[(rows + 1).clamp(max=len(position) - 1)]
-        goes_on = (position[rows] + 1 < length) & next_counts
+        # Rows go on if the next row of the same text predicts as well.
+        next_predicted = is_predicted.flatten()[(rows + 1).clamp(max=len(position) - 1)]
+        goes_on = (position[rows] + 1 < length) & next_predicted
         rows, hidden = rows[goes_on] + 1, output[goes_on]
         q, k, v = network.qkv(embedded.flatten(0, 1)[rows], hidden)
         q, k, v = (_spread(x, rows, batch, length) for x in (q, k, v))

@@ -22,6 +22,7 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import from_directory
 from hierspec.training import resuming
 from hierspec.training.fit import Phase, Schedule, fit
+from hierspec.training.models import as_written
 from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.files import write_atomically
 
@@ -142,7 +143,7 @@ def train(
     write_atomically(out / "ngram.safetensors", table.save, "the table")
     (out / "ngram.safetensors").chmod(0o644)  # safetensors writes files for the owner alone
     metrics = measure(out, corpus, tokenizer, plan, seed)
-    metrics |= {"training": runs, "plan": dataclasses.asdict(plan), "notes": notes}
+    metrics |= {"training": runs, "plan": as_written(plan), "notes": notes}
     write_atomically(out / "metrics.json", json.dumps(metrics, indent=1) + "\n", "metrics")
     write_atomically(out / "MODEL_CARD.md", model_card("family", metrics), "the model card")
     return metrics

@@ -43,7 +43,7 @@ STUDENTS_SCHEDULE = Schedule(
     steps=800,
     phases=(Phase(0.92, 12, 512), Phase(1.0, 3, 2048)),
     matrix_rate=4e-3,
-    other_rate=4e-3,
+    adamw_rate=4e-3,
     decay_share=0.7,
 )
 

@@ -108,8 +108,8 @@ def train(
     Args:
         target, draft: directory, hub id or ``zoo:NAME``, of one vocabulary.
         output: default: ``acceptance_head.safetensors`` in the draft model's directory.
-        texts: as for exit heads; default: for the shipped family the text it was trained on, for
-            any other target what it writes itself.
+        texts: files and folders of texts or conversations; default: for the shipped family the text
+            it was trained on, for any other target what it writes itself.
         stop_after: stop after so many steps, as if interrupted.
 
     Raises:
@@ -141,12 +141,12 @@ def train(
         partial_progress(report_progress, 0.0, _TEXTS_END),
     )
 
-    def read(pieces: Sequence[Piece], number: int, start: float, end: float) -> Samples:
+    def draw(pieces: Sequence[Piece], number: int, start: float, end: float) -> Samples:
         report_share = partial(partial_progress(report_progress, start, end), "both models read")
         return draw_samples(q_model, p_model, pieces, settings, number, report_share)
 
-    samples = read(data.train, 0, _TEXTS_END, _TRAIN_SAMPLES_END)
-    held_out = read(data.held_out, 1, _TRAIN_SAMPLES_END, _SAMPLES_END)
+    samples = draw(data.train, 0, _TEXTS_END, _TRAIN_SAMPLES_END)
+    held_out = draw(data.held_out, 1, _TRAIN_SAMPLES_END, _SAMPLES_END)
     num_samples = len(samples.acceptance)
     head = AcceptanceHead(q_model.hidden_size, settings.depth).to(q_model.device)
     size = settings.rows * settings.width
@@ -170,7 +170,7 @@ def train(
         label,
         stop_after=stop_after,
         build_optimisers=lambda model, schedule: [
-            torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.01)
+            torch.optim.AdamW(model.parameters(), lr=schedule.adamw_rate, weight_decay=0.01)
         ],
         console=Console(quiet=True),
     )

@@ -1,4 +1,7 @@
-"""Initialise heads by least squares: the linear map from an exit's features to the last layer's.
+"""Initialise heads by least squares.
+
+W is what a head adds: the linear map from an exit's features to what the last layer's have beyond
+them.
 
 Final norms ignore scale, so both are first scaled to a root mean square of 1. The solution costs
 two products per position and saves most of the training steps that it would take to reach it. With
@@ -24,7 +27,8 @@ _RIDGES = (4.0, 64.0, 1024.0, 16384.0)  # penalties: each weighs as much as so m
 def initialise(heads: Heads, store: StateStore, rows: torch.Tensor, seed: int) -> None:
     """Set W [d, d] of each head to a least-squares solution, if that lowers the KL divergence.
 
-    Full heads have no W and stay as they are.
+    W h, which a head adds to an exit's features h, comes near what the last layer's have beyond
+    them. Full heads have no W and stay as they are.
 
     Args:
         rows: of ``store`` to learn from, text after text.

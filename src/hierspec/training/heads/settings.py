@@ -37,7 +37,7 @@ class TrainingSettings:
         """Schedule as many steps as the epochs hold batches of ``count`` training tokens."""
         steps = self.steps or math.ceil(self.epochs * count / (self.rows * self.width))
         phases = (Phase(1.0, self.rows, self.width),)
-        return CosineSchedule(steps, phases, other_rate=self.learning_rate)
+        return CosineSchedule(steps, phases, adamw_rate=self.learning_rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

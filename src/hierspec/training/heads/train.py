@@ -262,7 +262,7 @@ def _read_start(path: Path, settings: HeadsSettings) -> files.HeadsFile:
 
 def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
     """Build AdamW without weight decay: a transform of zeros is the exit without a head."""
-    return [torch.optim.AdamW(model.parameters(), lr=schedule.other_rate, weight_decay=0.0)]
+    return [torch.optim.AdamW(model.parameters(), lr=schedule.adamw_rate, weight_decay=0.0)]
 
 
 def _objective(

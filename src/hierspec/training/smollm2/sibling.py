@@ -11,7 +11,6 @@ call (:func:`estimate_speedups`).
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import statistics
 import time
@@ -38,8 +37,8 @@ from hierspec.training.family.export import llama_config, write_folder
 from hierspec.training.family.model import Llama, Shape
 from hierspec.training.fit import Losses, Phase, TimedSchedule, TrainingStep, compile_if, curve, fit
 from hierspec.training.losses import distances, kl_then_tv
-from hierspec.training.models import load_weights_and_tokenizer
-from hierspec.training.store import FeatureStore, Passes, progress_reporter
+from hierspec.training.models import as_written, load_weights_and_tokenizer
+from hierspec.training.store import FeatureStore, Passes, limited_reporter
 from hierspec.utils import machine
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import fingerprint, registry, sibling
@@ -74,7 +73,7 @@ class SiblingSettings:
     batch: int = 4096
     longest: int = 640
     matrix_rate: float = 4e-3
-    other_rate: float = 4e-3
+    adamw_rate: float = 4e-3
     compile: bool = True
     seed: int = 0
 
@@ -152,7 +151,7 @@ def train(
     backend: Any = load(source, torch.bfloat16, backend="lean")
     store = FeatureStore(folder / "features", backend, (), 2**33)
     new_texts = texts.read(text_paths, tokenizer, store.keys, settings.longest)
-    store.extend(new_texts, progress_reporter(report_progress, "the model reads its answers", 0.05))
+    store.extend(new_texts, limited_reporter(report_progress, "the model reads its answers", 0.05))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --conversations")
     train_texts = [store.texts[i] for i in store.numbers()]
@@ -162,7 +161,7 @@ def train(
         1,
         (Phase(1.0, 1, settings.batch),),
         matrix_rate=settings.matrix_rate,
-        other_rate=settings.other_rate,
+        adamw_rate=settings.adamw_rate,
         decay_share=0.6,
         seconds=60 * settings.minutes,
     )
@@ -180,7 +179,7 @@ def train(
         "schema_version": sibling.SCHEMA,
         "model": target,
         "fingerprint": fingerprint.compute_if_local(target),
-        "settings": dataclasses.asdict(settings),
+        "settings": as_written(settings),
         "texts": {
             "names": [path.name for path in text_paths],
             "tokens": sum(len(text.ids) for text in train_texts),
