@@ -24,7 +24,7 @@ _FIRST_ROTATIONS = 2048
 
 
 class Eagle3Layer:
-    """``fc``, the layer and the head over packed rows; a cache is a tensor [1, 2 K, C, S].
+    """``fc``, the layer and the head over packed rows; a cache is a tensor [1, 2 H_kv, C, S].
 
     Args:
         backend: of the target, whose device and dtypes are used.
@@ -72,7 +72,7 @@ class Eagle3Layer:
             heads=config.num_heads,
             kv_heads=config.num_kv_heads,
             attention_dtype=self.attention_dtype,
-            kind=0,
+            mask_index=0,
         )
         # Its norm is applied before the embedding is joined, so nothing is cast after it.
         self.layer.dtype = self.weight_dtype

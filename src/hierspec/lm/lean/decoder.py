@@ -231,8 +231,8 @@ class LeanBackend:
 
     def _attention_arguments(self, spans: Sequence[Span]) -> tuple[list[Any], ...]:
         """Return the spans' starts and lengths; by window, their first positions and masks."""
-        kinds = [[self._attended(span, window) for span in spans] for window in self._windows]
-        firsts, masks = ([[pair[i] for pair in kind] for kind in kinds] for i in (0, 1))
+        pairs = [[self._attended(span, window) for span in spans] for window in self._windows]
+        firsts, masks = ([[pair[i] for pair in row] for row in pairs] for i in (0, 1))
         return [span.start for span in spans], [span.n for span in spans], firsts, masks
 
     def _attended(self, span: Span, window: int | None) -> tuple[int, torch.Tensor | None]:

@@ -59,14 +59,16 @@ class FixedShapeForward:
         for i in range(lo, hi):
             layer = self.stack[i]
             qkv = layer.rotate(layer.qkv(layer.norm(h)), rotation)
-            h = layer.finish(h, self._attend(qkv, arena[i], positions, masks[layer.kind]))
+            h = layer.finish(h, self._attend(qkv, arena[i], positions, masks[layer.mask_index]))
         return h
 
     def _attend(self, qkv: Tensor, cache: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Write keys and values of qkv [1, H + 2 K, B n, D] to cache [rows, 2 K, C, D]; return the
-        attention of its queries, [B n, H D]."""
+        """Write keys and values of qkv [1, H + 2 H_kv, B n, D] to cache [rows, 2 H_kv, C, D].
+
+        Return the attention of its queries, [B n, H D].
+        """
         (batch, n), size = positions.shape, qkv.shape[3]
-        qkv = qkv[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 K, n, D]
+        qkv = qkv[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 H_kv, n, D]
         rows = torch.arange(batch, device=positions.device).unsqueeze(1)
         cache.transpose(1, 2).index_put_((rows, positions), qkv[:, self.heads :].transpose(1, 2))
         keys, values = cache[:batch, :, : mask.shape[3]].split(self.kv_heads, 1)

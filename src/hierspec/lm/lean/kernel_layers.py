@@ -64,7 +64,7 @@ class KernelLayers:
             struct.down = self._matrix(layer.down)
             struct.norm, struct.mlp_norm = self._weight(layer.norm), self._weight(layer.mlp_norm)
             struct.head_norm = self._weight(layer.qk_norm)
-            struct.window = shape.distinct_windows[layer.kind] or 0
+            struct.window = shape.distinct_windows[layer.mask_index] or 0
         self._model = ModelStruct(
             hidden=shape.hidden_size,
             inner=shape.intermediate_size,
@@ -89,7 +89,7 @@ class KernelLayers:
 
         Args:
             rotations: complex64 [positions, 1, D / 2], contiguous.
-            spans: with caches float32 [layers, 1, 2 K, capacity, D].
+            spans: with caches float32 [layers, 1, 2 H_kv, capacity, D].
         """
         h = h.contiguous().clone()
         array = _span_array(spans)
@@ -140,7 +140,7 @@ class KernelAttention:
         array = (LayerStruct * len(layers))()
         for struct, layer, norm in zip(array, layers, self._norms, strict=True):
             struct.head_norm = None if norm is None else norm.data_ptr()
-            struct.window = shape.distinct_windows[layer.kind] or 0
+            struct.window = shape.distinct_windows[layer.mask_index] or 0
         self._model = ModelStruct(
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
@@ -152,9 +152,9 @@ class KernelAttention:
     def for_spans(
         self, spans: Sequence[Span], rotations: torch.Tensor, threads: int
     ) -> Callable[[int, torch.Tensor], torch.Tensor]:
-        """Return the attention of these sequences, (layer, [N, (H + 2 K) D] float32) → [N, H D].
+        """Return the attention of these sequences, (layer, [N, (H + 2 H_kv) D] float32) → [N, H D].
 
-        It writes keys and values to the caches, float32 [layers, 1, 2 K, capacity, D].
+        It writes keys and values to the caches, float32 [layers, 1, 2 H_kv, capacity, D].
 
         Args:
             rotations: complex64 [positions, 1, D / 2], contiguous.

@@ -4,7 +4,7 @@ With matrices of width 192 the arithmetic of a layer takes less time than Python
 Compiled as one function, a stack of layers is a fifth to a third faster; where TorchScript is
 missing or refuses, the same code runs uncompiled, with the same bits.
 
-Shapes: N packed tokens, d hidden, H query and K key/value heads of D dimensions, C capacity.
+Shapes: N packed tokens, d hidden, H query and H_kv key/value heads of D dimensions, C capacity.
 """
 
 # No `from __future__ import annotations`: TorchScript reads them as objects.
@@ -60,7 +60,7 @@ class Norm(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer layer. ``kind`` is the index of its own masks among those of a call."""
+    """One transformer layer. ``mask_index`` is the place of its mask among those of a call."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class Layer(nn.Module):
         heads: int,
         kv_heads: int,
         attention_dtype: torch.dtype,
-        kind: int,
+        mask_index: int,
     ):
         super().__init__()
         self.norm, self.qkv, self.qk_norm, self.out = norm, qkv, qk_norm, out
         self.mlp_norm, self.gate_up, self.down = mlp_norm, gate_up, down
-        self.heads, self.kv_heads, self.kind = heads, kv_heads, kind
+        self.heads, self.kv_heads, self.mask_index = heads, kv_heads, mask_index
         self.dtype, self.attention_dtype = norm.dtype, attention_dtype
         self.exact = norm.weight.dtype
 
@@ -108,7 +108,7 @@ class Layer(nn.Module):
     ) -> Tensor:
         """Add the attention's output to h, in place, and return h.
 
-        Arguments as in :meth:`Stack.forward`; ``caches`` are this layer's, [1, 2 K, C, D] each.
+        Arguments as in :meth:`Stack.forward`; ``caches`` are this layer's, [1, 2 H_kv, C, D] each.
         There are N rotations; rows of h beyond them are padding, which attends to nothing.
         """
         qkv = self.qkv(self.norm(h))
@@ -116,7 +116,7 @@ class Layer(nn.Module):
         x = self.rotate(qkv, rotation)
         q = x.narrow(1, 0, self.heads)
         kv = x.narrow(1, self.heads, 2 * self.kv_heads)
-        first, mask = firsts[self.kind], masks[self.kind]
+        first, mask = firsts[self.mask_index], masks[self.mask_index]
         if len(caches) == 1:
             out = self.attend(q, kv, caches[0], starts[0], first[0], mask[0])
         else:
@@ -144,7 +144,7 @@ class Layer(nn.Module):
         return h.add_(self.down(F.silu(gate_up[0]).mul_(gate_up[1])))
 
     def rotate(self, qkv: Tensor, rotation: Tensor) -> Tensor:
-        """Return the queries, keys and values of the first N rows, rotated, [1, H + 2 K, N, D]."""
+        """Return queries, keys and values of the first N rows, rotated, [1, H + 2 H_kv, N, D]."""
         total, rotated = rotation.size(0), self.heads + self.kv_heads
         x = qkv.narrow(0, 0, total).to(self.exact).view(total, rotated + self.kv_heads, -1)
         if self.qk_norm is not None:
@@ -157,7 +157,7 @@ class Layer(nn.Module):
     def attend(
         self, q: Tensor, kv: Tensor, cache: Tensor, start: int, first: int, mask: Tensor | None
     ) -> Tensor:
-        """Write one sequence's kv [1, 2 K, n, D] to its cache, and return the attention of
+        """Write one sequence's kv [1, 2 H_kv, n, D] to its cache, and return the attention of
         q [1, H, n, D], [1, n, H, D].
 
         Without a mask a single row attends to all from ``first``, several rows are causal from 0.
@@ -203,8 +203,8 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Run layers lo … hi − 1 on h [N, d], which is not changed, padded to ``rows`` rows.
 
-        Returns [N, d]. Per span: its storage [layers, 1, 2 K, C, D], first position and number of
-        tokens; per kind of layer and span: the first position attended to, and the mask from there.
+        Returns [N, d]. Per span: its storage [layers, 1, 2 H_kv, C, D], first position and number
+        of tokens; per mask index and span: the first position attended to, and the mask from there.
         """
         num = h.size(0)
         h = F.pad(h, [0, 0, 0, rows - num])  # a copy in any case

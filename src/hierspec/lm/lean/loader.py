@@ -79,7 +79,7 @@ class LeanLoader:
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             attention_dtype=self.backend.attention_dtype,
-            kind=shape.distinct_windows.index(shape.windows[i]),
+            mask_index=shape.distinct_windows.index(shape.windows[i]),
         )
 
     def fuse(self, parts: Mapping[str, tuple[int, int]], num_rotated: int = 0) -> Matrix:

@@ -217,7 +217,7 @@ def _quantized_layer(layer: Layer) -> Layer:
         heads=layer.heads,
         kv_heads=layer.kv_heads,
         attention_dtype=layer.attention_dtype,
-        kind=layer.kind,
+        mask_index=layer.mask_index,
     )
 
 

@@ -36,7 +36,7 @@ class LlamaShape:
 
     @property
     def distinct_windows(self) -> tuple[int | None, ...]:
-        """Each window once; a layer's kind is its window's index here."""
+        """Return each window once; a layer's ``mask_index`` is its window's index here."""
         return tuple(dict.fromkeys(self.windows))
 
     @classmethod

@@ -5,7 +5,7 @@ the row before, as in the j-th step of a draft, and attends to what the cache ho
 step 0 up to j rows back, and one key of each later step. All rows are unrolled side by side,
 teacher-forced by the text.
 
-Shapes: B texts of T rows (padded), d hidden, H query and K key/value heads of S dimensions.
+Shapes: B texts of T rows (padded), d hidden, H query and H_kv key/value heads of S dimensions.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def unroll(
 
 
 def _attend(q: Tensor, first: tuple[Tensor, Tensor], later: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Compute attention of q [B, T, H, S] to keys and values [B, T, K, S] → [B, T, H · S].
+    """Compute attention of q [B, T, H, S] to keys and values [B, T, H_kv, S] → [B, T, H · S].
 
     A row attends to the rows of ``first`` up to ``len(later)`` rows before itself, and to its own
     row of each of ``later``.
