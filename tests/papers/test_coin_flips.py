@@ -169,8 +169,8 @@ def test_tables(lab, found):
         parts = columns(by_level)
         assert [row.label for row in by_level.rows] == [*lab.models.drafts, lab.target]
         assert parts["rate"][:2] == [five.inputs["acceptance"][i][i + 1] for i in range(2)]
-        assert parts["ms a call"] == five.inputs["costs"]
-        spent = zip(parts["ms a call"], parts["calls, real"], strict=True)
+        assert parts["ms a call, real"] == five.inputs["costs"]
+        spent = zip(parts["ms a call, real"], parts["calls, real"], strict=True)
         assert sum(ms * calls for ms, calls in spent) == pytest.approx(1e3 * seconds[0])
     assert len(list(rendered(found))) >= 2 * len(found.tables)
 

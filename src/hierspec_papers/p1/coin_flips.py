@@ -296,9 +296,13 @@ def _levels(
         "rates and costs that were measured; calls a token of the text, measured and simulated",
         "level",
         rows,
-        ("budget", "rate", "tests", "ms a call", "with coins", "calls, real", "coins", "simulated"),
+        (
+            *("budget", "rate", "tests", "ms a call, real", "ms a call, coins"),
+            *("calls, real", "calls, coins", "calls, simulated"),
+        ),
         notes=(
-            "Rate: of the level's tokens at the level above it. Of the smallest level a call is a "
-            "drafted token. The target's call bears what a round spends outside all levels.",
+            "Rate: of the level's tokens at the level above it. For the smallest level every "
+            "drafted token counts as one call. The target's call bears what a round spends "
+            "outside all levels.",
         ),
     )
