@@ -80,8 +80,8 @@ class Eagle3Network(nn.Module):
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def qkv(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [N, H, D_h], keys and values [N, H_kv, D_h] of embeddings and hidden states
-        [N, d], not rotated."""
+        """Return queries [N, H, D_h], keys and values [N, H_kv, D_h] of embeddings and hidden
+        states [N, d], not rotated."""
         layer, attention = self.midlayer, self.midlayer.self_attn
         x = torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(hidden)), -1)
         heads = (-1, self.config.head_dim)
