@@ -123,9 +123,9 @@ def test_unrolled_steps_are_those_of_drafts(tmp_path):
         states = plain(torch.tensor([ids]), output_hidden_states=True).hidden_states
         features = torch.cat([states[i][:, :-2] for i in LAYERS], -1)
         embedded = plain.get_input_embeddings()(torch.tensor([ids[1:-1]]))
-        counts = torch.ones(1, len(ids) - 2, dtype=torch.bool)
-        counts[0, :3] = False
-        steps = list(unroll(network, features, embedded, counts, 4))
+        is_predicted = torch.ones(1, len(ids) - 2, dtype=torch.bool)
+        is_predicted[0, :3] = False
+        steps = list(unroll(network, features, embedded, is_predicted, 4))
     for step, (rows, scores) in enumerate(steps):
         assert rows.tolist() == list(range(3 + step, len(ids) - 2))
         for row, found in zip(rows.tolist(), scores, strict=True):
@@ -149,7 +149,9 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
     assert after["acceptance"][0] > before["acceptance"][0]
     assert len(after["agreement"]) == 3
     assert not out.with_name("drafter.training").exists()
-    assert json.loads((out / "hierspec.json").read_text())["steps"] == 60
+    written = json.loads((out / "hierspec.json").read_text())
+    assert written["steps"] == 60
+    assert {"watch": 0, "measure": 15}.items() <= written["settings"].items()  # keys of old files
     with pytest.raises(HierspecError, match="holds a drafter already"):
         train(str(target), settings, out, [chats])
     level = {"method": "eagle3", "model": str(out), "num_speculative_tokens": 3}

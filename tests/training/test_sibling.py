@@ -61,6 +61,7 @@ def test_the_size_that_ships_is_the_one_worth_most(trained) -> None:
     assert sibling.read_description(folder) == json.loads(json.dumps(info))
     assert set(info["sizes"]) == {"1x16", "2x8"}
     assert info["size"] == max(info["sizes"], key=lambda name: info["sizes"][name]["speedup"])
+    assert info["settings"]["other_rate"] == SETTINGS.adamw_rate  # the key of old files
     figures = info["figures"]
     assert set(figures) == {"all", "chat", "code"}
     assert figures["all"]["rows"] == figures["chat"]["rows"] + figures["code"]["rows"] > 0
