@@ -141,6 +141,7 @@ def test_a_training_with_another_seed_is_refused(tmp_path: Path) -> None:
 def test_a_quick_zoo_is_whole(quick: Path) -> None:
     metrics = json.loads((quick / "metrics.json").read_text())
     assert (quick / "MODEL_CARD.md").read_text() == model_card("family", metrics)
+    assert metrics["plan"]["students"]["other_rate"] == 3e-3  # the key of old files
     result = metrics["evaluation"]
     assert {"ngram", "small", "mid", "trunk@1", "trunk@4", "trunk"} < set(result["names"])
     for matrix in result["acceptance"].values():
