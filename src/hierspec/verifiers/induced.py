@@ -30,7 +30,7 @@ from .block import Block
 from .formulas import block_test, prefix_weights
 from .memory import remembers
 from .multi_draft import target_row
-from .rows import dense_residual, mass, normalise_row, resize_row, token_prob
+from .rows import dense_residual, mass, normalised, resize_row, token_prob
 
 # Often both choices keep as much, and then the last digits of scores must not decide.
 _MIN_GAIN = 1e-4
@@ -61,7 +61,7 @@ class InducedBlock(Block):
             if stop == len(path.tokens):
                 return Stop(path.draft, kept, f)
             rest = dense_residual(f, path.induced[stop], weight)
-            f = normalise_row(rest) if mass(rest) > 0.0 else f
+            f = normalised(rest, f)
             token, q = path.tokens[stop], path.q[stop]
             first, *alive = path.alive[stop]
             # Where the first draft's token was taken and no draft is longer, no choice has depended

@@ -33,7 +33,7 @@ from .block import Block
 from .formulas import block_test, capped_ratio, prefix_weights
 from .roads import greedy
 from .roads.case import DraftCase
-from .rows import mass, normalise_row, residual_row, token_prob
+from .rows import mass, normalised, residual_row, token_prob
 from .tokenwise import Tokenwise
 from .verify import verify_batch
 
@@ -145,8 +145,7 @@ def target_row(p: Distributions, i: int) -> torch.Tensor:
 
 def normalised_residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:
     """Return norm(max(w·f − q, 0)) with row i of q; f itself if that rounds to nothing (f = q)."""
-    rest = residual_row(f, q, i, w)
-    return normalise_row(rest) if mass(rest) > 0.0 else f
+    return normalised(residual_row(f, q, i, w), f)
 
 
 # --- verdicts

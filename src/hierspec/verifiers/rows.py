@@ -62,8 +62,10 @@ def mass(row: torch.Tensor) -> float:
 
 
 @remembers
-def normalise_row(row: torch.Tensor) -> torch.Tensor:
-    return row / row.sum()
+def normalised(rest: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+    """Return ``rest`` divided by its sum; ``otherwise`` where rounding left nothing of it."""
+    total = rest.sum()
+    return rest / total if total > 0.0 else otherwise
 
 
 @remembers

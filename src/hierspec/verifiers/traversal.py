@@ -19,7 +19,7 @@ from hierspec.core.rules import Choice, Stop
 from .block import Block
 from .formulas import capped_ratio
 from .multi_draft import target_row
-from .rows import mass, normalise_row, residual_row, token_prob
+from .rows import mass, normalised, residual_row, token_prob
 
 
 class Traversal(Block):
@@ -54,9 +54,7 @@ def _test_node(
             if stop is not None:
                 return stop
         rest = residual_row(f, q, depth, w)
-        total = mass(rest)
-        if total > 0.0:
-            f = normalise_row(rest)
+        total, f = mass(rest), normalised(rest, f)
         if total + 1.0 - w > 0.0:  # else w = 1 and f = q, whose token is always kept
             w = total / (total + 1.0 - w)
     if depth and not (yield w):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from hierspec.core.nodes import Draft, Verify
+from hierspec.config.nodes import build_nodes, make_rule
+from hierspec.config.numbered import NumberedConfig
 from hierspec.exact.certificate import Certificate, certify_tree
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers import registry as verifiers
 
 VOCAB = 3  # with two tokens some wrong residuals vanish and look right [MATH §1]
 
@@ -32,6 +32,8 @@ def greedy_model(model: TabularModel) -> TabularModel:
 
 def certificate(rule: str, draft: TabularModel, target: TabularModel, length: int) -> Certificate:
     """Compute the certificate of one draft of ``length`` tokens a round, verified by ``rule``."""
-    below = Draft(0, "draft", draft, length)
-    root = Verify(1, "target", target, 1, verifiers.get(rule), below)
+    level = NumberedConfig(model=0, num_speculative_tokens=length)
+    root = build_nodes(
+        [level], lambda level, key: (draft if level else target, key), make_rule(rule)
+    )
     return certify_tree(root, target.vocab_size)
