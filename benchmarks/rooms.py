@@ -129,6 +129,7 @@ def layout(source: Path) -> dict[str, int]:
         "modules": len(modules),
         "modules_over_400_lines": sum(len(lines_of(path)) > 400 for path in modules),
         "lines": sum(len(lines_of(path)) for path in modules),
+        "lines_of_hierspec": sum(len(lines_of(p)) for p in (source / "hierspec").rglob("*.py")),
         "entries": len(top),
     }
 

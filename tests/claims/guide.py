@@ -603,6 +603,7 @@ def _rooms() -> list[Claim]:
         "modules_over_400_lines": "files of more than 400 lines",
         "entries": "entries at the top of the package, data files among them",
         "lines": "lines under `src/`",
+        "lines_of_hierspec": "lines of `hierspec` itself",
     }
     way = "| rooms (files) passed by a {} | {{}} ({{}}) | {{}} ({{}}) |"
 
