@@ -65,12 +65,17 @@ class GrowingDraft:
         context = job.context.with_tokens(self.tokens)
         return replace(job, context=context, start=len(context), num_rows=1)
 
+    def append(self, token: int, row: Distributions) -> None:
+        """Add a token, and the one row that it was drawn from."""
+        self.tokens.append(token)
+        self.distributions.append(row)
+
     def proposal(self, index: int) -> Proposal:
         return draft_proposal(index, self.tokens, concatenate(self.distributions), self.signals)
 
 
-# (indices of n drafts) → scores [n, V] of their next tokens, the tokens drawn, their distributions
-Step = Callable[[Sequence[int]], tuple[torch.Tensor, Sequence[int], Sequence[Distributions]]]
+# (indices of n drafts, each of which it makes one token longer) → scores [n, V] of those tokens
+Step = Callable[[Sequence[int]], torch.Tensor]
 
 
 class ModelDrafter:
@@ -111,11 +116,8 @@ class ModelDrafter:
         window = self.node.window
         active = [i for i, draft in enumerate(drafts) if len(draft.tokens) < draft.call.limit]
         while active := self.select_willing(drafts, active):
-            scores, tokens, rows = step(active)
-            for i, token, row in zip(active, tokens, rows, strict=True):
-                drafts[i].tokens.append(token)
-                drafts[i].distributions.append(row)
-            values = self._signals([drafts[i] for i in active], scores, tokens)
+            scores = step(active)
+            values = self._signals([drafts[i] for i in active], scores)
             unfinished: list[int] = []
             for n, i in enumerate(active):
                 draft = drafts[i]
@@ -127,7 +129,7 @@ class ModelDrafter:
                     stops = window.stops(draft.signals, draft.call.state)
                 if remaining and not stops:
                     unfinished.append(i)
-                elif remaining and not isinstance(rows[n], OneHotDistributions):
+                elif remaining and not isinstance(draft.distributions[-1], OneHotDistributions):
                     # As the loop on a device, which has drawn for the rest of its chunk.
                     num_unused = min(-len(draft.tokens) % self._chunk_size(draft.call), remaining)
                     draft.call.rng.take(num_unused)
@@ -171,9 +173,12 @@ class ModelDrafter:
     def scoring_step(self, drafts: Sequence[GrowingDraft]) -> Step:
         """Return a step that scores the drafts, each with sampling parameters of its own."""
 
-        def step(active: Sequence[int]):
+        def step(active: Sequence[int]) -> torch.Tensor:
             scores, rows = self.rows([drafts[i] for i in active])
-            return scores, draw_each(rows, [drafts[i].call.rng for i in active]), rows
+            tokens = draw_each(rows, [drafts[i].call.rng for i in active])
+            for i, token, row in zip(active, tokens, rows, strict=True):
+                drafts[i].append(token, row)
+            return scores
 
         return step
 
@@ -197,7 +202,7 @@ class ModelDrafter:
         """Return a step of a model that continues from its last call, with one sampler for all."""
         next_scores = None
 
-        def step(active: Sequence[int]):
+        def step(active: Sequence[int]) -> torch.Tensor:
             nonlocal next_scores
             began = time.perf_counter()
             if next_scores is None:
@@ -218,22 +223,22 @@ class ModelDrafter:
             except NoDistributionError:
                 jobs = [drafts[i].next_job() for i in active]
                 raise scores_error(jobs, scores, scores) from None
-            if len(active) == 1:
-                return scores, tokens, [rows]
-            return scores, tokens, [rows.rows(i, i + 1) for i in range(len(active))]
+            for n, (i, token) in enumerate(zip(active, tokens, strict=True)):
+                drafts[i].append(token, rows if len(active) == 1 else rows.rows(n, n + 1))
+            return scores
 
         return step
 
-    def _signals(
-        self, drafts: Sequence[GrowingDraft], scores: torch.Tensor, tokens: Sequence[int]
-    ) -> list[float] | None:
-        """Return what the window reads of the latest ``tokens``, drawn from ``scores`` [n, V].
+    def _signals(self, drafts: Sequence[GrowingDraft], scores: torch.Tensor) -> list[float] | None:
+        """Return what the window reads of the drafts' last tokens, drawn from ``scores`` [n, V].
 
         A prediction is not asked for where a draft ends anyway: it would take a forward.
         """
         signal = self.node.window.signal
+        if signal is None:
+            return None
         if signal != "acceptance":
-            return None if signal is None else compute_signals(scores, tokens, signal)
+            return compute_signals(scores, [draft.tokens[-1] for draft in drafts], signal)
         assert isinstance(self.model, PredictingModel)
         ends = [len(draft.tokens) == draft.call.limit for draft in drafts]
         queries = [self._query(draft) for draft, end in zip(drafts, ends, strict=True) if not end]

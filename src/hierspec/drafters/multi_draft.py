@@ -63,18 +63,19 @@ class MultiDrafter(ModelDrafter):
         """Draft the likeliest continuations of each call, as drafts that share beginnings."""
         width = self.node.num_drafts
         trees = [_LikeliestTree(call, width) for call in calls]
-        # Not by `ModelDrafter.grow`, which keeps every draft and adds a token to it: here the
-        # drafts of one depth give way to the best of all their continuations.
-        while growing := [tree for tree in trees if tree.frontier]:
-            drafts = [draft for tree in growing for draft in tree.frontier]
-            jobs = [untruncated_job(draft.next_job()) for draft in drafts]
-            scores, rows = self._score(drafts, jobs)
+        drafts = [draft for tree in trees for draft in tree.drafts]
+
+        def step(active: Sequence[int]) -> torch.Tensor:
+            scores, rows = self.rows([drafts[i] for i in active])
             probabilities = torch.cat([row.dense(row.width) for row in rows])
             if not bool((probabilities.amax(-1) > 0.0).all()):  # NaN compares as false
-                raise scores_error(jobs, scores, scores)
-            sizes = [len(tree.frontier) for tree in growing]
-            for tree, tree_rows in zip(growing, probabilities.split(sizes), strict=True):
-                tree.add_depth(tree_rows)
+                raise scores_error([drafts[i].next_job() for i in active], scores, scores)
+            # The drafts of a tree end together, so those of each growing tree are side by side.
+            for i, tree_rows in zip(active[::width], probabilities.split(width), strict=True):
+                trees[i // width].add_depth(tree_rows)
+            return scores
+
+        self.grow(drafts, step)
         return [tree.proposal(self.node.index) for tree in trees]
 
     def _draft_sampled(self, calls: Sequence[DraftCall]) -> list[Proposal]:
@@ -96,27 +97,24 @@ class MultiDrafter(ModelDrafter):
         unique: dict[tuple[int, tuple[int, ...]], GrowingDraft] = {}
         for key, draft in zip(keys, drafts, strict=True):
             unique.setdefault(key, draft)
-        scores, rows = self._score(
-            [*unique.values()], [draft.next_job() for draft in unique.values()]
-        )
-        row_of = dict(zip(unique, rows, strict=True))
-        return scores, [row_of[key] for key in keys]
-
-    def _score(
-        self, drafts: Sequence[GrowingDraft], jobs: Sequence[ScoreRows]
-    ) -> tuple[torch.Tensor, list[Distributions]]:
-        """Score drafts that differ, those of a call side by side: scores [n, V], distributions."""
-        queries: list[Query] = []
-        if takes_trees(self.model):
-            for _, group in groupby(drafts, key=lambda draft: id(draft.call)):
-                queries.append(self._tree_query(list(group)))
-        else:
-            for draft, job in zip(drafts, jobs, strict=True):
-                queries.append(Query.for_rows(job, draft.call.slot(self.model, draft.number)))
+        jobs, queries = self.next_queries([*unique.values()])
         began = time.perf_counter()
         scores = self.model.score(queries)
         self._count_forward(began)
-        return scores, distributions(jobs, scores)
+        rows = distributions(jobs, scores)
+        if len(unique) == len(drafts):
+            return scores, rows
+        places = {key: place for place, key in enumerate(unique)}
+        indices = [places[key] for key in keys]
+        return scores[indices], [rows[i] for i in indices]
+
+    def next_queries(self, drafts: Sequence[GrowingDraft]) -> tuple[list[ScoreRows], list[Query]]:
+        """See :meth:`ModelDrafter.next_queries`; in a tree, the drafts of a call share a query."""
+        if not takes_trees(self.model):
+            return super().next_queries(drafts)
+        groups = groupby(drafts, key=lambda draft: id(draft.call))
+        queries = [self._tree_query(list(group)) for _, group in groups]
+        return [draft.next_job() for draft in drafts], queries
 
     def _tree_query(self, drafts: Sequence[GrowingDraft]) -> Query:
         """Return a query for the last nodes of a tree: a call's drafts, all of one length."""
@@ -133,31 +131,30 @@ class _LikeliestTree:
     """A tree of the likeliest continuations in the making.
 
     Attributes:
-        frontier: the drafts that are extended next; empty once the tree is deep enough.
+        drafts: the best paths of the depth reached, ``width`` of them; equal ones where there are
+            fewer paths.
     """
 
     def __init__(self, call: DraftCall, width: int) -> None:
-        self.call, self.width = call, width
-        self.frontier: list[GrowingDraft] = [GrowingDraft(call)]
+        self.width = width
+        self.call = dataclasses.replace(call, job=untruncated_job(call.job))
+        self.drafts = [GrowingDraft(self.call, number) for number in range(width)]
         self._chances: dict[tuple[int, ...], float] = {(): 1.0}  # of every node, by its path
 
     def add_depth(self, rows: torch.Tensor) -> None:
-        """Add the best children of the frontier, given the rows [n, V] after each."""
-        children: list[tuple[float, tuple[int, ...]]] = []
+        """Replace the drafts by the best of their continuations, given the rows [width, V]."""
+        children: dict[tuple[int, ...], float] = {}
         values, tokens = rows.topk(min(self.width, rows.shape[1]))
-        best_tokens = zip(self.frontier, values.tolist(), tokens.tolist(), strict=True)
+        best_tokens = zip(self.drafts, values.tolist(), tokens.tolist(), strict=True)
         for draft, chances, ids in best_tokens:
             path = tuple(draft.tokens)
             for chance, token in zip(chances, ids, strict=True):
                 if chance > 0.0:
-                    children.append((self._chances[path] * chance, (*path, token)))
-        self._chances |= {path: chance for chance, path in children}
-        best = sorted(children, key=lambda child: -child[0])[: self.width]
-        is_complete = len(best[0][1]) == self.call.limit
-        self.frontier = [
-            GrowingDraft(self.call, number, list(path))
-            for number, (_, path) in enumerate([] if is_complete else best)
-        ]
+                    children[*path, token] = self._chances[path] * chance
+        self._chances |= children
+        best = sorted(children, key=lambda path: -children[path])[: self.width]
+        for number, draft in enumerate(self.drafts):
+            draft.tokens[:] = best[min(number, len(best) - 1)]
 
     def proposal(self, index: int) -> Proposal:
         """Return the likeliest nodes as drafts, one for each leaf; long and likely ones first."""
