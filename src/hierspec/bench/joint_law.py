@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from hierspec.api import Hierarchy
 from hierspec.core.context import Context
-from hierspec.core.distributions import DenseDistributions
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
 from hierspec.lm.encoder_decoder import split_prompt
@@ -44,11 +43,9 @@ def joint_law(
             scores = model.score([Query(slot, context, len(context))])
             rows = ScoreRows(params, context, len(context), 1, len(prefix), model.vocab_size)
             (row,) = distributions([rows], scores)
-            if isinstance(row, DenseDistributions):
-                for token in row.probs[0].nonzero().flatten().tolist():
-                    longer[(*tokens, token)] = mass * float(row.probs[0, token])
-            else:
-                longer[(*tokens, row.rows(0, 1).ids[0])] = mass  # type: ignore[union-attr]
+            probs = row.dense(model.vocab_size)[0]
+            for token in probs.nonzero().flatten().tolist():
+                longer[(*tokens, token)] = mass * float(probs[token])
         model.close(slot)
         law = longer
     return law

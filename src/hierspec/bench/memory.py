@@ -35,9 +35,9 @@ def level_parameters(method: Any) -> dict[str, int] | None:
     out = {}
     try:
         for node in walk(method.hierarchy.root):
-            model = getattr(node, "model", None)
+            model: Any = getattr(node, "model", None)
             owner = backend(model)
-            share = 0.0 if owner is None else model.exit_layer / owner.num_layers  # type: ignore[union-attr]
+            share = 0.0 if owner is None else model.exit_layer / owner.num_layers
             per_call = {"encoder": False, "embedding": False}
             weights = _count(method.models, owner, **per_call) if share else 0
             out[node.name] = round(share * weights)

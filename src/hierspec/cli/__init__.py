@@ -86,13 +86,14 @@ def _discard_output() -> None:
 
 def _report_error(error: Exception) -> int:
     """Print an error in one line; return 2 for a user's mistake, 1 for a bug of ours."""
-    if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands without a command
-        print(error.format_message())  # type: ignore[attr-defined]
+    format_message = getattr(error, "format_message", None)  # of the errors of the command line
+    if type(error).__name__ == "NoArgsIsHelpError" and format_message:  # a group, no command
+        print(format_message())
         return 0
-    if hasattr(error, "format_message"):  # wrong options, unknown commands
+    if format_message:  # wrong options, unknown commands
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "hierspec"
-        _print_error(f"{_one_line(error.format_message())} (see {command} --help)")  # type: ignore[attr-defined]
+        _print_error(f"{_one_line(format_message())} (see {command} --help)")
         return 2
     if isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS:
         _print_error(f"cannot write to standard output: {error.strerror}")

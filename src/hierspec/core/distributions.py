@@ -13,7 +13,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,37 @@ import torch
 from hierspec.errors import HierspecError
 
 from .rng import Noise, Rng
+
+
+class Distributions(Protocol):
+    """n distributions of next tokens; callers read rows by index, however they are stored."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def width(self) -> int:
+        """One more than the highest token id it can name."""
+        ...
+
+    def row(self, index: int) -> torch.Tensor:
+        """Return one row, [at most V]; it is not to be written to."""
+        ...
+
+    def rows(self, start: int, stop: int) -> Distributions:
+        """Return rows ``start`` … ``stop - 1``."""
+        ...
+
+    def select(self, rows: Sequence[int]) -> Distributions:
+        """Return these rows, in this order."""
+        ...
+
+    def dense(self, vocab_size: int) -> torch.Tensor:
+        """Return [n, V]; ids past this vocabulary (a padded embedding above it) get 0."""
+        ...
+
+    def prob(self, row: int, token: int) -> float:
+        """Return the probability of one token in one row."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +65,6 @@ class DenseDistributions:
 
     @property
     def width(self) -> int:
-        """One more than the highest token id it can name."""
         return self.probs.shape[1]
 
     @staticmethod
@@ -43,20 +73,17 @@ class DenseDistributions:
         return DenseDistributions(torch.cat([part.dense(width) for part in parts]))
 
     def row(self, index: int) -> torch.Tensor:
-        """Return one row, [width]."""
         return self.probs[index]
 
     def rows(self, start: int, stop: int) -> DenseDistributions:
         return DenseDistributions(self.probs[start:stop])
 
     def select(self, rows: Sequence[int]) -> DenseDistributions:
-        """Return these rows, in this order."""
         if rows == range(len(self)):
             return self
         return DenseDistributions(self.probs[list(rows)])
 
     def dense(self, vocab_size: int) -> torch.Tensor:
-        """Return [n, V]; ids past this vocabulary (a padded embedding above it) get 0."""
         missing = vocab_size - self.probs.shape[1]
         return self.probs if missing == 0 else torch.nn.functional.pad(self.probs, (0, missing))
 
@@ -106,7 +133,7 @@ class OneHotDistributions:
 class MixedDistributions:
     """Rows in several parts, as a draft made in steps or by several levels leaves them."""
 
-    parts: tuple[DenseDistributions | OneHotDistributions, ...]
+    parts: tuple[Distributions, ...]
 
     def __len__(self) -> int:
         return sum(len(part) for part in self.parts)
@@ -115,7 +142,7 @@ class MixedDistributions:
     def width(self) -> int:
         return max(part.width for part in self.parts)
 
-    def part_at(self, row: int) -> tuple[DenseDistributions | OneHotDistributions, int]:
+    def part_at(self, row: int) -> tuple[Distributions, int]:
         """Return the part that holds a row, and the row's index in that part."""
         for part in self.parts:
             if row < len(part):
@@ -150,7 +177,6 @@ class MixedDistributions:
         return part.prob(row, token)
 
 
-Distributions = DenseDistributions | OneHotDistributions | MixedDistributions
 EMPTY = OneHotDistributions(())
 Uniforms = np.ndarray | Sequence[float]
 _CPU = torch.device("cpu")
@@ -162,7 +188,7 @@ def concatenate(distributions: Sequence[Distributions]) -> Distributions:
     Dense rows on a CPU stay where they are: copying them takes longer than looking for the part
     that holds a row. On an accelerator every part would need a launch of its own.
     """
-    flat: list[DenseDistributions | OneHotDistributions] = []
+    flat: list[Distributions] = []
     for rows in distributions:
         flat.extend(rows.parts if isinstance(rows, MixedDistributions) else (rows,))
     flat = [part for part in flat if len(part)]
@@ -170,7 +196,7 @@ def concatenate(distributions: Sequence[Distributions]) -> Distributions:
         return EMPTY
     if len(flat) == 1:
         return flat[0]
-    kind = type(flat[0])
+    kind: Any = type(flat[0])  # every kind but the mixed one merges its own
     devices = {part.probs.device for part in flat if isinstance(part, DenseDistributions)}
     if len(devices) < 2 and _CPU not in devices and all(type(part) is kind for part in flat):
         return kind.merged(flat)

@@ -7,7 +7,7 @@ callers get :class:`TokenEvent` values, and :class:`GenerationResult` values at 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -131,13 +131,13 @@ class Generation:
         self.began = time.perf_counter()
         self.started = False
 
-    def __iter__(self) -> Iterator[TokenEvent]:
+    def __iter__(self) -> Generator[TokenEvent, None, None]:
         if self.started:
             raise HierspecError("a generation runs once: call start(...) again, or ask results()")
         self.started = True
         return self._run()
 
-    def _run(self) -> Iterator[TokenEvent]:
+    def _run(self) -> Generator[TokenEvent, None, None]:
         live = list(self.streams)
         try:
             for output, kept in zip(live, self.caches, strict=True):

@@ -134,7 +134,7 @@ def replace_torch_random(rng: SplittingRng) -> Iterator[None]:
         if num_samples != 1:
             raise HierspecError("torch.multinomial: only num_samples=1 is supported in an adapter")
         rows = probs.double().reshape(-1, probs.shape[-1])
-        tokens = draw(rows, rng.take(len(rows)))  # type: ignore[arg-type]
+        tokens = draw(rows, rng.take(len(rows)))
         return torch.tensor(tokens).reshape(*probs.shape[:-1], 1)
 
     substitutes = {"rand": rand, "rand_like": rand_like, "multinomial": multinomial}

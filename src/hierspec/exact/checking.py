@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.verifiers.memory import remembered_rows
 from hierspec.verifiers.multi_draft import outcomes
 
-from .tables import ModelRows, Rows, TableDistributions, normalise
+from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 
 Verdicts = list[tuple[float, Verdict]]
 
@@ -44,7 +43,7 @@ def _multi_draft_verdicts(node: Verify, check: Check, models: ModelRows) -> Verd
         tuple(models.row_id(node, check.pending + d.tokens[:i]) for i in range(len(d) + 1))
         for d in drafts
     ]
-    p: Any = [TableDistributions(models.rows, model_ids) for model_ids in ids]
+    p = [TableDistributions(models.rows, model_ids) for model_ids in ids]
     result = []
     for stop_probability, stop in outcomes(node.rule, drafts, p):
         model_ids, next_row = ids[stop.draft], normalise(stop.distribution.numpy())
@@ -68,9 +67,8 @@ def _single_draft_verdicts(
         draft = check.draft
         for i in range(length + 1):
             p_ids[b, i] = models.row_id(node, check.pending + draft.tokens[:i])
-        if length:
-            q_ids[b, :length] = draft.distributions.ids  # type: ignore[union-attr]
-            tokens[b, :length] = draft.tokens
+        q_ids[b, :length] = row_ids(draft)
+        tokens[b, :length] = draft.tokens
     table = torch.from_numpy(rows.matrix())
     batch = Batch(
         table[torch.from_numpy(p_ids)],
@@ -161,9 +159,9 @@ def exclude_first_tokens(single: WeightedDrafts, excluded: set[int], rows: Rows)
     total = sum(chance for chance, _ in rest)
     result = []
     for chance, draft in rest:
-        first, *ids = draft.distributions.ids  # type: ignore[union-attr]
+        first, *ids = row_ids(draft)
         row = rows.rows[first].copy()
         row[list(excluded)] = 0.0
-        distributions: Any = TableDistributions(rows, (rows.intern(normalise(row)), *ids))
+        distributions = TableDistributions(rows, (rows.intern(normalise(row)), *ids))
         result.append((chance / total, dataclasses.replace(draft, distributions=distributions)))
     return result

@@ -6,7 +6,7 @@ So outcomes are merged by comparing integers, and every model is asked once for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +61,7 @@ class TableDistributions:
         return self.store.vocab_size
 
     @staticmethod
-    def merged(parts: Iterable[TableDistributions]) -> TableDistributions:
-        parts = list(parts)
+    def merged(parts: Sequence[Any]) -> TableDistributions:
         return TableDistributions(parts[0].store, tuple(i for part in parts for i in part.ids))
 
     def row(self, index: int) -> torch.Tensor:
@@ -72,6 +71,9 @@ class TableDistributions:
     def rows(self, start: int, stop: int) -> TableDistributions:
         return TableDistributions(self.store, self.ids[start:stop])
 
+    def select(self, rows: Sequence[int]) -> TableDistributions:
+        return TableDistributions(self.store, tuple(self.ids[row] for row in rows))
+
     def dense(self, vocab_size: int) -> torch.Tensor:
         if len(self.ids) == 1:  # the usual case: not copied
             return self.row(0).unsqueeze(0)
@@ -79,6 +81,14 @@ class TableDistributions:
 
     def prob(self, row: int, token: int) -> float:
         return float(self.store.rows[self.ids[row]][token])
+
+
+def row_ids(draft: Proposal) -> tuple[int, ...]:
+    """Return the ids of the rows that a draft's tokens were drawn from."""
+    if not draft.tokens:
+        return ()
+    assert isinstance(draft.distributions, TableDistributions)
+    return draft.distributions.ids
 
 
 def next_token_distribution(model: Any, context: tuple[int, ...]) -> np.ndarray:
@@ -148,7 +158,7 @@ class ModelRows:
                     model.predicted_acceptance(context + tokens[: i + 1])
                     for i in range(len(tokens))
                 )
-        return Proposal(tokens, TableDistributions(self.rows, ids), owners, owners, signals)  # type: ignore[arg-type]
+        return Proposal(tokens, TableDistributions(self.rows, ids), owners, owners, signals)
 
     def verdict(
         self,

@@ -12,7 +12,7 @@ import json
 import weakref
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -132,7 +132,7 @@ def custom_generate(
     if generation_config.return_dict_in_generate:
         from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-        return GenerateDecoderOnlyOutput(sequences=out)  # type: ignore[arg-type]
+        return GenerateDecoderOnlyOutput(sequences=cast("torch.LongTensor", out))
     return out
 
 

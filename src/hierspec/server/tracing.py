@@ -26,7 +26,9 @@ class SpanTracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
             if exporter is None:
-                from opentelemetry.exporter.otlp.proto.http import trace_exporter  # type: ignore
+                from opentelemetry.exporter.otlp.proto.http import (  # type: ignore[import-not-found]
+                    trace_exporter,
+                )
 
                 exporter = trace_exporter.OTLPSpanExporter(endpoint=endpoint)
         except ImportError:

@@ -9,6 +9,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
@@ -57,7 +58,7 @@ def write_atomically(
 class _NamedStream:
     """A text stream whose errors name the file."""
 
-    def __init__(self, stream: TextIO, path: Path, noun: str) -> None:
+    def __init__(self, stream: TextIOWrapper, path: Path, noun: str) -> None:
         self._stream, self._path, self._noun = stream, path, noun
 
     def write(self, text: str) -> int:
@@ -74,7 +75,7 @@ class _NamedStream:
             return operation()
         except OSError as error:
             with contextlib.suppress(OSError):  # Python must not write the rest at exit
-                self._stream.detach()  # type: ignore[attr-defined]
+                self._stream.detach()
             raise _write_error(self._noun, self._path, error) from None
 
 

@@ -17,7 +17,7 @@ from hierspec.core.rules import residual
 from .memory import remembers
 
 
-def parts(distributions: Distributions) -> tuple[DenseDistributions | OneHotDistributions, ...]:
+def parts(distributions: Distributions) -> tuple[Distributions, ...]:
     """Return the dense and one-hot parts, in order."""
     if isinstance(distributions, MixedDistributions):
         return distributions.parts

@@ -78,7 +78,7 @@ def run(generation: Generation, painter: Painter | None = None) -> bool:
             if painter is not None:
                 painter.token(event)
     except KeyboardInterrupt:
-        events.close()  # type: ignore[attr-defined]
+        events.close()
         return True
     finally:
         if painter is not None:

@@ -58,7 +58,7 @@ def alibi_of(model: Any, config: Any) -> Alibi | None:
     decoder = model.get_decoder()
     if not getattr(decoder, "use_alibi", True):
         return None
-    build = sys.modules[type(decoder).__module__].build_alibi_tensor  # type: ignore[attr-defined]
+    build = sys.modules[type(decoder).__module__].build_alibi_tensor
     num_heads = config.num_attention_heads
     in_mask = hasattr(decoder, "use_alibi")
     return Alibi(build, num_heads, in_mask, config.hidden_size // num_heads)
