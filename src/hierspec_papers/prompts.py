@@ -6,14 +6,17 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hierspec.bench import chats
 from hierspec.errors import HierspecError
-from hierspec.utils.prompts import read_prompt_file
+from hierspec.utils.files import read_bytes
+from hierspec.utils.json_lines import parse_lines
+from hierspec.utils.prompts import turns_of
 
 FILES = ("humaneval.jsonl", "gsm8k.jsonl", "spec_bench.jsonl")
 CHAT = "chat"  # MT-Bench's eight categories together
@@ -66,16 +69,12 @@ def read(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str, str]]]:
     files = []
     for name in FILES:
         path = _existing_file(folder, name)
-        file = read_prompt_file(path)
-        files.append({"file": name, "sha256": file.sha256})
-        lines = (
-            pair
-            for pair in enumerate(path.read_text("utf-8-sig").split("\n"), 1)
-            if pair[1].strip()
-        )
-        for (number, line), text in zip(lines, file.prompts, strict=True):
-            domain = _domain(name, json.loads(line))
-            prompts.append(Prompt(text, name, number, domain))
+        body = read_bytes(path, "prompts")
+        files.append({"file": name, "sha256": hashlib.sha256(body).hexdigest()})
+        rows = list(parse_lines(body, str(path), partial(_text_and_domain, name)))
+        if not rows:
+            raise HierspecError(f"{path} holds no prompt")
+        prompts += [Prompt(text, name, line, domain) for line, (text, domain) in rows]
     return chats.round_robin(prompts, lambda prompt: prompt.domain)[:count], files
 
 
@@ -87,12 +86,8 @@ def second_turns(folder: Path, count: int) -> tuple[list[Prompt], list[dict[str,
     """
     name = FILES[-1]
     conversations, identity = chats.read(_existing_file(folder, name))
-    lines = (folder / name).read_text("utf-8-sig").split("\n")
-    numbers = {
-        tuple(json.loads(line)["turns"]): n for n, line in enumerate(lines, 1) if line.strip()
-    }
     second: list[Prompt] = [
-        SecondTurn(chat.turns[1], name, numbers[chat.turns], chat.category, chat)
+        SecondTurn(chat.turns[1], name, chat.line, chat.category, chat)
         for chat in conversations
         if len(chat.turns) > 1
     ]
@@ -108,7 +103,8 @@ def _existing_file(folder: Path, name: str) -> Path:
     return path
 
 
-def _domain(name: str, row: Any) -> str:
+def _text_and_domain(file: str, row: Any) -> tuple[str, str]:
+    text = turns_of(row)[0]
     if not isinstance(row, dict) or "category" not in row:
-        return name.removesuffix(".jsonl")
-    return row["category"] if row["category"] in chats.SPEC_BENCH_TASKS else CHAT
+        return text, file.removesuffix(".jsonl")
+    return text, row["category"] if row["category"] in chats.SPEC_BENCH_TASKS else CHAT

@@ -57,6 +57,20 @@ def test_every_domain_gives_as_many(folder):
     assert function.turns == ("Complete this Python function:\n\ndef f0():",)
 
 
+def test_what_the_template_reads_besides_is_kept_and_null_is_no_value(tmp_path):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}
+    rows = [
+        {"messages": [call, {"role": "user", "content": "so?"}], "prompt": "not this"},
+        {"messages": None, "domain": None, "turns": "alone", "entry_point": "f"},
+        {"turns": ["one", "two", None], "category": None, "question_id": 3},
+    ]
+    (tmp_path / "p.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
+    found = {chat.line: chat for chat in chats.read(tmp_path)[0]}
+    assert found[1] == chats.Chat("p", "", (call,), ("so?",), 1)
+    assert found[3].turns == (chats.COMPLETE + "alone",)
+    assert (found[5].domain, found[5].turns) == ("mt_bench", ("one", "two"))
+
+
 def test_no_chat_is_both_measured_and_tuned_on(folder):
     prompts = choose("target", folder, 6, 3, chat=True)
     assert len(prompts.measured) == len(prompts.categories) == 6
@@ -104,12 +118,14 @@ def test_each_answer_is_fed_into_the_next_turn():
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "line 1: not JSON"),
-        ('{"id": 3}', "needs messages"),
+        ("{", "line 1: not valid JSON"),
+        ('{"id": 3}', "needs one of the keys messages, prompt, "),
         ('{"messages": []}', "messages must be a list"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "the last the user's"),
+        ('{"messages": [{"role": "user", "content": null}]}', "must have a text as its content"),
         ('{"prompt": ""}', "at least one character"),
-        ("3", "an object or a text"),
+        ('{"turns": ["a", 3]}', r"turns\[1\] must be a text"),
+        ("3", "the line must be an object, or a text"),
         ("", "holds no prompt"),
     ],
 )

@@ -23,7 +23,7 @@ from hierspec.training.smollm2 import answers, build, passages
 from hierspec.training.smollm2.passages import FunctionSource, Passages
 from hierspec.training.smollm2.sibling import SiblingSettings
 from hierspec.training.smollm2.templates import MAKERS, draw_prompt
-from hierspec.utils.conversations import Conversation
+from hierspec.utils.conversations import Conversation, ConversationMessage
 from hierspec.zoo import trained
 
 PASSAGES = Passages(("Q " * 150, "Z " * 150), (FunctionSource("shift", "a, b", "Move it."),))
@@ -133,9 +133,14 @@ def test_answers_go_on_after_an_interruption_with_the_same_ones(tmp_path: Path) 
     assert {json.dumps(row) for row in again} == {json.dumps(row) for row in rows}
 
 
+def question_and_answer(question: str, answer: str) -> list[ConversationMessage]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
 def test_held_out_prompts_stay_so_when_a_file_grows() -> None:
     said = [
-        Conversation((("user", f"q{i}"), ("assistant", "yes")), "abc"[i % 3]) for i in range(120)
+        Conversation(messages=question_and_answer(f"q{i}", "yes"), domain="abc"[i % 3])
+        for i in range(120)
     ]
     settings = HeadsSettings(exits=(1,), held_out=90, tokens=10**6)
     few, many = (split_conversations(said[:n], Letters(), settings, 99)[:2] for n in (60, 120))
@@ -231,8 +236,8 @@ def test_heads_that_do_not_ship_say_how_to_train_them(tmp_path) -> None:
 
 
 def test_a_text_and_conversations_may_come_together(tmp_path) -> None:
-    said = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    (tmp_path / "a.jsonl").write_text(json.dumps(said) + "\n")
+    messages = question_and_answer("a", "b")
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     (tmp_path / "b.txt").write_text("plain")
     found = from_files([tmp_path])
-    assert found == [Conversation((("user", "a"), ("assistant", "b"))), "plain"]
+    assert found == [Conversation(messages=messages, domain="other"), "plain"]

@@ -1,68 +1,73 @@
-"""Conversations: read from files, put into a chat template, answers found in the ids."""
+"""Conversations: what a line may hold, and what is asked of it for which purpose."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Letters
 
+from hierspec.errors import HierspecError
 from hierspec.utils.conversations import (
     Conversation,
-    holds_conversations,
-    read_conversations,
-    tokenize_conversation,
+    check_messages,
+    has_messages,
+    is_conversation,
+    text_in,
 )
 
-
-def line(*contents: str, **more: Any) -> str:
-    roles = ("user", "assistant")
-    messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(contents)]
-    return json.dumps({"messages": messages, **more}) + "\n"
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
 
 
-def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
-    path = tmp_path / "chats.jsonl"
-    path.write_text(line("hi", "ho", domain="chat") + "\n" + line("left open"))
-    assert holds_conversations(path)
-    (found,) = read_conversations(path)
-    assert found == Conversation((("user", "hi"), ("assistant", "ho")), "chat")
-    assert found.prompt == "hi"
-    with path.open("a") as file:  # somebody is writing
-        file.write(line("more", "of it")[:20])
-    assert len(read_conversations(path)) == 1
+def test_messages_are_kept_as_they_are():
+    said: list[Any] = [{"name": "me", "role": "user", "content": "hi"}, CALL, {"role": "tool"}]
+    found = Conversation.from_row({"messages": said, "domain": 7, "temperature": 0.5})
+    assert found.messages == said
+    assert found.domain == "7"
+    assert Conversation.from_row({"messages": [], "domain": None}).domain == ""
 
 
 @pytest.mark.parametrize(
-    "row", ['{"messages": 3}', '{"messages": [{"role": "user"}]}', "[1]", "no", '{"text": "x"}']
+    ("row", "says"),
+    [
+        ({"messages": 3}, "messages must be a list, not 3"),
+        ({"messages": [{"content": "x"}]}, r"messages\[0\]: 'role' is missing"),
+        ({"messages": [CALL, {"role": 1}]}, r"messages\[1\]\.role must be a string, not 1"),
+        ({"messages": [CALL, "hi"]}, r"messages\[1\] must be an object, not 'hi'"),
+        ({}, "'messages' is missing"),
+        ("hi", "it must be an object, not 'hi'"),
+    ],
 )
-def test_a_line_that_is_none_is_named(tmp_path: Path, row: str) -> None:
-    path = tmp_path / "chats.jsonl"
-    path.write_text(line("hi", "ho") + row + "\n")
-    with pytest.raises(ValueError, match=r"chats\.jsonl, line 2: no conversation; a line is"):
-        read_conversations(path)
+def test_mistakes_are_named_with_the_form(row, says):
+    with pytest.raises(HierspecError, match=rf'^{says}; messages are \[{{"role": "user", '):
+        Conversation.from_row(row)
+    assert "\n" not in says
 
 
-def test_a_file_without_answers_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "chats.jsonl"
-    path.write_text(line("hi"))
-    with pytest.raises(ValueError, match="holds no conversation with an answer"):
-        read_conversations(path)
-    for name, text in (("a.jsonl", '{"text": "x"}'), ("b.txt", line("a", "b")), ("c.jsonl", "?")):
-        (tmp_path / name).write_text(text)
-        assert not holds_conversations(tmp_path / name)
-    assert not holds_conversations(tmp_path)
+def test_contents_may_be_required():
+    said = Conversation.from_row({"messages": [{"role": "user", "content": "hi"}, CALL]})
+    assert said.require_content() is said
+    with pytest.raises(HierspecError, match=r"^messages\[1\] must have a text as its content"):
+        said.require_content(text=True)
+    without = Conversation.from_row({"messages": [{"role": "user", "contents": "hi"}]})
+    with pytest.raises(HierspecError, match=r"^messages\[0\] must have a content, not {'role'"):
+        without.require_content()
 
 
-def test_answers_are_found_in_the_ids() -> None:
-    """A position counts where the token after it is the answer's, its end included."""
-    said = ("user", "q"), ("assistant", "one"), ("user", "r"), ("assistant", "up"), ("user", "s")
-    found = tokenize_conversation(Conversation(said), Letters())
-    text = "".join(map(chr, found.ids))
-    assert text == "<u:q>\n<a:one>\n<u:r>\n<a:up>\n"
-    assert "".join(text[p + 1] for p in found.answer_positions) == "one>up>"
+def test_the_prompt_is_what_comes_before_the_first_answer():
+    parts = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]
+    roles = [("system", "s"), ("user", parts), ("assistant", "x"), ("user", "y")]
+    messages = [{"role": role, "content": content} for role, content in roles]
+    assert Conversation.from_row({"messages": messages}).prompt == "s\na\nb"
+    assert text_in({"role": "assistant", "content": None}) == text_in({"role": "tool"}) == ""
 
 
-def test_a_tokenizer_without_a_template_is_refused() -> None:
-    with pytest.raises(ValueError, match="no chat template"):
-        tokenize_conversation(Conversation((("user", "q"), ("assistant", "a"))), None)
+def test_null_counts_as_no_messages():
+    assert has_messages({"messages": []})
+    assert not any(map(has_messages, ({"messages": None}, {}, "messages", 3, None)))
+
+
+def test_python_callers_hand_over_lists_of_messages():
+    said = ({"role": "user", "content": "hi"},)
+    assert is_conversation(said)
+    assert not any(map(is_conversation, ([], "hi", [1], [*said, 1], said[0])))
+    check_messages(said)
+    with pytest.raises(HierspecError, match=r"messages\[0\]: 'role' is missing; messages are"):
+        check_messages([{"content": "hi"}])

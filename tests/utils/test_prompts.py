@@ -9,7 +9,7 @@ import json
 import pytest
 from fakes import bytes_tokenizer
 
-from hierspec.utils.prompts import apply_chat, read_prompt_file, read_prompts, read_stdin
+from hierspec.utils.prompts import apply_chat, read_ids, read_prompt_file, read_prompts, read_stdin
 
 
 def write(tmp_path, name, text):
@@ -33,6 +33,52 @@ def test_json_lines(tmp_path):
     assert got.name == "p.jsonl"
     assert got.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert read_prompts(str(path)) == list(got.prompts)
+
+
+def test_keys_beside_the_prompt_are_not_looked_at(tmp_path):
+    rows = [
+        {"prompt": "a", "turns": 3, "text": ["b"], "messages": "c"},
+        {"prompt": None, "turns": "b", "question": ""},
+        {"turns": ["c", "d", "", None]},
+    ]
+    path = write(tmp_path, "p.ndjson", "\n".join(map(json.dumps, rows)))
+    assert read_prompts(path) == ["a", "b", "c"]
+
+
+def test_messages_are_handed_on_as_they_are(tmp_path):
+    said = [
+        {"role": "user", "content": [{"type": "text", "text": "2 + 2?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]},
+        {"role": "assistant", "thinking": "no content at all"},
+        {"role": "tool", "content": {"sum": 4}, "name": "add"},
+    ]
+    rows = [{"messages": said, "prompt": "not this"}, {"messages": None, "prompt": "a"}, "b"]
+    path = write(tmp_path, "p.jsonl", "\n".join(map(json.dumps, rows)))
+    assert read_prompts(path, conversations=True) == [said, "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"messages": "w5"}', r"line 1: messages must be a list, not 'w5'; messages are \[{"),
+        ('{"messages": []}', "line 1: messages must be a list of at least one"),
+        ('{"messages": [{"content": "x"}]}', r"messages\[0\]: 'role' is missing; messages are"),
+        ('{"messages": [3]}', r"messages\[0\] must be an object, not 3; messages are"),
+        ('{"id": 3}', "line 1: needs one of the keys messages, prompt, turns, .*; found id"),
+    ],
+)
+def test_wrong_messages_are_named(tmp_path, line, message):
+    with pytest.raises(ValueError, match=message):
+        read_prompts(write(tmp_path, "p.jsonl", line), conversations=True)
+
+
+def test_ids(tmp_path):
+    lines = '[1, 2]\n{"prompt_token_ids": [3]}'
+    assert read_ids(write(tmp_path, "i.jsonl", lines)) == [[1, 2], [3]]
+    assert read_ids(write(tmp_path, "i.txt", "1, 2")) == [[1, 2]]
+    for line in ("[]", "[true]", "[1.0]", '"1"', '{"prompt": "x"}'):
+        with pytest.raises(ValueError, match="line 1: with --ids a line must be a list of token"):
+            read_ids(write(tmp_path, "i.jsonl", line))
 
 
 def test_any_other_file_is_one_prompt(tmp_path):
@@ -66,9 +112,11 @@ def test_standard_input(monkeypatch, text, prompts):
         ("p.jsonl", '{"prompt": ""}', "line 1: prompt must be a text"),
         ("p.jsonl", '{"prompt": 3}', "line 1: prompt must be a text"),
         ("p.jsonl", '{"turns": []}', "line 1: turns must be a list"),
-        ("p.jsonl", '{"turns": "x"}', "line 1: turns must be a list"),
-        ("p.jsonl", '{"turns": [3]}', "line 1: turns must be a text"),
-        ("p.jsonl", "[1]", "line 1: the line must be a text"),
+        ("p.jsonl", '{"turns": ["", null]}', r"line 1: turns\[0\] must be a text"),
+        ("p.jsonl", '{"turns": [3]}', r"line 1: turns\[0\] must be a text"),
+        ("p.jsonl", '{"turns": null}', "line 1: needs one of the keys .*; found turns"),
+        ("p.jsonl", '{"messages": [{"role": "user"}]}', "text; found messages"),
+        ("p.jsonl", "[1]", "line 1: the line must be an object, or a text"),
         ("p.jsonl", "\n \n", "holds no prompt"),
         ("p.txt", "\n", "holds no prompt"),
     ],

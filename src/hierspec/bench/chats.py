@@ -14,21 +14,29 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hierspec.errors import HierspecError
-from hierspec.utils.prompts import KEYS, apply_chat
+from hierspec.utils.conversations import (
+    Conversation,
+    ConversationMessage,
+    as_label,
+    has_messages,
+    text_in,
+)
+from hierspec.utils.files import read_bytes
+from hierspec.utils.json_lines import parse_lines
+from hierspec.utils.prompts import apply_chat, turns_of
 
 COMPLETE = "Complete this Python function:\n\n"
 _MT_BENCH = "mt_bench"  # Spec-Bench keeps its eight categories, and names the other tasks
 SPEC_BENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 
 T = TypeVar("T")
-ConversationMessage = Mapping[str, str]
 GenerateText = Callable[[list[int]], str]  # token ids of a prompt → the text that follows
 
 
@@ -40,12 +48,14 @@ class Chat:
         category: within the domain; chats of one domain take turns by it.
         history: messages before the first turn, answers included.
         turns: the user's messages.
+        line: in its file, from 1.
     """
 
     domain: str
     category: str
     history: tuple[ConversationMessage, ...]
     turns: tuple[str, ...]
+    line: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +77,10 @@ def read(path: Path) -> tuple[list[Chat], dict[str, Any]]:
         raise HierspecError(f"{path} holds no .jsonl file: give a folder with some, or a file")
     chats, digest = [], hashlib.sha256()
     for file in files:
-        try:
-            body = file.read_bytes()
-            lines = body.decode("utf-8-sig").split("\n")
-        except OSError as error:
-            raise HierspecError(f"cannot read prompts from {file}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise HierspecError(f"{file} is not UTF-8 text") from None
+        body = read_bytes(file, "prompts")
         digest.update(body)
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                chats.append(_chat(line, file.stem, f"{file}, line {number}"))
+        for line, chat in parse_lines(body, str(file), partial(_chat, stem=file.stem)):
+            chats.append(replace(chat, line=line))
     if not chats:
         raise HierspecError(f"{path} holds no prompt")
     by_category = round_robin(chats, lambda chat: chat.category)
@@ -143,50 +146,25 @@ def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: GenerateText) -
     return encoded
 
 
-def _chat(line: str, stem: str, location: str) -> Chat:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise HierspecError(f"{location}: not JSON ({error})") from None
-    if isinstance(row, str) and row:
-        return Chat(stem, "", (), (row,))
-    if not isinstance(row, Mapping):
-        raise HierspecError(f"{location}: a chat is an object or a text")
-    category = str(row.get("category", ""))
-    domain = str(row.get("domain") or stem)
-    if "question_id" in row and "domain" not in row:
+def _chat(row: Any, stem: str) -> Chat:
+    labels = row if isinstance(row, Mapping) else {}
+    category = as_label(labels.get("category"))
+    domain = as_label(labels.get("domain"))
+    if not domain and "question_id" in labels:
         domain = category if category in SPEC_BENCH_TASKS else _MT_BENCH
-    if "messages" in row:
-        history, turns = _messages(row["messages"], location)
+    history: list[ConversationMessage] = []
+    if has_messages(row):
+        *history, question = _messages(row)
+        turns = [text_in(question)]
     else:
-        history, turns = (), _turns(row, location)
-    return Chat(domain, category, history, turns)
+        turns = turns_of(row, "messages")
+        if "entry_point" in labels:
+            turns = [COMPLETE + turn for turn in turns]
+    return Chat(domain or stem, category, tuple(history), tuple(turns))
 
 
-def _messages(value: Any, location: str) -> tuple[tuple[ConversationMessage, ...], tuple[str, ...]]:
-    is_valid = isinstance(value, list) and value and all(
-        isinstance(message, Mapping)
-        and isinstance(message.get("role"), str)
-        and isinstance(message.get("content"), str)
-        for message in value
-    )  # fmt: skip
-    if not is_valid or value[-1]["role"] != "user":
-        raise HierspecError(
-            f'{location}: messages must be a list of {{"role": …, "content": …}}, '
-            "the last the user's"
-        )
-    return tuple(value[:-1]), (value[-1]["content"],)
-
-
-def _turns(row: Mapping[str, Any], location: str) -> tuple[str, ...]:
-    key = next((key for key in KEYS if key in row), None)
-    if key is None:
-        keys = ", ".join(map(str, row)) or "none"
-        raise HierspecError(f"{location}: needs messages, {', '.join(KEYS)}; found {keys}")
-    value = row[key]
-    turns = value if key == "turns" and isinstance(value, list) else [value]
-    if not turns or not all(isinstance(turn, str) and turn for turn in turns):
-        raise HierspecError(f"{location}: {key} must be text of at least one character")
-    if "entry_point" in row:
-        turns = [COMPLETE + turn for turn in turns]
-    return tuple(turns)
+def _messages(row: Any) -> list[ConversationMessage]:
+    messages = Conversation.from_row(row).require_content(text=True).messages
+    if not messages or messages[-1]["role"] != "user":
+        raise HierspecError("messages must be a list, the last the user's")
+    return messages

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
+
 from hierspec.bench.method_records import RunRecord
 from hierspec.bench.records import BenchResults
 from hierspec.errors import HierspecError
-from hierspec.utils.files import write_atomically
+from hierspec.utils.files import read_bytes, write_atomically
+from hierspec.utils.json_lines import parse_lines
+from hierspec.utils.prompts import PromptTurns
+from hierspec.utils.schema import validate
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,32 +33,28 @@ class SpecBenchQuestion:
     prompt: str
 
 
+class _QuestionRow(TypedDict):
+    question_id: Any
+    category: str
+    turns: PromptTurns
+
+
 def read(path: Path) -> list[SpecBenchQuestion] | None:
     """Read the questions of a file; ``None`` where its form is not Spec-Bench's.
 
     Raises:
         HierspecError: the file cannot be read.
     """
+    body = read_bytes(path, "prompts")
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError:
+        return [question for _, question in parse_lines(body, str(path), _question)] or None
+    except HierspecError:
         return None
-    except OSError as error:
-        raise HierspecError(f"cannot read prompts from {path}: {error.strerror}") from None
-    questions = []
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            return None
-        if not isinstance(row, dict) or not {"question_id", "category", "turns"} <= set(row):
-            return None
-        if not isinstance(row["turns"], list) or not row["turns"]:
-            return None
-        questions.append(SpecBenchQuestion(row["question_id"], row["category"], row["turns"][0]))
-    return questions or None
+
+
+def _question(row: Any) -> SpecBenchQuestion:
+    question = validate(_QuestionRow, row, "")
+    return SpecBenchQuestion(question["question_id"], question["category"], question["turns"][0])
 
 
 def write(

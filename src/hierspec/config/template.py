@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.prompts import apply_chat, is_conversation
+from hierspec.utils.conversations import is_conversation
+from hierspec.utils.prompts import apply_chat
 
 from . import arguments
 

@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import dataclasses as pydantic
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import read_text
+from hierspec.utils.conversations import (
+    Conversation,
+    ConversationMessage,
+    Label,
+    has_messages,
+    text_in,
+)
+from hierspec.utils.files import read_bytes
+from hierspec.utils.json_lines import is_json_lines, parse_lines
 from hierspec.utils.prompts import read_prompt_file
+from hierspec.utils.schema import OPEN, Expected, validate
 
 HELD_OUT = "held out"
-_JSON_LINES = (".jsonl", ".ndjson")
 _HELD_OUT_EVERY = 20  # one text in this many is held out
 
 
@@ -40,6 +50,15 @@ class TrainingText:
     predicted: tuple[tuple[int, int], ...]
     group: str
     domain: str = ""
+
+
+@pydantic.dataclass(config=OPEN, frozen=True, slots=True, kw_only=True)
+class _LabelledText:
+    text: str  # empty ones are left out when features are stored
+    domain: Label = ""
+
+
+_AnyText = Annotated[str | _LabelledText, Expected("a text, or an object with messages or text")]
 
 
 def read(
@@ -72,48 +91,27 @@ def read(
                     yield _text(key, raw, domain, tokenizer, max_tokens, group)
 
 
-def _raw_texts(file: Path) -> Iterator[tuple[str | list[Mapping[str, str]], str]]:
+def _raw_texts(file: Path) -> Iterator[tuple[str | list[ConversationMessage], str]]:
     """Yield texts, and conversations as lists of messages, each with its domain."""
-    if file.suffix.lower() not in _JSON_LINES:
+    if not is_json_lines(file):
         yield from ((text, "") for text in read_prompt_file(file, "text").prompts)
         return
-    lines = read_text(file, "texts").split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                return  # incomplete: it is still being written
-            raise HierspecError(f"{file}, line {number}: not JSON ({error})") from None
-        raw = _raw_text(row)
-        if raw is None:
-            raise HierspecError(
-                f"{file}, line {number}: neither messages with role and content, nor a text"
-            )
-        yield raw, str(row.get("domain", "")) if isinstance(row, Mapping) else ""
+    body = read_bytes(file, "texts")
+    for _, raw in parse_lines(body, str(file), _raw_text, may_be_cut=True):
+        yield raw
 
 
-def _raw_text(row: Any) -> str | list[Mapping[str, str]] | None:
-    if isinstance(row, str):
-        return row
-    if not isinstance(row, Mapping):
-        return None
-    messages = row.get("messages")
-    if isinstance(messages, list):
-        valid = all(
-            isinstance(m, Mapping) and isinstance(m.get("role"), str) and "content" in m
-            for m in messages
-        )
-        return messages if valid and messages else None
-    text = row.get("text")
-    return text if isinstance(text, str) else None
+def _raw_text(row: Any) -> tuple[str | list[ConversationMessage], str]:
+    if has_messages(row):
+        conversation = Conversation.from_row(row).require_content()
+        return conversation.messages, conversation.domain
+    text = validate(_AnyText, row, "the line")
+    return (text, "") if isinstance(text, str) else (text.text, text.domain)
 
 
 def _text(
     key: str,
-    raw: str | list[Mapping[str, str]],
+    raw: str | list[ConversationMessage],
     domain: str,
     tokenizer: Any,
     max_tokens: int,
@@ -124,14 +122,14 @@ def _text(
         beginning, predicted = raw[:200], ((0, len(ids)),)
     else:
         ids, predicted = _conversation(raw, tokenizer, max_tokens)
-        beginning = next((m["content"] for m in raw if m["role"] == "user"), "")
+        beginning = next((text_in(m) for m in raw if m["role"] == "user"), "")
     if group is None:
         group = HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT_EVERY == 0 else ""
     return TrainingText(key, tuple(ids), predicted, group, domain)
 
 
 def _conversation(
-    messages: Sequence[Mapping[str, str]], tokenizer: Any, max_tokens: int
+    messages: Sequence[ConversationMessage], tokenizer: Any, max_tokens: int
 ) -> tuple[list[int], tuple[tuple[int, int], ...]]:
     """Return a conversation's ids, and [start, end) of the assistant's turns with their end."""
     if not getattr(tokenizer, "chat_template", None):

@@ -1,128 +1,123 @@
-"""Conversations from files, and the positions of their answers among the token ids.
-
-Each line of a ``.jsonl`` file of conversations is an object: ``messages``, a list of objects with
-``role`` and ``content`` as chat templates take them, and, where known, ``domain``.
-"""
+"""Conversations: messages as chat templates take them, from files and from Python callers."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, Self
+
+from pydantic import BeforeValidator, ConfigDict, with_config
+from pydantic import dataclasses as pydantic
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError
 
-from .files import read_text
-from .prompts import JSON_LINES, apply_chat
+from .schema import OPEN, short_repr, validate
 
-UNKNOWN_DOMAIN = "other"
+_FORM = 'messages are [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]'
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """The messages between a user and a model.
+@with_config(ConfigDict(extra="allow"))
+class ConversationMessage(TypedDict):
+    """A message as chat templates take it, who said what; further keys are for the template, too.
 
     Attributes:
-        messages: (role, content) of each.
-        domain: its subject, so that kinds of text can be measured apart.
+        content: a text, or what else the template reads: a list of parts, an object that a tool
+            returned, null beside ``tool_calls``; left out where it reads another key instead.
     """
 
-    messages: tuple[tuple[str, str], ...]
-    domain: str = UNKNOWN_DOMAIN
+    role: str
+    content: NotRequired[Any]
+
+
+def as_label(value: Any) -> str:
+    """Return a value as a label, for which files may have a number, or null for none."""
+    return "" if value is None else str(value)
+
+
+Label = Annotated[str, BeforeValidator(as_label)]
+
+
+@pydantic.dataclass(config=OPEN, frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """The messages between a user and a model, as a line of a ``.jsonl`` file holds them.
+
+    Attributes:
+        messages: in their order, none if nothing was said. What else they must have is for those
+            to say who read them (:meth:`require_content`).
+        domain: their subject, so that kinds of text can be measured apart; empty if unknown.
+    """
+
+    messages: list[ConversationMessage]
+    domain: Label = ""
+
+    @classmethod
+    def from_row(cls, row: Any) -> Conversation:
+        """Check a line's JSON and return its conversation; other keys of the line are ignored.
+
+        Raises:
+            HierspecError: it is none; with the place, and the form that messages have.
+        """
+        return _validate(cls, row, "")
+
+    def require_content(self, *, text: bool = False) -> Self:
+        """Return the conversation if all messages have a content, which with ``text`` is a text.
+
+        To be required of conversations to learn from: where a content is missing, under another
+        name say, templates write nothing and do not complain.
+
+        Raises:
+            HierspecError: names the first message without.
+        """
+        noun = "a text as its content" if text else "a content"
+        for number, message in enumerate(self.messages):
+            has_content = isinstance(message.get("content"), str) if text else "content" in message
+            if not has_content:
+                raise HierspecError(
+                    f"messages[{number}] must have {noun}, not {short_repr(message)}; {_FORM}"
+                )
+        return self
 
     @property
     def prompt(self) -> str:
-        """The contents of all messages before the first answer, joined by newlines."""
-        questions = takewhile(lambda message: message[0] != "assistant", self.messages)
-        return "\n".join(content for _, content in questions)
+        """The texts of all messages before the first answer, joined by newlines."""
+        questions = takewhile(lambda message: message["role"] != "assistant", self.messages)
+        return "\n".join(map(text_in, questions))
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedConversation:
-    """Token ids of a conversation, and the positions whose next token belongs to an answer.
-
-    The last such position of an answer is the one before its end-of-turn token, also where the
-    answer was cut short: the model is to predict what follows there.
-    """
-
-    ids: list[int]
-    answer_positions: list[int]
+def text_in(message: ConversationMessage) -> str:
+    """Return the text of a message; of a list of parts, the texts in it."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def holds_conversations(path: Path) -> bool:
-    """Tell whether the first line of a ``.jsonl`` file is a conversation."""
-    if path.suffix.lower() not in JSON_LINES or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        for line in file:
-            if line.strip():
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    return False
-                return isinstance(row, Mapping) and "messages" in row
-    return False
+def has_messages(row: Any) -> bool:
+    """Tell whether a line's JSON says that it is a conversation; null counts as no messages."""
+    return isinstance(row, Mapping) and row.get("messages") is not None
 
 
-def read_conversations(path: Path) -> list[Conversation]:
-    """Return all conversations of a file that contain an answer.
+def is_conversation(prompt: Any) -> bool:
+    """Tell whether a Python caller's prompt is a list of messages, not a text or token ids."""
+    return (
+        isinstance(prompt, list | tuple)
+        and bool(prompt)
+        and all(isinstance(message, Mapping) for message in prompt)
+    )
 
-    An incomplete last line is skipped, since the file may still be being written.
+
+def check_messages(messages: Any) -> None:
+    """Refuse what is no list of messages.
 
     Raises:
-        HierspecError: the file cannot be read, or a line is no conversation; names file and line.
+        HierspecError: with the place, and the form that messages have.
     """
-    conversations: list[Conversation] = []
-    lines = read_text(path, "the conversations").split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            conversation = _conversation(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            if number == len(lines) and isinstance(error, json.JSONDecodeError):
-                continue
-            raise HierspecError(
-                f'{path}, line {number}: no conversation; a line is {{"messages": [{{"role": '
-                '"user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
-            ) from None
-        if any(role == "assistant" for role, _ in conversation.messages):
-            conversations.append(conversation)
-    if not conversations:
-        raise HierspecError(f"{path} holds no conversation with an answer")
-    return conversations
+    _validate(list[ConversationMessage], messages, "messages")
 
 
-def tokenize_conversation(conversation: Conversation, tokenizer: Any) -> TokenizedConversation:
-    """Tokenize a conversation by the model's chat template, up to its last answer.
-
-    Raises:
-        HierspecError: the tokenizer has no chat template, or one that refuses the messages.
-    """
-    messages = [{"role": role, "content": text} for role, text in conversation.messages]
-    last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
-    apply_chat(tokenizer, messages[:last])  # to fail with a one-line error, if at all
-    ids = _template_ids(tokenizer, messages[: last + 1])
-    positions: list[int] = []
-    for number, message in enumerate(messages[: last + 1]):
-        if message["role"] != "assistant":
-            continue
-        start = len(apply_chat(tokenizer, messages[:number]))
-        end = len(_template_ids(tokenizer, messages[: number + 1]))
-        ends = [i for i in range(start, end) if ids[i] == tokenizer.eos_token_id]
-        positions += range(start - 1, ends[0] if ends else end - 1)
-    return TokenizedConversation(ids, positions)
-
-
-def _template_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
-
-
-def _conversation(row: Any) -> Conversation:
-    messages = tuple((message["role"], message["content"]) for message in row["messages"])
-    if not all(isinstance(part, str) for message in messages for part in message):
-        raise TypeError
-    return Conversation(messages, str(row.get("domain") or UNKNOWN_DOMAIN))
+def _validate(shape: Any, data: Any, place: str) -> Any:
+    try:
+        return validate(shape, data, place)
+    except HierspecError as error:
+        raise HierspecError(f"{error}; {_FORM}") from None

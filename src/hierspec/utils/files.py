@@ -121,6 +121,31 @@ def read_text(path: Path, noun: str, fix: str = "") -> str:
         raise HierspecError(f"cannot read {noun} {str(path)!r}: {_reason(error)}{fix}") from None
 
 
+def read_bytes(path: Path, noun: str) -> bytes:
+    """Return the bytes of a file; errors call what it holds ``noun``: ``prompts``.
+
+    Raises:
+        HierspecError: the file cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise HierspecError(f"cannot read {noun} from {path}: {_reason(error)}") from None
+
+
+def decode_utf8(body: bytes, source: str) -> str:
+    """Return a file's bytes as text, without a byte order mark.
+
+    Raises:
+        HierspecError: they are not UTF-8; names ``source`` and the line.
+    """
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = body[: error.start].count(b"\n") + 1
+        raise HierspecError(f"{source}, line {line}: not UTF-8 text") from None
+
+
 def expand_user(path: str | Path) -> Path:
     """Expand ``~`` to the user's home folder; return the path unchanged if there is none."""
     try:

@@ -15,15 +15,77 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, Field
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import parse_json
+
+from .conversations import Conversation, check_messages, has_messages
+from .files import decode_utf8, read_bytes
+from .json_lines import is_json_lines, parse_lines
+from .schema import Expected, Integer, validate
 
 T = TypeVar("T")
 
-KEYS = ("prompt", "turns", "question", "text")
-JSON_LINES = (".jsonl", ".ndjson")  # suffixes of files that hold a JSON value on each line
+
+def _as_turns(value: Any) -> Any:
+    """Return a text as a list, and a list without the empty values that fill a table's column."""
+    if isinstance(value, str):
+        return [value]
+    while isinstance(value, list) and len(value) > 1 and value[-1] in ("", None):
+        value = value[:-1]
+    return value
+
+
+PromptText = Annotated[str, Field(min_length=1), Expected("a text of at least one character")]
+PromptTurns = Annotated[list[PromptText], Field(min_length=1), BeforeValidator(_as_turns)]
+
+
+class PromptRow(TypedDict, total=False):
+    """An object on a line of a file of prompts; of several keys the first in this order counts.
+
+    The others are not looked at: files have them for purposes of their own. Null is no value.
+
+    Attributes:
+        turns: what the user says, one after the other; a text is a single turn, and empty ones at
+            the end do not count.
+    """
+
+    prompt: PromptText
+    turns: PromptTurns
+    question: PromptText
+    text: PromptText
+
+
+_KEYS = tuple(PromptRow.__annotations__)
+_TextRow = Annotated[PromptText, Expected("an object, or a text of at least one character")]
+_IdsRow = Annotated[
+    list[Integer],
+    Field(min_length=1),
+    BeforeValidator(lambda row: row.get("prompt_token_ids") if isinstance(row, Mapping) else row),
+    Expected("a list of token ids, or an object that has them as prompt_token_ids"),
+]
+
+
+def turns_of(row: Any, *others: str) -> list[str]:
+    """Return what the user says, turn by turn, in a line's JSON: a :class:`PromptRow` or a text.
+
+    Args:
+        others: keys that the caller accepts besides, for the error.
+
+    Raises:
+        HierspecError: the line holds no prompt.
+    """
+    if not isinstance(row, Mapping):
+        return [validate(_TextRow, row, "the line")]
+    key = next((key for key in _KEYS if row.get(key) is not None), None)
+    if key is None:
+        found = ", ".join(map(str, row)) or "none"
+        raise HierspecError(f"needs one of the keys {', '.join((*others, *_KEYS))}; found {found}")
+    said = validate(PromptRow, {key: row[key]}, "")[key]
+    return said if key == "turns" else [said]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +113,13 @@ def read_prompt_file(
     Raises:
         HierspecError: no such file, not UTF-8, or a line without a prompt; names file and line.
     """
-    body, text, source, is_jsonl = _read_source(path, noun)
-    parse_row: Callable[[Any], Any] = _prompt_or_messages if conversations else _prompt_of
-    prompts = _json_lines(text, source, parse_row) if is_jsonl else (_prompt(text, source, noun),)
-    if not prompts:
-        raise HierspecError(f"{source} holds no {noun}")
-    return PromptFile(prompts, Path(path).name, hashlib.sha256(body).hexdigest())
-
-
-def _read_source(path: str | Path, noun: str) -> tuple[bytes, str, str, bool]:
-    """Return a file's bytes, its text, its name for errors, and whether each line is JSON."""
-    name = str(path)
-    if name == "-":
-        body = sys.stdin.buffer.read()
+    body, source, is_jsonl = _read_source(path, noun)
+    if is_jsonl:
+        parse: Callable[[Any], Any] = _messages_or_first_turn if conversations else _first_turn
+        prompts = _parse_rows(body, source, parse, noun)
     else:
-        try:
-            body = Path(path).read_bytes()
-        except (OSError, ValueError) as error:  # a null byte in the path is a ValueError
-            reason = getattr(error, "strerror", None) or error
-            raise HierspecError(f"cannot read {noun}s from {name}: {reason}") from None
-    source = "standard input" if name == "-" else name
-    text = _decode_utf8(body, source)
-    is_jsonl = Path(name).suffix.lower() in JSON_LINES or (name == "-" and _starts_json(text))
-    return body, text, source, is_jsonl
+        prompts = (_prompt(body, source, noun),)
+    return PromptFile(prompts, Path(path).name, hashlib.sha256(body).hexdigest())
 
 
 def read_prompts(path: str | Path, *, conversations: bool = False) -> list[Any]:
@@ -90,11 +136,10 @@ def read_ids(path: str | Path) -> list[list[int]]:
     Raises:
         HierspecError: as :func:`read_prompt_file`, or the file holds anything but ids.
     """
-    _, text, source, is_jsonl = _read_source(path, "prompt")
-    prompts = _json_lines(text, source, _ids_of) if is_jsonl else (parse_ids(text, source),)
-    if not prompts:
-        raise HierspecError(f"{source} holds no prompt")
-    return list(prompts)
+    body, source, is_jsonl = _read_source(path, "prompt")
+    if is_jsonl:
+        return list(_parse_rows(body, source, _ids_of, "prompt"))
+    return [parse_ids(decode_utf8(body, source), source)]
 
 
 def parse_ids(text: str, source: str) -> list[int]:
@@ -113,16 +158,7 @@ def parse_ids(text: str, source: str) -> list[int]:
 
 def read_stdin() -> str:
     """Read standard input as one prompt, even if it looks like JSON."""
-    return _prompt(_decode_utf8(sys.stdin.buffer.read(), "standard input"), "standard input")
-
-
-def is_conversation(prompt: Any) -> bool:
-    """Tell whether a prompt is a list of messages, as chat templates take them."""
-    return (
-        isinstance(prompt, list | tuple)
-        and bool(prompt)
-        and all(isinstance(message, Mapping) for message in prompt)
-    )
+    return _prompt(sys.stdin.buffer.read(), "standard input", "prompt")
 
 
 def apply_chat(
@@ -150,11 +186,7 @@ def apply_chat(
     messages: Any = conversation
     if isinstance(conversation, str):
         messages = [{"role": "user", "content": conversation}]
-    for number, message in enumerate(messages):
-        if "role" not in message:
-            raise HierspecError(
-                f"message {number} has no role: each is {{'role': 'user', 'content': '...'}}"
-            )
+    check_messages(messages)
     if tools:
         options["tools"] = list(tools)
     try:
@@ -166,77 +198,49 @@ def apply_chat(
     return [int(token) for token in ids]
 
 
-def _decode_utf8(body: bytes, source: str) -> str:
+def _read_source(path: str | Path, noun: str) -> tuple[bytes, str, bool]:
+    """Return a file's bytes, its name for errors, and whether each line is JSON."""
+    if str(path) == "-":
+        body = sys.stdin.buffer.read()
+        return body, "standard input", _starts_json(body)
+    path = Path(path)
+    return read_bytes(path, f"{noun}s"), str(path), is_json_lines(path)
+
+
+def _starts_json(body: bytes) -> bool:
     try:
-        return body.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = body[: error.start].count(b"\n") + 1
-        raise HierspecError(f"{source}, line {line}: not UTF-8 text") from None
+        return isinstance(json.loads(body.lstrip().split(b"\n", 1)[0]), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
-def _prompt(text: str, source: str, noun: str = "prompt") -> str:
-    """Return a text as one prompt, without the newline that ``echo`` and editors append."""
-    prompt = text.removesuffix("\n").removesuffix("\r")
+def _parse_rows(body: bytes, source: str, parse: Callable[[Any], T], noun: str) -> tuple[T, ...]:
+    prompts = tuple(prompt for _, prompt in parse_lines(body, source, parse))
+    if not prompts:
+        raise HierspecError(f"{source} holds no {noun}")
+    return prompts
+
+
+def _prompt(body: bytes, source: str, noun: str) -> str:
+    """Return a file as one prompt, without the newline that ``echo`` and editors append."""
+    prompt = decode_utf8(body, source).removesuffix("\n").removesuffix("\r")
     if not prompt:
         raise HierspecError(f"{source} holds no {noun}")
     return prompt
 
 
-def _starts_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text.lstrip().split("\n", 1)[0]), dict)
-    except (ValueError, RecursionError):
-        return False
+def _first_turn(row: Any) -> str:
+    return turns_of(row)[0]
 
 
-class _RowError(ValueError):
-    """A line of a prompt file holds no valid prompt."""
-
-
-def _json_lines(text: str, source: str, parse_row: Callable[[Any], T]) -> tuple[T, ...]:
-    prompts = []
-    # Not splitlines(): JSON strings may hold U+2028 and the like.
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            place = f"{source}, line {number}"
-            try:
-                prompts.append(parse_row(parse_json(line, place)))
-            except _RowError as error:
-                raise HierspecError(f"{place}: {error}") from None
-    return tuple(prompts)
-
-
-def _prompt_or_messages(row: Any) -> Any:
-    """Return the conversation in a line's parsed JSON or, if it has none, its prompt."""
-    if not isinstance(row, Mapping) or "messages" not in row:
-        return _prompt_of(row)
-    messages = row["messages"]
-    if not is_conversation(messages):
-        raise _RowError("messages must be a list of objects with role and content")
+def _messages_or_first_turn(row: Any) -> Any:
+    if not has_messages(row):
+        return turns_of(row, "messages")[0]
+    messages = Conversation.from_row(row).messages
+    if not messages:
+        raise HierspecError("messages must be a list of at least one")
     return messages
 
 
-def _prompt_of(row: Any) -> str:
-    """Return the prompt in a line's parsed JSON; raise :class:`_RowError` if it has none."""
-    key, prompt = "the line", row
-    if isinstance(row, Mapping):
-        key = next((k for k in KEYS if k in row), "")
-        if not key:
-            keys = ", ".join(map(str, row)) or "none"
-            raise _RowError(f"needs one of the keys {', '.join(KEYS)}; found {keys}")
-        prompt = row[key]
-        if key == "turns":
-            if not isinstance(prompt, list) or not prompt:
-                raise _RowError("turns must be a list with at least one text")
-            prompt = prompt[0]
-    if not isinstance(prompt, str) or not prompt:
-        raise _RowError(f"{key} must be a text of at least one character")
-    return prompt
-
-
 def _ids_of(row: Any) -> list[int]:
-    """Return the token ids in a line's parsed JSON; raise :class:`_RowError` if it has none."""
-    ids = row.get("prompt_token_ids") if isinstance(row, Mapping) else row
-    if not isinstance(ids, list) or not ids or any(type(token) is not int for token in ids):
-        raise _RowError("with --ids a line is a list of token ids, or has them as prompt_token_ids")
-    return ids
+    return validate(_IdsRow, row, "with --ids a line")

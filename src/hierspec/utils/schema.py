@@ -38,6 +38,7 @@ from hierspec.utils.checks import MIN_TEMPERATURE, is_temperature
 T = TypeVar("T")
 
 CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False)  # no unknown keys, no infinities
+OPEN = ConfigDict(extra="ignore", allow_inf_nan=False)  # files hold more than what is read
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

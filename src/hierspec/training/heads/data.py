@@ -29,16 +29,13 @@ from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.training.family.corpus import load_corpus
 from hierspec.training.windows import HeldOutWindows
-from hierspec.utils.conversations import (
-    Conversation,
-    holds_conversations,
-    read_conversations,
-    tokenize_conversation,
-)
-from hierspec.utils.files import json_digest
+from hierspec.utils.conversations import Conversation
+from hierspec.utils.files import json_digest, read_bytes
+from hierspec.utils.json_lines import is_json_lines, parse_lines
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo import registry
 
+from .conversations import has_answer, text_or_conversation, tokenize_conversation
 from .settings import TrainingSettings
 from .states import Piece
 
@@ -144,7 +141,8 @@ def split_conversations(
     held_out: dict[str, list[Piece]] = {}
     tokens_left = settings.tokens
     num_domains = max(1, len({conversation.domain for conversation in conversations}))
-    for conversation in dict.fromkeys(conversations):
+    distinct = {json_digest([one.messages, one.domain]): one for one in conversations}
+    for conversation in distinct.values():
         digest = hashlib.sha256(conversation.prompt.encode()).digest()
         is_held_out = int.from_bytes(digest[:4]) < HELD_OUT_SHARE * 2**32
         same_domain = held_out.setdefault(conversation.domain, [])
@@ -230,9 +228,15 @@ def _is_text(file: Path) -> bool:
 
 
 def _read_texts(file: Path) -> Sequence[str | Conversation]:
-    if holds_conversations(file):
-        return read_conversations(file)
-    return read_prompt_file(file, "text").prompts
+    """Return a file's texts and those conversations that contain an answer."""
+    if not is_json_lines(file):
+        return read_prompt_file(file, "text").prompts
+    body = read_bytes(file, "texts")
+    rows = [row for _, row in parse_lines(body, str(file), text_or_conversation, may_be_cut=True)]
+    texts = [row for row in rows if isinstance(row, str) or has_answer(row)]
+    if not texts:
+        raise HierspecError(f"{file} holds no text, and no conversation with an answer")
+    return texts
 
 
 def encode_excerpts(

@@ -1,0 +1,70 @@
+"""Conversations that heads learn from, and the positions of their answers among the token ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hierspec.utils.conversations import Conversation, ConversationMessage, has_messages, text_in
+from hierspec.utils.prompts import apply_chat, turns_of
+
+UNKNOWN_DOMAIN = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedConversation:
+    """Token ids of a conversation, and the positions whose next token belongs to an answer.
+
+    The last such position of an answer is the one before its end-of-turn token, also where the
+    answer was cut short: the model is to predict what follows there.
+    """
+
+    ids: list[int]
+    answer_positions: list[int]
+
+
+def text_or_conversation(row: Any) -> str | Conversation:
+    """Return the conversation in a line's JSON, roles and texts alone, or the prompt in it.
+
+    Answers are found by their texts' place in the whole: what a template writes of further keys in
+    one place and leaves out in another would move them.
+
+    Raises:
+        HierspecError: the line has neither.
+    """
+    if not has_messages(row):
+        return turns_of(row, "messages")[0]
+    conversation = Conversation.from_row(row).require_content(text=True)
+    return Conversation(
+        messages=[{"role": m["role"], "content": text_in(m)} for m in conversation.messages],
+        domain=conversation.domain or UNKNOWN_DOMAIN,
+    )
+
+
+def has_answer(conversation: Conversation) -> bool:
+    return any(message["role"] == "assistant" for message in conversation.messages)
+
+
+def tokenize_conversation(conversation: Conversation, tokenizer: Any) -> TokenizedConversation:
+    """Tokenize a conversation by the model's chat template, up to its last answer.
+
+    Raises:
+        HierspecError: the tokenizer has no chat template, or one that refuses the messages.
+    """
+    messages = conversation.messages
+    last = max(i for i, message in enumerate(messages) if message["role"] == "assistant")
+    apply_chat(tokenizer, messages[:last])  # to fail with a one-line error, if at all
+    ids = _template_ids(tokenizer, messages[: last + 1])
+    positions: list[int] = []
+    for number, message in enumerate(messages[: last + 1]):
+        if message["role"] != "assistant":
+            continue
+        start = len(apply_chat(tokenizer, messages[:number]))
+        end = len(_template_ids(tokenizer, messages[: number + 1]))
+        ends = [i for i in range(start, end) if ids[i] == tokenizer.eos_token_id]
+        positions += range(start - 1, ends[0] if ends else end - 1)
+    return TokenizedConversation(ids, positions)
+
+
+def _template_ids(tokenizer: Any, messages: list[ConversationMessage]) -> list[int]:
+    return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
