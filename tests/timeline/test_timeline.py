@@ -345,7 +345,8 @@ def test_an_interrupted_last_line_is_left_out(run, tmp_path):
     path = written(tmp_path / "t.jsonl", run[1], '\n{"time": 1.5, "ki')
     assert len(read(path)) == len(run[1])
     written(path, run[1], '\n{"time": 1.5, "ki\n')
-    with pytest.raises(ValueError, match=rf"t.jsonl, line {len(run[1]) + 1}: not JSON"):
+    says = rf"t.jsonl, line {len(run[1]) + 1}: not valid JSON.*write it again"
+    with pytest.raises(ValueError, match=says):
         read(path)
 
 

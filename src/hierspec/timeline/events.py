@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import ConfigDict, Field, Strict, model_validator
+from pydantic import Field, Strict, model_validator
 from pydantic import dataclasses as pydantic
 
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
+from hierspec.utils.files import read_bytes
+from hierspec.utils.json_lines import parse_lines
 
 AtLeastZero = Annotated[int, Strict(), Field(ge=0)]
 Seconds = Annotated[float, Strict(), Field(ge=0)]
-_OPEN = ConfigDict(extra="ignore", allow_inf_nan=False)  # a trace holds more than is drawn
 
 
-@pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
+@pydantic.dataclass(config=schema.OPEN, frozen=True, kw_only=True)
 class _Event:
     """A request of one sequence, and a level's answer to it, as a trace records them."""
 
@@ -31,7 +31,7 @@ class _Event:
     seconds: Seconds
 
 
-@pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
+@pydantic.dataclass(config=schema.OPEN, frozen=True, kw_only=True)
 class DraftEvent(_Event):
     """Tokens that a level drafted; ``others`` are alternatives from the same position."""
 
@@ -41,7 +41,7 @@ class DraftEvent(_Event):
     leaf: schema.Boolean
 
 
-@pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
+@pydantic.dataclass(config=schema.OPEN, frozen=True, kw_only=True)
 class CheckEvent(_Event):
     """A verification: the draft, the owner of each token, and what was accepted and emitted."""
 
@@ -72,7 +72,7 @@ class CheckEvent(_Event):
             yield tokens, self.owners[:1] * len(tokens)
 
 
-@pydantic.dataclass(config=_OPEN, frozen=True, kw_only=True)
+@pydantic.dataclass(config=schema.OPEN, frozen=True, kw_only=True)
 class RowEvent(_Event):
     """A call for the distribution that a follow-up token is drawn from."""
 
@@ -80,6 +80,7 @@ class RowEvent(_Event):
 
 
 Event: TypeAlias = DraftEvent | CheckEvent | RowEvent
+_AGAIN = "write it again with: hierspec generate --trace FILE"
 _ANY = cast(type[Any], Annotated[Event, Field(discriminator="kind")])
 
 
@@ -92,30 +93,19 @@ def read(path: str | Path) -> list[dict[str, Any]]:
         HierspecError: the file cannot be read, a line is damaged, or it is empty; names both.
     """
     path = Path(path)
+    body = read_bytes(path, "the trace")
     try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise HierspecError(f"cannot read the trace {path}: {error.strerror}") from None
-    events = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            event = json.loads(line.decode())
-        except (ValueError, RecursionError):  # of JSON or of UTF-8
-            if number == len(lines):
-                break  # no line feed follows: writing was cut short
-            raise HierspecError(f"{path}, line {number}: not JSON; write the trace again") from None
-        try:
-            check(event)
-        except HierspecError as error:
-            raise HierspecError(f"{path}, line {number}: {error}") from None
-        events.append(event)
+        events = [event for _, event in parse_lines(body, str(path), _checked, may_be_cut=True)]
+    except HierspecError as error:
+        raise HierspecError(f"{error}; {_AGAIN}") from None
     if not events:
-        raise HierspecError(
-            f"{path} holds no events; write one with: hierspec generate --trace FILE"
-        )
+        raise HierspecError(f"{path} holds no events; {_AGAIN}")
     return events
+
+
+def _checked(event: Any) -> dict[str, Any]:
+    check(event)
+    return event
 
 
 def check(event: Any) -> Event:
@@ -127,6 +117,6 @@ def check(event: Any) -> Event:
     if isinstance(event, Mapping) and not {"began", "seconds"} <= event.keys():
         raise HierspecError(
             "no times (began, seconds): the trace is from an interpreter without a clock or an "
-            "older version; write it again with: hierspec generate --trace FILE"
+            "older version"
         )
     return schema.validate(_ANY, event, "")
