@@ -21,7 +21,7 @@ from hierspec.bench.records import (
 )
 from hierspec.errors import HierspecError
 from hierspec.utils import files, schema
-from hierspec.utils.files import write_atomically
+from hierspec.utils.files import read_bytes, write_atomically
 
 # Must be equal where a measurement is continued; the commit may change, and is noted.
 SAME_MACHINE = (
@@ -75,11 +75,7 @@ def read(path: Path) -> BenchResults:
     Raises:
         HierspecError: no such file, not JSON, or as :func:`parse`.
     """
-    try:
-        body = path.read_bytes()
-    except OSError as error:
-        raise HierspecError(f"cannot read results from {path}: {error.strerror}") from None
-    return parse(schema.parse_json(body, str(path)), str(path))
+    return parse(schema.parse_json(read_bytes(path, "results"), str(path)), str(path))
 
 
 def is_finished(path: Path) -> bool:

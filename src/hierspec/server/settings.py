@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field
 
 from hierspec.errors import HierspecError
 from hierspec.utils.files import read_text
-from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass, parse_json, validate
+from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass, json_object, validate
 
 if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig
@@ -217,10 +217,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise HierspecError(f"{path}: not valid TOML: {error}") from None
-    data = parse_json(text, str(path))
-    if not isinstance(data, dict):
-        raise HierspecError(f"{path}: settings are a JSON object, not {type(data).__name__}")
-    return data
+    return json_object(text, str(path), "a settings file")
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
