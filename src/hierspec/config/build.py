@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
+from hierspec.lm.base import ModelVerify
 from hierspec.utils import openmp
 from hierspec.verifiers.soundness import check as check_soundness
 
@@ -28,7 +28,7 @@ class Built:
         ends: ids that end a text of the target, apart from the tokenizer's own.
     """
 
-    root: Verify
+    root: ModelVerify
     tokenizer: Any
     config: HierarchyConfig
     ends: frozenset[int] = frozenset()

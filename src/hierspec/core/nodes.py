@@ -5,19 +5,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar  # with defaults, which typing has from Python 3.13 on
 
 from .proposals import States
 from .rules import Verifier
 from .windows import FixedWindow, Window
 
+# What proposes or verifies at a level is the interpreter's: models and look-ups in the engine
+# (:data:`hierspec.lm.base.ModelNode`), tables in certificates, numbers in simulations.
+VerifierModel = TypeVar("VerifierModel", covariant=True, default=Any)
+DrafterModel = TypeVar("DrafterModel", covariant=True, default=Any)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draft:
+class Draft(Generic[DrafterModel]):
     """A leaf: a model that drafts token by token until its window or budget stops it.
 
     Attributes:
-        model: the interpreter's: a language model or a look-up, a table, a simulation's number.
         budget: how many tokens it must hold before it hands them up (``num_speculative_tokens``).
         temperature: of its distributions; ``None`` for the request's.
         num_drafts: how many alternative drafts it makes from the same position.
@@ -27,7 +33,7 @@ class Draft:
 
     index: int
     name: str
-    model: Any
+    model: DrafterModel
     budget: int
     window: Window = field(default_factory=FixedWindow)
     temperature: float | None = None
@@ -35,13 +41,13 @@ class Draft:
     distinct: bool = False
     ahead: bool = False
 
-    def for_rule(self, rule: Verifier) -> Draft:
+    def for_rule(self, rule: Verifier) -> Draft[DrafterModel]:
         """Return this leaf with its drafts drawn as ``rule`` needs them."""
         return dataclasses.replace(self, distinct=rule.distinct and self.num_drafts > 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verify:
+class Verify(Generic[VerifierModel, DrafterModel]):
     """A level that repeats: get a draft from ``below``, verify it, append; until it holds enough.
 
     Attributes:
@@ -53,22 +59,22 @@ class Verify:
 
     index: int
     name: str
-    model: Any
+    model: VerifierModel
     budget: int
     rule: Verifier
-    below: Node | None
+    below: Node[VerifierModel, DrafterModel] | None
     window: Window = field(default_factory=FixedWindow)
     temperature: float | None = None
     bonus: bool = True
     exact_length: bool = False
 
-    def as_leaf(self) -> Draft:
+    def as_leaf(self) -> Draft[VerifierModel]:
         """Return a leaf that drafts as this level does with nothing below it."""
         return Draft(self.index, self.name, self.model, self.budget, self.window, self.temperature)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Concatenate:
+class Concatenate(Generic[VerifierModel, DrafterModel]):
     """Nodes that draft one after another, ``repeat`` times; each continues what came before.
 
     P2's interleaved order is [small × n, mid × 1] repeated m times, its horizontal order is
@@ -77,15 +83,17 @@ class Concatenate:
 
     index: int
     name: str
-    parts: tuple[Node, ...]
+    parts: tuple[Node[VerifierModel, DrafterModel], ...]
     repeat: int = 1
 
 
-LevelNode = Draft | Verify
-Node = LevelNode | Concatenate
+LevelNode = Verify[VerifierModel, DrafterModel] | Draft[DrafterModel]
+Node = LevelNode[VerifierModel, DrafterModel] | Concatenate[VerifierModel, DrafterModel]
 
 
-def walk(node: Node | None) -> Iterator[Node]:
+def walk(
+    node: Node[VerifierModel, DrafterModel] | None,
+) -> Iterator[Node[VerifierModel, DrafterModel]]:
     """Yield every node at and below ``node``, lowest first."""
     if node is None:
         return
@@ -97,7 +105,9 @@ def walk(node: Node | None) -> Iterator[Node]:
     yield node
 
 
-def walk_levels(node: Node | None) -> Iterator[LevelNode]:
+def walk_levels(
+    node: Node[VerifierModel, DrafterModel] | None,
+) -> Iterator[LevelNode[VerifierModel, DrafterModel]]:
     """Yield every node at and below ``node`` that has a model, lowest first."""
     return (each for each in walk(node) if not isinstance(each, Concatenate))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from hierspec.core.nodes import Draft
+from hierspec.lm.base import LanguageModel, ModelDraft
 
 from .base import Drafter, DrafterMaker
 from .model import ModelDrafter
 from .multi_draft import MultiDrafter
 
 
-def drafter_of(node: Draft) -> Drafter:
+def drafter_of(node: ModelDraft) -> Drafter:
     """Return the drafter that runs a leaf: one that its model makes, or that of any model."""
     if isinstance(node.model, DrafterMaker):
         return node.model.make_drafter(node)
-    return MultiDrafter(node) if node.num_drafts > 1 else ModelDrafter(node)
+    leaf = cast("Draft[LanguageModel]", node)  # a look-up makes its own
+    return MultiDrafter(leaf) if node.num_drafts > 1 else ModelDrafter(leaf)

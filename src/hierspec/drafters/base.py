@@ -128,7 +128,7 @@ class LookUp:
     name: str
     law_of_context: ClassVar[bool] = False
     reads_own_checks: ClassVar[bool] = False
-    max_length: ClassVar[int] = sys.maxsize
+    max_length: int = sys.maxsize
 
     @property
     def cache_owner(self) -> LookUp:

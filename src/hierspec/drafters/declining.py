@@ -34,7 +34,7 @@ class DecliningDrafter(ModelDrafter):
 
     model: DecliningExit
 
-    def __init__(self, node: Draft) -> None:
+    def __init__(self, node: Draft[DecliningExit]) -> None:
         super().__init__(node)
         self._rows: list[Distributions] = []
         self._scores = torch.empty(0)

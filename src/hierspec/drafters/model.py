@@ -81,9 +81,9 @@ Step = Callable[[Sequence[int]], torch.Tensor]
 class ModelDrafter:
     """A leaf whose model is a :class:`~hierspec.lm.base.LanguageModel`."""
 
-    def __init__(self, node: Draft) -> None:
-        model: LanguageModel = node.model
-        self.node, self.model = node, model
+    def __init__(self, node: Draft[LanguageModel]) -> None:
+        model = self.model = node.model
+        self.node = node
         self.device_model = self.stepwise_model = None
         if node.window.signal == "acceptance":
             pass  # the ordinary loop: a prediction already runs the token through the model

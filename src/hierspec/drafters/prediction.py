@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft
+from hierspec.lm.base import ModelDraft
 
 from .base import LookUp
 
@@ -90,7 +91,7 @@ class Prediction(LookUp):
         return () if start is None else tuple(slot.tokens[start : start + limit])
 
 
-def prediction_leaf() -> Draft:
+def prediction_leaf() -> ModelDraft:
     """Make the leaf that drafts from predictions; of a hierarchy it has the lowest index."""
     look_up = Prediction()
     return Draft(0, look_up.name, look_up, _BUDGET)

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.drafters.base import DraftCall, Drafter, Drafts
+from hierspec.lm.base import ModelDraft, ModelVerify
 from hierspec.sampling.scores import ScoreRows
 
 from .sequences import AheadDraft, LiveSequence
@@ -102,7 +102,9 @@ class BackgroundDrafting:
         report(drafts.forwards, drafts.seconds)
 
 
-def ahead_limit(leaf: Draft, sequence: LiveSequence, num_drafted: int, max_context: int) -> int:
+def ahead_limit(
+    leaf: ModelDraft, sequence: LiveSequence, num_drafted: int, max_context: int
+) -> int:
     """Return how many tokens may be drafted ahead, after a draft of ``num_drafted`` tokens.
 
     Args:
@@ -119,7 +121,7 @@ def ahead_limit(leaf: Draft, sequence: LiveSequence, num_drafted: int, max_conte
 
 
 def ahead_call(
-    leaf: Draft, sequence: LiveSequence, tail: tuple[int, ...], job: ScoreRows, limit: int
+    leaf: ModelDraft, sequence: LiveSequence, tail: tuple[int, ...], job: ScoreRows, limit: int
 ) -> AheadCall:
     """Prepare the call for a draft after ``tail``, the draft that is being verified.
 
@@ -132,7 +134,7 @@ def ahead_call(
     return AheadCall(sequence, tail, call)
 
 
-def can_draft_in_thread(node: Verify, leaf: Draft, calls: Sequence[AheadCall]) -> bool:
+def can_draft_in_thread(node: ModelVerify, leaf: ModelDraft, calls: Sequence[AheadCall]) -> bool:
     """Return whether drafts may be made in another thread than the target's forward.
 
     They may not where both write to one cache, where calls are recorded in CUDA graphs, or where a

@@ -13,11 +13,17 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, draw_each
-from hierspec.core.nodes import Draft, LevelNode, Verify, walk
+from hierspec.core.nodes import Draft, walk
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Row
 from hierspec.drafters.base import DraftCall
-from hierspec.lm.base import LanguageModel, Query, takes_trees
+from hierspec.lm.base import (
+    ModelLevelNode,
+    ModelVerify,
+    Query,
+    ScoringNode,
+    takes_trees,
+)
 from hierspec.sampling.scores import (
     ScoreRows,
     compute_signals,
@@ -50,10 +56,9 @@ class Responder:
         observers: told of every forward and every verification; the runtime's own list.
     """
 
-    def __init__(self, root: Verify, vocab_size: int, observers: Sequence[Observer]) -> None:
+    def __init__(self, root: ModelVerify, vocab_size: int, observers: Sequence[Observer]) -> None:
         self._root, self._vocab_size, self._observers = root.index, vocab_size, observers
-        target: LanguageModel = root.model
-        self._graphs = target.graphs  # they outlive a generation
+        self._graphs = root.model.graphs  # they outlive a generation
         self._background = BackgroundDrafting()
 
     def answer(self, tasks: list[Task]) -> list[Any]:
@@ -98,7 +103,7 @@ class Responder:
         proposals = [next(new) if ahead is None else ahead for ahead in made_ahead]
         return [(draft or Proposal(), own) for draft, own in zip(proposals, states, strict=True)]
 
-    def _check(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
+    def _check(self, node: ModelVerify, tasks: list[Task]) -> list[Verdict]:
         """Check all drafts in one call → verdicts, with signals and log-probabilities."""
         drafts: list[Proposal] = []
         jobs: list[ScoreRows] = []
@@ -127,7 +132,7 @@ class Responder:
 
     @contextmanager
     def _drafting_ahead(
-        self, node: Verify, tasks: list[Task], drafts: Sequence[Proposal]
+        self, node: ModelVerify, tasks: list[Task], drafts: Sequence[Proposal]
     ) -> Generator[None, None, None]:
         """Let a leaf that drafts ahead continue these drafts while the target scores them."""
         leaf = node.below
@@ -151,7 +156,7 @@ class Responder:
         with self._background.drafting(group.drafter, calls, in_thread, report):
             yield
 
-    def _check_alternatives(self, node: Verify, tasks: list[Task]) -> list[Verdict]:
+    def _check_alternatives(self, node: ModelVerify, tasks: list[Task]) -> list[Verdict]:
         """Check drafts where some sequence has several from one position; see :meth:`_check`."""
         alternatives, drafts = AlternativeRows(), list[tuple[Proposal, ...]]()
         as_trees = self._checks_trees(node)
@@ -216,7 +221,7 @@ class Responder:
             verdicts.append(verdict)
         return verdicts
 
-    def _rows(self, node: LevelNode, tasks: list[Task]) -> list[Distributions]:
+    def _rows(self, node: ScoringNode, tasks: list[Task]) -> list[Distributions]:
         jobs: list[ScoreRows] = []
         queries: list[Query] = []
         for task in tasks:
@@ -231,7 +236,7 @@ class Responder:
                     task.row_scores[job.context.pending] = row
         return rows
 
-    def _job(self, node: LevelNode, task: Task, context: Context, num_rows: int) -> ScoreRows:
+    def _job(self, node: ModelLevelNode, task: Task, context: Context, num_rows: int) -> ScoreRows:
         """Describe how scores of the last ``num_rows`` positions become distributions."""
         sequence = task.sequence
         params = sequence.params
@@ -251,7 +256,7 @@ class Responder:
 
     def _score(
         self,
-        node: LevelNode,
+        node: ScoringNode,
         jobs: list[ScoreRows],
         queries: list[Query],
         rows: list[int] | None = None,
@@ -260,9 +265,8 @@ class Responder:
 
         ``rows``: for each row of the jobs, its row among those of the queries; ``None``: the same.
         """
-        model: LanguageModel = node.model
         began = time.perf_counter()
-        scores = model.score(queries)
+        scores = node.model.score(queries)
         self._report_forwards(node.index, 1, time.perf_counter() - began)
         if rows is not None:
             scores = scores[rows]
@@ -272,7 +276,7 @@ class Responder:
         for observer in self._observers:
             observer.on_forward(index, forwards, seconds)
 
-    def _checks_trees(self, node: Verify) -> bool:
+    def _checks_trees(self, node: ModelVerify) -> bool:
         """Return whether several drafts are checked as a tree in one slot of the node's model.
 
         They are not where a drafter that takes no trees reads the model's states draft by draft.
@@ -285,7 +289,7 @@ class Responder:
         )
 
 
-def _max_num_drafts(node: Verify) -> int:
+def _max_num_drafts(node: ModelVerify) -> int:
     return max(leaf.num_drafts for leaf in walk(node.below) if isinstance(leaf, Draft))
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from hierspec.core.nodes import Verify, walk
+from hierspec.core.nodes import walk
 from hierspec.core.rng import PhiloxRng
 from hierspec.errors import HierspecError
+from hierspec.lm.base import ModelVerify
 from hierspec.lm.encoder_decoder import split_prompt
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils import openmp
@@ -73,7 +74,7 @@ class Generation:
 
     def __init__(
         self,
-        root: Verify,
+        root: ModelVerify,
         prompts: Sequence[Sequence[int]],
         *,
         tokenizer: Any,

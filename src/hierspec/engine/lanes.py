@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import Draft, Verify, initial_states
+from hierspec.core.nodes import initial_states
 from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
+from hierspec.lm.base import ModelDraft, ModelVerify
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.sampling.scores import logprobs, top_logprobs
 
@@ -44,12 +45,12 @@ class Lane:
             controller, they are ignored.
     """
 
-    root: Verify
+    root: ModelVerify
     tokenizer: Any
     controller: Controller | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
     display_name: Callable[[str], str] = str
-    prediction: Draft | None = None
+    prediction: ModelDraft | None = None
 
 
 class ServedLane:
@@ -153,7 +154,7 @@ class ServedLane:
             self.load.record_round(len(tickets), arm, num_tokens, seconds)
         return verdicts
 
-    def _plan(self, request: EngineRequest, output: Output, arm: Verify) -> Verify | None:
+    def _plan(self, request: EngineRequest, output: Output, arm: ModelVerify) -> ModelVerify | None:
         """Return the plan of a sequence's next round; ``None``: let its steering choose."""
         plans = self.plans
         if not request.speculative:

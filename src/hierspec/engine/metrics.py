@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hierspec.core.nodes import Verify, walk_levels
+from hierspec.core.nodes import walk_levels
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check, Row
+from hierspec.lm.base import ModelVerify
 from hierspec.lm.trees import Tree
 
 from .observers import Checks, Observer
@@ -124,7 +125,7 @@ class SequenceMetrics(Observer):
         root: the hierarchy.
     """
 
-    def __init__(self, root: Verify) -> None:
+    def __init__(self, root: ModelVerify) -> None:
         self._names = {node.index: node.name for node in walk_levels(root.below)}
         self._stats: dict[LiveSequence, dict[int, LevelStats]] = {}
         # (tokens drafted, tokens kept) of each level when round_counts was last called

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierspec.core.distributions import Distributions
-from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.drafters.base import CheckedDraft, Learner
+from hierspec.lm.base import ModelVerify
 
 from .sequences import LiveSequence, Task
 
@@ -30,7 +30,7 @@ class Checks:
             with its ``p``.
     """
 
-    node: Verify
+    node: ModelVerify
     tasks: Sequence[Task]
     drafts: Sequence[Proposal]
     p: Sequence[Distributions]

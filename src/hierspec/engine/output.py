@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hierspec.core.nodes import Verify
 from hierspec.core.proposals import TokenLogprobs, Verdict
+from hierspec.lm.base import ModelVerify
 
 from .control import Steering
 from .results import TokenEvent
@@ -51,7 +51,7 @@ class Output:
         """Whether the first round, which reads the prompt, has ended."""
         return bool(self.emitted)
 
-    def prepare_round(self, plan: Verify | None = None) -> None:
+    def prepare_round(self, plan: ModelVerify | None = None) -> None:
         """Set how many tokens the next round may emit, and its plan.
 
         Args:

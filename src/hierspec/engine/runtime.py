@@ -13,12 +13,12 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk, walk_levels
+from hierspec.core.nodes import Concatenate, Draft, walk, walk_levels
 from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import drafter_of
 from hierspec.drafters.base import Learner
-from hierspec.lm.base import scores_part
+from hierspec.lm.base import ModelNode, ModelVerify, scores_part
 
 from .answers import Responder, with_logprobs
 from .metrics import Metrics
@@ -35,7 +35,7 @@ class Runtime:
         vocab_size: V of the target.
     """
 
-    def __init__(self, root: Verify, vocab_size: int) -> None:
+    def __init__(self, root: ModelVerify, vocab_size: int) -> None:
         self.root = root
         self.vocab_size = vocab_size
         nodes = sorted(walk(root), key=lambda node: node.index)
@@ -46,7 +46,7 @@ class Runtime:
             self.observe(Training(root.index, learners))
         self._responder = Responder(root, vocab_size, self._observers)
         self._groups: dict[Hashable, Group] = {}
-        self._node_infos: dict[Verify, Mapping[int, NodeInfo]] = {}
+        self._node_infos: dict[ModelVerify, Mapping[int, NodeInfo]] = {}
 
     def observe(self, observer: Observer) -> None:
         """Add an observer of all that happens from now on."""
@@ -116,17 +116,17 @@ class Runtime:
             observer.on_round_end(sequences, verdicts)
         return verdicts
 
-    def _infos(self, plan: Verify) -> Mapping[int, NodeInfo]:
+    def _infos(self, plan: ModelVerify) -> Mapping[int, NodeInfo]:
         """Return the information on each node of a plan, by index."""
         if plan not in self._node_infos:
             self._node_infos[plan] = {node.index: self._info(node) for node in walk(plan)}
         return self._node_infos[plan]
 
-    def _info(self, node: Node) -> NodeInfo:
+    def _info(self, node: ModelNode) -> NodeInfo:
         partial = not isinstance(node, Concatenate) and scores_part(node.model)
         return NodeInfo(_max_context(node), self._group(node), partial)
 
-    def _group(self, node: Node) -> Group | None:
+    def _group(self, node: ModelNode) -> Group | None:
         """Return the group of a node: nodes that differ in budget or lower levels share one.
 
         Everything else that an answer depends on is part of the group's key.
@@ -170,6 +170,6 @@ def _final_verdict(task: Task) -> Verdict:
     return with_logprobs(task, verdict, rows)
 
 
-def _max_context(node: Node) -> int:
+def _max_context(node: ModelNode) -> int:
     """Return the longest context of all models at and below ``node``; look-ups have no limit."""
     return min(level.model.max_length for level in walk_levels(node))

@@ -10,13 +10,13 @@ from typing import Any, cast
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import Draft, Verify, initial_states
+from hierspec.core.nodes import Draft, initial_states
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Propose, Request, Row
 from hierspec.core.rng import Noise, Rng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters.base import Drafter, Shareable
-from hierspec.lm.base import CacheOwner, CacheUser
+from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
@@ -63,7 +63,7 @@ class LiveSequence:
     """
 
     id: int
-    root: Verify
+    root: ModelVerify
     tokens: list[int]
     params: SamplingParams
     rng: Rng

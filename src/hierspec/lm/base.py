@@ -15,6 +15,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, Uniforms
+from hierspec.core.nodes import Draft, LevelNode, Node, Verify
 from hierspec.errors import HierspecError
 from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows
@@ -172,21 +173,31 @@ class CacheUser(Protocol):
     def cache_owner(self) -> CacheOwner: ...
 
 
-@runtime_checkable
-class LanguageModel(CacheOwner, CacheUser, Protocol):
-    """Anything that can score positions: a transformer, an early exit of one, a table.
+class LevelModel(CacheOwner, CacheUser, Protocol):
+    """What drafts or verifies at a level of a hierarchy: a language model, or a look-up.
 
     Attributes:
         name: for messages and metrics.
-        vocab_size: V, the number of token ids it scores (a padded embedding counts its padding).
         max_length: the longest context it can take, in tokens.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def max_length(self) -> int: ...
+
+
+@runtime_checkable
+class LanguageModel(LevelModel, Protocol):
+    """Anything that can score positions: a transformer, an early exit of one, a table.
+
+    Attributes:
+        vocab_size: V, the number of token ids it scores (a padded embedding counts its padding).
         device: of its scores.
         graphs: recorded calls of its device; ``None`` for a device that records nothing.
     """
 
-    name: str
     vocab_size: int
-    max_length: int
     device: torch.device
 
     @property
@@ -200,6 +211,14 @@ class LanguageModel(CacheOwner, CacheUser, Protocol):
         missing. Queries of one call may differ in length; a slot appears at most once.
         """
         ...
+
+
+# Nodes whose levels are models; only language models verify.
+ModelDraft = Draft[LevelModel]
+ModelVerify = Verify[LanguageModel, LevelModel]
+ModelLevelNode = LevelNode[LanguageModel, LevelModel]
+ScoringNode = ModelVerify | Draft[LanguageModel]  # any level but a look-up
+ModelNode = Node[LanguageModel, LevelModel]
 
 
 @runtime_checkable

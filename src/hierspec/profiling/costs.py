@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierspec.core.nodes import LevelNode, Verify, initial_states
+from hierspec.core.nodes import Draft, Verify, initial_states
 from hierspec.core.proposals import Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rng import PhiloxRng
@@ -119,7 +119,7 @@ class _Clock(Observer):
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
     ) -> None:
         request = tasks[0].request
-        assert isinstance(request.node, LevelNode)
+        assert isinstance(request.node, Draft | Verify)
         _synchronise(request.node.model)
         check = isinstance(request, Check)
         tokens = len(request.draft) if check else len(answers[0][0])

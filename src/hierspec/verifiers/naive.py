@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
-from hierspec.core.nodes import LevelNode, Verify
+from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Draw, Request, Row
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
@@ -58,7 +58,7 @@ class Naive(Verifier):
         out = verdict.emitted
         if len(out) >= len(draft) or isinstance(out.distributions, OneHotDistributions):
             return verdict  # one-hot: whatever follows is the target's choice either way
-        assert isinstance(node.below, LevelNode)
+        assert isinstance(node.below, Draft | Verify)
         log_r = 0.0
         for i, token in enumerate(out.tokens):
             log_r += log_ratio(out.distributions.prob(i, token), draft.distributions.prob(i, token))

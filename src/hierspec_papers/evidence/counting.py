@@ -14,7 +14,7 @@ from hierspec.bench.memory import level_parameters
 from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import Distributions
-from hierspec.core.nodes import LevelNode
+from hierspec.core.nodes import Draft, Verify
 from hierspec.drafters.base import CheckedDraft
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
@@ -227,7 +227,7 @@ def _entropies(
 ) -> list[EntropyVerdict]:
     """Return the drafter's entropy at every token that the target verified."""
     drafter = method.hierarchy.root.below
-    assert isinstance(drafter, LevelNode)
+    assert isinstance(drafter, Draft | Verify)
     values = entropies(drafter.model, text, start)
     return [
         EntropyVerdict(round(t.entropy, 4), int(t.kept))

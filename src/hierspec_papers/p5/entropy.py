@@ -19,7 +19,7 @@ import numpy as np
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.context import Context
-from hierspec.core.nodes import LevelNode
+from hierspec.core.nodes import Draft, Verify
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import compute_signals
 from hierspec_papers.lab import Lab
@@ -153,7 +153,7 @@ def _pair(
     lab: Lab, method: HierarchyMethod, temperature: float, stage: str, share: float, part: float
 ) -> Pair:
     below = method.hierarchy.root.below
-    assert isinstance(below, LevelNode)
+    assert isinstance(below, Draft | Verify)
     model = below.model
     texts = []
     for number, prompt in enumerate(lab.prompts):
