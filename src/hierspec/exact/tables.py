@@ -8,13 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from hierspec.core.nodes import LevelNode
 from hierspec.core.proposals import Proposal, Verdict
+
+
+class NextTokenTable(Protocol):
+    """A level's model: a next-token distribution [V] for every last ``order`` tokens."""
+
+    @property
+    def order(self) -> int: ...
+    def distribution(self, context: Sequence[int]) -> Any: ...
 
 
 class Rows:
@@ -91,7 +99,7 @@ def row_ids(draft: Proposal) -> tuple[int, ...]:
     return draft.distributions.ids
 
 
-def next_token_distribution(model: Any, context: tuple[int, ...]) -> np.ndarray:
+def next_token_distribution(model: NextTokenTable, context: tuple[int, ...]) -> np.ndarray:
     """Return a model's distribution [V], normalised again after the rounding of its table."""
     return normalise(np.ascontiguousarray(model.distribution(context), dtype=np.float64))
 
@@ -110,10 +118,12 @@ class ModelRows:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self._row_ids: dict[tuple[Any, tuple[int, ...]], int] = {}
+        self._row_ids: dict[tuple[NextTokenTable, tuple[int, ...]], int] = {}
         self._verdicts: dict[Any, Verdict] = {}
 
-    def row_id(self, node: LevelNode, context: tuple[int, ...]) -> int:
+    def row_id(
+        self, node: LevelNode[NextTokenTable, NextTokenTable], context: tuple[int, ...]
+    ) -> int:
         """Return the id of the row of ``node``'s model after ``context``."""
         model = node.model
         context = context[max(len(context) - model.order, 0) :]

@@ -220,7 +220,7 @@ ACCEPTANCES = ("iid", "curves", "recorded")
 COSTS = ("real", "artificial")
 
 
-def build_root(chain: Chain, names: Sequence[str] | None = None) -> Verify:
+def build_root(chain: Chain, names: Sequence[str] | None = None) -> Verify[int, int]:
     """Convert ``chain`` to nodes for :func:`hierspec.simulation.simulate`; models are numbers.
 
     Args:

@@ -5,7 +5,7 @@ decide how many draft tokens a check keeps, prices (:mod:`hierspec.simulation.co
 takes. This is how P1's latency formula and the planner's exact model are checked against the
 algorithm itself [P1 Table 5; MATH §4].
 
-A node's ``model`` is a number here: the model's row in the rates and costs.
+A level's model is a number here: the model's row in the rates and costs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from hierspec.errors import HierspecError
 from .acceptances import Acceptances
 from .costs import ByCall, CallPrices, Cost
 
+NumberedVerify = Verify[int, int]
+NumberedNode = Node[int, int]
 DraftLengths = Callable[[int, int], int]  # (model, budget) → tokens of a new draft
 _UNLIMITED = 1 << 30
 
@@ -69,7 +71,7 @@ class Simulation:
 
 
 def simulate(
-    root: Verify,
+    root: NumberedVerify,
     acceptances: Acceptances,
     costs: Sequence[float] | Cost | CallPrices,
     rounds: int | None = None,
@@ -126,7 +128,7 @@ def simulate(
     )
 
 
-def _refuse_distribution_readers(plan: Verify) -> None:
+def _refuse_distribution_readers(plan: NumberedVerify) -> None:
     for node in walk(plan):
         if not isinstance(node, Concatenate) and node.window.signal is not None:
             raise HierspecError(
@@ -144,7 +146,7 @@ class _Run:
 
     def __init__(
         self,
-        root: Verify,
+        root: NumberedVerify,
         acceptances: Acceptances,
         prices: CallPrices,
         tracer: Tracer | None,
@@ -153,7 +155,7 @@ class _Run:
         lengths: DraftLengths | None,
     ) -> None:
         nodes = sorted(walk(root), key=lambda node: node.index)
-        self.models = [getattr(node, "model", -1) for node in nodes]
+        self.models = [-1 if isinstance(node, Concatenate) else node.model for node in nodes]
         self.levels = [LevelCount(node.name) for node in nodes]
         self.states = initial_window_states(root, controller)
         self.acceptances, self.prices, self.tracer = acceptances, prices, tracer
@@ -193,7 +195,7 @@ class _Run:
             self.pay(node, self.prices.draft(node.model, n), n)
         return _tokens(n, node.index), request.states
 
-    def check(self, node: Verify, draft: Proposal) -> Verdict:
+    def check(self, node: NumberedVerify, draft: Proposal) -> Verdict:
         n = len(draft)
         self.pay(node, self.prices.check(_drafter(node.below), node.model, n))
         tau = self.acceptances.kept(node.model, [self.models[i] for i in draft.owners])
@@ -211,7 +213,7 @@ class _Run:
                 self.unread[model] += num_emitted
         self.called_models.clear()
 
-    def pay(self, node: LevelNode, price: float, calls: int = 1) -> None:
+    def pay(self, node: LevelNode[int, int], price: float, calls: int = 1) -> None:
         if self.catch_up is not None:
             price += self.unread[node.model] * self.catch_up[node.model]
         self.unread[node.model] = 0
@@ -222,7 +224,7 @@ class _Run:
         level.milliseconds += price
 
 
-def _drafter(below: Node | None) -> int | None:
+def _drafter(below: NumberedNode | None) -> int | None:
     """Return the model whose tokens ``below`` hands up, the largest if there are several."""
     if isinstance(below, Concatenate):
         return max(model for part in below.parts if (model := _drafter(part)) is not None)
