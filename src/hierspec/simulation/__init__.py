@@ -1,8 +1,7 @@
 """Latency without models: the engine's rounds, answered from acceptance rates and costs."""
 
-from .acceptances import Acceptances, CoinFlips, Recorded
-from .costs import ByCall, CallPrices, Cost
 from .interpreter import LevelCount, Simulation, simulate
+from .rates_and_costs import Acceptances, ByCall, CallPrices, CoinFlips, Cost, Recorded
 
 __all__ = [
     "Acceptances",

@@ -1,9 +1,9 @@
 """The simulated interpreter: latency without models, from acceptances and costs.
 
-It drives the same coroutines as the runtime. Acceptances (:mod:`hierspec.simulation.acceptances`)
-decide how many draft tokens a check keeps, prices (:mod:`hierspec.simulation.costs`) what each call
-takes. This is how P1's latency formula and the planner's exact model are checked against the
-algorithm itself [P1 Table 5; MATH §4].
+It drives the same coroutines as the runtime. Acceptances decide how many draft tokens a check
+keeps, prices what each call takes (:mod:`hierspec.simulation.rates_and_costs`). This is how P1's
+latency formula and the planner's exact model are checked against the algorithm itself [P1 Table 5;
+MATH §4].
 
 A level's model is a number here: the model's row in the rates and costs.
 """
@@ -26,8 +26,7 @@ from hierspec.engine.control import Controller, Steering, initial_window_states
 from hierspec.engine.trace import Tracer, event_of
 from hierspec.errors import HierspecError
 
-from .acceptances import Acceptances
-from .costs import ByCall, CallPrices, Cost
+from .rates_and_costs import Acceptances, ByCall, CallPrices, Cost
 
 NumberedVerify = Verify[int, int]
 NumberedNode = Node[int, int]

@@ -1,14 +1,16 @@
-"""How many tokens a simulated check keeps: coin flips at given rates, or recorded outcomes."""
+"""What a simulation is given in place of models: which tokens checks keep, and what calls cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from hierspec.errors import HierspecError
+
+Cost = Callable[[int, int], float]  # (model, tokens scored in the call) → ms
 
 
 class Acceptances(Protocol):
@@ -58,3 +60,32 @@ class Recorded(_TokenByToken):
         if (owner, model) not in self._outcomes:
             raise HierspecError(f"no recorded acceptances of model {owner}'s tokens by {model}")
         return next(self._outcomes[owner, model])
+
+
+@runtime_checkable
+class CallPrices(Protocol):
+    """Prices calls where that depends on more than the model; in ms."""
+
+    def draft(self, model: int, n: int) -> float:
+        """Price all of ``n`` tokens that are drafted one by one."""
+        ...
+
+    def check(self, drafter: int | None, model: int, n: int) -> float:
+        """Price one call on ``n`` tokens of ``drafter`` (``None``: plain decoding).
+
+        ``drafter`` is the largest model that drafted some of them, as in the planner's prices.
+        """
+        ...
+
+
+class ByCall:
+    """A price per call of each model, or per call and tokens scored in it."""
+
+    def __init__(self, costs: Sequence[float] | Cost) -> None:
+        self.cost = costs if callable(costs) else lambda model, _: costs[model]
+
+    def draft(self, model: int, n: int) -> float:
+        return n * self.cost(model, 1)
+
+    def check(self, drafter: int | None, model: int, n: int) -> float:
+        return self.cost(model, n + 1)
