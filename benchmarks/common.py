@@ -10,11 +10,11 @@ from typing import Any
 
 from hierspec.bench import summary
 from hierspec.bench.summary import quartiles as spread
-from hierspec.utils import openmp
+from hierspec.utils import threads
 from hierspec.utils.machine import environment
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-openmp.prepare()  # nothing above loads torch
+threads.prepare()  # nothing above loads torch
 
 __all__ = [
     "RESULTS",

@@ -21,12 +21,12 @@ from typing import Any
 
 import common
 
-from hierspec.utils import openmp
+from hierspec.utils import threads
 
 TARGET, CONTEXT, ROWS = "zoo:large?eps=0.2", 300, (1, 12)
 FIRST, KEPT, RELEASED = "first thread", "second thread", "second thread, released"
 SECOND = (KEPT, RELEASED)
-OWN = "spin 6000"  # what hierspec.utils.openmp sets
+OWN = "spin 6000"  # what hierspec.utils.threads sets
 SETTINGS = {
     "sleep": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
     "spin 1000": {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"},
@@ -41,7 +41,7 @@ def forwards(repeats: int, thread: str) -> dict[str, float]:
     if thread == FIRST:
         return milliseconds
     if thread == RELEASED:
-        openmp.end_threads()
+        threads.end_threads()
     with ThreadPoolExecutor(1) as second:
         return second.submit(measure, repeats).result()
 

@@ -15,12 +15,12 @@ import sys
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils import openmp
+from hierspec.utils import threads
 
 _MAX_MESSAGE = 1200  # characters
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
-openmp.prepare()
+threads.prepare()
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils import openmp
+from hierspec.utils import threads
 
 from .options import AsJson
 
@@ -53,7 +53,7 @@ def examine() -> dict[str, dict[str, Any]]:
         "devices": devices,
         "threads": {
             "torch": torch.get_num_threads(),
-            **{name: value or "unset" for name, value in openmp.settings().items()},
+            **{name: value or "unset" for name, value in threads.settings().items()},
         },
         "fast_paths": {
             f"prepacked {name} weights": _availability(prepacking_works(getattr(torch, name)))

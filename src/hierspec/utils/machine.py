@@ -11,7 +11,7 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 
-from . import openmp
+from . import threads
 
 _WIDE_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _ROOT = Path(__file__).resolve().parents[3]  # of a checkout; meaningless where installed
@@ -32,7 +32,7 @@ def environment(**extra: Any) -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        **openmp.settings(),
+        **threads.settings(),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "load_average": load_average(),
         **extra,
@@ -49,7 +49,7 @@ def hardware(device: Any) -> dict[str, Any]:
         "processor": _cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        **openmp.settings(),
+        **threads.settings(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "transformers": transformers.__version__,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hierspec.utils import openmp
+from hierspec.utils import threads
 
 GNU = "7f00-7f01 r-xp 0 fe:00 1  /lib/torch/lib/libgomp-a34b.so.1"
 INTEL = "7f00-7f01 r-xp 0 fe:00 1  /opt/my env/lib/libiomp5.so"
@@ -21,8 +21,8 @@ def process(monkeypatch, tmp_path):
     def made(*lines, platform="linux", shipped=()):
         maps = tmp_path / "maps"
         maps.write_text("\n".join(lines))
-        monkeypatch.setattr(openmp, "_MAPS", maps)
-        monkeypatch.setattr(openmp, "_shipped_runtimes", lambda: frozenset(shipped))
+        monkeypatch.setattr(threads, "_MAPS", maps)
+        monkeypatch.setattr(threads, "_shipped_runtimes", lambda: frozenset(shipped))
         monkeypatch.setattr(sys, "platform", platform)
         monkeypatch.setitem(sys.modules, "torch", object())
         for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
@@ -43,39 +43,39 @@ def process(monkeypatch, tmp_path):
 )
 def test_only_gnus_runtime_reads_the_spin_count(process, monkeypatch, lines, gnu):
     process(*lines)
-    assert openmp.is_gnu() == gnu
-    openmp.prepare()
-    assert openmp.settings() == (
+    assert threads.is_gnu() == gnu
+    threads.prepare()
+    assert threads.settings() == (
         {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "6000"}
         if gnu
         else {"OMP_WAIT_POLICY": None, "GOMP_SPINCOUNT": None}
     )
-    assert openmp.threads_spin() == gnu
+    assert threads.threads_spin() == gnu
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    assert openmp.threads_spin() == gnu
+    assert threads.threads_spin() == gnu
     monkeypatch.setenv("GOMP_SPINCOUNT", "0")
-    assert not openmp.threads_spin()
+    assert not threads.threads_spin()
 
 
 def test_before_torch_is_loaded_its_folder_tells(process, monkeypatch):
     process(INTEL, shipped=["libgomp.so.1"])
     monkeypatch.delitem(sys.modules, "torch")
-    assert openmp.is_gnu(), "what else is in the process is not torch's yet"
+    assert threads.is_gnu(), "what else is in the process is not torch's yet"
     process(platform="darwin", shipped=["libomp.dylib"])
     monkeypatch.delitem(sys.modules, "torch")
-    assert not openmp.is_gnu()
+    assert not threads.is_gnu()
     process(platform="win32")
-    assert not openmp.is_gnu()
+    assert not threads.is_gnu()
 
 
 def test_gnus_variables(process, monkeypatch):
     process(GNU)
-    assert openmp.threads_spin()
+    assert threads.threads_spin()
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert not openmp.threads_spin()
-    openmp.prepare()
-    assert openmp.settings() == {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": None}
+    assert not threads.threads_spin()
+    threads.prepare()
+    assert threads.settings() == {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": None}
 
 
 def test_this_process():
@@ -84,8 +84,8 @@ def test_this_process():
 
     assert torch.get_num_threads() > 0
     loaded, shipped = (
-        {Path(path).name for path in openmp._loaded_runtimes()},
-        openmp._shipped_runtimes(),
+        {Path(path).name for path in threads._loaded_runtimes()},
+        threads._shipped_runtimes(),
     )
     assert not loaded or not shipped or shipped <= loaded
 
@@ -93,7 +93,7 @@ def test_this_process():
 THREADS = """
 from pathlib import Path
 import torch
-from hierspec.utils import openmp
+from hierspec.utils import threads
 
 def work():
     torch.set_num_threads(4)
@@ -101,14 +101,14 @@ def work():
     return len(list(Path("/proc/self/task").iterdir()))
 
 before = work()
-openmp.end_threads()
+threads.end_threads()
 after = len(list(Path("/proc/self/task").iterdir()))
 print(before, after, work())
 """
 
 
 @pytest.mark.skipif(
-    not openmp._pause_functions(), reason="torch's OpenMP runtime is not GNU's here"
+    not threads._pause_functions(), reason="torch's OpenMP runtime is not GNU's here"
 )
 def test_threads_that_wait_are_given_back_and_come_again():
     command = [sys.executable, "-c", THREADS]
