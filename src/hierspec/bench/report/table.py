@@ -1,4 +1,4 @@
-"""Results as tables for a terminal: one per temperature, the fastest method first."""
+"""Results as tables for a terminal, the fastest method first: by temperature, and by domain."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from hierspec.bench.method_records import LevelShape, MethodRecord, PairedRatio, level_shapes
 from hierspec.bench.records import BenchResults, Roofline, TemperatureRecord
-from hierspec.bench.report.domains import by_domain
+from hierspec.bench.report.columns import category_names, fastest_first
 from hierspec.utils.terminal import Borderless, borderless
 
 _DASH = "–"
@@ -150,3 +151,28 @@ def _times(ratio: PairedRatio | None) -> str:
 
 def _number(value: float | None) -> str:
     return _DASH if value is None else f"{value:.2f}"
+
+
+def by_domain(cell: TemperatureRecord) -> Iterable[Table | Text]:
+    """Yield a table of methods, fastest first, by domain; nothing where prompts have no domains."""
+    rows = [method for method in fastest_first(cell) if method.final_summary.by_category]
+    if not rows:
+        return
+    names = category_names(cell.measured)
+    yield Text("")
+    title = f"by domain, temperature {cell.temperature:g}: median ms a token, times plain decoding"
+    table = borderless(["method"], [*names, "all"], title)
+    for row in rows:
+        overall = _ms_and_speedup(row.final_summary.ms_per_token.median, row.median_speedup)
+        table.add_row(Text(row.name), *(_in_domain(row, name) for name in names), overall)
+    yield table
+
+
+def _in_domain(method: MethodRecord, domain: str) -> Text:
+    medians = method.final_summary.by_category.get(domain)
+    return _ms_and_speedup(medians.ms_per_token, medians.speedup) if medians else Text(_DASH)
+
+
+def _ms_and_speedup(ms: float | None, speedup: float | None) -> Text:
+    parts = ["" if ms is None else f"{ms:.1f}", "" if speedup is None else f"{speedup:.2f}×"]
+    return Text(" ".join(filter(None, parts)) or _DASH)
