@@ -72,7 +72,7 @@ def chain_of(profile: Any, budgets: dict[str, int]) -> Any:
     """Return a chain of a profile's models by name; the target is left out of ``budgets``."""
     from hierspec.planner.estimates import Chain
 
-    names = [model["name"] for model in profile.models]
+    names = [model.name for model in profile.models]
     levels = sorted(names.index(name) for name in budgets)
     return Chain((*levels, len(names) - 1), tuple(budgets[names[i]] for i in levels))
 

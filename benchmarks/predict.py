@@ -84,8 +84,8 @@ class Retimer:
     ) -> None:
         self.measured = profile.measured(temperature)
         self.pool, self.temperature = pool, temperature
-        self.text = text[: self.measured["context"]["tokens"]]
-        self.pairs = [(row["drafter"], row["verifier"]) for row in self.measured["costs"]]
+        self.text = text[: self.measured.context.tokens]
+        self.pairs = [(row.drafter, row.verifier) for row in self.measured.costs]
         self.times = {pair: costs.PairTimes() for pair in self.pairs}
 
     def sample(self, seed: int) -> None:
@@ -104,17 +104,17 @@ class Retimer:
     def profile(self, profile: Profile) -> Profile:
         """Return the same rates with the costs timed here."""
         rows = [pair_times.entry(i, k) for (i, k), pair_times in self.times.items()]
-        label = repr(self.temperature)
-        temperatures = {**profile.data["temperatures"], label: {**self.measured, "costs": rows}}
-        return from_dict({**profile.data, "temperatures": temperatures})
+        measured = self.measured.model_copy(update={"costs": rows})
+        temperatures = {**profile.data.temperatures, repr(self.temperature): measured}
+        return Profile(profile.data.model_copy(update={"temperatures": temperatures}))
 
 
 def released(profile: Profile, temperature: float, lengths: Sequence[int]) -> list[dict[str, int]]:
     """List plain decoding, every drafter alone with these lengths, and the measured pairs."""
-    *names, _ = (model["name"] for model in profile.models)
+    *names, _ = (model.name for model in profile.models)
     chosen: list[dict[str, int]] = [{}, *({name: n} for name in names for n in lengths)]
-    for row in profile.measured(temperature)["costs"]:
-        low, high = row["drafter"], row["verifier"]
+    for row in profile.measured(temperature).costs:
+        low, high = row.drafter, row.verifier
         if low is not None and high < len(names):
             chosen.append({names[low]: 3, names[high]: 8})
     return chosen
@@ -254,7 +254,7 @@ def main() -> None:
         print(f"{target}: profiled in {cells['profile_seconds']:.0f} s", flush=True)
         profile = from_dict(data)
         by_name = {name: parse(name) for name in candidates}
-        ordered = [by_name[model["name"]] for model in profile.models[:-1]]
+        ordered = [by_name[model.name] for model in profile.models[:-1]]
         pool = load(TargetConfig(model=target), ordered, loaded)
         for temperature in args.temperatures:
             chains = budget_sets or released(profile, temperature, args.lengths)

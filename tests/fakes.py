@@ -257,18 +257,17 @@ class FakeProfile:
     RATES = ((None, 0.75, 0.55), (None, None, 0.8))
     COSTS = (0.25, 4, 33)
 
-    def __init__(self, pairs=None, classes=0) -> None:
-        self.pairs, self.classes = pairs, classes
+    def __init__(self, recorded=None, classes=0) -> None:
+        self.recorded, self.classes = recorded, classes
         self.asked: list[object] = []
         self.max_measured = 9
-        self.data = {"temperatures": {}}
+        self.data = SimpleNamespace(temperatures={})
 
     def nearest(self, temperature):
         return float(temperature > 0)
 
-    def measured(self, temperature):
-        assert temperature in (0.0, 1.0)
-        return {"pairs": self.pairs}
+    def records(self, temperature):
+        return self.recorded
 
     def estimates(self, temperature, max_budget=None):
         self.asked.append((temperature, max_budget))

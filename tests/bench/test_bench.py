@@ -30,7 +30,7 @@ from hierspec.bench.report.table import equality, rendered
 from hierspec.bench.run import Bench
 from hierspec.bench.turns import run_group
 from hierspec.presets.registry import PRESETS
-from hierspec.profiling.profile import Profile
+from hierspec.profiling.profile import from_dict
 
 pytestmark = pytest.mark.usefixtures("small_buffer")
 
@@ -731,14 +731,18 @@ def test_a_chain_that_the_profile_knows():
     levels = [{"method": "draft_model", "model": name} for name in ("s", "m")]
     names = ["s", "m", "target"]
     data = {
-        "kind": "hierspec-profile", "schema_version": 1, "hardware": {}, "target": {},
-        "memory": {}, "settings": {}, "temperatures": {"0.0": {}},
+        "kind": "hierspec-profile", "schema_version": 1, "hardware": {},
+        "target": {"model": "target"}, "memory": {}, "settings": {"max_speculative_tokens": 9},
+        "temperatures": {"0.0": {
+            "pairs": [], "costs": [], "context": {"tokens": 1, "long": 1, "slopes": []},
+            "token_ms": 0.0,
+        }},
         "models": [
             {"name": n, "level": level, "owner": n, "weights": None, "call_ms": 1.0}
             for n, level in zip(names, [*levels, None], strict=True)
         ],
     }  # fmt: skip
-    profile = Profile(data)
+    profile = from_dict(data)
 
     def asked(*budgets, verify="block", top="block", **more):
         given = [

@@ -9,6 +9,7 @@ import pytest
 from fakes import FakeProfile
 
 from hierspec import cli
+from hierspec.planner.simulated import Records
 
 PROBLEM = {
     "costs": FakeProfile.COSTS,
@@ -17,17 +18,13 @@ PROBLEM = {
 }
 
 
-def pairs():
+def records():
     random = np.random.default_rng(0)
-    return [
-        {
-            "drafter": i,
-            "verifier": k,
-            "lengths": [9] * 3000,
-            "kept": np.minimum(random.geometric(1 - FakeProfile.RATES[i][k], 3000) - 1, 9).tolist(),
-        }
+    kept = {
+        (i, k): np.minimum(random.geometric(1 - FakeProfile.RATES[i][k], 3000) - 1, 9).tolist()
         for i, k in ((0, 1), (0, 2), (1, 2))
-    ]
+    }
+    return Records({i: [9] * 3000 for i in (0, 1)}, kept)
 
 
 @pytest.fixture
@@ -73,7 +70,7 @@ def test_json(hierspec):
 def test_profiles(hierspec, options):
     """These records are coin flips, and costs are constants: so all is one."""
     for predicted, found in answers(
-        hierspec, FakeProfile(pairs()), "--simulate", "3000", "--top", "3", *options
+        hierspec, FakeProfile(records()), "--simulate", "3000", "--top", "3", *options
     ):
         assert found["acceptances"] == (options[1] if options else "curves")
         assert abs(found["ms_per_token"] - predicted) < 5 * found["standard_error"] + 1e-9
@@ -87,7 +84,7 @@ def test_what_people_read(hierspec):
     assert "33.00 ± 0" not in out
     status, out, _ = hierspec(PROBLEM | {"costs": [30, 31, 33]}, "--simulate", "50")
     assert "33 ± 0" in out
-    recorded = FakeProfile(pairs(), classes=2)
+    recorded = FakeProfile(records(), classes=2)
     asked = ("--simulate", "50", "--acceptances", "recorded", "--temperature", "1")
     _, out, _ = hierspec(recorded, *asked)
     assert "recorded drafts in order" in out
@@ -110,9 +107,9 @@ def test_one_hierarchy_alone_is_shown_too(hierspec):
         (PROBLEM, ["--simulate", "9", "--acceptances", "real"], "'iid', 'curves' or 'recorded'"),
         (PROBLEM, ["--simulate", "9", "--acceptances", "recorded"], "for profiles"),
         (
-            FakeProfile([{"drafter": 0, "verifier": 2}]),
+            FakeProfile(Records({}, {})),
             ["--simulate", "9", "--acceptances", "recorded"],
-            "measure it again",
+            "measure the profile again",
         ),
     ],
 )

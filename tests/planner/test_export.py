@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierspec.config.schema import TargetConfig
+from hierspec.config.look_ups import PromptLookupConfig
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.export import (
     ENGINES,
@@ -192,6 +192,24 @@ def test_an_early_exit_is_priced_without_a_shared_trunk():
     assert "computes the exit's layers again" in out["note"]
 
 
+def test_what_a_level_leaves_out_has_the_hierarchy_files_defaults():
+    models = [None, {"method": "prompt_lookup"}, None, None, TARGET]
+    own = export(planned(), "vllm", models)["configuration"]["speculative_config"]
+    default = PromptLookupConfig(num_speculative_tokens=1)
+    assert own["prompt_lookup_max"] == default.prompt_lookup_max
+    assert own["prompt_lookup_min"] == default.prompt_lookup_min
+    own = export(planned(), "transformers", models)["configuration"]["generate"]
+    assert own["max_matching_ngram_size"] == default.prompt_lookup_max
+    levels = [None, None, {**DRAFT, "num_speculative_tokens": 3, "verify": "block"}, None, TARGET]
+    assert export(planned(), "vllm", levels) == export(
+        planned(), "vllm", [*[None] * 2, DRAFT, None, TARGET]
+    )
+    dtypes = [*[None] * 2, {**DRAFT, "dtype": "float16"}, None, {**TARGET, "dtype": "bfloat16"}]
+    python = export(planned(), "transformers", dtypes)["python"]
+    assert "'lab/target', dtype='bfloat16')" in python
+    assert "'lab/a draft', dtype='float16')" in python
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="'sglang'; there are: vllm, transformers"):
         export(planned(), "sglang", MODELS)
@@ -201,6 +219,10 @@ def test_mistakes_are_named():
         export(planned(), "vllm", [*MODELS[:-1], None])
     with pytest.raises(ValueError, match="method is 'magic'"):
         export(planned(), "vllm", [{"method": "magic"}, *MODELS[1:]])
+    with pytest.raises(ValueError, match=r"models\[3\]: unknown key 'layer'; did you mean"):
+        export(planned(), "vllm", [*MODELS[:3], {**EXIT, "layer": 3}, TARGET])
+    with pytest.raises(ValueError, match=r"models\[4\]: unknown key 'dtyp'; did you mean 'dtype'"):
+        export(planned(), "vllm", [*MODELS[:4], {**TARGET, "dtyp": "float16"}])
 
 
 def test_what_other_engines_compute_again_is_priced_in_every_class():
@@ -219,9 +241,9 @@ def test_every_candidate_of_a_profile_is_taken_or_passed_over():
     from hierspec.profiling.candidates import parse
 
     names = ["m", "exit:1", "ngram", "prompt-lookup", "suffix", "quantized", "quantized:4"]
-    models = [parse(name).level_dict(TargetConfig(model="m")) for name in [*names, "eagle3:folder"]]
-    assert {model["method"] for model in models} == set(METHOD_DESCRIPTIONS)
+    levels = [parse(name).level for name in [*names, "eagle3:folder"]]
+    assert {level.method for level in levels} == set(METHOD_DESCRIPTIONS)
     for engine in ENGINES.values():
-        refused = {model["method"] for model in models if inexpressible(engine, model)}
+        refused = {level.method for level in levels if inexpressible(engine, level)}
         assert "quantized" in refused
         assert refused == set(METHOD_DESCRIPTIONS) - set(engine.methods)

@@ -194,16 +194,6 @@ def test_recorded_drafts_keep_the_lengths_they_had():
     assert found.ms_per_token == pytest.approx(spent / 6)
 
 
-def test_records_of_a_profile():
-    pair = {"drafter": 0, "verifier": 2, "lengths": [4, 4], "kept": [1, 4]}
-    other = {"drafter": 0, "verifier": 1, "lengths": [4, 4], "kept": [0, 2]}
-    recorded = Records.from_pairs([pair, other])
-    assert recorded.lengths == {0: [4, 4]}
-    assert recorded.kept == {(0, 2): [1, 4], (0, 1): [0, 2]}
-    with pytest.raises(ValueError, match="measure it again"):
-        Records.from_pairs([pair, {"drafter": 0, "verifier": 1}])
-
-
 # Shapes as nodes
 
 

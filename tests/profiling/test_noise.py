@@ -6,11 +6,12 @@ import pytest
 
 from hierspec.profiling.costs import PairTimes, settled
 from hierspec.profiling.noise import busy_message, noise, spread
+from hierspec.profiling.schema import AtTemperature, MeasuredContext, MeasuredCost, TimeSummary
 
 
 def cost(low, high, count=12):
-    times = {"mean": 1.0, "median": 1.0, "low": low, "high": high, "count": count}
-    return {"drafter": None, "verifier": 0, "draft": {}, "check": {"0": times}}
+    times = TimeSummary(mean=1.0, median=1.0, low=low, high=high, count=count)
+    return MeasuredCost(drafter=None, verifier=0, draft={}, check={0: times})
 
 
 def test_the_spread_is_the_median_over_calls():
@@ -29,8 +30,11 @@ def test_the_spread_is_the_median_over_calls():
 )
 def test_what_is_said(spread_of_calls, load, words):
     found = noise([cost(1.0, 1.0 + spread_of_calls)], load)
-    found["cores"] = 2
-    sentence = busy_message({"0.0": {"noise": found}, "1.0": {}})
+    quiet = AtTemperature(
+        pairs=[], costs=[], context=MeasuredContext(tokens=1, long=1, slopes=[]), token_ms=0.0
+    )
+    busy = quiet.model_copy(update={"noise": found.model_copy(update={"cores": 2})})
+    sentence = busy_message([busy, quiet])
     assert bool(sentence) == bool(words)
     assert words in sentence
 

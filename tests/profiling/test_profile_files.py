@@ -39,7 +39,7 @@ def file(whole, tmp_path):
 
 def test_a_profile_survives_its_file(whole, file):
     profile = load_profile(file)
-    assert profile.data == json.loads(json.dumps(whole))
+    assert profile.data.to_dict() == json.loads(json.dumps(whole))
     assert profile.temperatures == [0.0, 1.0]
     assert profile.max_measured == SMALL.max_speculative_tokens
     assert [profile.nearest(t) for t in (0, 1e-4, 0.7, 3)] == [0, 1, 1, 1]
@@ -67,6 +67,11 @@ def test_a_profile_survives_its_file(whole, file):
         ({"settings": None}, "damaged: settings must be an object, not None"),
         ({"settings": {}}, "damaged: settings: 'max_speculative_tokens' is missing"),
         ({"hardware": 3}, "damaged: hardware must be an object, not 3"),
+        ({"target": {}}, "damaged: target: 'model' is missing"),
+        (
+            {"models": [{"name": "x", "level": {"method": "magic"}}]},
+            "damaged: models[0].level: method is 'magic'; there are: draft_model",
+        ),
     ],
 )
 def test_files_that_are_no_profiles(whole, file, change, words):
@@ -89,6 +94,69 @@ def test_damaged_and_missing_files(file):
         load_profile(file)
     with pytest.raises(ValueError, match="cannot read the profile"):
         load_profile(file.with_name("none.json"))
+
+
+def test_a_profile_is_written_as_it_was_measured(whole):
+    """Key for key: what is not there is not written as null or as its default."""
+    written = from_dict(whole).data.to_dict()
+    assert json.dumps(written) == json.dumps(whole)
+    times = whole["temperatures"]["0.0"]["costs"][-1]["check"]
+    assert list(times) == ["1", "2", "3"]
+    pairs = whole["temperatures"]["0.0"]["pairs"]
+    assert (
+        {"joint" in pair for pair in pairs}
+        == {"acceptance" in pair for pair in pairs}
+        == {
+            True,
+            False,
+        }
+    )
+
+
+def test_the_recorded_profiles_are_read_and_written_as_they_are():
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    recorded = [json.loads((results / "unchanged.json").read_text())["profile"]]
+    record = json.loads((results / "reproduce-p1-models.json").read_text())["record"]
+    recorded += [data for key, data in record.items() if key.startswith("profile of ")]
+    assert len(recorded) == 3
+    for data in recorded:
+        profile = from_dict(data)
+        assert profile.data.to_dict() == data
+        assert plan(profile.estimates(0.0)).best.ms > 0
+
+
+def test_keys_of_other_versions_are_kept(whole):
+    data = json.loads(json.dumps(whole))
+    measured = data["temperatures"]["0.0"]
+    parts = (data, data["models"][0], measured, measured["pairs"][0], measured["costs"][0])
+    for part in (*parts, measured["pairs"][0]["classes"][0], measured["noise"]):
+        part["later"] = {"key": [1]}
+    assert from_dict(data).data.to_dict() == data
+
+
+def test_a_profile_that_grows_keeps_the_keys_of_other_versions(family, loaded, tmp_path):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1")])
+    data = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+    first = {"later": 1} | data
+    first["temperatures"]["0.0"] = {"later": 2} | first["temperatures"]["0.0"]
+    first["models"][0] = {"later": 3} | first["models"][0]
+    save(first, path)
+    grown = measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded)
+    assert json.loads(path.read_text()) == grown
+    assert list(grown) == list(first)
+    del grown["temperatures"]["1.0"]
+    assert json.dumps(grown) == json.dumps(first)
+
+
+def test_records_of_a_profile(whole):
+    profile = from_dict(whole)
+    for temperature in (0.0, 1.0):
+        records = profile.records(temperature)
+        for pair in whole["temperatures"][repr(temperature)]["pairs"]:
+            assert records.lengths[pair["drafter"]] == pair["lengths"]
+            assert records.kept[pair["drafter"], pair["verifier"]] == pair["kept"]
+    assert profile.records(0.9).kept == profile.records(1.0).kept
 
 
 def test_a_measurement_without_its_parts_is_damaged(whole):
@@ -148,8 +216,8 @@ def test_a_plan_with_the_targets_int8_copy(family, loaded, tmp_path):
     candidates = [parse("prompt-lookup"), parse("quantized")]
     data = measure(target, candidates, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
     profile = load_profile(path)
-    number = next(i for i, m in enumerate(profile.models) if m["name"] == "quantized")
-    copy, trunk = profile.models[number]["owner"], data["memory"][family["target"]]
+    number = next(i for i, m in enumerate(profile.models) if m.name == "quantized")
+    copy, trunk = profile.models[number].owner, data["memory"][family["target"]]
     assert copy != family["target"]
     layers, head = 3 * 9216, -(-V // 16) * 16 * 32  # weights; the output matrix by 16 rows
     weighs = layers + head if kernels.load() else trunk // 4  # a byte a weight
@@ -214,7 +282,7 @@ def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monke
         *request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded,
         report=lambda stage, share: shares.append(share),
     )  # fmt: skip
-    assert load_profile(path).data == json.loads(json.dumps(data))
+    assert load_profile(path).data.to_dict() == json.loads(json.dumps(data))
     assert set(data["temperatures"]) == {"0.0", "1.0"}
     assert data["temperatures"]["0.0"] == partial["temperatures"]["0.0"]
     assert data["models"] == partial["models"]
@@ -251,7 +319,7 @@ def test_what_another_process_finishes_meanwhile_is_kept(family, loaded, tmp_pat
             assert load_profile(path).temperatures == [1.0]
 
     data = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded, report=other)
-    assert load_profile(path).data == data
+    assert load_profile(path).data.to_dict() == data
     assert set(data["temperatures"]) == {"0.0", "1.0"}
 
 
@@ -261,7 +329,7 @@ def test_an_unfinished_measurement_replaces_no_finished_one(whole, file):
     assert not _merge_file(swapped, file)
     assert swapped["temperatures"] == {}
     assert _merge_file(mine, file)
-    assert mine == load_profile(file).data
+    assert mine == load_profile(file).data.to_dict()
     assert _merge_file({**mine, "request": "another"}, file)
 
 
@@ -286,7 +354,7 @@ def test_another_request_starts_anew(family, loaded, tmp_path):
     measure(target, [parse("exit:2")], PROMPTS, [1.0], SMALL, path=path, loaded=loaded)
     profile = load_profile(path)
     assert profile.temperatures == [1.0]
-    assert [model["name"] for model in profile.models] == ["exit:2", family["target"]]
+    assert [model.name for model in profile.models] == ["exit:2", family["target"]]
 
 
 def test_changed_weights_start_anew(family, tmp_path):
@@ -306,7 +374,7 @@ def test_changed_weights_start_anew(family, tmp_path):
 
 def chains(profile):
     """A chain of every shape, by model names."""
-    at = {model["name"]: i for i, model in enumerate(profile.models)}
+    at = {model.name: i for i, model in enumerate(profile.models)}
     last = len(at) - 1
     models = sorted(i for name, i in at.items() if name.startswith(("exit", "/")) and i < last
                     and "window" not in name)  # fmt: skip
@@ -362,7 +430,7 @@ def test_shapes_are_written_as_they_are_priced(whole):
     assert (inter["repeat"], sizes) == (2, [[2], [1]])
     (row,) = shapes["horizontal"]["levels"]
     assert [part[0]["num_speculative_tokens"] for part in row["parts"]] == [3, 2]
-    first = profile.models[chains(profile)["horizontal"].models[1]]["level"]
+    first = profile.models[chains(profile)["horizontal"].models[1]].level
     assert row["parts"][0][0] == {**first, "num_speculative_tokens": 3}
 
 
@@ -408,8 +476,7 @@ def test_auto_measures_once_and_each_temperature_once(family, cache):
     other = choose(0.9)
     assert other.measured_now
     assert other.profile.temperatures == [0.0, 0.9]
-    data = other.profile.data["temperatures"]
-    assert data["0.0"] == first.profile.data["temperatures"]["0.0"]
+    assert other.profile.measured(0.0) == first.profile.measured(0.0)
     assert not choose(0.8).measured_now  # near enough
     first.path.write_text(first.path.read_text()[:1000])
     again = choose(0.0)
@@ -716,10 +783,9 @@ def test_control_has_a_level_more_at_hand(levels, expected):
 
     rates = [[0, 0.5, 0.6, 0.6], [0, 0, 0.7, 0.5], [0, 0, 0, 0.9], [0, 0, 0, 0]]
     estimates = ideal([0.01, 2, 4, 33], rates)
-    methods = ["suffix", "draft_model", "quantized"]
-    profile = SimpleNamespace(
-        models=[*({"level": {"method": m}} for m in methods), {"level": None}]
-    )
+    names = ["suffix", "m", "quantized"]
+    configs = [*(parse(name).level for name in names), None]
+    profile = SimpleNamespace(models=[SimpleNamespace(config=config) for config in configs])
     given = Chain(levels, (3,) * (len(levels) - 1))
     found = auto.control_chain(
         profile, SimpleNamespace(best=SimpleNamespace(chain=given), estimates=estimates)

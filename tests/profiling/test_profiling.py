@@ -31,8 +31,10 @@ from hierspec.profiling.measure import measure
 from hierspec.profiling.memory import memory
 from hierspec.profiling.profile import from_dict
 from hierspec.profiling.rounds import DraftingPlan
+from hierspec.profiling.schema import AtTemperature, MeasuredModel
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.stages import Stages
+from hierspec.utils.schema import validate
 from hierspec.utils.testing import tiny_model
 from hierspec.verifiers import registry as verifiers
 from hierspec.verifiers.multi_draft import outcomes
@@ -349,7 +351,7 @@ def test_several_drafts_are_planned_right_below_the_target(family, loaded):
     data = measure(target, [parse(name) for name in names], PROMPTS, [0.0], SMALL, loaded=loaded)
     profile = from_dict(data)
     found = profile.estimates(0.0)
-    several = {i for i, model in enumerate(profile.models) if "num_drafts" in str(model["level"])}
+    several = {i for i, model in enumerate(profile.models) if "num_drafts" in str(model.level)}
     assert found.multi_drafters == several
     assert len(several) == 2
     for i in several:
@@ -511,7 +513,7 @@ def test_places_of_texts_of_several_lengths():
     kinds = agreement.classes(ease, plan_, 2)
     assert [len(own) for own in kinds] == [1, 4, 1]
     (pair,) = curves.pairs(0, pool, drafts, kinds, 0)
-    assert pair["drafts"] == 18
+    assert pair.drafts == 18
 
 
 def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
@@ -622,8 +624,8 @@ def test_windows_in_a_profile(whole):
 def test_windows_reach_the_planner(whole):
     profile = from_dict(whole)
     known = profile.estimates(1.0)
-    windowed = {i for i, m in enumerate(profile.models[:-1]) if "window" in (m["level"] or {})}
-    lookups = {i for i, m in enumerate(profile.models) if m["name"] == "prompt-lookup"}
+    windowed = {i for i, m in enumerate(profile.models[:-1]) if "window" in (m.level or {})}
+    lookups = {i for i, m in enumerate(profile.models) if m.name == "prompt-lookup"}
     assert set(known.joint_survival) == windowed | lookups
     assert len(windowed) == 2
     for i in windowed:
@@ -756,8 +758,8 @@ def test_every_pair_and_length_is_timed(family, loaded):
         assert set(times[pair].draft) == (set() if pair[0] is None else lengths)
         for samples in (times[pair].check, times[pair].draft):
             for entry in costs.summary(samples).values():
-                assert entry["count"] == 2 * costs.TIMED
-                assert 0 < entry["low"] <= entry["median"] <= entry["high"]
+                assert entry.count == 2 * costs.TIMED
+                assert 0 < entry.low <= entry.median <= entry.high
 
 
 def test_models_are_put_in_order_of_cost_and_exits_in_order_of_depth(family, loaded):
@@ -847,11 +849,16 @@ def made(**changes):
             {
                 "drafter": 0,
                 "verifier": 1,
+                "drafts": 0,
                 "survival": {
                     rule: np.mean([part[rule] for part in both], axis=0).tolist()
                     for rule in ("block", "tokenwise")
                 },
                 "classes": both,
+                "tokens_per_call": 1.0,
+                "standard_error": 0.0,
+                "lengths": [],
+                "kept": [],
             }
         ],
         "costs": [
@@ -876,8 +883,17 @@ def made(**changes):
         **changes,
     }
     names = ("draft", "target")
-    described = [{"name": name, "owner": name, "level": None, "weights": None} for name in names]
-    return described, {"draft": 10, "target": 90}, measured
+    return [described(name) for name in names], {"draft": 10, "target": 90}, measured
+
+
+def described(name):
+    return {"name": name, "owner": name, "level": None, "weights": None, "call_ms": 1.0}
+
+
+def estimated(models, memory, measured, **options):
+    """Estimates from a file's objects."""
+    models = validate(list[MeasuredModel], models, "")
+    return estimates(models, memory, validate(AtTemperature, measured, ""), **options)
 
 
 def test_curves_are_carried_on():
@@ -888,7 +904,7 @@ def test_curves_are_carried_on():
 
 
 def test_costs_between_and_beyond_what_was_timed():
-    known = estimates(*made(), max_budget=4)
+    known = estimated(*made(), max_budget=4)
     np.testing.assert_allclose(known.draft_ms[0, :7], [0, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5])
     kept = known.survival[0, 1].cumsum()
     n = np.arange(12)
@@ -901,8 +917,8 @@ def test_costs_between_and_beyond_what_was_timed():
 
 def test_cost_of_a_first_step_is_charged_to_the_pair():
     """A draft's first step is dearer under a model that has used the caches: the check pays."""
-    described, memory, measured = made()
-    described.insert(1, {"name": "mid", "owner": "mid", "level": None, "weights": None})
+    models, memory, measured = made()
+    models.insert(1, described("mid"))
     pair = measured["pairs"][0] | {"verifier": 2, "classes": measured["pairs"][0]["classes"][:1]}
     measured["pairs"] = [pair, pair | {"verifier": 1}]
     alone, target, both = measured["costs"]
@@ -914,7 +930,7 @@ def test_cost_of_a_first_step_is_charged_to_the_pair():
         both | {"verifier": 1, "draft": cheap},
     ]
     measured["context"]["slopes"] = []
-    known = estimates(described, memory, measured, max_budget=4)
+    known = estimated(models, memory, measured, max_budget=4)
     np.testing.assert_allclose(known.draft_ms[0, 1:5], [1, 2, 3, 4])
     np.testing.assert_allclose(known.verify_ms[0, 1, :5], 9 + np.arange(5))
     kept = known.survival[0, 2].cumsum()[:5]
@@ -923,14 +939,14 @@ def test_cost_of_a_first_step_is_charged_to_the_pair():
 
 def test_longer_contexts_cost_more():
     base, near, far = (
-        estimates(*made(), max_budget=4, context=context) for context in (None, 100, 300)
+        estimated(*made(), max_budget=4, context=context) for context in (None, 100, 300)
     )
     np.testing.assert_array_equal(base.verify_ms, near.verify_ms)
     assert far.plain_ms == pytest.approx(base.plain_ms + 2)
     n = np.arange(5)
     np.testing.assert_allclose(far.draft_ms[0, :5] - base.draft_ms[0, :5], 0.2 * n)
     np.testing.assert_allclose(far.verify_ms[0, 1, :5] - base.verify_ms[0, 1, :5], 2 + 2 * n / 8)
-    short = estimates(*made(), max_budget=4, context=1)
+    short = estimated(*made(), max_budget=4, context=1)
     assert 0 < short.plain_ms < base.plain_ms
 
 
@@ -943,23 +959,23 @@ def test_noise_in_slopes_makes_nothing_free_or_cheaper():
             {"model": 1, "ms_per_token_0": 3.0, "ms_per_token_8": 5.0},
         ],
     }
-    base = estimates(*made(context=context), max_budget=4)
-    far = estimates(*made(context=context), max_budget=4, context=4000)
-    near = estimates(*made(context=context), max_budget=4, context=0)
+    base = estimated(*made(context=context), max_budget=4)
+    far = estimated(*made(context=context), max_budget=4, context=4000)
+    near = estimated(*made(context=context), max_budget=4, context=0)
     np.testing.assert_array_equal(far.draft_ms[0], base.draft_ms[0])
     assert (near.verify_ms[0, 1] >= 0).all()
     assert near.plain_ms >= 0.25
 
 
 def test_a_draft_of_nothing_costs_a_plain_call():
-    described, memory, measured = made()
+    models, memory, measured = made()
     measured["costs"][2]["check"]["0"] = {"mean": 4.0, "median": 4, "low": 4, "high": 4, "count": 1}
-    known = estimates(described, memory, measured, max_budget=4)
+    known = estimated(models, memory, measured, max_budget=4)
     assert known.verify_ms[0, 1, 0] == pytest.approx(9 + 0.25)
 
 
 def test_a_price_is_the_mean_over_classes():
-    known = estimates(*made(), max_budget=4)
+    known = estimated(*made(), max_budget=4)
     chain = Chain((0, 1), (2,))
     prices = []
     for a in (0.5, 0.8):
@@ -969,17 +985,21 @@ def test_a_price_is_the_mean_over_classes():
     assert latency(known, chain).ms_per_token == pytest.approx(np.mean(prices))
     best = plan(known).best
     assert best.ms <= min(np.mean(prices), known.plain_ms)
-    tokenwise = estimates(*made(), max_budget=4, rule="tokenwise")
+    tokenwise = estimated(*made(), max_budget=4, rule="tokenwise")
     assert latency(tokenwise, chain).ms_per_token > np.mean(prices)
 
 
 def test_long_drafts_of_a_drafter_that_made_none_cost_what_others_do():
     def row(drafter, **check):
-        found = {n[1:]: {"mean": ms, "median": ms, "count": 3} for n, ms in check.items()}
+        found = {
+            n[1:]: {"mean": ms, "median": ms, "low": ms, "high": ms, "count": 3}
+            for n, ms in check.items()
+        }
         return {"drafter": drafter, "verifier": 2, "draft": {}, "check": found}
 
     rows = [row(None, n0=2.0), row(0, n0=2.0, n2=2.2), row(1, n1=2.3, n2=2.4, n8=9.0), row(3)]
-    measured = {"costs": rows, "context": {"tokens": 100, "slopes": []}}
+    context = {"tokens": 100, "long": 1000, "slopes": []}
+    measured = validate(AtTemperature, made(costs=rows, context=context)[2], "")
     look_up, model, never = (_Costs(measured, 4, None).verify_calls(13)[i, 2] for i in (0, 1, 3))
     assert model[[1, 2, 8]].tolist() == pytest.approx([2.3, 2.4, 9.0])
     assert look_up[2] == pytest.approx(2.2)

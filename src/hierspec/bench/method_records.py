@@ -11,9 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     Strict,
     WrapSerializer,
@@ -22,6 +20,7 @@ from pydantic import (
 
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
+from hierspec.utils.records import Record
 from hierspec.utils.schema import Boolean, Expected, Natural
 
 PLAIN = "plain"  # the method that all others are compared with
@@ -38,18 +37,6 @@ Positive = Annotated[float, Strict(), Field(gt=0), Expected("a number above 0")]
 Tally = (
     Annotated[int, Strict()] | FiniteNumber
 )  # a sequence's share of a batch's counter is a fraction
-
-
-class Record(BaseModel):
-    """A JSON object of the file."""
-
-    model_config = ConfigDict(
-        extra="allow", allow_inf_nan=False, validate_by_name=True, validate_by_alias=True
-    )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: the fields that were set or read, in the file's order."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 class Spread(Record):
@@ -194,7 +181,7 @@ class MethodSummary(Record):
     same_as_plain: Natural | None
     logprob: LikelihoodSummary | None
     peak_memory_bytes: Tally | None
-    by_category: dict[str, CategorySpeedup] = {}
+    by_category: dict[str, CategorySpeedup] = Field(default_factory=dict)
 
 
 class LevelShape(Record):

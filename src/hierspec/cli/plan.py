@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hierspec.planner.estimates import Estimates
     from hierspec.planner.plan import LatencyModel, Plan
     from hierspec.planner.search import Variations
+    from hierspec.planner.simulated import Records
     from hierspec.profiling.profile import Profile
 
     from .rendering.plan import Simulations
@@ -226,7 +227,7 @@ def _read_task(
         warnings = (f"budgets above {largest} were not measured: curves are extrapolated",)
     if (measured := profile.nearest(temperature)) != temperature:
         warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
-    warnings += tuple(filter(None, [busy_message(profile.data["temperatures"])]))
+    warnings += tuple(filter(None, [busy_message(profile.data.temperatures.values())]))
     model = cast("LatencyModel", latency_model or "exact")
     variations = ALL_VARIATIONS if model == "exact" else NO_VARIATIONS
     return PlanningTask(estimates, model, variations, warnings, profile)
@@ -278,8 +279,8 @@ def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
 
     profile = task.profile
     assert profile is not None  # as _check_exports has ensured
-    levels = [model["level"] for model in profile.models[:-1]]
-    return export(result, engine, [*levels, profile.data["target"]])
+    levels = [model.level for model in profile.models[:-1]]
+    return export(result, engine, [*levels, profile.data.target])
 
 
 def _write_hierarchy(result: Plan, task: PlanningTask, path: Path) -> None:
@@ -327,12 +328,13 @@ def _draw_map(estimates: Estimates, profile: Profile | None, path: Path) -> str:
 
 def _exits(profile: Profile | None) -> dict[int, int]:
     """Return the indices of the profile's early exits by their layer."""
+    from hierspec.config.levels import EarlyExitConfig
+
     if profile is None:
         return {}
+    levels = [model.config for model in profile.models]
     return {
-        level["exit_layer"]: i
-        for i, model in enumerate(profile.models[:-1])
-        if (level := model["level"]) and level["method"] == "early_exit"
+        level.exit_layer: i for i, level in enumerate(levels) if isinstance(level, EarlyExitConfig)
     }
 
 
@@ -349,7 +351,7 @@ def _simulate(
     Args:
         acceptances: default: the curves of a profile, or the independent rates of a problem.
     """
-    from hierspec.planner.simulated import Records, simulate_chain
+    from hierspec.planner.simulated import simulate_chain
 
     from .rendering.plan import Simulations
 
@@ -358,11 +360,10 @@ def _simulate(
     note = ""
     if kind == "recorded":
         assert profile is not None
-        measured = profile.nearest(temperature)
-        source = Records.from_pairs(profile.measured(measured)["pairs"])
+        source = profile.records(temperature)
         if result.estimates.classes:
             note = "; every draft has the same weight, while plans weight classes of text by tokens"
-        if measured > 0:
+        if profile.nearest(temperature) > 0:
             note += "; drafts are kept as by tokenwise verification, plans are for block"
     chains = [choice.chain for choice in (result.best, *result.runners_up)]
     costs = costs or "real"

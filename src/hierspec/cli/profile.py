@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from .options import (
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from hierspec.profiling.profile import Profile
+    from hierspec.profiling.schema import MeasuredPair, TimeSummary
 
 _LEGEND = (
     "kept by: how often the first drafted token is kept; in brackets the tokens that one call of "
@@ -84,6 +87,7 @@ def profile(
     from hierspec.profiling.candidates import default_names, parse
     from hierspec.profiling.measure import measure
     from hierspec.profiling.noise import busy_message
+    from hierspec.profiling.profile import from_dict
     from hierspec.profiling.settings import ProfileSettings
     from hierspec.profiling.texts import CHATS, builtin
     from hierspec.utils.prompts import apply_chat, read_prompt_file
@@ -127,10 +131,11 @@ def profile(
     if as_json:
         print(json.dumps(data))
         return 0
-    for table in _tables(data):
+    measured = from_dict(data)
+    for table in _tables(measured):
         console_of_output().print(table)
     say(console, _LEGEND)
-    if busy := busy_message(data["temperatures"]):
+    if busy := busy_message(measured.data.temperatures.values()):
         say(console, busy)
     say(console, f"written to {output}; next: hierspec plan {output}")
     return 0
@@ -141,27 +146,27 @@ def _split_at_spaces(value: str) -> list[str]:
     return [value] if value.lstrip().startswith("{") else value.split()
 
 
-def _tables(data: dict[str, Any]) -> Iterator[Table]:
+def _tables(profile: Profile) -> Iterator[Table]:
     """Yield costs and acceptances, a table for each temperature."""
     from rich.text import Text
 
     from hierspec.utils.terminal import borderless
 
-    names = _shorten([model["name"] for model in data["models"]])
-    for label, measured in data["temperatures"].items():
-        calls = {row["verifier"]: row for row in measured["costs"] if row["drafter"] is None}
-        pairs = {(pair["drafter"], pair["verifier"]): pair for pair in measured["pairs"]}
+    names = _shorten([model.name for model in profile.models])
+    for label, measured in profile.data.temperatures.items():
+        calls = {row.verifier: row.check[0] for row in measured.costs if row.drafter is None}
+        pairs = {(pair.drafter, pair.verifier): pair for pair in measured.pairs}
         columns = ("ms a call, quartiles", *(f"kept by {name}" for name in names[1:]))
         table = borderless(("model",), columns, title=f"temperature {float(label):g}")
         for i, name in enumerate(names):
-            ms = _milliseconds(calls[i]["check"]["0"]) if i in calls else "–"
+            ms = _milliseconds(calls[i]) if i in calls else "–"
             rates = (_acceptance(pairs.get((i, k))) for k in range(1, len(names)))
             table.add_row(Text(name), ms, *rates)
         yield table
 
 
-def _milliseconds(cost: dict[str, float]) -> str:
-    return f"{cost['mean']:.2f}  [{cost['low']:.2f}, {cost['high']:.2f}]"
+def _milliseconds(times: TimeSummary) -> str:
+    return f"{times.mean:.2f}  [{times.low:.2f}, {times.high:.2f}]"
 
 
 def _shorten(names: list[str]) -> list[str]:
@@ -170,8 +175,8 @@ def _shorten(names: list[str]) -> list[str]:
     return short if len(set(short)) == len(short) else names
 
 
-def _acceptance(pair: dict[str, Any] | None) -> str:
+def _acceptance(pair: MeasuredPair | None) -> str:
     """Return the share of first draft tokens kept, and tokens a call at the largest budget."""
     if pair is None:
         return ""
-    return f"{pair['survival']['block'][1]:.2f}  ({pair['tokens_per_call']:.1f} a call)"
+    return f"{pair.survival.block[1]:.2f}  ({pair.tokens_per_call:.1f} a call)"

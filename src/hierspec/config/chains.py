@@ -11,7 +11,7 @@ from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
 
 from pydantic import BeforeValidator, Field
 
-from hierspec.utils.schema import Count, ReadAs, checked_dataclass, error_at
+from hierspec.utils.schema import Count, ReadAs, checked_dataclass, error_at, validate
 
 from .fields import DEFAULT_LENIENCE
 from .levels import AnyModelConfig, LevelConfig
@@ -92,7 +92,8 @@ def _parts_as_chains(parts: Any) -> Any:
     return [part if isinstance(part, list | tuple) else [part] for part in parts]
 
 
-_Level = AnyModelConfig | AnyLookUpConfig | ForwardRef("ConcatenateConfig", module=__name__)
+_SingleLevel = AnyModelConfig | AnyLookUpConfig
+_Level = _SingleLevel | ForwardRef("ConcatenateConfig", module=__name__)
 METHODS = frozenset(
     cls.__dataclass_fields__["method"].default for cls in get_args(_Level) if isinstance(cls, type)
 )
@@ -111,6 +112,19 @@ class ConcatenateConfig:
     method: Literal["concatenate"] = "concatenate"
     parts: Parts[LevelChain]
     repeat: Count = 1
+
+
+def parse_level(level: Mapping[str, Any], source: str) -> LevelConfig:
+    """Parse one level on its own, whatever its place in a chain; a missing budget is 1.
+
+    Args:
+        source: its name in errors; may be empty.
+
+    Raises:
+        HierspecError: naming the place and the fix.
+    """
+    shape = Annotated[_SingleLevel, Field(discriminator="method")]
+    return validate(shape, {"num_speculative_tokens": 1, **level}, source)
 
 
 def find_levels(levels: Sequence[Any], kind: type[T] | tuple[type[T], ...]) -> list[T]:

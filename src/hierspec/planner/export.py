@@ -15,13 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from hierspec.config.chains import parse_level
+from hierspec.config.levels import DraftModelConfig, EarlyExitConfig, LevelConfig
+from hierspec.config.look_ups import PromptLookupConfig
+from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
+from hierspec.utils.schema import validate
 
 from .estimates import Chain, Estimates
 from .latency import latency
 from .plan import Plan, PricedChain
 
-Model = Mapping[str, Any]
 METHOD_DESCRIPTIONS = {
     "draft_model": "a draft model",
     "early_exit": "an early exit of the target",
@@ -40,57 +44,51 @@ class Engine:
     Attributes:
         name: as people write it.
         methods: that its one drafter may have, in the hierarchy file's words.
-        write: target, drafter or ``None``, budget → ``configuration`` and code to copy.
+        write: target, drafter with its budget or ``None`` → ``configuration`` and code to copy.
         notes: limits of a method (of all, under ``speculation``) that its options do not show.
     """
 
     name: str
     methods: tuple[str, ...]
-    write: Callable[[Model, Model | None, int], dict[str, Any]]
+    write: Callable[[TargetConfig, LevelConfig | None], dict[str, Any]]
     notes: Mapping[str, str]
 
 
-def inexpressible(engine: Engine, model: Model | None) -> str | None:
-    """Return why ``engine`` cannot draft with ``model``; ``None`` if it can."""
-    if model is None:
+def inexpressible(engine: Engine, level: LevelConfig | None) -> str | None:
+    """Return why ``engine`` cannot draft with a model; ``None`` if it can."""
+    if level is None:
         return "a model that is not available"
-    method = model.get("method")
-    if method not in METHOD_DESCRIPTIONS:
-        raise HierspecError(
-            f"a model's method is {method!r}; there are: {', '.join(METHOD_DESCRIPTIONS)}"
-        )
-    if method not in engine.methods:
-        return METHOD_DESCRIPTIONS[method]
-    if model.get("temperature") is not None:
+    if level.method not in engine.methods:
+        return METHOD_DESCRIPTIONS[level.method]
+    if level.temperature is not None:
         return "a temperature of the drafter's own"
-    if model.get("num_drafts", 1) > 1:
+    if level.num_drafts > 1:
         return "several drafts of a place"
-    if model.get("head") is not None:
+    if isinstance(level, EarlyExitConfig) and level.head is not None:
         return "a trained head of the exit's own"
-    window = model.get("window", "fixed")
-    kind = window.get("kind") if isinstance(window, Mapping) else window
-    return None if kind == "fixed" else f"the {kind} window"
+    return level.window.signal and f"the {level.window.signal} window"
 
 
-def _vllm(target: Model, drafter: Model | None, budget: int) -> dict[str, Any]:
-    name = str(target["model"])
-    command, keywords = f"vllm serve {shlex.quote(name)}", _dtype(target)
+def _vllm(target: TargetConfig, drafter: LevelConfig | None) -> dict[str, Any]:
+    name = target.model
+    command, keywords = f"vllm serve {shlex.quote(name)}", _dtype(target.dtype)
     if keywords:
-        command += f" --dtype {shlex.quote(str(target['dtype']))}"
+        command += f" --dtype {shlex.quote(target.dtype)}"
     configuration: dict[str, Any] = {}
-    if drafter:
-        if drafter["method"] == "prompt_lookup":
+    if drafter is not None:
+        if isinstance(drafter, PromptLookupConfig):
             speculative = {
                 "method": "ngram",
-                "num_speculative_tokens": budget,
-                "prompt_lookup_max": drafter.get("prompt_lookup_max", 4),
-                "prompt_lookup_min": drafter.get("prompt_lookup_min", 2),
+                "num_speculative_tokens": drafter.num_speculative_tokens,
+                "prompt_lookup_max": drafter.prompt_lookup_max,
+                "prompt_lookup_min": drafter.prompt_lookup_min,
             }
         else:
+            assert isinstance(drafter, DraftModelConfig)
             speculative = {
                 "method": "draft_model",
-                "model": str(drafter["model"]),
-                "num_speculative_tokens": budget,
+                "model": drafter.model,
+                "num_speculative_tokens": drafter.num_speculative_tokens,
             }
         configuration = {"speculative_config": speculative}
         command += f" --speculative-config {shlex.quote(json.dumps(speculative))}"
@@ -99,7 +97,7 @@ def _vllm(target: Model, drafter: Model | None, budget: int) -> dict[str, Any]:
     return {"configuration": configuration, "command": command, "python": python}
 
 
-def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str, Any]:
+def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str, Any]:
     """Write ``generate``'s arguments and, apart, the drafter's generation config.
 
     ``generate`` reads the drafter's budget from the drafter's own generation config (the target's
@@ -108,9 +106,10 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
-        f"tokenizer = AutoTokenizer.from_pretrained({str(target['model'])!r})",
-        f"target = AutoModelForCausalLM.from_pretrained({str(target['model'])!r}{_dtype(target)})",
+        f"tokenizer = AutoTokenizer.from_pretrained({target.model!r})",
+        f"target = AutoModelForCausalLM.from_pretrained({target.model!r}{_dtype(target.dtype)})",
     ]
+    budget = drafter.num_speculative_tokens if drafter else 0
     # A threshold above 0 would stop drafts early, which the plan did not price.
     generation_config = {
         "num_assistant_tokens": budget,
@@ -119,26 +118,25 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
     }
     configuration: dict[str, Any] = {}
     arguments = ""
-    if drafter and drafter["method"] == "prompt_lookup":
+    if isinstance(drafter, PromptLookupConfig):
         generate = {
             "prompt_lookup_num_tokens": budget,
-            "max_matching_ngram_size": drafter.get("prompt_lookup_max", 4),
+            "max_matching_ngram_size": drafter.prompt_lookup_max,
         }
         configuration = {"generate": generate}
         arguments = "".join(f", {key}={value!r}" for key, value in generate.items())
-    elif drafter and drafter["method"] == "early_exit":
-        generate = {"assistant_early_exit": drafter["exit_layer"]}
+    elif isinstance(drafter, EarlyExitConfig):
+        generate = {"assistant_early_exit": drafter.exit_layer}
         configuration = {"generate": generate, "target_generation_config": generation_config}
         lines.append(f"target.generation_config.update(**{generation_config!r})")
-        arguments = f", assistant_early_exit={drafter['exit_layer']}"
-    elif drafter:
-        name = str(drafter["model"])
+        arguments = f", assistant_early_exit={drafter.exit_layer}"
+    elif isinstance(drafter, DraftModelConfig):
         configuration = {
-            "generate": {"assistant_model": name},
+            "generate": {"assistant_model": drafter.model},
             "assistant_generation_config": generation_config,
         }
-        dtype = _dtype(drafter if drafter.get("dtype") else target)
-        lines.append(f"assistant = AutoModelForCausalLM.from_pretrained({name!r}{dtype})")
+        dtype = _dtype(drafter.dtype or target.dtype)
+        lines.append(f"assistant = AutoModelForCausalLM.from_pretrained({drafter.model!r}{dtype})")
         lines.append(f"assistant.generation_config.update(**{generation_config!r})")
         arguments = ", assistant_model=assistant"
     lines.append('inputs = tokenizer("your prompt", return_tensors="pt")')
@@ -146,10 +144,9 @@ def _transformers(target: Model, drafter: Model | None, budget: int) -> dict[str
     return {"configuration": configuration, "python": "\n".join(lines) + "\n"}
 
 
-def _dtype(model: Model) -> str:
+def _dtype(dtype: str) -> str:
     """Return the ``dtype`` argument; empty if it is the checkpoint's own."""
-    dtype = model.get("dtype")
-    return "" if dtype in (None, "auto") else f", dtype={str(dtype)!r}"
+    return "" if dtype == "auto" else f", dtype={dtype!r}"
 
 
 ENGINES = {
@@ -175,7 +172,7 @@ ENGINES = {
 }
 
 
-def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str, Any]:
+def export(plan: Plan, engine: str, models: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     """Return the best setting of ``plan``'s models that ``engine`` can express.
 
     Args:
@@ -196,41 +193,56 @@ def export(plan: Plan, engine: str, models: Sequence[Model | None]) -> dict[str,
     if engine not in ENGINES:
         raise HierspecError(f"no engine called {engine!r}; there are: {', '.join(ENGINES)}")
     estimates, other_engine = plan.estimates, ENGINES[engine]
-    target = models[-1] if models else None
-    if len(models) != len(estimates.names) or not target or "model" not in target:
+    if len(models) != len(estimates.names) or "model" not in (models[-1] or {}):
         raise HierspecError(
             f"models must describe the plan's {len(estimates.names)} models, smallest first, and "
             'end with the target: [..., {"model": "PATH"}]'
         )
-    choice = best_setting(estimates, other_engine, models)
-    chain = choice.chain
-    drafter = None if chain.plain else models[chain.models[0]]
-    loss = choice.ms / plan.best.ms - 1
+    target = validate(TargetConfig, models[-1], f"models[{estimates.target}]")
+    drafters = [_parse_drafter(model, i) for i, model in enumerate(models[:-1])]
+    choice = best_setting(estimates, other_engine, drafters)
+    chain, drafter = choice.chain, None
+    if not chain.plain:
+        level = drafters[chain.models[0]]
+        assert level is not None  # it is expressible
+        drafter = replace(level, num_speculative_tokens=chain.budgets[0])
+    losses = _losses(plan, other_engine, drafters, choice)
     return {
         "engine": engine,
-        **other_engine.write(target, drafter, 0 if chain.plain else chain.budgets[0]),
+        **other_engine.write(target, drafter),
         "levels": list(chain.models),
         "names": [estimates.names[i] for i in chain.models],
         "num_speculative_tokens": list(chain.budgets),
         "latency": choice.ms,
         "speedup": estimates.plain_ms / choice.ms,
-        "loss_percent": 100 * loss,
-        "note": _note(plan, other_engine, models, choice, loss),
+        "loss_percent": 100 * (choice.ms / plan.best.ms - 1),
+        "note": " ".join([*losses, *_limits(other_engine, target, drafter)]),
     }
 
 
+def _parse_drafter(model: Mapping[str, Any] | None, number: int) -> LevelConfig | None:
+    if model is None:
+        return None
+    method = model.get("method")
+    if method not in METHOD_DESCRIPTIONS:
+        raise HierspecError(
+            f"a model's method is {method!r}; there are: {', '.join(METHOD_DESCRIPTIONS)}"
+        )
+    return parse_level(model, f"models[{number}]")
+
+
 def best_setting(
-    estimates: Estimates, engine: Engine, models: Sequence[Model | None]
+    estimates: Estimates, engine: Engine, drafters: Sequence[LevelConfig | None]
 ) -> PricedChain:
     """Return the fastest of plain decoding and one expressible drafter with its best budget."""
     target = estimates.target
     plain = Chain((target,))
     choices = [PricedChain(plain, latency(estimates, plain))]
-    for i, model in enumerate(models[:-1]):
-        if not estimates.can_draft(i, target) or inexpressible(engine, model):
+    for i, level in enumerate(drafters):
+        if not estimates.can_draft(i, target) or inexpressible(engine, level):
             continue
         priced = estimates
-        if model and model["method"] == "early_exit":
+        if isinstance(level, EarlyExitConfig):
             priced = without_sharing(estimates, i)
         chains = [Chain((i, target), (budget,)) for budget in estimates.budgets]
         choices += [PricedChain(chain, latency(priced, chain)) for chain in chains]
@@ -250,15 +262,14 @@ def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
     return replace(estimates, verify_ms=verify, classes=classes)
 
 
-def _note(
-    plan: Plan, engine: Engine, models: Sequence[Model | None], choice: PricedChain, loss: float
-) -> str:
-    """Write sentences for people: first what is lost, then what else to know."""
-    best, names = plan.best.chain, plan.estimates.names
-    missing = _missing(best, engine, models, names)
-    sentences = []
-    if missing:
-        sentences.append(f"{engine.name} cannot express {_join_with_or(missing)}.")
+def _losses(
+    plan: Plan, engine: Engine, drafters: Sequence[LevelConfig | None], choice: PricedChain
+) -> list[str]:
+    """Say what the engine cannot express, and what that costs."""
+    best = plan.best.chain
+    missing = _missing(best, engine, drafters, plan.estimates.names)
+    sentences = [f"{engine.name} cannot express {_join_with_or(missing)}."] if missing else []
+    loss = choice.ms / plan.best.ms - 1
     if loss > 5e-4:
         sentences.append(
             f"This is expected to be {100 * loss:.1f} % slower a token than the full plan."
@@ -267,24 +278,29 @@ def _note(
         sentences.append("This is the whole plan: nothing is lost.")
     else:
         sentences.append("Nothing is expected to be lost against the full plan.")
-    used = [models[i] or {} for i in choice.chain.models]
-    if not choice.chain.plain:
-        sentences += [
-            engine.notes[key] for key in ("speculation", used[0]["method"]) if key in engine.notes
-        ]
-    if any(str(model.get("model", "")).startswith("zoo:") for model in used):
+    return sentences
+
+
+def _limits(engine: Engine, target: TargetConfig, drafter: LevelConfig | None) -> list[str]:
+    """Say what else to know of the setting."""
+    names, sentences = [target.model], []
+    if drafter is not None:
+        names.append(drafter.files or "")
+        keys = ("speculation", drafter.method)
+        sentences = [engine.notes[key] for key in keys if key in engine.notes]
+    if any(name.startswith("zoo:") for name in names):
         sentences.append("zoo: names are known to hierspec only; give other engines a directory.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _missing(
-    best: Chain, engine: Engine, models: Sequence[Model | None], names: Sequence[str]
+    best: Chain, engine: Engine, drafters: Sequence[LevelConfig | None], names: Sequence[str]
 ) -> list[str]:
     """List the parts of the best chain that the engine cannot express."""
     parts = []
     if len(best.models) > 2:
         parts.append(f"{len(best.models)} levels ({' → '.join(names[i] for i in best.models)})")
-    reasons = (inexpressible(engine, models[i]) for i in best.models[:-1])
+    reasons = (inexpressible(engine, drafters[i]) for i in best.models[:-1])
     parts += dict.fromkeys(reason for reason in reasons if reason)
     parts += [f"the {best.order} order"] if best.order != "chain" else []
     return parts + (["a tail of the smallest model"] if best.tail else [])

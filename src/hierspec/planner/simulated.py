@@ -43,23 +43,6 @@ class Records:
     lengths: Mapping[int, Sequence[int]]
     kept: Mapping[tuple[int, int], Sequence[int]]
 
-    @classmethod
-    def from_pairs(cls, pairs: Sequence[Mapping[str, Any]]) -> Records:
-        """Collect the records of a profile's pairs at one temperature.
-
-        Raises:
-            HierspecError: they hold no records.
-        """
-        if any("kept" not in pair or "lengths" not in pair for pair in pairs):
-            raise HierspecError(
-                "this profile holds no recorded drafts: measure it again with hierspec profile, "
-                "or simulate with --acceptances curves"
-            )
-        return cls(
-            {pair["drafter"]: pair["lengths"] for pair in pairs},
-            {(pair["drafter"], pair["verifier"]): pair["kept"] for pair in pairs},
-        )
-
 
 class DraftAcceptances:
     """Decides how long drafts are and how many of their tokens a check keeps, draft by draft.

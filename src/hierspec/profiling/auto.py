@@ -11,9 +11,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hierspec.config import drafts, exit_heads
+from hierspec.config import exit_heads
 from hierspec.config.checkpoints import Loaded, load_tokenizer
 from hierspec.config.levels import EarlyExitConfig
+from hierspec.config.look_ups import LookUpConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
@@ -105,7 +106,7 @@ def choose(
                     report=report,
                 )
                 profile = from_dict(data, str(path))
-                if busy := busy_message(data["temperatures"]):
+                if busy := busy_message(profile.data.temperatures.values()):
                     warnings.warn(f"{busy} (delete {path})", BusyWarning, stacklevel=2)
     best = plan(profile.estimates(temperature), variations=Variations(dropped_bonus=True))
     config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
@@ -123,11 +124,10 @@ def control_chain(profile: Profile, best: Plan) -> Chain:
     chain, estimates = best.best.chain, best.estimates
     if chain.plain or chain.order != "chain" or chain.tail:
         return chain
-    methods = set(drafts.LOOK_UPS.values())
-    levels = [model["level"] for model in profile.models[:-1]]
-    look_ups = {i for i, level in enumerate(levels) if level and level["method"] in methods}
+    models = profile.models[:-1]
+    look_ups = {i for i, model in enumerate(models) if isinstance(model.config, LookUpConfig)}
     used = set(chain.models[:-1])
-    unused = set(range(len(levels))) - used
+    unused = set(range(len(models))) - used
     if used <= look_ups:
         unused -= look_ups
     elif used & look_ups:

@@ -101,7 +101,7 @@ class PairTimes:
     def entry(self, drafter: int | None, verifier: int) -> MeasuredCost:
         """Return the times as the profile keeps them."""
         draft, check = summary(self.draft), summary(self.check)
-        return {"drafter": drafter, "verifier": verifier, "draft": draft, "check": check}
+        return MeasuredCost(drafter=drafter, verifier=verifier, draft=draft, check=check)
 
 
 class _Clock(Observer):
@@ -231,23 +231,23 @@ def _spread(samples: Sequence[float]) -> float:
     return float((high - low) / middle) if middle > 0 else 0.0
 
 
-def summary(samples: CallTimes) -> dict[str, TimeSummary]:
+def summary(samples: CallTimes) -> dict[int, TimeSummary]:
     """Return per length the mean, median, quartiles and number of the samples, in milliseconds.
 
     The mean, a call's cost in a long run, leaves out samples past twice the median, which
     other programs cause.
     """
-    out: dict[str, TimeSummary] = {}
+    out: dict[int, TimeSummary] = {}
     for n in sorted(samples):
         low, middle, high = (float(x) for x in np.percentile(samples[n], [25, 50, 75]))
         typical = [value for value in samples[n] if value <= 2 * middle]
-        out[str(n)] = {
-            "mean": round(float(np.mean(typical)), 5),
-            "median": round(middle, 5),
-            "low": round(low, 5),
-            "high": round(high, 5),
-            "count": len(samples[n]),
-        }
+        out[n] = TimeSummary(
+            mean=round(float(np.mean(typical)), 5),
+            median=round(middle, 5),
+            low=round(low, 5),
+            high=round(high, 5),
+            count=len(samples[n]),
+        )
     return out
 
 

@@ -11,7 +11,7 @@ from hierspec.core.windows import Window
 
 from .candidates import CandidatePool
 from .rates import FollowedDrafts
-from .schema import MeasuredClass, MeasuredPair, Rule
+from .schema import FollowedPair, MeasuredClass, Rule, Survival
 
 Curves = Mapping[Rule, np.ndarray]  # [N, M+1]: a survival curve per draft
 
@@ -22,7 +22,7 @@ def pairs(
     drafts: FollowedDrafts,
     classes: Sequence[Sequence[int]],
     seed: int,
-) -> list[MeasuredPair]:
+) -> list[FollowedPair]:
     """Return an entry per verifier that saw the drafts.
 
     Args:
@@ -46,27 +46,27 @@ def pairs(
         lengths = stopping_lengths(window, drafts, kept[target])
     stopping = lengths if window.signal or not entrant.scores else None
     class_of_draft = np.array([classes[text][place] for text, place in drafts.places])
-    out: list[MeasuredPair] = []
+    out: list[FollowedPair] = []
     for k, curves in by_verifier.items():
         tokens = curves["block"].sum(1)
         average = _summary(curves, stopping)
-        pair: MeasuredPair = {
-            "drafter": drafter,
-            "verifier": k,
-            "drafts": len(lengths),
-            "survival": {"block": average["block"], "tokenwise": average["tokenwise"]},
-            "classes": [
-                _summary(curves, stopping, class_of_draft == number)
-                for number in range(int(class_of_draft.max()) + 1)
-            ],
-            "tokens_per_call": round(float(tokens.mean()), 5),
-            "standard_error": round(float(tokens.std() / len(tokens) ** 0.5), 5),
-            "lengths": lengths.tolist(),
-            "kept": np.minimum(kept[k], lengths).tolist(),
-        }
-        if "joint" in average:
-            pair["joint"] = average["joint"]
-        out.append(pair)
+        out.append(
+            FollowedPair(
+                drafter=drafter,
+                verifier=k,
+                drafts=len(lengths),
+                survival=Survival(block=average.block, tokenwise=average.tokenwise),
+                classes=[
+                    _summary(curves, stopping, class_of_draft == number)
+                    for number in range(int(class_of_draft.max()) + 1)
+                ],
+                tokens_per_call=round(float(tokens.mean()), 5),
+                standard_error=round(float(tokens.std() / len(tokens) ** 0.5), 5),
+                lengths=lengths.tolist(),
+                kept=np.minimum(kept[k], lengths).tolist(),
+                **({"joint": average.joint} if average.joint else {}),
+            )
+        )
     return out
 
 
@@ -75,16 +75,14 @@ def _summary(
 ) -> MeasuredClass:
     """Average the curves of the selected drafts; with ``lengths``, also by length."""
     block, tokenwise = curves["block"][selected], curves["tokenwise"][selected]
-    out: MeasuredClass = {
-        "block": _rounded(block.mean(0)),
-        "tokenwise": _rounded(tokenwise.mean(0)),
+    average = MeasuredClass(block=_rounded(block.mean(0)), tokenwise=_rounded(tokenwise.mean(0)))
+    if lengths is None:
+        return average
+    joint = {
+        "block": [_rounded(row) for row in joint_survival(lengths[selected], block)],
+        "tokenwise": [_rounded(row) for row in joint_survival(lengths[selected], tokenwise)],
     }
-    if lengths is not None:
-        out["joint"] = {
-            "block": [_rounded(row) for row in joint_survival(lengths[selected], block)],
-            "tokenwise": [_rounded(row) for row in joint_survival(lengths[selected], tokenwise)],
-        }
-    return out
+    return average.model_copy(update={"joint": joint})
 
 
 def draw_kept(curves: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:

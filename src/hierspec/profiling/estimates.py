@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from hierspec.config.levels import QuantizedConfig
 from hierspec.planner.estimates import LONGEST_DRAFT, Estimates
 
 from .schema import AtTemperature, MeasuredClass, MeasuredModel, MeasuredPair, Rule, TimeSummary
@@ -32,59 +33,50 @@ def estimates(
     draft_ms, first_step_extra_ms = costs.drafts(size)
     # Each draft pays the extra once, so it is charged to the call that verifies the draft.
     call_ms = costs.verify_calls(size) + first_step_extra_ms[:, :, None]
-    target, per_token = count - 1, measured["token_ms"]
+    target, per_token = count - 1, measured.token_ms
 
     def with_curves(curves: Callable[[MeasuredPair], MeasuredClass]) -> Estimates:
         survival = np.full((count, count, size), np.nan)
         joint_survival: dict[int, np.ndarray] = {}
-        for pair in measured["pairs"]:
-            i, k, curve = pair["drafter"], pair["verifier"], curves(pair)
-            survival[i, k] = extend_curve(np.asarray(curve[rule]), size)
-            if "joint" in curve:
-                joint = np.asarray(curve["joint"][rule])
+        for pair in measured.pairs:
+            i, k, known = pair.drafter, pair.verifier, curves(pair)
+            survival[i, k] = extend_curve(np.asarray(known.curve(rule)), size)
+            if known.joint:
+                joint = np.asarray(known.joint[rule])
                 joint_survival.setdefault(i, np.zeros((count, *joint.shape)))[k] = joint
         verify_ms = call_ms.copy()
         # A token also costs what the caller's loop does with it; a call yields E[tokens] of them.
         verify_ms[:, target] += per_token * np.nan_to_num(survival[:, target]).cumsum(-1)
         return Estimates(
-            names=tuple(model["name"] for model in models),
+            names=tuple(model.name for model in models),
             survival=survival,
             draft_ms=draft_ms,
             verify_ms=verify_ms,
             plain_ms=costs.plain_call(target) + per_token,
             max_budget=max_budget,
-            owners=tuple(model["owner"] for model in models),
+            owners=tuple(model.owner for model in models),
             memory=dict(memory),
-            multi_drafters=frozenset(
-                i for i, model in enumerate(models) if _has_several_drafts(model)
-            ),
+            multi_drafters=frozenset(i for i, model in enumerate(models) if model.makes_several),
             on_target_cache=tuple(_uses_target_trunk(model, models[target]) for model in models),
             joint_survival=joint_survival,
         )
 
     average = with_curves(_curves_of_all)
-    num_classes = min((len(pair["classes"]) for pair in measured["pairs"]), default=1)
+    num_classes = min((len(pair.classes) for pair in measured.pairs), default=1)
     if num_classes < 2:
         return average
-    parts = [with_curves(lambda pair, c=c: pair["classes"][c]) for c in range(num_classes)]
+    parts = [with_curves(lambda pair, c=c: pair.classes[c]) for c in range(num_classes)]
     return dataclasses.replace(average, classes=tuple(parts))
 
 
 def _uses_target_trunk(model: MeasuredModel, target: MeasuredModel) -> bool:
     """Return whether a model runs on the target's cache: an exit, or a quantized copy."""
-    level = model["level"] or {}
-    return model["owner"] == target["owner"] or level.get("method") == "quantized"
-
-
-def _has_several_drafts(model: MeasuredModel) -> bool:
-    return (model["level"] or {}).get("num_drafts", 1) > 1
+    return model.owner == target.owner or isinstance(model.config, QuantizedConfig)
 
 
 def _curves_of_all(pair: MeasuredPair) -> MeasuredClass:
-    curves: MeasuredClass = {**pair["survival"]}
-    if "joint" in pair:
-        curves["joint"] = pair["joint"]
-    return curves
+    curves = pair.survival
+    return MeasuredClass(block=curves.block, tokenwise=curves.tokenwise, joint=pair.joint)
 
 
 def extend_curve(curve: np.ndarray, size: int) -> np.ndarray:
@@ -109,13 +101,12 @@ class _Costs:
 
     def __init__(self, measured: AtTemperature, count: int, context: float | None) -> None:
         self.count = count
-        self.rows = {(row["drafter"], row["verifier"]): row for row in measured["costs"]}
-        base = measured["context"]
-        self.tokens = base["tokens"]
+        self.rows = {(row.drafter, row.verifier): row for row in measured.costs}
+        self.tokens = measured.context.tokens
         self.extra = 0.0 if context is None else max(context, 0.0) - self.tokens
         # Milliseconds that a token of context adds to a call without a draft, and on eight tokens.
         self.slopes = {
-            row["model"]: (row["ms_per_token_0"], row["ms_per_token_8"]) for row in base["slopes"]
+            row.model: (row.ms_per_token_0, row.ms_per_token_8) for row in measured.context.slopes
         }
 
     def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -130,9 +121,7 @@ class _Costs:
         lengths = np.arange(size)
         for i in range(self.count):
             by_verifier = {
-                k: _points(row["draft"])
-                for (j, k), row in self.rows.items()
-                if j == i and row["draft"]
+                k: _points(row.draft) for (j, k), row in self.rows.items() if j == i and row.draft
             }
             if not by_verifier:
                 out[i] = lengths * self.plain_call(i) if (None, i) in self.rows else 0.0
@@ -153,7 +142,7 @@ class _Costs:
         for (i, k), row in self.rows.items():
             if i is None:
                 continue
-            timed_lengths, mean_ms = _points(row["check"])
+            timed_lengths, mean_ms = _points(row.check)
             # A call without a draft is the same for every drafter: noise must make none cheaper.
             mean_ms = np.append(self._plain_mean(k), mean_ms[timed_lengths > 0])
             timed_lengths = np.append(0, timed_lengths[timed_lengths > 0])
@@ -179,12 +168,12 @@ class _Costs:
     def _calls(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Average model k's calls on n tokens over all drafters: return n and the means."""
         rows = [row for (i, verifier), row in self.rows.items() if verifier == k and i is not None]
-        lengths = sorted({int(n) for row in rows for n in row["check"]} - {0})
+        lengths = sorted({n for row in rows for n in row.check} - {0})
         means = [self._plain_mean(k)]
         for n in lengths:
-            times = [row["check"][str(n)] for row in rows if str(n) in row["check"]]
-            counts = [time["count"] for time in times]
-            means.append(float(np.average([time["mean"] for time in times], weights=counts)))
+            times = [row.check[n] for row in rows if n in row.check]
+            counts = [time.count for time in times]
+            means.append(float(np.average([time.mean for time in times], weights=counts)))
         return np.array([0, *lengths]), np.array(means)
 
     def plain_call(self, k: int) -> float:
@@ -193,7 +182,7 @@ class _Costs:
         return float(ms + self._shift(ms, np.array(self._slope(k)[0])))
 
     def _plain_mean(self, k: int) -> float:
-        return self.rows[None, k]["check"]["0"]["mean"]
+        return self.rows[None, k].check[0].mean
 
     def _slope(self, k: int) -> tuple[float, float]:
         return self.slopes.get(k, (0.0, 0.0))
@@ -203,10 +192,10 @@ class _Costs:
         return self.extra * np.clip(slopes, 0.0, np.maximum(ms, 0.0) / self.tokens)
 
 
-def _points(samples: Mapping[str, TimeSummary]) -> tuple[np.ndarray, np.ndarray]:
+def _points(times: Mapping[int, TimeSummary]) -> tuple[np.ndarray, np.ndarray]:
     """Return the draft lengths that were timed, and the mean milliseconds at each."""
-    lengths = sorted(map(int, samples))
-    return np.array(lengths, dtype=int), np.array([samples[str(n)]["mean"] for n in lengths])
+    lengths = sorted(times)
+    return np.array(lengths, dtype=int), np.array([times[n].mean for n in lengths])
 
 
 def _interpolate(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:

@@ -10,13 +10,15 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
 from hierspec.utils.files import check_writable, json_digest
+from hierspec.utils.records import to_json
+from hierspec.utils.schema import validate
 from hierspec.zoo import fingerprint
 
 from . import costs
@@ -25,7 +27,9 @@ from .memory import memory
 from .profile import DESCRIPTION, save
 from .schema import KIND, SCHEMA_VERSION, MeasuredModel
 from .settings import ProfileSettings, ReportProgress
-from .stages import Stages
+from .stages import RunStage, Stages
+
+T = TypeVar("T")
 
 
 def measure(
@@ -69,6 +73,7 @@ def measure(
         "prompts": list(prompts),
         "hardware": machine.hardware(pool.entrants[-1].model.device),
     }
+    # Its file's JSON object, not a record: what another version wrote in it stays as it is.
     data = _read_started(path, json_digest(request)) or {
         "kind": KIND,
         "schema_version": SCHEMA_VERSION,
@@ -86,12 +91,14 @@ def measure(
         if path is not None and _merge_file(data, path):
             save(data, path)
 
-    def stage(prefix: str, name: str, work: Callable[[], Any]) -> Any:
+    def stage(prefix: str, name: str, shape: type[T], work: Callable[[], T]) -> T:
         name = prefix + name
-        if name not in stages:
-            stages[name] = work()
-            keep()
-        return stages[name]
+        if name in stages:
+            return validate(shape, stages[name], f"{path}: stage {name}")
+        result = work()
+        stages[name] = to_json(shape, result)
+        keep()
+        return result
 
     _order_models(run, data, partial(stage, ""))
     distinct = dict.fromkeys(float(t) + 0.0 for t in temperatures)  # once each; -0.0 is 0.0
@@ -100,7 +107,8 @@ def measure(
         run.share = (number / len(todo), 1 / len(todo))
         label = repr(temperature)
         if label not in data["temperatures"]:  # :func:`_merge_file` may have added it
-            data["temperatures"][label] = run.measure(temperature, partial(stage, f"{label} "))
+            measured = run.measure(temperature, partial(stage, f"{label} "))
+            data["temperatures"][label] = measured.to_dict()
     del data["stages"]
     data.pop("unfinished", None)
     keep()
@@ -108,33 +116,35 @@ def measure(
     return data
 
 
-def _order_models(run: Stages, data: dict[str, Any], stage: Callable[..., Any]) -> None:
+def _order_models(run: Stages, data: dict[str, Any], stage: RunStage) -> None:
     """Order the models by cost, or as the file does: its pairs are numbered in that order."""
     ms, pool = [], run.pool
     if "models" not in data:
-        ms = stage("alone", lambda: costs.single_calls(pool, run.prompts[0], 0.0))
+        ms = stage("alone", list[float], lambda: costs.single_calls(pool, run.prompts[0], 0.0))
     if "models" not in data:  # :func:`_merge_file` may have added them
         order = costs.order(pool, ms)
         run.pool = pool.ordered(order)
-        data["models"] = [_model_entry(run.pool, i, ms[n]) for i, n in enumerate(order)]
+        models = [_measured_model(run.pool, i, ms[n]) for i, n in enumerate(order)]
+        data["models"] = [model.to_dict() for model in models]
         data["memory"] = memory(run.pool)
     else:
+        models = validate(list[MeasuredModel], data["models"], f"{DESCRIPTION}'s models")
         *names, _ = [entrant.name for entrant in pool.entrants]
-        order = [names.index(model["name"]) for model in data["models"][:-1]]
+        order = [names.index(model.name) for model in models[:-1]]
         run.pool = pool.ordered([*order, len(names)])
-    run.call_ms = [model["call_ms"] for model in data["models"]]
+    run.call_ms = [model.call_ms for model in models]
 
 
-def _model_entry(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
+def _measured_model(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
     entrant = pool.entrants[number]
     has_weights = entrant.scores or entrant.owner == pool.target.model
-    return {
-        "name": entrant.name,
-        "level": entrant.candidate and entrant.candidate.level_dict(pool.target),
-        "owner": entrant.owner,
-        "weights": fingerprint.compute(entrant.files) if has_weights else None,
-        "call_ms": round(call_ms, 5),
-    }
+    return MeasuredModel(
+        name=entrant.name,
+        level=entrant.candidate and entrant.candidate.level_dict(pool.target),
+        owner=entrant.owner,
+        weights=fingerprint.compute(entrant.files) if has_weights else None,
+        call_ms=round(call_ms, 5),
+    )
 
 
 def _merge_file(data: dict[str, Any], path: Path) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hierspec.errors import HierspecWarning
 
-from .schema import CostNoise, MeasuredCost
+from .schema import AtTemperature, CostNoise, MeasuredCost
 
 
 class BusyWarning(HierspecWarning, RuntimeWarning):
@@ -27,34 +26,34 @@ def noise(costs: Sequence[MeasuredCost], load_before: Sequence[float]) -> CostNo
         load_before: averages of 1, 5 and 15 minutes before anything was timed, so that the
             measurement's own work is not in them; empty where the system keeps none.
     """
-    return {
-        "spread": round(spread(costs), 4),
-        "load_average": list(load_before),
-        "cores": os.cpu_count() or 1,
-    }
+    return CostNoise(
+        spread=round(spread(costs), 4),
+        load_average=list(load_before),
+        cores=os.cpu_count() or 1,
+    )
 
 
 def spread(costs: Sequence[MeasuredCost]) -> float:
     """Return the median over calls of (upper − lower quartile) / median of its times."""
     spreads = [
-        (times["high"] - times["low"]) / times["median"]
+        (times.high - times.low) / times.median
         for cost in costs
-        for times in (*cost["draft"].values(), *cost["check"].values())
-        if times["median"] > 0 and times["count"] > 3
+        for times in (*cost.draft.values(), *cost.check.values())
+        if times.median > 0 and times.count > 3
     ]
     return float(np.median(spreads)) if spreads else 0.0
 
 
-def busy_message(temperatures: Mapping[str, Any]) -> str:
+def busy_message(temperatures: Iterable[AtTemperature]) -> str:
     """Return a sentence for users whose machine was busy; empty where it was quiet enough.
 
     Args:
-        temperatures: the profile's, by label.
+        temperatures: the profile's measurements.
     """
-    entries = [measured["noise"] for measured in temperatures.values() if measured.get("noise")]
-    largest = max((entry["spread"] for entry in entries), default=0.0)
+    entries = [measured.noise for measured in temperatures if measured.noise]
+    largest = max((entry.spread for entry in entries), default=0.0)
     load, cores = max(
-        ((entry["load_average"][0], entry["cores"]) for entry in entries if entry["load_average"]),
+        ((entry.load_average[0], entry.cores) for entry in entries if entry.load_average),
         default=(0.0, 1),
     )
     causes = []

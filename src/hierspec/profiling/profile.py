@@ -10,8 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+from hierspec.config.levels import QuantizedConfig
+from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.utils import machine, schema
@@ -29,29 +31,32 @@ from .schema import (
     Rule,
 )
 
+if TYPE_CHECKING:
+    from hierspec.planner.simulated import Records
+
 DESCRIPTION = "the profile"  # in refusals to write one
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile file in memory. ``data`` is its JSON object."""
+    """A profile file in memory; ``data.to_dict()`` is its JSON object."""
 
     data: ProfileData
 
     @property
     def models(self) -> Sequence[MeasuredModel]:
         """Cheapest first, the target last."""
-        return self.data["models"]
+        return self.data.models
 
     @property
     def temperatures(self) -> list[float]:
-        return sorted(map(float, self.data["temperatures"]))
+        return sorted(map(float, self.data.temperatures))
 
     @property
     def max_measured(self) -> int:
         """The largest budget that was measured; curves and costs are extrapolated beyond it."""
-        return self.data["settings"]["max_speculative_tokens"]
+        return self.data.settings.max_speculative_tokens
 
     def nearest(self, temperature: float) -> float:
         """Return the measured temperature to plan with: greedy for greedy, else the closest."""
@@ -61,8 +66,18 @@ class Profile:
 
     def measured(self, temperature: float) -> AtTemperature:
         """Return what was measured at exactly this temperature."""
-        table = self.data["temperatures"]
+        table = self.data.temperatures
         return next(table[label] for label in table if float(label) == temperature)
+
+    def records(self, temperature: float) -> Records:
+        """Return the drafts recorded at the measured temperature nearest to this one."""
+        from hierspec.planner.simulated import Records
+
+        pairs = self.measured(self.nearest(temperature)).pairs
+        return Records(
+            {pair.drafter: pair.lengths for pair in pairs},
+            {(pair.drafter, pair.verifier): pair.kept for pair in pairs},
+        )
 
     def estimates(
         self,
@@ -86,7 +101,7 @@ class Profile:
         try:
             return estimates(
                 self.models,
-                self.data["memory"],
+                self.data.memory,
                 self.measured(self.nearest(temperature)),
                 max_budget=max_budget or self.max_measured,
                 context=context,
@@ -99,17 +114,16 @@ class Profile:
 
     def hierarchy(self, chain: Chain, rule: str = "block") -> dict[str, Any]:
         """Return a chain of this profile's models as a hierarchy file."""
-        levels = self._levels(chain, rule)
-        several = bool(levels) and levels[0].get("num_drafts", 1) > 1
+        several = not chain.plain and self.models[chain.models[0]].makes_several
         return {
-            "target": dict(self.data["target"]),
-            "levels": levels,
+            "target": dict(self.data.target),
+            "levels": self._levels(chain, rule),
             "verify": RULES_FOR_SEVERAL_DRAFTS[cast(Rule, rule)] if several else rule,
         }
 
     def _levels(self, chain: Chain, rule: str) -> list[dict[str, Any]]:
         def level(i: int, budget: int, **fields: Any) -> dict[str, Any]:
-            measured_level = self.models[i]["level"]
+            measured_level = self.models[i].level
             assert measured_level is not None, "the target drafts for nobody"
             return {**measured_level, "num_speculative_tokens": budget, **fields}
 
@@ -169,12 +183,11 @@ def from_dict(data: Any, name: str = "profile") -> Profile:
     if data.get("unfinished"):
         raise HierspecError(f"{name} is not finished: give the same hierspec profile command again")
     try:
-        schema.validate(ProfileData, data, "")
+        return Profile(schema.validate(ProfileData, data, ""))
     except HierspecError as error:
         raise HierspecError(
             f"{name} is damaged: {error}; measure it again with hierspec profile"
         ) from None
-    return Profile(cast(ProfileData, data))
 
 
 def stale(profile: Profile) -> list[str]:
@@ -182,10 +195,10 @@ def stale(profile: Profile) -> list[str]:
 
     The number of threads is a choice, like the data type, and no reason.
     """
-    measured = profile.data["hardware"]
+    measured, target = profile.data.hardware, profile.data.target_config
     name = "cpu"
     if measured.get("device") != "cpu":
-        name = str(profile.data["target"].get("device", "cuda")).replace("auto", "cuda")
+        name = target.device.replace("auto", "cuda")
     try:
         device = machine.device(name)
     except HierspecError:
@@ -197,8 +210,8 @@ def stale(profile: Profile) -> list[str]:
         if measured.get(key) != value
     ]
     for model in profile.models:
-        source = _source(profile, model)
-        if not model["weights"] or model["weights"] == fingerprint.compute(source):
+        source = _source(model, target)
+        if not model.weights or model.weights == fingerprint.compute(source):
             continue
         if fingerprint.is_local(source):
             reasons.append(f"the weights of {source!r} have changed")
@@ -210,12 +223,11 @@ def stale(profile: Profile) -> list[str]:
     return reasons
 
 
-def _source(profile: Profile, model: MeasuredModel) -> str:
+def _source(model: MeasuredModel, target: TargetConfig) -> str:
     """Return where a model's files are, which the name of a copy in fewer bits does not say."""
-    level = model["level"] or {}
-    if level.get("method") == "quantized":
-        return str(profile.data["target"]["model"])
-    return level.get("model", model["owner"])
+    if isinstance(model.config, QuantizedConfig):
+        return target.model
+    return (model.config and model.config.files) or model.owner
 
 
 def save(data: Mapping[str, Any], path: Path) -> None:

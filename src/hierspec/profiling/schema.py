@@ -1,18 +1,20 @@
-"""What a profile file holds, as declared types; ``docs/profiles.md`` says what every key means.
+"""What a profile file holds, as typed records; ``docs/profiles.md`` says what every key means.
 
-Typed dictionaries, because a profile is written piece by piece while it is measured, and in memory
-it is the file's JSON object. Further keys are allowed.
+Further keys are allowed and kept.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
-from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
+from pydantic import AfterValidator, ConfigDict, Field
 
+from hierspec.config.chains import parse_level
+from hierspec.config.levels import LevelConfig
+from hierspec.config.schema import TargetConfig
 from hierspec.utils.checks import check_temperature
-from hierspec.utils.schema import Integer, Number
+from hierspec.utils.records import Record
+from hierspec.utils.schema import Integer, Number, validate
 
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
 
@@ -21,55 +23,107 @@ Rule = Literal["block", "tokenwise"]
 RULES_FOR_SEVERAL_DRAFTS: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
 SurvivalCurve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
 JointSurvival = list[SurvivalCurve]  # entry n, m: of a draft of n tokens whose first m are kept
-TemperatureKey = Annotated[
-    str, AfterValidator(lambda t: check_temperature(float(t), "a temperature"))
-]
 
 
-class MeasuredModel(TypedDict):
-    """``level`` is as in a hierarchy file, ``None`` for the target; ``weights`` is a hash of the
-    files of ``owner``."""
+def _check_key(temperature: str) -> str:
+    check_temperature(float(temperature), "a temperature")
+    return temperature
+
+
+def _check_target(target: dict[str, Any]) -> dict[str, Any]:
+    validate(TargetConfig, target, "")
+    return target
+
+
+def _check_level(level: dict[str, Any]) -> dict[str, Any]:
+    parse_level(level, "")
+    return level
+
+
+TemperatureKey = Annotated[str, AfterValidator(_check_key)]
+# A target and a level stay the file's objects, since plans copy them into hierarchy files as they
+# stand there: their keys in that order, and no defaults that they leave out. Checked they are, and
+# read by :attr:`MeasuredModel.config` and :attr:`ProfileData.target_config`.
+TargetObject = Annotated[dict[str, Any], AfterValidator(_check_target)]
+LevelObject = Annotated[dict[str, Any], AfterValidator(_check_level)]
+
+
+class ProfileRecord(Record):
+    """A JSON object of the file."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class MeasuredModel(ProfileRecord):
+    """A candidate or the target.
+
+    Attributes:
+        level: as in a hierarchy file, without a budget; ``None`` for the target.
+        weights: a hash of the files of ``owner``.
+    """
 
     name: str
-    level: dict[str, Any] | None
+    level: LevelObject | None
     owner: str
     weights: str | None
     call_ms: Number
 
+    @property
+    def config(self) -> LevelConfig | None:
+        """Its level, read."""
+        return None if self.level is None else parse_level(self.level, self.name)
 
-class Survival(TypedDict):
+    @property
+    def makes_several(self) -> bool:
+        """Whether it makes several drafts at once: a token tree, right below the target."""
+        return self.config is not None and self.config.num_drafts > 1
+
+
+class Survival(ProfileRecord):
     """Survival curves by rule."""
 
     block: SurvivalCurve
     tokenwise: SurvivalCurve
 
+    def curve(self, rule: Rule) -> SurvivalCurve:
+        return self.block if rule == "block" else self.tokenwise
+
 
 class MeasuredClass(Survival):
     """The curves of one class of text; ``joint`` survival where drafters stop by themselves."""
 
-    joint: NotRequired[dict[Rule, JointSurvival]]
+    joint: dict[Rule, JointSurvival] = Field(default_factory=dict)
 
 
-class MeasuredPair(TypedDict):
+class FollowedPair(ProfileRecord):
     """How well one model's drafts survive another's verification; models by their numbers."""
 
     drafter: Integer
     verifier: Integer
     drafts: Integer
     survival: Survival
-    joint: NotRequired[dict[Rule, JointSurvival]]
     classes: list[MeasuredClass]
     tokens_per_call: Number
     standard_error: Number
     lengths: list[Integer]
     kept: list[Integer]
-    acceptance: NotRequired[Number]
-    equal_argmax: NotRequired[Number]
-    acceptance_on_prompts: NotRequired[Number | None]
-    positions: NotRequired[Integer]
+    joint: dict[Rule, JointSurvival] = Field(default_factory=dict)
 
 
-class TimeSummary(TypedDict):
+class PairAgreement(ProfileRecord):
+    """How alike two models' distributions are along the target's texts."""
+
+    acceptance: Number | None = None
+    equal_argmax: Number | None = None
+    acceptance_on_prompts: Number | None = None
+    positions: Integer = 0
+
+
+class MeasuredPair(PairAgreement, FollowedPair):  # in the file, the last base's keys come first
+    """All about a pair; nothing of an agreement where the drafter has no distribution."""
+
+
+class TimeSummary(ProfileRecord):
     """Milliseconds; ``low`` and ``high`` are quartiles."""
 
     mean: Number
@@ -79,16 +133,16 @@ class TimeSummary(TypedDict):
     count: Integer
 
 
-class MeasuredCost(TypedDict):
+class MeasuredCost(ProfileRecord):
     """Times of a pair's calls by number of tokens; without a drafter, of a plain call."""
 
     drafter: Integer | None
     verifier: Integer
-    draft: dict[str, TimeSummary]
-    check: dict[str, TimeSummary]
+    draft: dict[int, TimeSummary]
+    check: dict[int, TimeSummary]
 
 
-class ContextSlope(TypedDict):
+class ContextSlope(ProfileRecord):
     """Milliseconds that a token of context adds to a call without a draft, and on eight tokens."""
 
     model: Integer
@@ -96,7 +150,7 @@ class ContextSlope(TypedDict):
     ms_per_token_8: Number
 
 
-class MeasuredContext(TypedDict):
+class MeasuredContext(ProfileRecord):
     """How the cost of calls grows with the context: timed at ``tokens`` and at ``long`` tokens."""
 
     tokens: Integer
@@ -104,7 +158,7 @@ class MeasuredContext(TypedDict):
     slopes: list[ContextSlope]
 
 
-class CostNoise(TypedDict):
+class CostNoise(ProfileRecord):
     """How steady the costs were: see :mod:`hierspec.profiling.noise`."""
 
     spread: Number
@@ -112,30 +166,37 @@ class CostNoise(TypedDict):
     cores: Integer
 
 
-class AtTemperature(TypedDict):
+class AtTemperature(ProfileRecord):
     """Everything at one temperature."""
 
     pairs: list[MeasuredPair]
     costs: list[MeasuredCost]
     context: MeasuredContext
     token_ms: Number
-    noise: NotRequired[CostNoise]
+    noise: CostNoise | None = None
 
 
-class MeasuredSettings(TypedDict):
+class MeasuredSettings(ProfileRecord):
     """The part of the settings that readers need."""
 
     max_speculative_tokens: Integer
 
 
-class ProfileData(TypedDict):
+class ProfileData(ProfileRecord):
     """The whole file, finished. ``models``: cheapest first, the target last."""
 
     kind: Literal["hierspec-profile"]
     schema_version: Literal[1]
+    request: str = ""
     hardware: dict[str, Any]
-    target: dict[str, Any]
+    target: TargetObject
+    prompts: dict[str, Any] = Field(default_factory=dict)
     settings: MeasuredSettings
+    temperatures: Annotated[dict[TemperatureKey, AtTemperature], Field(min_length=1)]
     models: Annotated[list[MeasuredModel], Field(min_length=1)]
     memory: dict[str, Integer]
-    temperatures: Annotated[dict[TemperatureKey, AtTemperature], Field(min_length=1)]
+
+    @property
+    def target_config(self) -> TargetConfig:
+        """The target, read."""
+        return validate(TargetConfig, self.target, "target")

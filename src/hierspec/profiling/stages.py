@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,16 @@ from hierspec.utils import machine
 from . import agreement, costs, curves, rates
 from .candidates import CandidatePool
 from .noise import noise
-from .schema import AtTemperature, ContextSlope, MeasuredContext, MeasuredCost, MeasuredPair
+from .schema import (
+    AtTemperature,
+    ContextSlope,
+    CostNoise,
+    FollowedPair,
+    MeasuredContext,
+    MeasuredCost,
+    MeasuredPair,
+    PairAgreement,
+)
 from .settings import ProfileSettings, ReportProgress
 
 LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the context costs
@@ -22,7 +31,13 @@ MAX_PROMPT = 256  # tokens of a text that are used: its end
 MAX_CHAT = 1024  # of a prompt in token ids; its end, too, so longer: a chat needs its beginning
 _CHECKED = 8  # length of the drafts whose checks are timed in a long context
 
-RunStage = Callable[[str, Callable[[], Any]], Any]  # name, work → result, or an earlier run's
+T = TypeVar("T")
+
+
+class RunStage(Protocol):
+    """Runs the work of a stage, or reads its result, of type ``shape``, from an earlier run."""
+
+    def __call__(self, name: str, shape: type[T], work: Callable[[], T], /) -> T: ...
 
 
 class Stages:
@@ -71,7 +86,7 @@ class Stages:
         self.report(stage, start + length * part)
 
     def measure(self, temperature: float, stage: RunStage) -> AtTemperature:
-        """Measure everything at one temperature, as the profile keeps it."""
+        """Measure everything at one temperature."""
         entrants, settings = self.pool.entrants, self.settings
         target = len(entrants) - 1
         plan = rates.DraftingPlan(
@@ -84,40 +99,52 @@ class Stages:
         )
         self.report_share("the target writes", 0.01)
         texts = stage(
-            "texts", lambda: rates.continuations(self.pool, self.prompts, self.tokens, plan)
+            "texts",
+            list[list[int]],
+            lambda: rates.continuations(self.pool, self.prompts, self.tokens, plan),
         )
         starts = [len(prompt) for prompt in self.prompts]
         allowed = self.pairs()
         self.report_share("agreement", 0.05)
-        agreed, classes = stage("agreement", lambda: self.agreements(texts, plan))
+        agreed, classes = stage(
+            "agreement",
+            tuple[dict[str, PairAgreement], list[list[int]]],
+            lambda: self.agreements(texts, plan),
+        )
         pairs: list[MeasuredPair] = []
         for i in range(target):
             self.report_share(f"drafts of {entrants[i].name}", 0.07 + 0.45 * i / target)
 
-            def follow(i: int = i) -> list[MeasuredPair]:
+            def follow(i: int = i) -> list[FollowedPair]:
                 above = [k for j, k in allowed if j == i and k < target]
                 drafts = rates.follow_drafts(self.pool, i, above, texts, starts, plan)
                 return curves.pairs(i, self.pool, drafts, classes, settings.seed)
 
-            pairs += stage(f"drafts {i}", follow)
-        for pair in pairs:
-            pair.update(agreed.get(f"{pair['drafter']} {pair['verifier']}", {}))
+            for pair in stage(f"drafts {i}", list[FollowedPair], follow):
+                alike = agreed.get(f"{i} {pair.verifier}", PairAgreement())
+                pairs.append(MeasuredPair(**(pair.to_dict() | alike.to_dict())))
         joined = [token for text in texts for token in text]
         room = self.longest - _max_tokens_of_turn(settings.max_speculative_tokens)
         short = min(max(MIN_CONTEXT, len(texts[0])), room)
         self.report_share("costs", 0.55)
         text = _repeat_to(joined, short)
-        timed = stage("costs", lambda: self.time_calls(allowed, text, temperature))
+        timed = stage(
+            "costs", list[MeasuredCost], lambda: self.time_calls(allowed, text, temperature)
+        )
         self.report_share("costs in a long context", 0.9)
-        context = stage("context", lambda: self.time_long_context(joined, short, temperature))
-        token_ms = stage("token", lambda: costs.token_ms(self.pool, self.prompts[0], temperature))
-        return {
-            "pairs": pairs,
-            "costs": timed,
-            "context": context,
-            "token_ms": token_ms,
-            "noise": stage("noise", lambda: noise(timed, self.load_before)),
-        }
+        return AtTemperature(
+            pairs=pairs,
+            costs=timed,
+            context=stage(
+                "context",
+                MeasuredContext,
+                lambda: self.time_long_context(joined, short, temperature),
+            ),
+            token_ms=stage(
+                "token", float, lambda: costs.token_ms(self.pool, self.prompts[0], temperature)
+            ),
+            noise=stage("noise", CostNoise, lambda: noise(timed, self.load_before)),
+        )
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return (drafter, verifier) pairs: all with the target, cheap models with expensive ones.
@@ -140,7 +167,7 @@ class Stages:
 
     def agreements(
         self, texts: list[list[int]], plan: rates.DraftingPlan
-    ) -> tuple[dict[str, Any], list[list[int]]]:
+    ) -> tuple[dict[str, PairAgreement], list[list[int]]]:
         """Return each pair's agreement by ``"drafter verifier"``, and the class of every place."""
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
         on_outputs, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
@@ -149,12 +176,12 @@ class Stages:
         max_classes = max(len(texts) * plan.places // self.settings.places_per_class, 1)
         classes = agreement.classes(ease, plan, min(self.settings.classes, max_classes))
         entries = {
-            f"{i} {k}": {
-                "acceptance": total.acceptance,
-                "equal_argmax": total.equal_argmax,
-                "acceptance_on_prompts": on_prompts[i, k].acceptance,
-                "positions": total.positions,
-            }
+            f"{i} {k}": PairAgreement(
+                acceptance=total.acceptance,
+                equal_argmax=total.equal_argmax,
+                acceptance_on_prompts=on_prompts[i, k].acceptance,
+                positions=total.positions,
+            )
             for (i, k), total in on_outputs.items()
         }
         return entries, classes
@@ -191,7 +218,7 @@ class Stages:
         entrants, single = self.pool.entrants, self._single_calls()
         long = min(LONG_CONTEXT, self.longest - _max_tokens_of_turn(_CHECKED))
         if long < 2 * short:
-            return {"tokens": short, "long": long, "slopes": []}
+            return MeasuredContext(tokens=short, long=long, slopes=[])
         first = next((k for _, k in single if entrants[k].num_drafts == 1), single[0][1])
         later = [pair for pair in single if pair[1] > first]
         low, high = (
@@ -214,8 +241,8 @@ class Stages:
         for _, k in single:
             plain = slope((None, k), 0)
             checked = slope((first, k), _CHECKED) if (first, k) in low else plain
-            slopes.append({"model": k, "ms_per_token_0": plain, "ms_per_token_8": checked})
-        return {"tokens": short, "long": long, "slopes": slopes}
+            slopes.append(ContextSlope(model=k, ms_per_token_0=plain, ms_per_token_8=checked))
+        return MeasuredContext(tokens=short, long=long, slopes=slopes)
 
     def _single_calls(self) -> list[costs.ModelPair]:
         """Return a pair without a drafter for every model that scores."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import Field
 
-from hierspec.bench.method_records import Record
 from hierspec.bench.methods.base import Run
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
+from hierspec.utils.records import Record
 from hierspec.utils.schema import Natural
 
 from .experiments import RECORDED, Experiment

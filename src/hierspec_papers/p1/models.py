@@ -123,19 +123,19 @@ def _tables_at(lab: Lab, pools: Sequence[ProfiledPool], temperature: float) -> l
 
 def _rate_table(pool: ProfiledPool, temperature: float) -> Table:
     """Return rates and costs in the shape of P1's Tables 6 and 7."""
-    names = [model["name"] for model in pool.profile.models]
+    names = [model.name for model in pool.profile.models]
     labels = [pool.label(name) for name in names]
     greedy = temperature == 0
     by_pair = {
-        (pair["drafter"], pair["verifier"]): pair.get("equal_argmax" if greedy else "acceptance")
-        for pair in pool.profile.measured(temperature)["pairs"]
+        (pair.drafter, pair.verifier): pair.equal_argmax if greedy else pair.acceptance
+        for pair in pool.profile.measured(temperature).pairs
     }
     rows = []
     for i, model in enumerate(pool.profile.models[:-1]):
         rates = (by_pair.get((i, k)) for k in range(1, len(names)))
         cells = ("" if rate is None else rate for rate in rates)
-        rows.append((labels[i], (model["call_ms"], *cells)))
-    rows.append(("target", (pool.profile.models[-1]["call_ms"], *[""] * (len(names) - 1))))
+        rows.append((labels[i], (model.call_ms, *cells)))
+    rows.append(("target", (pool.profile.models[-1].call_ms, *[""] * (len(names) - 1))))
     return uncompared_table(
         f"Acceptance rates, {pool.title}, temperature {temperature:g}",
         "of each model's tokens by each larger one, and milliseconds of a call (P1 Tables 6, 7)",

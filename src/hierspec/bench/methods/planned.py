@@ -13,7 +13,7 @@ from hierspec.api import Hierarchy
 from hierspec.bench.methods.base import Method
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.build import build
-from hierspec.config.chains import ConcatenateConfig
+from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
@@ -31,7 +31,6 @@ from hierspec.zoo.registry import is_shipped
 
 _PLACES = 96  # at which drafts are tried, in all: as many as by the profiler's own defaults
 _LONGEST_TEXT = 256  # tokens to profile on at most, however many are measured
-_PLANNED_KEYS = ("num_speculative_tokens", "verify", "bonus")  # keys of a level set by the planner
 
 
 @dataclass(slots=True, eq=False)
@@ -181,25 +180,25 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
     keys = ("levels", "verify", "top_m", "allow_lossy")
     content = {key: configuration[key] for key in keys if key in configuration}
     config = HierarchyConfig.from_dict({"target": "target", **content})
-    if any(isinstance(level, ConcatenateConfig) for level in config.levels):
+    levels = [level for level in config.levels if isinstance(level, LevelConfig)]
+    if len(levels) < len(config.levels):  # one is a concatenation
         return None
-    levels = config.to_dict()["levels"]
-    profiled = [model["level"] for model in profile.models[:-1]]
+    profiled = [model.config for model in profile.models[:-1]]
     numbers, budgets, dropped = [], [], []
     for level in levels:
-        bare = {key: value for key, value in level.items() if key not in _PLANNED_KEYS}
-        if bare not in profiled:
+        unplanned = dataclasses.replace(level, num_speculative_tokens=1, verify=None, bonus=True)
+        if unplanned not in profiled:
             return None
-        numbers.append(profiled.index(bare))
-        budgets.append(level["num_speculative_tokens"])
-        if not level.get("bonus", True):
+        numbers.append(profiled.index(unplanned))
+        budgets.append(level.num_speculative_tokens)
+        if not level.bonus:
             dropped.append(numbers[-1])
     rule = None  # the rule's name in the profile, where the lowest level proposes several drafts
-    if levels and levels[0].get("num_drafts", 1) > 1:
+    if levels and levels[0].num_drafts > 1:
         rule = next(
             (single for single, of in RULES_FOR_SEVERAL_DRAFTS.items() if of == config.verify), None
         )
-    rules = {rule or config.verify, *(level.get("verify", "tokenwise") for level in levels[1:])}
+    rules = {rule or config.verify, *(level.verify or "tokenwise" for level in levels[1:])}
     if len(rules) > 1 or not rules <= set(RULES) or numbers != sorted(set(numbers)):
         return None
     target = len(profile.models) - 1

@@ -24,6 +24,8 @@ from hierspec.bench.peers.base import (
     seeded,
 )
 from hierspec.bench.peers.checkpoints import exported, quiet, reset_generation
+from hierspec.config.levels import DraftModelConfig, EarlyExitConfig
+from hierspec.config.schema import TargetConfig
 from hierspec.planner.export import ENGINES
 
 if TYPE_CHECKING:
@@ -196,11 +198,12 @@ def prompt_lookup(models: BenchModels, temperature: float) -> list[Method]:
 
 def _exported_plan(models: BenchModels, drafter: str | int, length: int) -> dict[str, Any]:
     """Export a plan to transformers: a draft model by name, or an exit by its layer."""
-    level = {"method": "draft_model", "model": drafter}
     if isinstance(drafter, int):
-        level = {"method": "early_exit", "exit_layer": drafter}
-    target = {"model": models.target.model}
-    return ENGINES["transformers"].write(target, level, length)["configuration"]
+        level = EarlyExitConfig(num_speculative_tokens=length, exit_layer=drafter)
+    else:
+        level = DraftModelConfig(num_speculative_tokens=length, model=drafter)
+    target = TargetConfig(model=models.target.model)
+    return ENGINES["transformers"].write(target, level)["configuration"]
 
 
 def drafts_and_lengths(models: BenchModels) -> list[tuple[str, int]]:
