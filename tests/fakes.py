@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -299,6 +299,10 @@ class StubServer:
     refuse: frozenset[str] = frozenset()
     break_off: frozenset[str] = frozenset()
     metrics: str | None = None
+    finish_reason: ClassVar[str] = "length"
+    refusal_status: ClassVar[int] = 429
+    refusal: ClassVar[dict] = {"message": "too many requests:\n wait", "type": "rate_limit_error"}
+    pieces_before_breaking_off: ClassVar[int] = 1
     bodies: list[dict] = field(default_factory=list)
     headers: list[dict] = field(default_factory=list)
     live: int = 0
@@ -320,21 +324,19 @@ class StubServer:
         chat = "messages" in body
         prompt = body["messages"][-1]["content"] if chat else body["prompt"]
         if prompt in self.refuse:
-            error = {"message": "too many requests:\n wait", "type": "rate_limit_error"}
-            return web.json_response({"error": error}, status=429)
+            return web.json_response({"error": self.refusal}, status=self.refusal_status)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         self.live += 1
         self.most = max(self.most, self.live)
         try:
             for i in range(self.pieces):
-                await asyncio.sleep(self.pause)
-                piece = {"delta": {"content": f"w{i} "}} if chat else {"text": f"w{i} "}
-                await self._send(response, {"choices": [{"index": 0, **piece}]})
-                if prompt in self.break_off:
+                await asyncio.sleep(self.pause_before(body))
+                await self._send(response, self.piece(i, body, prompt))
+                if prompt in self.break_off and i + 1 == self.pieces_before_breaking_off:
                     return response
-            last = {"delta": {}} if chat else {"text": ""}
-            await self._send(response, {"choices": [{**last, "finish_reason": "length"}]})
+            last = {"index": 0, "finish_reason": self.finish_reason, **said("", chat, last=True)}
+            await self._send(response, {"choices": [last]})
             if self.usage:
                 usage = {"prompt_tokens": 5, "completion_tokens": self.pieces * self.tokens}
                 await self._send(response, {"choices": [], "usage": usage})
@@ -346,8 +348,21 @@ class StubServer:
             self.live -= 1
         return response
 
+    def pause_before(self, body):
+        return self.pause
+
+    def piece(self, number, body, prompt):
+        return {"choices": [{"index": 0, **said(f"w{number} ", "messages" in body)}]}
+
     async def _send(self, response, event):
         await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+
+def said(text, chat, last=False):
+    """What a chunk says, in a chat's form or a completion's."""
+    if chat:
+        return {"delta": {} if last else {"content": text}}
+    return {"text": text}
 
 
 @contextlib.contextmanager

@@ -139,7 +139,7 @@ def test_settings_are_sent_and_empty_ones_are_not(visit):
         assert body == {
             "prompt": "text", "stream": True, "stream_options": {"include_usage": True},
             "return_levels": True, "max_tokens": 128, "temperature": 0.5, "stop": "END",
-            "hierarchy": "other",
+            "hierarchy": "other", "model": "default",
         }  # fmt: skip
         assert stub.headers[0]["Authorization"] == "Bearer sk-1"
 
