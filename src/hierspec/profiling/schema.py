@@ -42,8 +42,8 @@ def _check_level(level: dict[str, Any]) -> dict[str, Any]:
 
 TemperatureKey = Annotated[str, AfterValidator(_check_key)]
 # A target and a level stay the file's objects, since plans copy them into hierarchy files as they
-# stand there: their keys in that order, and no defaults that they leave out. Checked they are, and
-# read by :attr:`MeasuredModel.config` and :attr:`ProfileData.target_config`.
+# stand there: their keys in that order, and no defaults that they leave out. They are checked with
+# the file; ``MeasuredModel.config`` and ``ProfileData.target_config`` are what code inside reads.
 TargetObject = Annotated[dict[str, Any], AfterValidator(_check_target)]
 LevelObject = Annotated[dict[str, Any], AfterValidator(_check_level)]
 
@@ -70,7 +70,7 @@ class MeasuredModel(ProfileRecord):
 
     @property
     def config(self) -> LevelConfig | None:
-        """Its level, read."""
+        """Its level as a configuration, of a budget of 1."""
         return None if self.level is None else parse_level(self.level, self.name)
 
     @property
@@ -198,5 +198,5 @@ class ProfileData(ProfileRecord):
 
     @property
     def target_config(self) -> TargetConfig:
-        """The target, read."""
+        """The target as a configuration."""
         return validate(TargetConfig, self.target, "target")
