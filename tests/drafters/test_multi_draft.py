@@ -26,6 +26,7 @@ from hierspec.engine.trace import ListTracer
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
 
@@ -183,14 +184,7 @@ def test_a_greedy_tree_keeps_what_one_draft_keeps_and_more(tiny_family):
 def test_a_greedy_tree_is_made_of_the_likeliest_continuations():
     """Against all continuations of a table, enumerated: the tree's nodes are the best of them."""
     q, p = pair(4, 1, 5)
-    root = tree(q, p, "traversal", 4, 3)
-    leaf = root.below
-    assert isinstance(leaf, Draft)
-    sequence = LiveSequence(0, root, [0], SamplingParams(), PhiloxRng(0, 0), num_remaining_tokens=8)
-    job = ScoreRows(SamplingParams(), Context([0]), 1, 1, 1, 4)
-    (proposal,) = (
-        MultiDrafter(leaf).draft([DraftCall(job, 3, 3, (), sequence.rng, sequence.slot)]).proposals
-    )
+    proposal = greedy_tree(q, p)
     chances = {}
     for n in (1, 2, 3):
         for path in np.ndindex(*(4,) * n):
@@ -200,6 +194,28 @@ def test_a_greedy_tree_is_made_of_the_likeliest_continuations():
     # The width of four never binds here: at every depth the best nodes have the best parents.
     assert nodes == set(sorted(chances, key=lambda path: -chances[path])[:12])
     assert all(isinstance(draft.distributions, OneHotDistributions) for draft in proposal.drafts)
+
+
+@pytest.mark.parametrize("trees", [True, False])
+def test_a_greedy_tree_narrows_and_widens_again(trees):
+    """Where fewer continuations are possible than drafts are asked for, and then more."""
+    one_hot = {"": [0, 1, 0, 0], "0": [0, 1, 0, 0], "2": [0, 0, 0, 1], "3": [0, 0, 0, 1]}
+    q = TabularModel(4, 1, {**one_hot, "1": [0.4, 0.1, 0.3, 0.2]})
+    q.trees = trees
+    proposal = greedy_tree(q, pair(4, 1, 5)[1])
+    leaves = [(1, 0, 1), (1, 2, 3), (1, 3, 3), *((1, 1, x) for x in range(4))]
+    assert sorted(draft.tokens for draft in proposal.drafts) == sorted(leaves)
+
+
+def greedy_tree(q, p):
+    """What a leaf of four drafts of three tokens proposes to a greedy request after token 0."""
+    root = tree(q, p, "traversal", 4, 3)
+    leaf = root.below
+    assert isinstance(leaf, Draft)
+    sequence = LiveSequence(0, root, [0], SamplingParams(), PhiloxRng(0, 0), num_remaining_tokens=8)
+    job = ScoreRows(SamplingParams(), Context([0]), 1, 1, 1, 4)
+    call = DraftCall(job, 3, 3, (), sequence.rng, sequence.slot)
+    return MultiDrafter(leaf).draft([call]).proposals[0]
 
 
 def prefixes(tokens):
