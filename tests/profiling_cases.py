@@ -1,10 +1,13 @@
-"""Tiny models on disk with a tokenizer, and what is measured of them."""
+"""Tiny models on disk with a tokenizer, what is measured of them, and pools of random tables."""
 
 from __future__ import annotations
 
 import torch
 from fakes import bytes_tokenizer
 
+from hierspec import TargetConfig
+from hierspec.lm.tabular import TabularModel
+from hierspec.profiling.candidates import CandidatePool, Entrant, parse
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.utils.testing import tiny_model
 
@@ -31,3 +34,24 @@ def save_model(folder, noise=0.0, tokenizer=None):
     model.save_pretrained(folder)
     (bytes_tokenizer() if tokenizer is None else tokenizer).save_pretrained(folder)
     return str(folder)
+
+
+def tables(*found, temperatures=None):
+    """A pool of tabular models, the target last."""
+    temperatures = temperatures or [None] * len(found)
+    entrants = [
+        Entrant(
+            f"m{i}",
+            model,
+            f"m{i}",
+            parse(f"m{i}" if t is None else f"m{i},temperature={t}"),
+        )
+        for i, (model, t) in enumerate(zip(found[:-1], temperatures, strict=False))
+    ]
+    entrants.append(Entrant("target", found[-1], "target"))
+    return CandidatePool(TargetConfig(model="target"), tuple(entrants), None)
+
+
+def random_tables(count, vocab=4, order=1, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return [TabularModel.random(vocab, order, generator) for _ in range(count)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hierspec.profiling.costs import PairTimes, settled
 from hierspec.profiling.noise import busy_message, noise, spread
 from hierspec.profiling.schema import AtTemperature, MeasuredContext, MeasuredCost, TimeSummary
 
@@ -37,13 +36,3 @@ def test_what_is_said(spread_of_calls, load, words):
     sentence = busy_message([busy, quiet])
     assert bool(sentence) == bool(words)
     assert words in sentence
-
-
-def test_calls_that_agree_are_timed_no_more():
-    times = PairTimes()
-    assert not settled(times, 4)
-    times.check[4], times.draft[4] = [2.0] * 6, [1.0, 1.01, 1.0, 1.02, 1.0, 1.01]
-    assert settled(times, 4)
-    times.draft[4] = [1.0, 1.5, 1.0, 1.5, 2.0, 0.5]
-    assert not settled(times, 4)
-    assert set(times.check) == {4}  # asking leaves no trace

@@ -1,0 +1,218 @@
+"""From measurements, made up or real, to the planner's estimates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hierspec.planner.estimates import Chain
+from hierspec.planner.latency import latency
+from hierspec.planner.search import plan
+from hierspec.profiling.estimates import _Costs, estimates, extend_curve
+from hierspec.profiling.profile import from_dict
+from hierspec.profiling.schema import AtTemperature, MeasuredModel
+from hierspec.utils.schema import validate
+
+
+def made(**changes):
+    """Two models: 1 ms and 9 ms a call, checks of n tokens 9 + n, α = 0.8 and 0.5."""
+
+    def times(table):
+        return {
+            str(n): {"mean": ms, "median": ms, "low": ms, "high": ms, "count": 1} for n, ms in table
+        }
+
+    def curve(a, m=4):
+        return [a**n for n in range(m + 1)]
+
+    both = [{"block": curve(a), "tokenwise": curve(a / 2)} for a in (0.5, 0.8)]
+    measured = {
+        "pairs": [
+            {
+                "drafter": 0,
+                "verifier": 1,
+                "drafts": 0,
+                "survival": {
+                    rule: np.mean([part[rule] for part in both], axis=0).tolist()
+                    for rule in ("block", "tokenwise")
+                },
+                "classes": both,
+                "tokens_per_call": 1.0,
+                "standard_error": 0.0,
+                "lengths": [],
+                "kept": [],
+            }
+        ],
+        "costs": [
+            {"drafter": None, "verifier": 0, "draft": {}, "check": times([(0, 1.0)])},
+            {"drafter": None, "verifier": 1, "draft": {}, "check": times([(0, 9.0)])},
+            {
+                "drafter": 0,
+                "verifier": 1,
+                "draft": times([(1, 1.5), (4, 4.5)]),
+                "check": times([(1, 10.0), (4, 13.0)]),
+            },
+        ],
+        "context": {
+            "tokens": 100,
+            "long": 1000,
+            "slopes": [
+                {"model": 0, "ms_per_token_0": 0.001, "ms_per_token_8": 0.001},
+                {"model": 1, "ms_per_token_0": 0.01, "ms_per_token_8": 0.02},
+            ],
+        },
+        "token_ms": 0.25,
+        **changes,
+    }
+    names = ("draft", "target")
+    return [described(name) for name in names], {"draft": 10, "target": 90}, measured
+
+
+def described(name):
+    return {"name": name, "owner": name, "level": None, "weights": None, "call_ms": 1.0}
+
+
+def estimated(models, memory, measured, **options):
+    """Estimates from a file's objects."""
+    models = validate(list[MeasuredModel], models, "")
+    return estimates(models, memory, validate(AtTemperature, measured, ""), **options)
+
+
+def test_curves_are_carried_on():
+    np.testing.assert_allclose(extend_curve(0.8 ** np.arange(6), 20), 0.8 ** np.arange(20))
+    np.testing.assert_allclose(extend_curve(np.array([1, 0.5, 0, 0]), 6), [1, 0.5, 0, 0, 0, 0])
+    np.testing.assert_allclose(extend_curve(np.array([1, 0.5]), 4), [1, 0.5, 0.25, 0.125])
+    np.testing.assert_allclose(extend_curve(np.ones(9), 5), np.ones(5))
+
+
+def test_costs_between_and_beyond_what_was_timed():
+    known = estimated(*made(), max_budget=4)
+    np.testing.assert_allclose(known.draft_ms[0, :7], [0, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5])
+    kept = known.survival[0, 1].cumsum()
+    n = np.arange(12)
+    np.testing.assert_allclose(known.verify_ms[0, 1, :12], 9 + n + 0.25 * kept[:12])
+    assert known.plain_ms == 9.25
+    assert known.draft_ms[1, 2] == 18
+    assert np.isnan(known.survival[1, 0]).all()
+    assert known.bytes([0, 1]) == 100
+
+
+def test_cost_of_a_first_step_is_charged_to_the_pair():
+    """A draft's first step is dearer under a model that has used the caches: the check pays."""
+    models, memory, measured = made()
+    models.insert(1, described("mid"))
+    pair = measured["pairs"][0] | {"verifier": 2, "classes": measured["pairs"][0]["classes"][:1]}
+    measured["pairs"] = [pair, pair | {"verifier": 1}]
+    alone, target, both = measured["costs"]
+    cheap = {n: entry | {"mean": entry["mean"] - 0.5} for n, entry in both["draft"].items()}
+    measured["costs"] = [
+        alone,
+        *(target | {"verifier": k} for k in (1, 2)),
+        both | {"verifier": 2},
+        both | {"verifier": 1, "draft": cheap},
+    ]
+    measured["context"]["slopes"] = []
+    known = estimated(models, memory, measured, max_budget=4)
+    np.testing.assert_allclose(known.draft_ms[0, 1:5], [1, 2, 3, 4])
+    np.testing.assert_allclose(known.verify_ms[0, 1, :5], 9 + np.arange(5))
+    kept = known.survival[0, 2].cumsum()[:5]
+    np.testing.assert_allclose(known.verify_ms[0, 2, :5], 9.5 + np.arange(5) + 0.25 * kept)
+
+
+def test_longer_contexts_cost_more():
+    base, near, far = (
+        estimated(*made(), max_budget=4, context=context) for context in (None, 100, 300)
+    )
+    np.testing.assert_array_equal(base.verify_ms, near.verify_ms)
+    assert far.plain_ms == pytest.approx(base.plain_ms + 2)
+    n = np.arange(5)
+    np.testing.assert_allclose(far.draft_ms[0, :5] - base.draft_ms[0, :5], 0.2 * n)
+    np.testing.assert_allclose(far.verify_ms[0, 1, :5] - base.verify_ms[0, 1, :5], 2 + 2 * n / 8)
+    short = estimated(*made(), max_budget=4, context=1)
+    assert 0 < short.plain_ms < base.plain_ms
+
+
+def test_noise_in_slopes_makes_nothing_free_or_cheaper():
+    context = {
+        "tokens": 100,
+        "long": 1000,
+        "slopes": [
+            {"model": 0, "ms_per_token_0": -0.5, "ms_per_token_8": -0.5},
+            {"model": 1, "ms_per_token_0": 3.0, "ms_per_token_8": 5.0},
+        ],
+    }
+    base = estimated(*made(context=context), max_budget=4)
+    far = estimated(*made(context=context), max_budget=4, context=4000)
+    near = estimated(*made(context=context), max_budget=4, context=0)
+    np.testing.assert_array_equal(far.draft_ms[0], base.draft_ms[0])
+    assert (near.verify_ms[0, 1] >= 0).all()
+    assert near.plain_ms >= 0.25
+
+
+def test_a_draft_of_nothing_costs_a_plain_call():
+    models, memory, measured = made()
+    measured["costs"][2]["check"]["0"] = {"mean": 4.0, "median": 4, "low": 4, "high": 4, "count": 1}
+    known = estimated(models, memory, measured, max_budget=4)
+    assert known.verify_ms[0, 1, 0] == pytest.approx(9 + 0.25)
+
+
+def test_a_price_is_the_mean_over_classes():
+    known = estimated(*made(), max_budget=4)
+    chain = Chain((0, 1), (2,))
+    prices = []
+    for a in (0.5, 0.8):
+        tokens = 1 + a + a**2
+        prices.append((2.5 + 11 + 0.25 * tokens) / tokens)
+    assert len(known.classes) == 2
+    assert latency(known, chain).ms_per_token == pytest.approx(np.mean(prices))
+    best = plan(known).best
+    assert best.ms <= min(np.mean(prices), known.plain_ms)
+    tokenwise = estimated(*made(), max_budget=4, rule="tokenwise")
+    assert latency(tokenwise, chain).ms_per_token > np.mean(prices)
+
+
+def test_long_drafts_of_a_drafter_that_made_none_cost_what_others_do():
+    def row(drafter, **check):
+        found = {
+            n[1:]: {"mean": ms, "median": ms, "low": ms, "high": ms, "count": 3}
+            for n, ms in check.items()
+        }
+        return {"drafter": drafter, "verifier": 2, "draft": {}, "check": found}
+
+    rows = [row(None, n0=2.0), row(0, n0=2.0, n2=2.2), row(1, n1=2.3, n2=2.4, n8=9.0), row(3)]
+    context = {"tokens": 100, "long": 1000, "slopes": []}
+    measured = validate(AtTemperature, made(costs=rows, context=context)[2], "")
+    look_up, model, never = (_Costs(measured, 4, None).verify_calls(13)[i, 2] for i in (0, 1, 3))
+    assert model[[1, 2, 8]].tolist() == pytest.approx([2.3, 2.4, 9.0])
+    assert look_up[2] == pytest.approx(2.2)
+    assert look_up[8] == pytest.approx(9.0 - 0.1, abs=0.06), "as much less as its own drafts"
+    assert look_up[12] > 12, "and on with that slope, which its own two points do not know"
+    assert never[8] == pytest.approx(9.0)
+
+
+def test_windows_reach_the_planner(whole):
+    profile = from_dict(whole)
+    known = profile.estimates(1.0)
+    windowed = {i for i, m in enumerate(profile.models[:-1]) if "window" in (m.level or {})}
+    lookups = {i for i, m in enumerate(profile.models) if m.name == "prompt-lookup"}
+    assert set(known.joint_survival) == windowed | lookups
+    assert len(windowed) == 2
+    for i in windowed:
+        lengths = known.joint_survival[i][known.target][:, 0]
+        assert lengths.sum() == pytest.approx(1)
+        expected = (lengths * np.arange(4)).sum()
+        chain = Chain((i, known.target), (3,))
+        drafted = latency(known, chain)
+        without = latency(known_without_windows(known), chain)
+        assert expected <= 3
+        assert drafted.tokens_per_call <= without.tokens_per_call + 1e-9
+
+
+def known_without_windows(known):
+    return replace(
+        known,
+        joint_survival={},
+        classes=tuple(replace(part, joint_survival={}) for part in known.classes),
+    )
