@@ -55,3 +55,7 @@ def tables(*found, temperatures=None):
 def random_tables(count, vocab=4, order=1, seed=3):
     generator = torch.Generator().manual_seed(seed)
     return [TabularModel.random(vocab, order, generator) for _ in range(count)]
+
+
+class Stop(Exception):  # noqa: N818 not an error
+    """Ends a measurement in its middle."""

@@ -11,6 +11,7 @@ from hierspec.config.checkpoints import Loaded
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure
+from hierspec.profiling.profile import save
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +58,11 @@ def whole(family, everything, loaded):
     """A profile of all of them at two temperatures."""
     target = TargetConfig(model=family["target"])
     return measure(target, everything, PROMPTS, [0.0, 1.0], SMALL, loaded=loaded)
+
+
+@pytest.fixture
+def file(whole, tmp_path):
+    """The path of that profile's file."""
+    path = tmp_path / "profile.json"
+    save(whole, path)
+    return path

@@ -1,16 +1,19 @@
-"""A whole measurement."""
+"""A whole measurement: what is in it, what is refused, and how an interrupted one goes on."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
-from profiling_cases import PROMPTS, SMALL, V
+from profiling_cases import PROMPTS, SMALL, Stop, V, save_model
 
 from hierspec import TargetConfig
 from hierspec.planner.search import ALL_VARIATIONS, plan
+from hierspec.profiling import agreement, costs, rates
 from hierspec.profiling.candidates import load, parse
-from hierspec.profiling.measure import measure
-from hierspec.profiling.profile import from_dict
+from hierspec.profiling.measure import _merge_file, measure
+from hierspec.profiling.profile import from_dict, load_profile
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.stages import Stages
 from hierspec.utils.testing import tiny_model
@@ -113,3 +116,116 @@ def test_prompts_without_room_for_what_is_written_are_left_out(tiny_family):
     assert (stages.prompts, stages.tokens) == ([[1, 2, 3], [5, 6]], 12)
     alone = Stages(pool, prompts[1:2], settings, lambda *_: None)
     assert (alone.prompts, alone.tokens) == (prompts[1:2], 6)
+
+
+def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monkeypatch):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse("exit:2")])
+
+    def stopping(stage, share):
+        if stage == "costs" and share > 0.75:  # at the second temperature
+            raise Stop
+
+    with pytest.raises(Stop):
+        measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded, report=stopping)
+    with pytest.raises(ValueError, match="is not finished"):
+        load_profile(path)
+    partial = json.loads(path.read_text())
+
+    def unwanted(*_, **__):
+        raise AssertionError("measured before")
+
+    monkeypatch.setattr(agreement, "agreements", unwanted)
+    for name in ("continuations", "follow_drafts"):
+        monkeypatch.setattr(rates, name, unwanted)
+    monkeypatch.setattr(costs, "single_calls", unwanted)
+    shares = []
+    data = measure(
+        *request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded,
+        report=lambda stage, share: shares.append(share),
+    )  # fmt: skip
+    assert load_profile(path).data.to_dict() == json.loads(json.dumps(data))
+    assert set(data["temperatures"]) == {"0.0", "1.0"}
+    assert data["temperatures"]["0.0"] == partial["temperatures"]["0.0"]
+    assert data["models"] == partial["models"]
+    assert "stages" not in data
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_a_finished_profile_grows_and_stays_usable_meanwhile(family, loaded, tmp_path):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
+    first = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+
+    def stopping(stage, share):
+        if stage == "costs":
+            raise Stop
+
+    with pytest.raises(Stop):
+        measure(*request, PROMPTS, [1.0], SMALL, path=path, loaded=loaded, report=stopping)
+    assert load_profile(path).temperatures == [0.0]
+    grown = measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded)
+    assert load_profile(path).temperatures == [0.0, 1.0]
+    assert grown["temperatures"]["0.0"] == json.loads(json.dumps(first))["temperatures"]["0.0"]
+    assert grown["models"] == first["models"]  # the numbers of pairs mean the same models
+
+
+def test_what_another_process_finishes_meanwhile_is_kept(family, loaded, tmp_path):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
+
+    def other(stage, share):
+        if stage == "costs in a long context":
+            measure(*request, PROMPTS, [1.0], SMALL, path=path, loaded=loaded)
+            assert load_profile(path).temperatures == [1.0]
+
+    data = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded, report=other)
+    assert load_profile(path).data.to_dict() == data
+    assert set(data["temperatures"]) == {"0.0", "1.0"}
+
+
+def test_an_unfinished_measurement_replaces_no_finished_one(whole, file):
+    mine = {**whole, "unfinished": True, "temperatures": {}}
+    swapped = {**mine, "models": whole["models"][::-1]}
+    assert not _merge_file(swapped, file)
+    assert swapped["temperatures"] == {}
+    assert _merge_file(mine, file)
+    assert mine == load_profile(file).data.to_dict()
+    assert _merge_file({**mine, "request": "another"}, file)
+
+
+def test_models_keep_their_numbers_although_times_have_changed(
+    family, loaded, tmp_path, monkeypatch
+):
+    path = tmp_path / "profile.json"
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
+    monkeypatch.setattr(costs, "single_calls", lambda *_: [1.0, 2.0, 9.0])
+    first = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+    monkeypatch.setattr(costs, "single_calls", lambda *_: [2.0, 1.0, 9.0])
+    grown = measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded)
+    assert [m["name"] for m in grown["models"]] == [m["name"] for m in first["models"]]
+    names = [m["name"] for m in grown["models"]]
+    assert names[0] == "exit:1"
+
+
+def test_another_request_starts_anew(family, loaded, tmp_path):
+    path = tmp_path / "profile.json"
+    target = TargetConfig(model=family["target"])
+    measure(target, [parse("exit:1")], PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+    measure(target, [parse("exit:2")], PROMPTS, [1.0], SMALL, path=path, loaded=loaded)
+    profile = load_profile(path)
+    assert profile.temperatures == [1.0]
+    assert [model.name for model in profile.models] == ["exit:2", family["target"]]
+
+
+def test_changed_weights_start_anew(family, tmp_path):
+    path, folder = tmp_path / "profile.json", tmp_path / "model"
+    save_model(folder)
+    request = (TargetConfig(model=str(folder)), [parse("exit:1")], PROMPTS)
+    measure(*request, [0.0], SMALL, path=path)
+    save_model(folder, noise=0.1)
+    with pytest.raises(ValueError, match="have changed"):
+        load_profile(path)
+    measure(*request, [1.0], SMALL, path=path)
+    assert load_profile(path).temperatures == [1.0]

@@ -1,18 +1,95 @@
-"""Chains of a profile's models, written as hierarchies."""
+"""Chains of a profile's models as hierarchies: written as they are priced, and they run."""
 
 from __future__ import annotations
 
-from profiling_cases import PROMPTS, SMALL
+import pytest
+from profiling_cases import PROMPTS, SMALL, V
 
-from hierspec import HierarchyConfig, TargetConfig
+from hierspec import Hierarchy, HierarchyConfig, TargetConfig
 from hierspec.bench.methods.planned import chain_of
+from hierspec.config.build import build
+from hierspec.lm.lean import kernels
 from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.search import plan
-from hierspec.profiling.candidates import parse
+from hierspec.planner.search import ALL_VARIATIONS, plan
+from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.measure import measure
-from hierspec.profiling.profile import from_dict
+from hierspec.profiling.memory import memory
+from hierspec.profiling.profile import from_dict, load_profile, save
+
+
+def chains(profile):
+    """A chain of every shape, by model names."""
+    at = {model.name: i for i, model in enumerate(profile.models)}
+    last = len(at) - 1
+    models = sorted(i for name, i in at.items() if name.startswith(("exit", "/")) and i < last
+                    and "window" not in name)  # fmt: skip
+    low, mid, high = models[:3]
+    return {
+        "plain": Chain((last,)),
+        "single": Chain((low, last), (3,)),
+        "lookup": Chain((at["prompt-lookup"], last), (3,)),
+        "chain": Chain((low, mid, last), (2, 3)),
+        "four": Chain((low, mid, high, last), (1, 2, 3)),
+        "dropped": Chain((low, mid, last), (2, 3), dropped_bonus=(mid,)),
+        "tail": Chain((low, mid, last), (2, 3), tail=2),
+        "tails": Chain((low, mid, high, last), (2, 3, 4), tail=1),
+        "interleaved": Chain((low, mid, last), (2, 2), order="interleaved"),
+        "horizontal": Chain((low, mid, last), (2, 3), order="horizontal"),
+        "window": Chain(
+            (next(i for name, i in at.items() if name.endswith("entropy")), last), (3,)
+        ),
+    }
+
+
+def test_every_shape_is_a_hierarchy_that_runs(whole, loaded):
+    profile = from_dict(whole)
+    prompt, texts = [72, 69, 76, 76, 79, 220, 72, 69], {}
+    for name, chain in chains(profile).items():
+        config = HierarchyConfig.from_dict(profile.hierarchy(chain))
+        assert HierarchyConfig.from_dict(config.to_dict()) == config
+        hierarchy = Hierarchy(build(config, loaded))
+        result = hierarchy.generate(prompt, max_new_tokens=12, ignore_eos=True)
+        texts[name] = result.token_ids
+        budgets = [level.num_speculative_tokens for level in flat(config.levels)]
+        if name in ("single", "lookup", "chain", "four", "dropped", "window"):
+            assert budgets == list(chain.budgets)
+    assert all(ids == texts["plain"] for ids in texts.values())
+    assert len(texts["plain"]) == 12
+
+
+def flat(levels):
+    return [level for level in levels if hasattr(level, "num_speculative_tokens")]
+
+
+def test_shapes_are_written_as_they_are_priced(whole):
+    profile = from_dict(whole)
+    shapes = {name: profile.hierarchy(chain) for name, chain in chains(profile).items()}
+    assert shapes["plain"]["levels"] == []
+    assert [level.get("bonus") for level in shapes["dropped"]["levels"]] == [None, False]
+    (tail,) = shapes["tail"]["levels"]
+    chain, (end,) = tail["parts"]
+    assert [level["num_speculative_tokens"] for level in (*chain, end)] == [2, 3, 2]
+    assert chain[1]["verify"] == shapes["tail"]["verify"] == "block"
+    (inter,) = shapes["interleaved"]["levels"]
+    sizes = [[level["num_speculative_tokens"] for level in part] for part in inter["parts"]]
+    assert (inter["repeat"], sizes) == (2, [[2], [1]])
+    (row,) = shapes["horizontal"]["levels"]
+    assert [part[0]["num_speculative_tokens"] for part in row["parts"]] == [3, 2]
+    first = profile.models[chains(profile)["horizontal"].models[1]].level
+    assert row["parts"][0][0] == {**first, "num_speculative_tokens": 3}
+
+
+def test_a_plan_of_every_shape_of_a_profile_runs(whole, loaded):
+    profile = from_dict(whole)
+    for temperature in profile.temperatures:
+        answer = plan(profile.estimates(temperature), variations=ALL_VARIATIONS)
+        assert answer.lower_bound <= answer.best.ms + 1e-9
+        config = HierarchyConfig.from_dict(profile.hierarchy(answer.best.chain))
+        hierarchy = Hierarchy(build(config, loaded))
+        options = {"temperature": temperature, "seed": 1, "ignore_eos": True}
+        assert hierarchy.generate([72, 69], max_new_tokens=5, **options).num_tokens == 5
 
 
 def test_several_drafts_are_planned_right_below_the_target(family, loaded):
@@ -40,3 +117,37 @@ def test_several_drafts_are_planned_right_below_the_target(family, loaded):
     assert not used & several
     best = plan(found).best.chain
     HierarchyConfig.from_dict(profile.hierarchy(best))
+
+
+def test_a_plan_with_the_targets_int8_copy(family, loaded, tmp_path):
+    """What it drafts, verifies and weighs; the profile holds while the target's files do."""
+    target, path = TargetConfig(model=family["target"], dtype="float32"), tmp_path / "p.json"
+    candidates = [parse("prompt-lookup"), parse("quantized")]
+    data = measure(target, candidates, PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
+    profile = load_profile(path)
+    number = next(i for i, m in enumerate(profile.models) if m.name == "quantized")
+    copy, trunk = profile.models[number].owner, data["memory"][family["target"]]
+    assert copy != family["target"]
+    layers, head = 3 * 9216, -(-V // 16) * 16 * 32  # weights; the output matrix by 16 rows
+    weighs = layers + head if kernels.load() else trunk // 4  # a byte a weight
+    assert data["memory"][copy] == weighs
+    (pair,) = [p for p in data["temperatures"]["0.0"]["pairs"]
+               if (p["drafter"], p["verifier"]) == (number, 2)]  # fmt: skip
+    assert pair["equal_argmax"] > 0.5
+    estimates = profile.estimates()
+    assert estimates.bytes([number, 2]) == trunk + weighs
+    if kernels.load():  # of 4 bits, and a step and a lowest value in 16 bits for 32 weights
+        fewer = load(target, [parse("quantized:4")], loaded)
+        assert memory(fewer)[fewer.entrants[0].owner] == layers * 5 // 8 + head
+    chain = Chain((number, 2), (2,))
+    assert latency(estimates, chain).ms_per_token > 0
+    answer = plan(estimates, memory=trunk)  # no room for a copy
+    assert number not in answer.best.chain.models
+    drafting = HierarchyConfig.from_dict(profile.hierarchy(chain))
+    texts = [Hierarchy(build(config, loaded)).generate([5, 9, 7], max_new_tokens=8, ignore_eos=True)
+             for config in (drafting, HierarchyConfig(target=target))]  # fmt: skip
+    assert texts[0].token_ids == texts[1].token_ids
+    data["models"][number]["weights"] = "0" * 16
+    save(data, path)
+    with pytest.raises(ValueError, match=r"the weights of .* have changed"):
+        load_profile(path)

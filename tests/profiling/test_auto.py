@@ -1,0 +1,205 @@
+"""``--hierarchy auto``: what is tried, measured once, kept and read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from profiling_cases import SMALL, Stop, V, save_model
+
+from hierspec import TargetConfig
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.lm.lean import kernels
+from hierspec.planner.estimates import Chain, ideal
+from hierspec.planner.online.prices import default_catch_up
+from hierspec.profiling import auto
+from hierspec.profiling.candidates import choose_candidates, parse
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "profiles"
+
+
+def test_auto_measures_once_and_each_temperature_once(family, cache):
+    target, stages = TargetConfig(model=family["target"]), []
+
+    def choose(temperature):
+        stages.clear()
+        return auto.choose(
+            target, ["exit:1"], temperature=temperature, settings=SMALL,
+            report=lambda stage, share: stages.append(stage),
+        )  # fmt: skip
+
+    first = choose(0.0)
+    assert first.measured_now
+    assert "costs" in stages
+    assert first.path.parent == cache
+    assert first.config.target.model == family["target"]
+    second = choose(0.0)
+    assert not second.measured_now
+    assert stages == []
+    assert second.config == first.config
+    other = choose(0.9)
+    assert other.measured_now
+    assert other.profile.temperatures == [0.0, 0.9]
+    assert other.profile.measured(0.0) == first.profile.measured(0.0)
+    assert not choose(0.8).measured_now  # near enough
+    first.path.write_text(first.path.read_text()[:1000])
+    again = choose(0.0)
+    assert again.measured_now
+    assert again.profile.temperatures == [0.0]
+
+
+def test_levels_on_the_targets_cache_have_nothing_to_read(family, cache):
+    """However long the prompt: what drafts then is chosen as for a short one."""
+    found = auto.choose(
+        TargetConfig(model=family["target"]),
+        ["prompt-lookup", "exit:1", "quantized", family["draft"]],
+        settings=SMALL,
+    )
+    estimates = found.profile.estimates(0.0)
+    along = dict(zip(estimates.names, estimates.on_target_cache, strict=True))
+    target = estimates.names[-1]
+    assert along == {"prompt-lookup": False, "exit:1": True, "quantized": True,
+                     family["draft"]: False, target: True}  # fmt: skip
+    rows = np.arange(estimates.verify_ms.shape[2], dtype=float)  # a row more, a millisecond more
+    priced = dataclasses.replace(
+        estimates, verify_ms=np.broadcast_to(rows, estimates.verify_ms.shape)
+    )
+    reading = dict(zip(estimates.names, default_catch_up(priced), strict=True))
+    assert reading["exit:1"] == reading["quantized"] == reading[target] == 0.0
+    assert reading[family["draft"]] > 0.0
+
+
+def test_auto_keeps_targets_apart(family, cache, tmp_path):
+    other = save_model(tmp_path / "other", noise=0.2)
+    paths = {
+        auto.cache_path(TargetConfig(model=model, **more), [parse(draft)])
+        for model, more, draft in (
+            (family["target"], {}, "exit:1"),
+            (family["target"], {}, "exit:2"),
+            (family["target"], {"dtype": "float32"}, "exit:1"),
+            (other, {}, "exit:1"),
+        )
+    }
+    assert len(paths) == 4
+    before = auto.cache_path(TargetConfig(model=other), [parse("exit:1")])
+    (tmp_path / "other" / "README.md").write_text("about")
+    assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")]) == before
+    assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")], SMALL) != before
+    save_model(tmp_path / "other", noise=0.3)  # other weights in the same place
+    assert auto.cache_path(TargetConfig(model=other), [parse("exit:1")]) != before
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(ValueError, match="is not available here"):
+            auto.cache_path(TargetConfig(model=other, device=device), [parse("exit:1")])
+
+
+def test_auto_loads_what_is_not_here_before_it_names_the_file(family, cache, monkeypatch):
+    calls = []
+
+    def path(*_):
+        calls.append("path")
+        raise Stop
+
+    monkeypatch.setattr(auto, "load", lambda *_: calls.append("load"))
+    monkeypatch.setattr(auto, "cache_path", path)
+    for model, order in (("some/model", ["load", "path"]), (family["target"], ["path"])):
+        calls.clear()
+        with pytest.raises(Stop):
+            auto.choose(TargetConfig(model=model), ["exit:1"])
+        assert calls == order
+
+
+def test_a_second_process_waits_for_the_first(tmp_path):
+    path, order, said, waiting = tmp_path / "profile.json", [], [], threading.Event()
+
+    def report(stage, share):
+        said.append(stage)
+        waiting.set()
+
+    def second():
+        with auto._measuring_lock(path, report):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with auto._measuring_lock(path, report):
+        thread.start()
+        assert waiting.wait(10)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+    assert said == ["another process is measuring these models; waiting"]
+
+
+def test_caches_that_cannot_be_written(family, tmp_path, monkeypatch):
+    hint = "set HIERSPEC_CACHE to a folder that can be written$"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=f"^cannot write the profile to [^\n]*{hint}"):
+        auto.choose(TargetConfig(model=family["target"]), ["exit:1"], settings=SMALL)
+
+    def homeless(_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HIERSPEC_CACHE")
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    with pytest.raises(ValueError, match=hint):
+        auto.cache_folder("profiles")
+
+
+def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
+    target, copy = TargetConfig(model=family["target"]), tmp_path / "table.safetensors"
+    NgramModel.build([np.arange(V)], V).save(copy)
+    before = auto.cache_path(target, [parse(f"ngram:{copy}")])
+    NgramModel.build([np.arange(V)[::-1].copy()], V).save(copy)
+    assert auto.cache_path(target, [parse(f"ngram:{copy}")]) != before
+
+
+def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
+    def names(target, *drafts):
+        return [candidate.name for candidate in choose_candidates(target, drafts)]
+
+    assert names("somewhere/model") == ["prompt-lookup", "suffix"]
+    copies = ["quantized:4"] * kernels.fast_in_4_bits() + ["quantized"]
+    assert names(family["target"]) == ["prompt-lookup", "suffix", *copies]
+    assert "zoo:trunk" in names("zoo:large")
+    assert not {"zoo:trunk", "zoo:large"} & set(names("zoo:trunk"))
+    assert "exit:4" in names("zoo:trunk")
+    assert "zoo:small" not in names("zoo:small")
+    draft = family["draft"]
+    assert names(family["target"], draft) == ["prompt-lookup", "suffix", draft, *copies]
+    assert names("zoo:large", "zoo:mid") == ["ngram", "prompt-lookup", "zoo:mid"]
+    assert names(family["target"], draft, "suffix") == [draft, "suffix"], "a list of the user's own"
+    monkeypatch.delenv("HIERSPEC_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert str(auto.cache_folder("profiles")) == "/somewhere/hierspec/profiles"
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ((0, 3), (0, 2, 3)),  # a look-up alone: the best model above it
+        ((2, 3), (0, 2, 3)),  # a model alone: the best look-up below it
+        ((1, 2, 3), (0, 1, 2, 3)),
+        ((0, 2, 3), (0, 2, 3)),
+        ((3,), (3,)),
+    ],
+)
+def test_control_has_a_level_more_at_hand(levels, expected):
+    rates = [[0, 0.5, 0.6, 0.6], [0, 0, 0.7, 0.5], [0, 0, 0, 0.9], [0, 0, 0, 0]]
+    estimates = ideal([0.01, 2, 4, 33], rates)
+    names = ["suffix", "m", "quantized"]
+    configs = [*(parse(name).level for name in names), None]
+    profile = SimpleNamespace(models=[SimpleNamespace(config=config) for config in configs])
+    given = Chain(levels, (3,) * (len(levels) - 1))
+    found = auto.control_chain(
+        profile, SimpleNamespace(best=SimpleNamespace(chain=given), estimates=estimates)
+    )
+    assert found.models == expected
+    assert (found == given) == (levels == expected)

@@ -1,0 +1,158 @@
+"""``hierspec profile``: from the command to a running hierarchy, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fakes import bytes_tokenizer
+from profiling_cases import PROMPTS, V, save_model
+
+from hierspec import cli
+from hierspec.planner.estimates import Chain
+from hierspec.profiling import agreement, costs
+from hierspec.profiling.profile import from_dict
+from hierspec.utils.testing import tiny_model
+
+
+@pytest.fixture
+def command(capsys, tmp_path, family):
+    """Run ``hierspec profile`` on the tiny target: (status, output, error)."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(map(json.dumps, PROMPTS)))
+    quick = ["--max-speculative-tokens", "3", "--tokens", "8", "--places", "1", "--repeats", "1",
+             "--num-prompts", "2", "--prompts", str(prompts)]  # fmt: skip
+
+    def run(*argv, target=family["target"], output=tmp_path / "out" / "profile.json"):
+        capsys.readouterr()
+        status = cli.run(["profile", "--target", target, "-o", str(output), *quick, *argv])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_from_the_command_to_a_running_hierarchy(command, family, tmp_path, capsys):
+    path = tmp_path / "out" / "profile.json"
+    draft = f"{family['draft']},temperature=0.8"
+    status, out, err = command("--candidates", "exit:1", draft, "--temperature", "0")
+    assert status == 0
+    lines = err.splitlines()
+    assert next(line for line in lines if "loading" in line).startswith("profiling ")
+    assert any("drafts of exit:1" in line for line in lines)
+    assert lines[-1] == f"written to {path}; next: hierspec plan {path}"
+    assert "temperature 0" in out
+    assert "exit:1" in out
+    data = json.loads(path.read_text())
+    assert data["prompts"]["name"] == "prompts.jsonl"
+    assert len(data["prompts"]["sha256"]) == 64
+    assert data["settings"]["max_speculative_tokens"] == 3
+    assert cli.run(["plan", str(path), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert {"levels", "num_speculative_tokens", "latency", "speedup", "lower_bound",
+            "search_seconds", "hierarchy"} <= set(planned)  # fmt: skip
+    chain = tmp_path / "hierarchy.json"
+    runnable = from_dict(data).hierarchy(Chain((0, 2), (2,)))
+    for hierarchy in (planned["hierarchy"], runnable):
+        chain.write_text(json.dumps(hierarchy))
+        argv = ["generate", "hello", "--hierarchy", str(chain), "--max-new-tokens", "4",
+                "--json", "--ignore-eos"]  # fmt: skip
+        assert cli.run(argv) == 0
+        assert json.loads(capsys.readouterr().out)["num_tokens"] == 4
+
+
+def test_names_with_brackets_are_shown_as_they_are(command, tmp_path):
+    draft = save_model(tmp_path / "[bold]draft", noise=0.05)
+    output = tmp_path / "[red]" / "p.json"
+    status, out, err = command("--candidates", draft, "--temperature", "0", output=output)
+    assert status == 0
+    assert "[bold]draft" in out
+    assert f"drafts of {draft}\n" in err
+    assert f"written to {output};" in err
+
+
+def test_the_profile_as_json(command):
+    argv = ["--temperature", "1", "--temperature", "1.0", "--json"]
+    status, out, _ = command("--candidates", "exit:1", *argv)
+    assert status == 0
+    data = json.loads(out)
+    assert (data["kind"], list(data["temperatures"])) == ("hierspec-profile", ["1.0"])
+    from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "words"),
+    [
+        (["exit:9"], "between 1 and 3"),
+        (["exit:x"], "exit:LAYER"),
+        (["no/such-model"], "no/such-model"),
+        (["ngram:none.safetensors"], "no n-gram table"),
+        (["exit:1", "exit:1"], "given twice"),
+        (['{"method": "concatenate"}'], "a concatenation is none"),
+    ],
+)
+def test_bad_candidates_of_the_command(command, tmp_path, candidates, words):
+    status, out, err = command("--candidates", *candidates)
+    assert (status, out) == (2, "")
+    assert words in err.splitlines()[-1]
+    assert sum(line.startswith("hierspec: error: ") for line in err.splitlines()) == 1
+    assert not (tmp_path / "out" / "profile.json").exists()
+
+
+def test_bad_targets_of_the_command(command, tmp_path, family):
+    bare = tmp_path / "bare"
+    tiny_model("llama", seed=1, vocab_size=V).save_pretrained(bare)
+    for target, words in ((str(bare), "no tokenizer beside it"), ("no/such-model", "no/such")):
+        status, _, err = command("--candidates", "exit:1", target=target)
+        assert status == 2
+        assert words in err.splitlines()[-1]
+    stranger = save_model(tmp_path / "stranger", tokenizer=bytes_tokenizer(shift=1))
+    status, _, err = command("--candidates", stranger)
+    assert status == 2
+    assert "stranger" in err.splitlines()[-1]
+    assert family["target"] in err.splitlines()[-1]
+
+
+def test_bad_options_of_the_command(command, tmp_path):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    for argv, words in (
+        (["--prompts", str(empty)], "holds no prompt"),
+        (["--temperature", "-1"], "--temperature must be 0"),
+        (["--max-speculative-tokens", "33"], "max-speculative-tokens"),
+    ):
+        status, _, err = command("--candidates", "exit:1", *argv)
+        assert status == 2
+        assert words in err.splitlines()[-1]
+
+
+def test_a_path_that_cannot_be_written_is_found_out_at_once(command, tmp_path, monkeypatch):
+    def unwanted(*_, **__):
+        raise AssertionError("no model should be loaded before")
+
+    monkeypatch.setattr("hierspec.profiling.measure.load", unwanted)
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path, tmp_path / "file" / "profile.json"):
+        status, _, err = command("--candidates", "exit:1", output=output)
+        assert status == 2
+        assert "cannot write the profile to" in err
+
+
+def test_an_interrupt_says_how_to_go_on(command, tmp_path, monkeypatch):
+    timed = costs.time_pairs
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agreement, "agreements", interrupted)
+    status, out, err = command("--candidates", "exit:1", "--temperature", "0")
+    assert (status, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted: the same command continues where it stopped"
+    assert "Traceback" not in err
+    monkeypatch.undo()
+    path = tmp_path / "out" / "profile.json"
+    assert cli.run(["plan", str(path)]) == 2
+    assert "0.0 texts" in json.loads(path.read_text())["stages"]
+    assert costs.time_pairs is timed
+    status, _, _ = command("--candidates", "exit:1", "--temperature", "0")
+    assert status == 0
+    assert cli.run(["plan", str(path)]) == 0
