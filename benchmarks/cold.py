@@ -54,10 +54,9 @@ def pieces() -> dict[str, Callable[[], Any]]:
 
 def verify_short(rule: Any, draft: Any, p: Any, rng: Any) -> Any:
     """Verify as the runtime does on a CPU."""
-    from hierspec.core.nodes import Verify
     from hierspec.verifiers.verify import verify_batch
 
-    return verify_batch(Verify(1, "", None, 1, rule, None), [draft], [p], [rng])
+    return verify_batch(rule, [draft], [p], [rng])
 
 
 def main() -> None:

@@ -188,7 +188,6 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
     from tabular_cases import models
 
     from hierspec.core.distributions import DenseDistributions
-    from hierspec.core.nodes import Verify
     from hierspec.core.proposals import Proposal
     from hierspec.core.rng import PhiloxRng
     from hierspec.verifiers.multi_draft import verify_drafts
@@ -208,9 +207,8 @@ def test_the_exact_law_of_several_drafts_is_what_their_rules_keep():
     expected = counting.expected_kept_by_rule(checked_drafts)
     drafts, p = map(list, zip(*checked_drafts, strict=True))
     for rule in counting.MULTI_DRAFT_RULES:
-        node = Verify(1, "target", target, 1, get(rule), None)
         rng = PhiloxRng(7)
-        kept = [verify_drafts(node, drafts, p, rng).verdict.num_accepted for _ in range(4000)]
+        kept = [verify_drafts(get(rule), drafts, p, rng).verdict.num_accepted for _ in range(4000)]
         error = statistics.stdev(kept) / math.sqrt(len(kept))
         assert abs(statistics.fmean(kept) - expected[rule]) <= 5 * error + 1e-9  # 6e-7 by chance
     assert all(

@@ -461,12 +461,10 @@ def test_a_lossless_text_has_no_shift_and_a_wrong_law_has_one(models):
 
 def test_the_kept_residual_is_the_one_drawn_from():
     """Check that reusing the row that a passed test has summed gives the same token."""
-    from hierspec.core.nodes import Verify
     from hierspec.core.rng import PhiloxRng
     from hierspec.verifiers.verify import verify
 
     generator = torch.Generator().manual_seed(0)
-    node = Verify(1, "target", None, 1, get("block"), None)
     middles = 0
     for number in range(300):
         p = torch.rand(5, 7, generator=generator, dtype=torch.float64) ** 3
@@ -475,8 +473,9 @@ def test_the_kept_residual_is_the_one_drawn_from():
         draft = proposal(
             torch.multinomial(q, 1, generator=generator).flatten().tolist(), q.tolist()
         )
-        (short,) = verify_batch(node, [draft], [DenseDistributions(p)], [PhiloxRng(number, 0)])
-        long = verify(get("block"), draft, DenseDistributions(p), PhiloxRng(number, 0))
+        rows = DenseDistributions(p)
+        (short,) = verify_batch(get("block"), [draft], [rows], [PhiloxRng(number, 0)])
+        long = verify(get("block"), draft, rows, PhiloxRng(number, 0))
         assert short.emitted.tokens == long.emitted.tokens
         middles += 0 < short.num_accepted < 4
     assert middles > 50

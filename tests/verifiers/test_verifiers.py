@@ -22,11 +22,10 @@ from hierspec.core.distributions import (
     OneHotDistributions,
     draw,
 )
-from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Row
 from hierspec.core.rng import PhiloxRng
-from hierspec.core.rules import Batch, Verifier, tau_probabilities
+from hierspec.core.rules import Batch, tau_probabilities
 from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
@@ -62,11 +61,6 @@ def proposal(tokens, distributions) -> Proposal:
     return Proposal(tuple(tokens), distributions, (0,) * n, (0,) * n, (math.nan,) * n)
 
 
-def node(rule: str | Verifier, bonus: bool = True) -> Verify:
-    found = get(rule) if isinstance(rule, str) else rule
-    return Verify(1, "above", None, 1, found, None, bonus=bonus)
-
-
 def batch(draft: Proposal, p: DenseDistributions) -> Batch:
     v = p.width
     q = draft.distributions.dense(v) if len(draft) else p.probs.new_zeros(0, v)
@@ -100,15 +94,14 @@ def test_company_and_shortcuts_change_nothing(rule, lengths, seed, single, zeros
     def rng():
         return [PhiloxRng(seed, i) for i in range(len(cases))]
 
-    above = node(rule, bonus)
-    together = verify_batch(above, drafts, p, rng())
+    node = {"bonus": bonus, "index": 1}
+    together = verify_batch(get(rule), drafts, p, rng(), **node)
     alone = [
-        verify_batch(above, [d], [law], [die])[0]
+        verify_batch(get(rule), [d], [law], [die], **node)[0]
         for d, law, die in zip(drafts, p, rng(), strict=True)
     ]
     reference = [
-        verify(above.rule, d, law, die, bonus=bonus, index=1)
-        for d, law, die in zip(drafts, p, rng(), strict=True)
+        verify(get(rule), d, law, die, **node) for d, law, die in zip(drafts, p, rng(), strict=True)
     ]
     for a, b, c in zip(together, alone, reference, strict=True):
         assert facts(a) == facts(b) == facts(c)
@@ -165,7 +158,7 @@ def test_frequencies_match_the_law(rule, road):
     count = 3000
     if road == "batch":
         rng = [PhiloxRng(1, i) for i in range(count)]
-        verdicts = verify_batch(node(rule), [draft] * count, [p] * count, rng)
+        verdicts = verify_batch(get(rule), [draft] * count, [p] * count, rng)
     else:
         die = PhiloxRng(2)
         count = 1000
@@ -202,7 +195,7 @@ def test_naive_follows_up_with_real_rows():
             tokens += tuple(draw(table(q, [tokens]).probs, die.take(1)))
         texts = [tokens[:i] for i in range(4)]
         draft = Proposal(tokens, table(q, texts[:3]), (0,) * 3, (0,) * 3, (math.nan,) * 3)
-        verdict = verify_batch(above, [draft], [table(p, texts)], [die])[0]
+        verdict = verify_batch(above.rule, [draft], [table(p, texts)], [die])[0]
         coroutine, answer = above.rule.complete(above, (), draft, verdict), None
         while True:
             try:
@@ -361,7 +354,7 @@ def test_long_drafts_underflow_nothing(rule, dtype):
             )[0]
             assert torch.isfinite(row).all()
             assert row.sum() > 0
-        verdict = verify_batch(node(rule), [draft], [DenseDistributions(p)], [PhiloxRng(0)])[0]
+        verdict = verify_batch(get(rule), [draft], [DenseDistributions(p)], [PhiloxRng(0)])[0]
         assert 0 <= verdict.num_accepted <= n
     rising = proposal([0] * 150 + [1] * 150, DenseDistributions(q))
     sums = log_products(batch(rising, DenseDistributions(p)))
@@ -377,7 +370,7 @@ def test_equal_laws_keep_everything(rule, dtype, u):
     p = DenseDistributions(torch.cat([draft.distributions.probs, draft.distributions.probs[:1]]))
     for verdict in (
         verify(get(rule), draft, p, FixedDice(*[u] * 7)),
-        verify_batch(node(rule), [draft], [p], [FixedDice(*[u] * 7)])[0],
+        verify_batch(get(rule), [draft], [p], [FixedDice(*[u] * 7)])[0],
     ):
         assert verdict.num_accepted == 6
         assert len(verdict.emitted) == 7
@@ -391,7 +384,7 @@ def test_an_impossible_token_is_never_emitted(rule):
     for tokens in ((0, 0), (1, 2), (0, 2)):
         for verdict in (
             verify(get(rule), proposal(tokens, q), p, FixedDice(0.0, 0.0, 0.0)),
-            verify_batch(node(rule), [proposal(tokens, q)], [p], [FixedDice(0.0, 0.0, 0.0)])[0],
+            verify_batch(get(rule), [proposal(tokens, q)], [p], [FixedDice(0.0, 0.0, 0.0)])[0],
         ):
             assert all(p.prob(i, t) > 0 for i, t in enumerate(verdict.emitted.tokens))
 
@@ -405,7 +398,7 @@ def test_a_token_its_drafter_calls_impossible(rule):
     accepted = get(rule).acceptance(batch(draft, p))
     assert torch.isfinite(accepted.h).all()
     assert float(accepted.h[0, 1]) == 1.0
-    verdict = verify_batch(node(rule), [draft], [p], [FixedDice(0.9, 0.9, 0.5)])[0]
+    verdict = verify_batch(get(rule), [draft], [p], [FixedDice(0.9, 0.9, 0.5)])[0]
     assert verdict.num_accepted == 2
 
 
@@ -417,7 +410,7 @@ def test_rejection_where_the_residual_vanishes_emits_from_p():
     u = 1.0 - 2**-53
     for verdict in (
         verify(get("tokenwise"), draft, p, FixedDice(u, 0.9)),
-        verify_batch(node("tokenwise"), [draft], [p], [FixedDice(u, 0.9)])[0],
+        verify_batch(get("tokenwise"), [draft], [p], [FixedDice(u, 0.9)])[0],
     ):
         assert verdict.num_accepted == 0
         assert verdict.emitted.tokens == (1,)
@@ -427,7 +420,7 @@ def test_scores_that_are_not_numbers_are_refused():
     p = DenseDistributions(torch.full((2, 3), math.nan))
     draft = proposal((0,), DenseDistributions(torch.tensor([[1.0, 0.0, 0.0]])))
     with pytest.raises(ValueError, match="not finite"):
-        verify_batch(node("tokenwise"), [draft], [p], [PhiloxRng(0)])
+        verify_batch(get("tokenwise"), [draft], [p], [PhiloxRng(0)])
 
 
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive", "leading"])
@@ -481,8 +474,8 @@ def test_padded_vocabularies(rule, p_width):
     narrow = rows(torch.Generator().manual_seed(1), 4, 5, torch.float64, False)
     p = DenseDistributions(torch.nn.functional.pad(narrow, (0, p_width - 5)))
     for seed in range(20):
-        a = verify(get(rule), draft, p, PhiloxRng(seed), index=1)
-        b = verify_batch(node(rule), [draft], [p], [PhiloxRng(seed)])[0]
+        a = verify(get(rule), draft, p, PhiloxRng(seed))
+        b = verify_batch(get(rule), [draft], [p], [PhiloxRng(seed)])[0]
         assert facts(a) == facts(b)
         if rule != "leading":
             assert all(p.prob(i, t) > 0 for i, t in enumerate(a.emitted.tokens))
@@ -513,9 +506,9 @@ def test_laws_in_pieces_are_laws_in_one(rule):
     with pytest.raises(IndexError):
         pieces.part_at(4)
     for seed in range(30):
-        a = verify_batch(node(rule), [whole], [p], [PhiloxRng(seed)])[0]
+        a = verify_batch(get(rule), [whole], [p], [PhiloxRng(seed)])[0]
         b = verify_batch(
-            node(rule), [dataclasses.replace(whole, distributions=pieces)], [p], [PhiloxRng(seed)]
+            get(rule), [dataclasses.replace(whole, distributions=pieces)], [p], [PhiloxRng(seed)]
         )[0]
         assert facts(a) == facts(b)
 
@@ -531,8 +524,8 @@ def test_one_hot_and_mixed_drafts(rule):
         proposal((*dense.tokens, 2, 4), mixed),
     ):
         for seed in range(20):
-            a = verify(get(rule), draft, p, PhiloxRng(seed), index=1)
-            b = verify_batch(node(rule), [draft], [p], [PhiloxRng(seed)])[0]
+            a = verify(get(rule), draft, p, PhiloxRng(seed))
+            b = verify_batch(get(rule), [draft], [p], [PhiloxRng(seed)])[0]
             assert facts(a) == facts(b)
             for i, token in enumerate(a.emitted.tokens):
                 assert p.prob(i, token) > 0
@@ -552,7 +545,7 @@ def test_greedy_keeps_equal_choices(rule, bonus):
         ((), (4,), 0),
     ):
         draft, p = proposal(tokens, OneHotDistributions(tokens)), OneHotDistributions(choices)
-        verdict = verify_batch(node(rule, bonus), [draft], [p], [NoDice()])[0]
+        verdict = verify_batch(get(rule), [draft], [p], [NoDice()], bonus=bonus)[0]
         dropped = not bonus and tau == len(tokens) > 0
         assert verdict.num_accepted == tau
         assert verdict.emitted.tokens == choices[: tau + (not dropped)]
@@ -568,7 +561,7 @@ def test_greedy_leading_reads_scores_and_breaks_ties_by_id():
     choices = OneHotDistributions((0, 1, 0))
     for tokens, tau in (((1, 2), 2), ((2, 1), 0), ((1, 3), 1), ((0, 1), 2)):
         draft = proposal(tokens, OneHotDistributions(tokens))
-        verdict = verify_batch(node(rule), [draft], [choices], [NoDice()], [scores])[0]
+        verdict = verify_batch(rule, [draft], [choices], [NoDice()], [scores])[0]
         assert verdict.num_accepted == tau
         assert verdict.emitted.tokens == (*tokens[:tau], choices.ids[tau])
         assert verdict.emitted.distributions.ids == verdict.emitted.tokens
@@ -581,8 +574,8 @@ def test_greedy_leading_of_a_verifier_narrower_than_its_draft(top_m):
     choices = OneHotDistributions((0, 2, 0))
     for tokens, tau in (((1, 5), 1), ((3, 1), 0), ((1, 1), 2), ((2, 0), 0)):
         draft = proposal(tokens, OneHotDistributions(tokens))
-        above = node(get("leading", top_m=top_m))
-        verdict = verify_batch(above, [draft], [choices], [NoDice()], [scores])[0]
+        rule = get("leading", top_m=top_m)
+        verdict = verify_batch(rule, [draft], [choices], [NoDice()], [scores])[0]
         assert verdict.num_accepted == tau
         assert verdict.emitted.tokens == (*tokens[:tau], choices.ids[tau])
 
@@ -617,13 +610,13 @@ def test_leaders_depend_neither_on_the_road_nor_on_the_draft(top_m, widths, hot,
         if token not in best or row[token] == -math.inf:
             break
         expected += 1
-    above, wide = node(get("leading", top_m=top_m)), random_case(seed, 3, 9)
+    rule, wide = get("leading", top_m=top_m), random_case(seed, 3, 9)
     for law in (DenseDistributions(q), OneHotDistributions(tuple(tokens)), pieces):
         draft = proposal(tokens, law)
-        alone = verify_batch(above, [draft], [p], [PhiloxRng(0)], [scores])[0]
+        alone = verify_batch(rule, [draft], [p], [PhiloxRng(0)], [scores])[0]
         assert alone.num_accepted == expected
         rng, both = [PhiloxRng(0), PhiloxRng(1)], [scores, wide[1].probs.log()]
-        together = verify_batch(above, [draft, wide[0]], [p, wide[1]], rng, both)[0]
+        together = verify_batch(rule, [draft, wide[0]], [p, wide[1]], rng, both)[0]
         assert facts(together) == facts(alone)
         for i, token in enumerate(tokens[:expected]):
             # A wider row may be summed in another order: a unit of the last digit.
@@ -647,18 +640,17 @@ def test_leading_reads_scores_rather_than_laws():
     scores[0, draft.tokens[0]] = 0.0
     rule = get("leading")
     die = PhiloxRng(0)
-    verdict = verify_batch(node(rule), [draft], [p], [die], [scores])[0]
+    verdict = verify_batch(rule, [draft], [p], [die], [scores])[0]
     assert verdict.num_accepted >= 1
 
 
 def test_bonus_is_dropped_by_count_only():
     draft, p = random_case(3, 2)
     p = DenseDistributions(torch.cat([draft.distributions.probs, p.probs[:1]]))
-    kept = verify_batch(node("block", bonus=False), [draft], [p], [PhiloxRng(0)])[0]
+    kept = verify_batch(get("block"), [draft], [p], [PhiloxRng(0)], bonus=False)[0]
     assert (kept.num_accepted, len(kept.emitted)) == (2, 2)
-    empty = verify_batch(node("block", bonus=False), [Proposal()], [p.rows(2, 3)], [PhiloxRng(0)])[
-        0
-    ]
+    after, rng = [p.rows(2, 3)], [PhiloxRng(0)]
+    empty = verify_batch(get("block"), [Proposal()], after, rng, bonus=False)[0]
     assert (empty.num_accepted, len(empty.emitted)) == (0, 1)
 
 
@@ -666,7 +658,6 @@ def test_origins_say_who_wrote_a_token_first():
     draft, _ = random_case(3, 2)
     draft = Proposal(draft.tokens, draft.distributions, (2, 2), (0, 2), draft.signals)
     p = DenseDistributions(torch.cat([draft.distributions.probs, draft.distributions.probs[:1]]))
-    above = Verify(7, "above", None, 1, get("block"), None)
-    verdict = verify_batch(above, [draft], [p], [PhiloxRng(0)])[0]
+    verdict = verify_batch(get("block"), [draft], [p], [PhiloxRng(0)], index=7)[0]
     assert verdict.emitted.origins == (0, 2, 7)
     assert verdict.emitted.owners == (7, 7, 7)

@@ -126,7 +126,9 @@ class Responder:
         # Ids past the target's vocabulary have no probability, so they must not be ranked either.
         ranked = [part[:, : self._vocab_size] for part in parts] if node.rule.reads_scores else None
         rngs = [task.sequence.rng for task in tasks]
-        verdicts = verify_batch(node, drafts, p, rngs, ranked, self._graphs)
+        verdicts = verify_batch(
+            node.rule, drafts, p, rngs, ranked, node.bonus, node.index, self._graphs
+        )
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
         return self._complete_verdicts(checks, parts)
 
@@ -185,7 +187,14 @@ class Responder:
             for several, rows in zip(drafts, alternatives.distributions(p), strict=True)
         ]
         choices = [
-            verify_drafts(node, several, [rows for _, rows in pairs], task.sequence.rng)
+            verify_drafts(
+                node.rule,
+                several,
+                [rows for _, rows in pairs],
+                task.sequence.rng,
+                node.bonus,
+                node.index,
+            )
             for task, several, pairs in zip(tasks, drafts, checked, strict=True)
         ]
         seconds = time.perf_counter() - began

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import torch
 
 from hierspec.core.distributions import Distributions, draw
-from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rng import Rng
 from hierspec.core.rules import Choice, Stop, Verifier
@@ -160,26 +159,34 @@ class ChosenDraft:
 
 
 def verify_drafts(
-    node: Verify, drafts: Sequence[Proposal], p: Sequence[Distributions], rng: Rng
+    rule: Verifier,
+    drafts: Sequence[Proposal],
+    p: Sequence[Distributions],
+    rng: Rng,
+    bonus: bool = True,
+    index: int = -1,
 ) -> ChosenDraft:
-    """Verify k drafts of one position by the node's rule.
+    """Verify k drafts of one position by a rule for several drafts.
 
     Args:
-        node: the verifying node, with a rule for several drafts; its index and ``bonus`` are read.
+        rule, bonus, index: as of :func:`verify_batch`.
         drafts: k proposals of n_j tokens, in the order they were drawn.
         p: k times n_j + 1 rows; row i of draft j is the verifier's after j's first i tokens.
         rng: gives one uniform for each test and one for the token that follows. A single draft
             goes through :func:`verify_batch`, and uses as many uniforms as there.
     """
     if len(drafts) == 1:
-        return ChosenDraft(verify_batch(node, drafts, p, [rng])[0], 0)
-    cases = [DraftCase(node, draft, rows, rng) for draft, rows in zip(drafts, p, strict=True)]
+        return ChosenDraft(verify_batch(rule, drafts, p, [rng], None, bonus, index)[0], 0)
+    cases = [
+        DraftCase(rule, draft, rows, rng, None, bonus, index)
+        for draft, rows in zip(drafts, p, strict=True)
+    ]
     if all(greedy.applies(case) for case in cases):
         verdicts = [greedy.verdict(case) for case in cases]
         kept = [verdict.num_accepted for verdict in verdicts]
         best = kept.index(max(kept))  # with one-hot rows every rule decides like this
         return ChosenDraft(verdicts[best], best)
-    stop = run_tests(node.rule.choose(drafts, p), rng)
+    stop = run_tests(rule.choose(drafts, p), rng)
     case = cases[stop.draft]
     token: int | None = None
     if not case.drops_bonus(stop.num_accepted):

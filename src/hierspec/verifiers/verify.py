@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import torch
 
 from hierspec.core.distributions import Distributions
-from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rng import Rng
 from hierspec.core.rules import Verifier
@@ -47,22 +46,23 @@ def verify(
         bonus: whether one more token follows a draft (n ≥ 1) that was kept whole.
         index: of the verifying node, recorded as owner of what is emitted.
     """
-    node = Verify(index, rule.name, None, 1, rule, None, bonus=bonus)
-    return device.verdicts([DraftCase(node, draft, p, rng, scores)])[0]
+    return device.verdicts([DraftCase(rule, draft, p, rng, scores, bonus, index)])[0]
 
 
 def verify_batch(
-    node: Verify,
+    rule: Verifier,
     drafts: Sequence[Proposal],
     p: Sequence[Distributions],
     rng: Sequence[Rng],
     scores: Sequence[torch.Tensor] | None = None,
+    bonus: bool = True,
+    index: int = -1,
     graphs: Graphs | None = None,
 ) -> list[Verdict]:
     """Verify many drafts at one node → verdicts in order.
 
     Args:
-        node: the verifying node; its rule, index and ``bonus`` are read.
+        rule, bonus, index: of the node, as in :func:`verify`.
         drafts: B proposals of n_b tokens each; lengths may differ, and be 0.
         p: n_b + 1 rows of the verifier for each; the last one follows the whole draft.
         rng: of the drafts' sequences. A draft takes n_b + 1 uniforms, or none where p is one-hot.
@@ -73,9 +73,12 @@ def verify_batch(
         B verdicts. Signals are left NaN: they come from scores that a rule need not see.
     """
     score_rows = [None] * len(drafts) if scores is None else scores
-    cases = [DraftCase(node, *args) for args in zip(drafts, p, rng, score_rows, strict=True)]
+    cases = [
+        DraftCase(rule, draft, own_p, own_rng, own_scores, bonus, index)
+        for draft, own_p, own_rng, own_scores in zip(drafts, p, rng, score_rows, strict=True)
+    ]
     sampled = [case for case in cases if not greedy.applies(case)]
-    if sampled and host.applies(node.rule, sampled):
+    if sampled and host.applies(rule, sampled):
         verdicts = iter(host.verdicts(sampled))
     else:
         verdicts = iter(device.verdicts(sampled, graphs) if sampled else [])

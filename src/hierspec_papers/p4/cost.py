@@ -23,7 +23,6 @@ from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.roofline import bandwidth
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, concatenate, draw
-from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.sampling.parameters import SamplingParams
@@ -118,11 +117,10 @@ def timing(
         seconds["distributions"].append(distributed - drafted)
         # The second rule finds the rows in the processor's caches, so the rules take turns.
         for rule in RULES if number % 2 else RULES[::-1]:
-            # A bare node: verification reads its rule, no model and no level below.
-            node = Verify(1, "target", None, 1, registry.get(rule), None)
+            verifier = registry.get(rule)
             own = [PhiloxRng(number, batch + i) for i in range(batch)]
             began = time.perf_counter()
-            verdicts = verify_batch(node, proposals, p, own)
+            verdicts = verify_batch(verifier, proposals, p, own)
             seconds[rule].append(time.perf_counter() - began)
             kept[rule].append(statistics.mean(v.num_accepted for v in verdicts))
     ms = {name: 1e3 * statistics.median(values[2:]) for name, values in seconds.items()}

@@ -8,41 +8,43 @@ from typing import NamedTuple
 import torch
 
 from hierspec.core.distributions import Distributions
-from hierspec.core.nodes import Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rng import Rng
+from hierspec.core.rules import Verifier
 
 
 class DraftCase(NamedTuple):
     """One draft at a node.
 
     Attributes:
-        node: the verifying node; its rule, index and ``bonus`` are read.
         draft: n tokens and the distributions they were drawn from.
         p: n + 1 rows of the verifier.
         rng: of the draft's sequence.
         scores: [n+1, V] untempered, for rules that read them.
+        bonus: whether one more token follows a draft (n ≥ 1) that was kept whole.
+        owner: index of the node, recorded as owner of what is emitted.
     """
 
-    node: Verify
+    rule: Verifier
     draft: Proposal
     p: Distributions
     rng: Rng
-    scores: torch.Tensor | None = None
+    scores: torch.Tensor | None
+    bonus: bool
+    owner: int
 
     def drops_bonus(self, tau: int) -> bool:
         """Return whether no token follows because the whole, non-empty draft was kept.
 
         That is decided by count, never by a token's value.
         """
-        return not self.node.bonus and tau == len(self.draft) > 0
+        return not self.bonus and tau == len(self.draft) > 0
 
     def verdict(self, tau: int, token: int | None, distributions: Distributions) -> Verdict:
         """Build the verdict of τ kept tokens, then ``token``; ``distributions`` has enough rows."""
-        index = self.node.index
         tokens, origins = self.draft.tokens[:tau], self.draft.origins[:tau]
         if token is not None:
-            tokens, origins = (*tokens, token), (*origins, index)
+            tokens, origins = (*tokens, token), (*origins, self.owner)
         n = len(tokens)
         rows = distributions if n == len(distributions) else distributions.rows(0, n)
-        return Verdict(tau, Proposal(tokens, rows, (index,) * n, origins, (math.nan,) * n))
+        return Verdict(tau, Proposal(tokens, rows, (self.owner,) * n, origins, (math.nan,) * n))

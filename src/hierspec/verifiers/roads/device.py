@@ -46,7 +46,7 @@ def verdicts(cases: Sequence[DraftCase], graphs: Graphs | None = None) -> list[V
     Args:
         graphs: of the rows' device, if given; decisions are recorded as one CUDA graph a shape.
     """
-    rule, shape = cases[0].node.rule, BatchShape.of_cases(cases)
+    rule, shape = cases[0].rule, BatchShape.of_cases(cases)
     uniforms = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
     if graphs is not None and graphs.device.type == shape.device.type and shape.bucket().small:
         decision = _decide_recorded(graphs, rule, shape.bucket(), cases, uniforms)
@@ -134,7 +134,7 @@ class BatchShape(NamedTuple):
     @classmethod
     def of_cases(cls, cases: Sequence[DraftCase]) -> BatchShape:
         width = max(max(case.p.width, case.draft.distributions.width) for case in cases)
-        scores = cases[0].node.rule.reads_scores and cases[0].scores is not None
+        scores = cases[0].rule.reads_scores and cases[0].scores is not None
         if scores:  # one-hot rows are as wide as their ids, which the draft's tokens may decide
             width = max(
                 width, *(case.scores.shape[-1] for case in cases if case.scores is not None)

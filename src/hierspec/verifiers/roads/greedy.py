@@ -11,7 +11,7 @@ from .case import DraftCase
 def applies(case: DraftCase) -> bool:
     """Return whether integers decide: p is one-hot, and so is q if the rule reports a mixture."""
     return isinstance(case.p, OneHotDistributions) and (
-        not case.node.rule.reads_scores or isinstance(case.draft.distributions, OneHotDistributions)
+        not case.rule.reads_scores or isinstance(case.draft.distributions, OneHotDistributions)
     )
 
 
@@ -19,7 +19,7 @@ def verdict(case: DraftCase) -> Verdict:
     """Keep the drafted tokens that the verifier would choose itself, then add its next choice."""
     assert isinstance(case.p, OneHotDistributions)
     choices = case.p.ids
-    tau = case.node.rule.greedy(case.draft.tokens, choices, case.scores)
+    tau = case.rule.greedy(case.draft.tokens, choices, case.scores)
     token = None if case.drops_bonus(tau) else choices[tau]
     emitted = case.draft.tokens[:tau] + (() if token is None else (token,))
     return case.verdict(tau, token, OneHotDistributions(emitted))

@@ -70,7 +70,7 @@ def _decide(case: DraftCase) -> tuple[int, torch.Tensor | None, float]:
         return 0, p.row(0), uniforms[0]
     residuals = _Residuals(p, q)
     p_x, q_x = token_probs(tokens, p), token_probs(tokens, q)
-    decision = case.node.rule.decide(p_x, q_x, uniforms, residuals.excess)
+    decision = case.rule.decide(p_x, q_x, uniforms, residuals.excess)
     assert decision is not None, "a rule with `decide` decides"
     tau, w = decision
     if case.drops_bonus(tau):
