@@ -9,7 +9,7 @@ import pytest
 from loading import hierarchy_of
 
 from hierspec import HierspecError, SamplingParams
-from hierspec.drafters.prediction import prediction_leaf
+from hierspec.drafters.prediction import Prediction
 from hierspec.engine.lanes import Lane
 from hierspec.engine.load import LoadControl
 from hierspec.engine.loop import EngineLoop, LoopSettings
@@ -56,7 +56,7 @@ def loop(models):
     loops = []
 
     def make(**settings):
-        lane = Lane(models.root, None, prediction=prediction_leaf())
+        lane = Lane(models.root, None, predictor=Prediction())
         made = EngineLoop({"": lane}, LoopSettings(**settings))
         loops.append(made)
         return made

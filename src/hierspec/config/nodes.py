@@ -20,7 +20,6 @@ from hierspec.verifiers.lenient import Lenient
 
 from .chains import ConcatenateConfig
 from .fields import DEFAULT_LENIENCE
-from .levels import LevelConfig
 
 # (level, its place) → (model, name). A concatenation's model is not used; ``None`` is the target.
 ModelAndName = Callable[[Any, str], tuple[Any, str]]
@@ -38,14 +37,13 @@ def build_nodes(
         bonus: whether the target adds a token to a fully kept draft.
     """
     builder = _Builder(model_and_name)
-    below = builder.build_chain(levels, verifier.fixed_length, "levels")
+    below = builder.build_chain(levels, "levels")
     fields = builder.node_fields(None, "target")
     _check_ahead(below, verifier)
     _check_only_level(below)
     if isinstance(below, Draft) and below.ahead:
         bonus = False  # the level that drafts ahead does not know this token
-    below = _prepare_draft(below, verifier)
-    return Verify(**fields, budget=1, rule=verifier, below=below, bonus=bonus)
+    return Verify(**fields, budget=1, rule=verifier, below=None, bonus=bonus).over(below)
 
 
 def _check_ahead(below: Node | None, verifier: Verifier) -> None:
@@ -86,19 +84,17 @@ class _Builder:
         self.model_and_name = model_and_name
         self.num_nodes = 0
 
-    def build_chain(self, levels: Sequence[Any], fixed_length: bool, place: str) -> Node | None:
-        """Build the levels as nested nodes; ``fixed_length``: the rule above them needs one."""
-        fixed_lengths = [*(level_rule(level).fixed_length for level in levels[1:]), fixed_length]
+    def build_chain(self, levels: Sequence[Any], place: str) -> Node | None:
+        """Build the levels as nested nodes."""
         below: Node | None = None
         for i, level in enumerate(levels):
-            below = self.build_node(level, below, fixed_lengths[i], f"{place}[{i}]")
+            below = self.build_node(level, below, f"{place}[{i}]")
         return below
 
-    def build_node(self, level: Any, below: Node | None, fixed_length: bool, place: str) -> Node:
+    def build_node(self, level: Any, below: Node | None, place: str) -> Node:
         if isinstance(level, ConcatenateConfig):
             chains = (
-                self.build_chain(part, fixed_length, f"{place}.parts[{i}]")
-                for i, part in enumerate(level.parts)
+                self.build_chain(part, f"{place}.parts[{i}]") for i, part in enumerate(level.parts)
             )
             parts = tuple(part for part in chains if part is not None)
             fields = self.node_fields(level, place)
@@ -110,29 +106,14 @@ class _Builder:
         }
         if below is None:
             return Draft(**fields, num_drafts=level.max_drafts, ahead=level.drafts_ahead)
-        rule = level_rule(level)
-        return Verify(
-            **fields,
-            rule=rule,
-            below=_prepare_draft(below, rule),
-            bonus=level.bonus,
-            exact_length=fixed_length,
-        )
+        rule = make_rule(level.verify or "tokenwise", level.top_m, level.lenience)
+        return Verify(**fields, rule=rule, below=None, bonus=level.bonus).over(below)
 
     def node_fields(self, level: Any, place: str) -> dict[str, Any]:
         """Return the fields that every kind of node has."""
         model, name = self.model_and_name(level, place)
         self.num_nodes += 1
         return {"index": self.num_nodes - 1, "name": name, "model": model}
-
-
-def _prepare_draft(below: Node | None, verifier: Verifier) -> Node | None:
-    return below.for_rule(verifier) if isinstance(below, Draft) else below
-
-
-def level_rule(level: LevelConfig) -> Verifier:
-    """Return the rule by which a level verifies the one below it."""
-    return make_rule(level.verify or "tokenwise", level.top_m, level.lenience)
 
 
 def make_rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -68,6 +68,14 @@ class Verify(Generic[VerifierModel, DrafterModel]):
     bonus: bool = True
     exact_length: bool = False
 
+    def for_rule(self, rule: Verifier) -> Verify[VerifierModel, DrafterModel]:
+        """Return this level with what it hands up cut as ``rule`` needs it."""
+        return dataclasses.replace(self, exact_length=rule.fixed_length)
+
+    def over(self, below: Node | None) -> Verify[VerifierModel, DrafterModel]:
+        """Return this level over another node, which is made to draft as its rule needs."""
+        return dataclasses.replace(self, below=None if below is None else below.for_rule(self.rule))
+
     def as_leaf(self) -> Draft[VerifierModel]:
         """Return a leaf that drafts as this level does with nothing below it."""
         return Draft(self.index, self.name, self.model, self.budget, self.window, self.temperature)
@@ -86,9 +94,14 @@ class Concatenate(Generic[VerifierModel, DrafterModel]):
     parts: tuple[Node[VerifierModel, DrafterModel], ...]
     repeat: int = 1
 
+    def for_rule(self, rule: Verifier) -> Concatenate[VerifierModel, DrafterModel]:
+        """Return these nodes, each as ``rule`` needs it."""
+        return dataclasses.replace(self, parts=tuple(part.for_rule(rule) for part in self.parts))
+
 
 LevelNode = Verify[VerifierModel, DrafterModel] | Draft[DrafterModel]
 Node = LevelNode[VerifierModel, DrafterModel] | Concatenate[VerifierModel, DrafterModel]
+AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 def walk(
@@ -110,6 +123,30 @@ def walk_levels(
 ) -> Iterator[LevelNode[VerifierModel, DrafterModel]]:
     """Yield every node at and below ``node`` that has a model, lowest first."""
     return (each for each in walk(node) if not isinstance(each, Concatenate))
+
+
+def replace_fields(node: AnyNode, fields: Callable[[Node], Mapping[str, Any]]) -> AnyNode:
+    """Return the same tree with other fields of its nodes: of each node those from ``fields``."""
+    below: dict[str, Any] = {}
+    if isinstance(node, Concatenate):
+        below["parts"] = tuple(replace_fields(part, fields) for part in node.parts)
+    elif isinstance(node, Verify) and node.below is not None:
+        below["below"] = replace_fields(node.below, fields)
+    return dataclasses.replace(node, **below, **fields(node))
+
+
+def add_first_leaf(
+    root: Verify[VerifierModel, DrafterModel], name: str, model: DrafterModel, budget: int
+) -> Verify[VerifierModel, DrafterModel]:
+    """Return a hierarchy with one more leaf, which drafts before all that is below its root.
+
+    The leaf has index 0, the lowest, and other nodes' indices rise.
+    """
+    raised = replace_fields(root, lambda node: {"index": node.index + 1})
+    leaf = Draft(0, name, model, budget)
+    parts = (leaf,) if raised.below is None else (leaf, raised.below)
+    below = Concatenate(raised.index, "levels", parts)
+    return dataclasses.replace(raised, index=raised.index + 1).over(below)
 
 
 def describe(node: Node | None, indent: str = "  ") -> str:

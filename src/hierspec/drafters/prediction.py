@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import Draft
-from hierspec.lm.base import ModelDraft
 
 from .base import LookUp
 
-_BUDGET = 16
 _GRAM_LENGTHS = (8, 4, 2)  # last tokens looked for in the prediction, the longest first
 
 
@@ -89,9 +86,3 @@ class Prediction(LookUp):
             return ()
         start = slot.next_position(context.tokens(slot.start))
         return () if start is None else tuple(slot.tokens[start : start + limit])
-
-
-def prediction_leaf() -> ModelDraft:
-    """Make the leaf that drafts from predictions; of a hierarchy it has the lowest index."""
-    look_up = Prediction()
-    return Draft(0, look_up.name, look_up, _BUDGET)

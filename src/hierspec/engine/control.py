@@ -119,16 +119,16 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         for node, budget in zip(levels, budgets, strict=True)
         if budget
     ]
-    rules = [node.rule for node in used[1:] if isinstance(node, Verify)] + [root.rule]
+    verifying = [node for node in used[1:] if isinstance(node, Verify)]
     below: LevelNode | None = None
-    for node, above in zip(used, rules, strict=False):
-        if isinstance(node, Verify) and below is not None:
-            below = dataclasses.replace(node, below=below, exact_length=above.fixed_length)
-            continue
-        leaf = node if isinstance(node, Draft) else node.as_leaf()
-        num_drafts = leaf.num_drafts if above.multi_draft else 1
-        below = dataclasses.replace(leaf, num_drafts=num_drafts, ahead=False).for_rule(above)
-    return dataclasses.replace(root, below=below)
+    if used:
+        leaf = used[0] if isinstance(used[0], Draft) else used[0].as_leaf()
+        takes_several = (verifying or [root])[0].rule.multi_draft
+        num_drafts = leaf.num_drafts if takes_several else 1
+        below = dataclasses.replace(leaf, num_drafts=num_drafts, ahead=False)
+    for node in verifying:
+        below = node.over(below)
+    return root.over(below)
 
 
 def label(plan: Verify) -> str:

@@ -18,7 +18,8 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import initial_states
 from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
-from hierspec.lm.base import ModelDraft, ModelVerify
+from hierspec.drafters.base import LookUp
+from hierspec.lm.base import ModelVerify
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.sampling.scores import logprobs, top_logprobs
 
@@ -40,9 +41,8 @@ class Lane:
     Attributes:
         lock: held while its models run, since others may use them.
         display_name: a level's name → its name in results and metrics.
-        prediction: the leaf that drafts from predicted outputs, with index 0
-            (:func:`hierspec.drafters.prediction.prediction_leaf`); without one, and under a
-            controller, they are ignored.
+        predictor: drafts from predicted outputs (:mod:`hierspec.drafters.prediction`); without
+            one, and under a controller, they are ignored.
     """
 
     root: ModelVerify
@@ -50,7 +50,7 @@ class Lane:
     controller: Controller | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext[None])
     display_name: Callable[[str], str] = str
-    prediction: ModelDraft | None = None
+    predictor: LookUp | None = None
 
 
 class ServedLane:
@@ -69,8 +69,8 @@ class ServedLane:
         self.tokenizer, self.controller, self.lock = lane.tokenizer, lane.controller, lane.lock
         root = lane.root if lane.controller is None else lane.controller.root
         check_decoder_only(root.model, "the service")
-        leaf = lane.prediction if lane.controller is None else None
-        self.plans = Plans(root, leaf, lane.display_name)
+        predictor = lane.predictor if lane.controller is None else None
+        self.plans = Plans(root, predictor, lane.display_name)
         self.load = LoadControl(len(self.plans.arms), adapt_to_load)
         self.runtime = Runtime(self.plans.root, lane.root.model.vocab_size)
         self.prefixes = PrefixCache()

@@ -19,10 +19,18 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk_levels
+from hierspec.core.nodes import (
+    Concatenate,
+    Node,
+    Verify,
+    add_first_leaf,
+    replace_fields,
+    walk_levels,
+)
 from hierspec.drafters.base import LookUp
 
 _BUDGET_FACTORS = (1.0, 0.5, 0.25)
+_PREDICTED_TOKENS = 16  # of a predicted output in a draft
 _FIRST_TRIAL, _TRIAL = 3, 2  # rounds an arm is measured for, the first time and later
 _DECAY = 0.85  # of earlier measurements, for each new one
 _MANY_STREAMS = 4  # from so many streams on, plain decoding is tried first
@@ -40,37 +48,39 @@ class Plans:
     Attributes:
         root: has every node of every plan: for the runtime and for window states.
         arms: the hierarchy as configured, with smaller budgets, and plain decoding.
-        prediction: the target verifying drafts from a predicted output; ``None`` without a leaf.
-        predictor: makes these drafts; ``None`` without a leaf.
+        prediction: the target verifying drafts from a predicted output; ``None`` without
+            ``predictor``.
+        predictor: makes these drafts; ``None`` where a controller chooses plans, so that nodes
+            keep their indices and names.
 
     Args:
-        leaf: drafts from predicted outputs, with index 0; ``None`` where a controller chooses
-            plans, so that nodes keep their indices and names.
         display_name: a level's name → its name in results and metrics.
     """
 
     def __init__(
-        self, root: Verify, leaf: Draft | None = None, display_name: Callable[[str], str] = str
+        self,
+        root: Verify,
+        predictor: LookUp | None = None,
+        display_name: Callable[[str], str] = str,
     ) -> None:
         self.prediction: Verify | None = None
-        self.predictor: LookUp | None = None
+        self.predictor = predictor
         self.root = full = root
-        if leaf is not None:
+        if predictor is not None:
+            named = replace_fields(root, lambda node: {"name": display_name(node.name)})
             # The prediction's node has the lowest index, so it drafts first and requests with and
             # without a prediction share the target's call.
-            full = _with_shifted_indices(root, display_name)
-            draft, self.predictor = leaf.for_rule(root.rule), leaf.model
-            parts = (draft,) if full.below is None else (draft, full.below)
-            full = dataclasses.replace(full, index=root.index + 2)
-            below = Concatenate(root.index + 1, "levels", parts)
-            self.root = dataclasses.replace(full, below=below)
-            self.prediction = dataclasses.replace(full, below=draft)
-        self.plain = dataclasses.replace(full, below=None)
+            self.root = add_first_leaf(named, predictor.name, predictor, _PREDICTED_TOKENS)
+            assert isinstance(self.root.below, Concatenate)
+            leaf, *levels = self.root.below.parts
+            self.prediction = self.root.over(leaf)
+            full = self.root.over(levels[0] if levels else None)
+        self.plain = full.over(None)
         arms_by_budgets: dict[tuple[int, ...], Verify] = {}  # rounding may give equal budgets
         if full.below is not None:
             for factor in _BUDGET_FACTORS:
                 below = _with_scaled_budgets(full.below, factor)
-                arms_by_budgets.setdefault(_budgets(below), dataclasses.replace(full, below=below))
+                arms_by_budgets.setdefault(_budgets(below), full.over(below))
         self.arms = [*arms_by_budgets.values(), self.plain]
 
     @property
@@ -249,33 +259,14 @@ def _class_of(num_streams: int) -> int:
     return max(num_streams, 1).bit_length() - 1
 
 
-def _with_scaled_budgets(node: Node, factor: float) -> Node:
-    if isinstance(node, Concatenate):
-        parts = tuple(_with_scaled_budgets(part, factor) for part in node.parts)
-        return dataclasses.replace(node, parts=parts)
-    budget = max(1, round(node.budget * factor))
-    if isinstance(node, Draft) or node.below is None:
-        return dataclasses.replace(node, budget=budget)
-    below = _with_scaled_budgets(node.below, factor)
-    return dataclasses.replace(node, budget=budget, below=below)
+def _with_scaled_budgets(below: Node, factor: float) -> Node:
+    def fields(node: Node) -> dict[str, int]:
+        if isinstance(node, Concatenate):
+            return {}
+        return {"budget": max(1, round(node.budget * factor))}
+
+    return replace_fields(below, fields)
 
 
 def _budgets(node: Node) -> tuple[int, ...]:
     return tuple(level.budget for level in walk_levels(node))
-
-
-def _with_shifted_indices(root: Verify, display_name: Callable[[str], str]) -> Verify:
-    """Return the hierarchy with every index one higher, and with names for display."""
-
-    def shifted(node: Node) -> Node:
-        index, name = node.index + 1, display_name(node.name)
-        if isinstance(node, Concatenate):
-            parts = tuple(shifted(part) for part in node.parts)
-            return dataclasses.replace(node, index=index, name=name, parts=parts)
-        if isinstance(node, Draft) or node.below is None:
-            return dataclasses.replace(node, index=index, name=name)
-        return dataclasses.replace(node, index=index, name=name, below=shifted(node.below))
-
-    result = shifted(root)
-    assert isinstance(result, Verify)
-    return result

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.nodes import Concatenate, LevelNode, Node, Verify, replace_fields, walk
 from hierspec.core.windows import Counting, EntropyWindow
 
 
@@ -21,12 +20,8 @@ def is_running(window: Any) -> bool:
     return isinstance(inner, EntropyWindow) and inner.threshold is None
 
 
-def replace_windows(node: Any, replace: Callable[[Draft | Verify], Any]) -> Any:
+def replace_windows(root: Verify, replace: Callable[[LevelNode], Any]) -> Verify:
     """Rebuild a hierarchy with the windows that ``replace`` returns for its nodes."""
-    if isinstance(node, Concatenate):
-        parts = tuple(replace_windows(part, replace) for part in node.parts)
-        return dataclasses.replace(node, parts=parts)
-    if isinstance(node, Draft) or node.below is None:
-        return dataclasses.replace(node, window=replace(node))
-    below = replace_windows(node.below, replace)
-    return dataclasses.replace(node, window=replace(node), below=below)
+    return replace_fields(
+        root, lambda node: {} if isinstance(node, Concatenate) else {"window": replace(node)}
+    )

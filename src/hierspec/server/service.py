@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import hierspec
 from hierspec.api import Hierarchy
-from hierspec.drafters.prediction import prediction_leaf
+from hierspec.drafters.prediction import Prediction
 from hierspec.engine.lanes import Lane
 from hierspec.engine.loop import EngineLoop, LoopSettings
 from hierspec.engine.results import TokenEvent
@@ -56,7 +56,7 @@ class Service:
                 controller=h.controller,
                 lock=h.lock,
                 display_name=_public_name,
-                prediction=prediction_leaf(),
+                predictor=Prediction(),
             )
             for name, h in self.hierarchies.items()
         }

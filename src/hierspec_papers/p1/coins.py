@@ -6,7 +6,6 @@ of no use; its latency is that of independent acceptances, the first assumption 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,7 +16,7 @@ from hierspec.api import Hierarchy
 from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.config.build import Built
-from hierspec.core.nodes import Node, Verify
+from hierspec.core.nodes import Node, Verify, replace_fields
 from hierspec.core.rng import PhiloxRng, Rng
 from hierspec.core.rules import Acceptance, Batch
 from hierspec.verifiers.formulas import Excess, draft_mask
@@ -93,15 +92,9 @@ class CoinMethod(HierarchyMethod):
 def with_coins(root: Verify, rates: Sequence[float], seed: int) -> Verify:
     """Return the same chain of levels, each verifying by :class:`Coins` at its drafter's rate."""
 
-    def replace_rules(node: Node | None) -> Node | None:
-        if not isinstance(node, Verify):
-            return node
-        below = replace_rules(node.below)
-        if below is None:  # nothing to verify: the rule is never used
-            return node
-        rule = Coins(rates[below.index], PhiloxRng(seed, node.index))
-        return dataclasses.replace(node, rule=rule, below=below)
+    def rule(node: Node) -> dict[str, Any]:
+        if not isinstance(node, Verify) or node.below is None:  # it has nothing to verify
+            return {}
+        return {"rule": Coins(rates[node.below.index], PhiloxRng(seed, node.index))}
 
-    chain = replace_rules(root)
-    assert isinstance(chain, Verify)
-    return chain
+    return replace_fields(root, rule)
