@@ -70,15 +70,20 @@ def with_own_cache(target: dict[str, Any]) -> Any:
     """Leave out whole layers in a model with a cache of its own, which reads the prompts."""
     from hierspec import Hierarchy
     from hierspec.config.build import Built
-    from hierspec.core.nodes import Draft
+    from hierspec.config.nodes import build_nodes
+    from hierspec.config.numbered import NumberedConfig
     from hierspec.lm.layer_skip import SkippingBackend, evenly_spaced_layers
     from hierspec.lm.trunk.trunk import Trunk
 
     plain = Hierarchy.from_config({"target": target, "levels": [], "verify": "tokenwise"})
     backend = plain.root.model.trunk.backend
     model = Trunk(SkippingBackend(backend, evenly_spaced_layers(0.45, backend.num_layers))).view()
-    leaf = Draft(0, "even layers", model, 4)
-    root = dataclasses.replace(plain.root, index=1, below=leaf)
+
+    def model_and_name(level: NumberedConfig | None, _: str) -> tuple[Any, str]:
+        return (model, "even layers") if level else (plain.root.model, plain.root.name)
+
+    level = NumberedConfig(num_speculative_tokens=4)
+    root = build_nodes([level], model_and_name, plain.root.rule)
     return Hierarchy(Built(root, plain.tokenizer, plain.config))
 
 

@@ -168,6 +168,18 @@ def test_the_core_knows_nothing_but_tensors_and_itself():
             assert {room(other) for other in others} <= allowed, module
 
 
+def test_nodes_are_made_in_two_places():
+    """Of levels by the builder, of other nodes beside their classes."""
+    makers = {
+        name
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in ("Draft", "Verify", "Concatenate")
+    }
+    assert makers == {"hierspec.config.nodes", "hierspec.core.nodes"}
+
+
 def test_a_type_name_has_one_meaning() -> None:
     """Classes, aliases of types and of imports, private ones too: a name found twice makes a reader
     look twice."""

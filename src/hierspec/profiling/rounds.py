@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from hierspec.config.nodes import build_nodes, make_rule
+from hierspec.config.numbered import NumberedConfig
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, Distributions
-from hierspec.core.nodes import Draft, Verify
+from hierspec.core.nodes import Verify
 from hierspec.core.rng import PhiloxRng, Rng
 from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.base import Query
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
-from hierspec.verifiers import registry as verifiers
 
 from .candidates import CandidatePool
 from .schema import RULES_FOR_SEVERAL_DRAFTS
@@ -60,16 +63,26 @@ def build_levels(
     pool: CandidatePool, verifier: int = -1, drafter: int | None = None, budget: int = 0
 ) -> Verify:
     """Build a hierarchy of one level, or of two; default: the target alone."""
-    top, rule = pool.entrants[verifier], verifiers.get("block")
-    if drafter is None:
-        return Verify(0, top.name, top.model, 1, rule, None, temperature=top.temperature)
-    low = pool.entrants[drafter]
-    if low.num_drafts > 1:
-        rule = verifiers.get(RULES_FOR_SEVERAL_DRAFTS["block"])
-    below = Draft(
-        0, low.name, low.model, budget, low.window, low.temperature, low.num_drafts
-    ).for_rule(rule)
-    return Verify(1, top.name, top.model, 1, rule, below, temperature=top.temperature)
+    levels, rule = list[NumberedConfig](), "block"
+    if drafter is not None:
+        low = pool.entrants[drafter]
+        level = NumberedConfig(
+            model=drafter,
+            num_speculative_tokens=budget,
+            temperature=low.temperature,
+            window=low.window,
+            num_drafts=low.num_drafts,
+        )
+        levels.append(level)
+        if low.num_drafts > 1:
+            rule = RULES_FOR_SEVERAL_DRAFTS["block"]
+
+    def model_and_name(level: Any, _: str) -> tuple[Any, str]:
+        entrant = pool.entrants[verifier if level is None else level.model]
+        return entrant.model, entrant.name
+
+    root = build_nodes(levels, model_and_name, make_rule(rule))
+    return dataclasses.replace(root, temperature=pool.entrants[verifier].temperature)
 
 
 def open_sequence(
