@@ -7,14 +7,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from hierspec.errors import HierspecError
+
+T = TypeVar("T")
 
 Order = Literal["chain", "interleaved", "horizontal"]
 
@@ -67,6 +69,28 @@ class Chain:
             return tuple((model, target) for model in drafters)
         tails = [(drafters[0], model) for model in self.models[2:]] if self.tail else []
         return (*pairwise(self.models), *tails)
+
+    def levels_below(
+        self, level: Callable[[int, int, bool], T], concatenate: Callable[..., T]
+    ) -> list[T]:
+        """Return the levels below the target, smallest first, as a hierarchy file has them.
+
+        Args:
+            level: (model, budget, whether it verifies the level below) → a level.
+            concatenate: (parts, which are lists of levels, and ``repeat`` if P2's) → a level.
+        """
+        *drafters, _ = self.models
+        if self.order == "chain":
+            levels: list[T] = []
+            for number, (model, budget) in enumerate(zip(drafters, self.budgets, strict=True)):
+                levels.append(level(model, budget, number > 0))
+                if number and self.tail:
+                    levels = [concatenate([levels, [level(drafters[0], self.tail, False)]])]
+            return levels
+        (small, mid), (n, m) = drafters, self.budgets
+        if self.order == "interleaved":
+            return [concatenate([[level(small, n, False)], [level(mid, 1, False)]], repeat=m)]
+        return [concatenate([[level(mid, m, False)], [level(small, n, False)]], repeat=1)]
 
 
 LONGEST_DRAFT = 64  # tokens a level may hand up; longer hand-ups are priced as this long

@@ -209,25 +209,13 @@ def build_root(chain: Chain, names: Sequence[str] | None = None) -> Verify[int, 
     Args:
         names: of all models, by number.
     """
-    *drafters, target = chain.models
 
-    def level(model: int, budget: int, bonus: bool = True) -> NumberedConfig:
+    def numbered(model: int, budget: int, verifies: bool) -> Any:
+        bonus = not verifies or model not in chain.dropped_bonus
         return NumberedConfig(model=model, num_speculative_tokens=budget, bonus=bonus)
 
-    levels: list[Any] = []
-    if chain.order == "chain":
-        for i, (model, budget) in enumerate(zip(drafters, chain.budgets, strict=True)):
-            levels.append(level(model, budget, not i or model not in chain.dropped_bonus))
-            if i and chain.tail:
-                parts = tuple(levels), (level(drafters[0], chain.tail),)
-                levels = [NumberedConcatenation(parts=parts)]
-    else:
-        (small, mid), (n, m) = drafters, chain.budgets
-        if chain.order == "interleaved":
-            parts, repeat = ((level(small, n),), (level(mid, 1),)), m
-        else:
-            parts, repeat = ((level(mid, m),), (level(small, n),)), 1
-        levels = [NumberedConcatenation(parts=parts, repeat=repeat)]
+    def concatenate(parts: Sequence[Sequence[Any]], repeat: int = 1) -> Any:
+        return NumberedConcatenation(parts=tuple(map(tuple, parts)), repeat=repeat)
 
     def model_name(model: int) -> str:
         return names[model] if names else f"model {model}"
@@ -236,10 +224,11 @@ def build_root(chain: Chain, names: Sequence[str] | None = None) -> Verify[int, 
         if isinstance(level, NumberedConcatenation):
             tailed = level.parts[0][-1]
             return None, f"{model_name(tailed.model)} and tail" if chain.tail else chain.order
-        model = target if level is None else level.model
+        model = chain.models[-1] if level is None else level.model
         is_tail = chain.tail and key.endswith(".parts[1][0]")
         return model, model_name(model) + (" (tail)" if is_tail else "")
 
+    levels = chain.levels_below(numbered, concatenate)
     return build_nodes(levels, model_of, make_rule("tokenwise"))
 
 

@@ -122,26 +122,19 @@ class Profile:
         }
 
     def _levels(self, chain: Chain, rule: str) -> list[dict[str, Any]]:
-        def level(i: int, budget: int, **fields: Any) -> dict[str, Any]:
+        def level(i: int, budget: int, verifies: bool) -> dict[str, Any]:
             measured_level = self.models[i].level
             assert measured_level is not None, "the target drafts for nobody"
-            return {**measured_level, "num_speculative_tokens": budget, **fields}
+            fields: dict[str, Any] = {"num_speculative_tokens": budget}
+            if verifies:
+                fields |= {"verify": rule}
+                fields |= {"bonus": False} if i in chain.dropped_bonus else {}
+            return {**measured_level, **fields}
 
-        def concatenated(*parts: list[dict[str, Any]], **fields: int) -> list[dict[str, Any]]:
-            return [{"method": "concatenate", "parts": list(parts), **fields}]
+        def concatenate(parts: list[list[dict[str, Any]]], **repeat: int) -> dict[str, Any]:
+            return {"method": "concatenate", "parts": parts, **repeat}
 
-        if chain.order == "chain":
-            levels: list[dict[str, Any]] = []
-            for number, (i, budget) in enumerate(zip(chain.models, chain.budgets, strict=False)):
-                bonus = {"bonus": False} if i in chain.dropped_bonus else {}
-                levels.append(level(i, budget, **({"verify": rule} if number else {}), **bonus))
-                if number and chain.tail:
-                    levels = concatenated(levels, [level(chain.models[0], chain.tail)])
-            return levels
-        (small, mid, _), (n, m) = chain.models, chain.budgets
-        if chain.order == "interleaved":
-            return concatenated([level(small, n)], [level(mid, 1)], repeat=m)
-        return concatenated([level(mid, m)], [level(small, n)], repeat=1)
+        return chain.levels_below(level, concatenate)
 
 
 def load_profile(path: str | Path, force: bool = False) -> Profile:
