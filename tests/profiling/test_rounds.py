@@ -29,6 +29,26 @@ def test_laws_at_hand_stay_bounded_for_a_large_vocabulary():
         assert max(map(len, batches)) <= rounds.MAX_BATCH
 
 
+def test_a_pair_is_built_of_its_candidates(family, loaded):
+    names = ["exit:1,num_drafts=3", "exit:1,window=entropy,temperature=0.7", "exit:2"]
+    pool = load(TargetConfig(model=family["target"]), [parse(name) for name in names], loaded)
+    root = rounds.build_levels(pool, 3, 1, 5)
+    leaf = root.below
+    assert [(node.index, node.name) for node in (leaf, root)] == [
+        (0, names[1]),
+        (1, family["target"]),
+    ]
+    assert (leaf.budget, leaf.num_drafts, leaf.temperature) == (5, 1, 0.7)
+    assert leaf.window.threshold == float("inf")  # it reads the signal, and never stops
+    assert root.rule.name == "block"
+    tree = rounds.build_levels(pool, 3, 0, 2)
+    assert (tree.below.num_drafts, tree.rule.name) == (3, "traversal")
+    middle = rounds.build_levels(pool, 1, 2, 4)
+    assert (middle.below.name, middle.name, middle.temperature) == (names[2], names[1], 0.7)
+    alone = rounds.build_levels(pool)
+    assert (alone.index, alone.below) == (0, None)
+
+
 def test_what_was_wound_back_is_computed_again_and_alike(family, loaded):
     pool = load(TargetConfig(model=family["target"]), [parse("exit:1")], loaded)
     model = pool.entrants[-1].model
