@@ -59,15 +59,6 @@ def tiny_family(tmp_path_factory):
     return {name: str(path) for name, path in paths.items()}
 
 
-@pytest.fixture(scope="module")
-def small_buffer():
-    """Memory is read for the roofline; how fast is of no interest here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hierspec.bench.roofline._BUFFER_BYTES", 1 << 16)
-        patch.setattr("hierspec.bench.roofline._MIN_SECONDS", 0.0)
-        yield
-
-
 @pytest.fixture
 def matplotlib():
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")

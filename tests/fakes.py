@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.generation.streamers import BaseStreamer
 
 from hierspec.bench.methods.base import Run
+from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.planner.estimates import ideal
@@ -44,6 +45,16 @@ class FakeMethod:
 def fixed(prompt, request):
     """Writes 0, 1, 2, …"""
     return range(request.max_new_tokens)
+
+
+class Steady(HierarchyMethod):
+    """Takes as many seconds as it has tokens to draft, so that tuning always finds the same."""
+
+    def run(self, prompt, request, tracer=None):
+        run = super().run(prompt, request, tracer)
+        return dataclasses.replace(
+            run, seconds=self.configuration["levels"][0]["num_speculative_tokens"]
+        )
 
 
 class FakeVllmEngine:

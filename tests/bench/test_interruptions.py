@@ -18,8 +18,6 @@ from hierspec import cli
 from hierspec.bench import results
 from hierspec.bench.run import Bench
 
-pytestmark = pytest.mark.usefixtures("small_buffer")
-
 PLAIN = ["bench", "--target", "zoo:small", "--methods", "plain"]
 GOES_ON = "interrupted: the same command continues where it stopped"
 NOTHING = "interrupted: nothing was measured"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import signal
 import subprocess
@@ -12,15 +11,9 @@ from pathlib import Path
 import pytest
 from bench_cases import content
 from bench_cases import results as made_up
-from rich.console import Console
 
-from hierspec import TargetConfig, cli
-from hierspec.bench import results, roofline
-from hierspec.bench.methods.catalogue import catalogue
-from hierspec.bench.methods.ours import BenchModels
-from hierspec.bench.records import BenchSettings, Roofline
-from hierspec.bench.report.page import html
-from hierspec.bench.report.table import rendered
+from hierspec import cli
+from hierspec.bench import results
 from hierspec.bench.results import locked
 from hierspec.bench.run import Bench
 
@@ -266,72 +259,3 @@ def test_an_unknown_method_is_a_short_line(unmeasured, capsys):
 def test_wrong_values_name_the_command_whose_help_helps(capsys):
     assert "(see hierspec bench --help)" in refusal(["bench", "--seed", "x"], capsys)
     assert "(see hierspec bench --help)" in refusal(["bench", "--seed", "-1"], capsys)
-
-
-@pytest.mark.parametrize("columns", [60, 100])
-def test_the_list_is_as_wide_as_it_is_told(columns, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    assert cli.run(["bench", "--list"]) == 0
-    out = capsys.readouterr().out
-    assert columns - 20 < max(map(len, out.splitlines())) <= columns
-    assert all(f"{name[:12]}" in out for name in catalogue())
-
-
-# The roofline, and names.
-
-
-def test_the_roofline_is_the_best_of_samples_spread_over_the_run(tiny_family, monkeypatch):
-    speeds = iter([3e9, 5e9, 4e9, 2e9, 1e9])
-    monkeypatch.setattr(roofline, "best_bandwidth", lambda device: next(speeds))
-    settings = BenchSettings(
-        target="tiny", temperatures=(0.0, 1.0), max_new_tokens=2, num_prompts=1
-    )
-    models = BenchModels(TargetConfig(model=tiny_family["target"], dtype="float32"))
-    data = results.make(settings, {"cpu": "here"})
-    Bench(models, settings, [catalogue()["plain"]], [[5, 9]], [[4, 44]], data).run()
-    found = data.roofline
-    assert found.samples == [3e9, 5e9, 4e9, 2e9, 1e9]  # before, and twice per temperature
-    assert found.bytes_per_second == 5e9
-    assert found.ms_per_token == pytest.approx(1e3 * found.weight_bytes / 5e9)
-    assert "the best of 5 samples of memory's bandwidth" in shown(data)
-    # Files of before hold one sample, which counts.
-    monkeypatch.setattr(roofline, "best_bandwidth", lambda device: 6e9)
-    kept = {key: value for key, value in found.to_dict().items() if key != "samples"}
-    assert roofline.roofline(models, 1, Roofline(**kept)).samples == [5e9, 6e9]
-
-
-def test_a_read_is_the_fastest_of_its_tries(monkeypatch):
-    monkeypatch.setattr(roofline, "_bandwidth_samples", lambda device: [1.0, 4.0, 2.0])
-    assert roofline.best_bandwidth(None) == 4.0  # type: ignore[arg-type]
-    assert roofline.bandwidth(None) == 2.0  # type: ignore[arg-type]
-
-
-def shown(data):
-    console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    for part in rendered(data):
-        console.print(part)
-    return console.export_text()
-
-
-def test_the_roofline_is_called_an_estimate():
-    said = shown(made_up())
-    assert "estimated roofline of plain decoding: 8.00 ms/token" in said
-    assert "one sample of memory's bandwidth" in said
-    assert "cannot be faster" not in said
-    data = made_up()
-    data.roofline.samples = [1e9, 29e9]
-    assert "plain decoding&#39;s roofline, estimated" in html({"x": data})
-    assert "(the best of 2 samples of memory&#39;s bandwidth)" in html({"x": data})
-
-
-def test_table_and_page_show_the_same_median_under_one_name():
-    data = made_up((0.0,))
-    data.cells[0].methods = data.cells[0].methods[:2]
-    spread = data.cells[0].methods[0].summary.ms_per_token
-    spread.median, spread.mean = 12.34, 56.78
-    page, table = html({"x": copy.deepcopy(data)}), shown(data)
-    for text in (page, table):
-        assert "median ms/token" in text
-        assert "12.34" in text
-        assert "56.78" not in text
-    assert "whose median ms/token is smallest" in page
