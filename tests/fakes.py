@@ -207,6 +207,13 @@ class FixedDice:
         return np.array(out + [0.5] * (n - len(out)))
 
 
+class NoDice:
+    """Dice that must not be taken."""
+
+    def take(self, n):
+        raise AssertionError("greedy decoding spends no dice")
+
+
 class Letters:
     """A tokenizer of a letter a token whose template is ``<u:text>`` and ``<a:text>``."""
 
