@@ -278,3 +278,18 @@ class CountsRepeats(Traversal):
                 w = total / (total + 1.0 - w)
         kept = not depth or (yield w)
         return Stop(through[0], depth, f) if kept else None
+
+
+class SlightlyLenient(Tokenwise):
+    """The shortcut keeps a little too much."""
+
+    def decide(self, p_x, q_x, uniforms, excess):
+        return super().decide([1.01 * p for p in p_x], q_x, uniforms, excess)
+
+
+class LightResidual(Block):
+    """The shortcut draws from the residual of a weight that is slightly off."""
+
+    def decide(self, p_x, q_x, uniforms, excess):
+        tau, w = super().decide(p_x, q_x, uniforms, excess)
+        return tau, w if w == 1.0 else 0.97 * w

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
+from engine_cases import PROMPT, TIGHT
 from engine_roads import distance
 from fakes import Laws
 
@@ -23,9 +24,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 
-TIGHT = 1e-9
 V = 3
-PROMPT = [1, 0]
 RULES = ("tokenwise", "block", "naive")
 WINDOWS = {
     "fixed": FixedWindow(),

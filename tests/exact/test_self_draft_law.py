@@ -11,6 +11,7 @@ from itertools import product
 
 import pytest
 import torch
+from engine_cases import BATCHES, PROMPT, SAMPLING, TIGHT
 from engine_roads import distance
 from fakes import AsTable
 from tabular_cases import FAMILIES, V, chain, models
@@ -24,7 +25,7 @@ from hierspec.drafters.skip_search import SearchedSkip, SearchingDrafter, SkipSe
 from hierspec.engine.generation import Generation
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact.certificate import certify_tree
-from hierspec.exact.engine_law import Neighbour, engine_law, generation_law
+from hierspec.exact.engine_law import engine_law, generation_law
 from hierspec.lm.base import Query
 from hierspec.lm.layer_skip import Skip
 from hierspec.lm.lean.decoder import LeanBackend
@@ -36,18 +37,8 @@ from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
 
-TIGHT = 1e-9
-PROMPT = [1, 0]
-SAMPLING = SamplingParams(temperature=1.0)
 FLOOR = 0.65
 WINDOWS = {"fixed": FixedWindow(), "confidence": ConfidenceWindow(floor=0.4)}
-BATCHES = {
-    1: (),
-    3: (
-        Neighbour((0, 2, 1), SamplingParams(temperature=0.6), num_tokens=2),
-        Neighbour((2,), SamplingParams(temperature=0.0), num_tokens=4),
-    ),
-}
 
 
 class TabularExit(AsTable, DecliningExit):

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from engine_cases import ALIKE, MULTI_DRAFT, PROMPT, SAMPLING
 from engine_roads import distance
 from fakes import Laws
 
 from hierspec.core.nodes import Draft, Verify
-from hierspec.exact.engine_law import Neighbour, engine_law
+from hierspec.exact.engine_law import engine_law
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import takes_trees
 from hierspec.lm.layer_skip import SkippingBackend
@@ -23,16 +24,11 @@ from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
 
 V = 3
-PROMPT = [1, 0]
-RULES = ("rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block")
-SAMPLING = SamplingParams(temperature=1.0)
-BESIDE = (Neighbour((0, 2, 1), SAMPLING, num_tokens=2), Neighbour((2,), SAMPLING, num_tokens=4))
 IN_KERNELS = ("bit-exact", "8 bits", "4 bits", "4 bits, bit-exact")
 
 
@@ -62,11 +58,11 @@ def pair(tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("beside", [(), BESIDE], ids=["alone", "in a batch"])
+@pytest.mark.parametrize("beside", [(), ALIKE], ids=["alone", "in a batch"])
 @pytest.mark.parametrize(
     ("kind", "rule"),
     [
-        *(("8 bits", rule) for rule in RULES),
+        *(("8 bits", rule) for rule in MULTI_DRAFT),
         *(
             (kind, "induced-block")
             for kind in (

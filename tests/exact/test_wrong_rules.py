@@ -1,8 +1,8 @@
 """The certificate has teeth: mistakes seen in real code, each written down and each caught.
 
-A rule that passes `test_exact.py` is only as good as the enumeration that judges it, so here are
-rules that must fail [MATH §1, §2]. TV is the largest over a few random models: one model may hide
-a mistake by luck.
+A rule that passes `test_certificate.py` is only as good as the enumeration that judges it, so here
+are rules that must fail [MATH §1, §2]. TV is the largest over a few random models: one model may
+hide a mistake by luck.
 """
 
 from __future__ import annotations

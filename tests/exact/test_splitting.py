@@ -1,0 +1,47 @@
+"""Dice that split: what a program compares its draws with is enumerated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from engine_roads import patched
+
+from hierspec.core import distributions as distributions
+from hierspec.exact.splitting import outcome_law
+
+
+def test_what_is_compared_is_enumerated():
+    def program(rng):
+        a, b = rng.take(2).tolist()
+        first = "low" if a < 0.3 else "mid" if not a * 2.0 > 1.4 else "high"
+        return first, b >= 0.9 if first == "mid" else None
+
+    found = outcome_law(program)
+    assert found == {
+        ("low", None): pytest.approx(0.3),
+        ("high", None): pytest.approx(0.3),
+        ("mid", True): pytest.approx(0.04),
+        ("mid", False): pytest.approx(0.36),
+    }
+
+
+def test_what_is_no_box_is_refused():
+    def program(rng):
+        a, b = rng.take(2).tolist()
+        return a < b
+
+    with pytest.raises(ValueError, match="two uniforms"):
+        outcome_law(program)
+
+
+@pytest.mark.parametrize("few", [-1, 4])
+@pytest.mark.parametrize("large", [2, 1000])
+def test_a_draw_has_its_law(few, large):
+    probs = torch.tensor([[0.0, 0.2, 0.0, 1.1, 0.7, 0.0]], dtype=torch.float64)
+    with patched(
+        (distributions, "_FEW_ROWS", few),
+        (distributions, "_LARGE_VOCAB", large),
+        (distributions, "_BLOCK", 2),
+    ):
+        found = outcome_law(lambda rng: distributions.draw(probs, rng.take(1))[0])
+    assert found == {i: pytest.approx(float(probs[0, i]) / 2.0) for i in (1, 3, 4)}
