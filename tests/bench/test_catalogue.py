@@ -29,6 +29,7 @@ def test_the_list_is_as_wide_as_it_is_told(columns, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert columns - 20 < max(map(len, out.splitlines())) <= columns
     assert all(f"{name[:12]}" in out for name in catalogue())
+    assert "\n\n" not in out
 
 
 def test_groups_and_names_select():

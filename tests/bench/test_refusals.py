@@ -259,3 +259,11 @@ def test_an_unknown_method_is_a_short_line(unmeasured, capsys):
 def test_wrong_values_name_the_command_whose_help_helps(capsys):
     assert "(see hierspec bench --help)" in refusal(["bench", "--seed", "x"], capsys)
     assert "(see hierspec bench --help)" in refusal(["bench", "--seed", "-1"], capsys)
+
+
+def test_results_are_as_wide_as_they_are_told(written, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert cli.run(["bench", "--from", str(written)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any("median ms/token" in line for line in lines)

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from hierspec.utils.terminal import borderless, console
+from hierspec.utils.terminal import Borderless, borderless, console
 
 ROWS = {
     "a-method-of-a-long-name": ("1975.25 [1900.10, 2050.75]", "12.5"),
@@ -43,9 +43,49 @@ def test_columns_where_there_is_room_and_paragraphs_elsewhere():
     assert "median ms/token 1975.25" in printed(50)
 
 
-def test_files_and_pipes_get_lines_of_any_length(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
+def paragraphs(table: Borderless) -> list[str]:
+    """Print a table where it is too narrow for columns."""
+    out = io.StringIO()
+    Console(file=out, width=40, color_system=None).print(table)
+    return out.getvalue().splitlines()
+
+
+def test_a_paragraph_is_headed_by_its_first_cell_and_a_number_by_its_header():
+    table = borderless((), ("time a token", "simulated"))
+    table.add_column("hierarchy")
+    for time, simulated in (("10.07", "11.2 ± 0.3"), ("1,234", ""), ("", "12.5 ± 0.3")):
+        table.add_row(time, simulated, "small (4) → large")
+    assert paragraphs(table) == [
+        "time a token 10.07",
+        "    simulated 11.2 ± 0.3",
+        "    hierarchy small (4) → large",
+        "time a token 1,234",
+        "    hierarchy small (4) → large",
+        "12.5 ± 0.3",
+        "    hierarchy small (4) → large",
+    ]
+    table = borderless(("level", "model"), ("num_speculative_tokens",))
+    table.add_row("", "all", "12")
+    table.add_row("0", "the smallest model of the family", "4")
+    assert paragraphs(table)[0] == "all"
+    assert "level 0" in paragraphs(table)
+
+
+def test_a_long_cell_without_a_header_leaves_no_blank_line():
+    table = borderless(("method", ""))
+    table.add_row("hierarchy-of-a-long-name", "three levels and more, block verification; tuned")
+    assert paragraphs(table) == [
+        "hierarchy-of-a-long-name",
+        "    three levels and more, block",
+        "    verification; tuned",
+    ]
+
+
+def test_files_and_pipes_get_lines_of_any_length_unless_columns_is_set(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert console().width > 1000
-    assert console(columns=True).width == 60
+    monkeypatch.setenv("COLUMNS", "60")
+    assert console().width == 60
+    assert console(stderr=True).width == 60
     monkeypatch.setenv("COLUMNS", "1")
-    assert console(columns=True).width == 40  # a letter a line helps nobody
+    assert console().width == 40  # a letter a line helps nobody

@@ -106,7 +106,7 @@ def list_models() -> None:
     table = borderless(("name", "what it is"))
     for entry in ENTRIES.items():
         table.add_row(*entry)
-    console(columns=True).print(table)
+    console().print(table)
 
 
 @app.command("card")

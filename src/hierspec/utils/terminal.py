@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import cast
 
@@ -19,16 +20,16 @@ _MAX_PIPED = 48  # of a column of text where the width of the output is not know
 _UNLIMITED = 4096  # of a file or a pipe, where lines are as long as they need to be
 _INDENT = 4
 _MIN_TERMINAL = 40  # narrower terminals are treated as if they were as wide as this
+_NUMBER = re.compile(r"[\d.,]+")
 
 
-def console(stderr: bool = False, columns: bool = False) -> Console:
-    """Return a console as wide as its terminal; files and pipes get lines of any length.
+def console(stderr: bool = False) -> Console:
+    """Return a console as wide as ``COLUMNS`` says, or its terminal is.
 
-    Args:
-        columns: obey the variable ``COLUMNS`` where there is no terminal.
+    Without either, in files and pipes, lines are as long as they need to be.
     """
     output = Console(stderr=stderr, highlight=False)
-    if output.is_terminal or (columns and os.environ.get("COLUMNS", "").isdigit()):
+    if output.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         output.width = max(_MIN_TERMINAL, output.width)
     else:
         output.width = _UNLIMITED
@@ -39,7 +40,8 @@ class Borderless(Table):
     """A table without lines whose numbers and headers are never cut or broken.
 
     Columns of text fold where they are too wide. If the table is still too wide, every row becomes
-    a paragraph: its first cell, and below it the other cells with their headers.
+    a paragraph: its first cell that is not empty (a number with its header), and below it the other
+    cells with their headers.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -74,20 +76,19 @@ class Borderless(Table):
                 yield from console.render(part, options)
 
     def _paragraph(self, row: int, width: int) -> Iterator[RenderableType]:
-        title, *cells = (list(column.cells)[row] for column in self.columns)
-        yield title
+        cells = [(column.header, list(column.cells)[row]) for column in self.columns]
+        (header, title), *cells = [(header, cell) for header, cell in cells if str(cell).strip()]
+        is_number = isinstance(title, str | Text) and _NUMBER.fullmatch(str(title))
+        yield _with_header(header, title) if is_number else title
         line = Text()
-        for column, cell in zip(self.columns[1:], cells, strict=True):
-            header, text = _one_line_text(column.header, "dim"), _one_line_text(cell)
-            if not text:
-                continue
-            part = Text(" ").join((header, text)) if header else text
+        for header, cell in cells:
+            part = _with_header(header, cell)
             if line and line.cell_len + part.cell_len + 2 > width:
                 yield Padding(line, (0, 0, 0, _INDENT))
                 line = Text()
-            if part.cell_len > width:  # header and cell on separate lines, so that no number breaks
-                yield Padding(header, (0, 0, 0, _INDENT))
-                part = text
+            if part.cell_len > width and header:  # on separate lines, so that no number breaks
+                yield Padding(_one_line_text(header, "dim"), (0, 0, 0, _INDENT))
+                part = _one_line_text(cell)
             line = Text("  ").join((line, part)) if line else part
         if line:
             yield Padding(line, (0, 0, 0, _INDENT))
@@ -101,6 +102,11 @@ def _without_trailing_blanks(line: list[Segment]) -> Iterator[Segment]:
     if line:
         yield line[-1]._replace(text=line[-1].text.rstrip())
     yield Segment.line()
+
+
+def _with_header(header: RenderableType, cell: RenderableType) -> Text:
+    header, text = _one_line_text(header, "dim"), _one_line_text(cell)
+    return Text(" ").join((header, text)) if header else text
 
 
 def _one_line_text(part: RenderableType, style: str = "") -> Text:

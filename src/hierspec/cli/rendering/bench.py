@@ -34,8 +34,7 @@ def show_methods(methods: Mapping[str, MethodEntry], as_json: bool) -> None:
         lossy = "" if entry.lossless else " (not lossless)"
         row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")
         table.add_row(*map(Text, row))
-    # A list is folded to COLUMNS if set; a table of results that is piped never is.
-    terminal.console(columns=True).print(table)
+    terminal.console().print(table)
 
 
 def show(
