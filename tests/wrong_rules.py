@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,13 +14,19 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Acceptance, Stop, Verifier
 from hierspec.exact import TableDistributions
 from hierspec.verifiers.block import Block
-from hierspec.verifiers.formulas import excess, log_products, prefix_weights, set_ends
+from hierspec.verifiers.formulas import (
+    excess,
+    log_products,
+    prefix_weights,
+    scan_from_end,
+    set_ends,
+)
 from hierspec.verifiers.leading import Leading
 from hierspec.verifiers.multi_draft import (
     RRS,
     BlockRRS,
+    excess_after,
     normalised_residual,
-    scan_from_end,
     target_row,
 )
 from hierspec.verifiers.naive import Naive
@@ -212,7 +219,9 @@ class Published(Block):
                 k, w_k = n, 1.0
             else:
                 shorter = [*w[:-1], 0.0] if self.uncapped else w
-                k, w_k = yield from scan_from_end(draft.distributions, p[j], tau, shorter)
+                k, w_k = yield from scan_from_end(
+                    shorter, partial(excess_after, tau, p[j], draft.distributions)
+                )
                 w_k = w_k if k else start
             if k:
                 last, tau = j, tau + k

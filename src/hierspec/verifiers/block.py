@@ -20,7 +20,16 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
 from . import formulas
-from .formulas import Excess, block_test, capped, log_products, prefix_weights, set_ends
+from .formulas import (
+    Excess,
+    block_test,
+    capped,
+    ideal_chances,
+    log_products,
+    pass_chance,
+    prefix_weights,
+    set_ends,
+)
 
 
 class Block(Verifier):
@@ -39,7 +48,7 @@ class Block(Verifier):
         d = torch.zeros_like(w_k)
         if n > 1:  # the last column is an end or padding: it needs no vocabulary sum
             d[:, :-1] = formulas.excess(batch.p[:, 1:n], batch.q[:, 1:n], w[:, 1:n])
-        h = torch.where(w_k < 1.0, d / (d + (1.0 - w_k)), 1.0)
+        h = torch.where(w_k < 1.0, pass_chance(d, w_k), 1.0)
         # D ≤ w_k, so h ≤ w_k; enforced, because `decide` skips the sum where u ≥ w_k.
         h = torch.minimum(h, w_k)
         return Acceptance(set_ends(h, w_k, batch.lengths), w)
@@ -69,5 +78,5 @@ class Uncapped(Block):
 
     def acceptance(self, batch: Batch) -> Acceptance:
         accepted = super().acceptance(batch)
-        ends = log_products(batch)[:, 1:].clamp(max=0.0).exp()
+        ends = ideal_chances(log_products(batch)[:, 1:])
         return Acceptance(set_ends(accepted.h, ends, batch.lengths), accepted.w)

@@ -9,7 +9,8 @@ of logs in float64 [MATH §1].
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -20,6 +21,13 @@ Excess = Callable[[int, float], float]  # (k, w) → D(w·p_{k+1}, q_{k+1}) of o
 # log-ratio of a token that its drafter calls impossible but the verifier does not. It cannot have
 # been drawn, unless a distribution was rounded; finite, so that sums keep their digits.
 _IMPOSSIBLE_DRAFT = 1e4
+
+_Number = TypeVar("_Number", float, torch.Tensor)
+
+
+def pass_chance(d: _Number, w: _Number) -> _Number:
+    """Return h = D/(D + (1 − w)), block's test below a draft's end; 0/0 where w = 1 and D = 0."""
+    return d / (d + (1.0 - w))
 
 
 # --- batches of drafts
@@ -40,6 +48,11 @@ def draft_token_probs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return p_x, q_x
 
 
+def capped_ratios(p_x: torch.Tensor, q_x: torch.Tensor) -> torch.Tensor:
+    """Return min(1, p/q); where q gives the token no mass, 1 if p does, else 0."""
+    return torch.where(q_x > 0, (p_x / q_x).clamp(max=1.0), (p_x > 0).to(p_x.dtype))
+
+
 def log_products(batch: Batch) -> torch.Tensor:
     """Return log(r_1 ⋯ r_k), k = 0..n, [B, n+1] float64; −inf from an impossible token on."""
     p_x, q_x = draft_token_probs(batch)
@@ -53,6 +66,11 @@ def capped(log_products: torch.Tensor) -> torch.Tensor:
     """Return w_0 = 1, w_k = min(1, w_{k−1} r_k) from log-products [B, n+1], forming no product."""
     highest = log_products.cummax(-1).values  # that of no ratios is 0, so never below 0
     return (log_products - highest).exp()
+
+
+def ideal_chances(log_products: torch.Tensor) -> torch.Tensor:
+    """Return min(1, r_1 ⋯ r_k): on average no lossless rule keeps k tokens more often."""
+    return log_products.clamp(max=0.0).exp()
 
 
 def excess(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:
@@ -76,7 +94,7 @@ def set_ends(h: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor) -> torc
 
 
 def capped_ratio(p_x: float, q_x: float) -> float:
-    """Return min(1, p/q); where q gives the token no mass, 1 if p does, else 0."""
+    """Return min(1, p/q), as :func:`capped_ratios` does."""
     # This order keeps a NaN, which no number is below: min(1.0, nan) would be 1.0.
     return min(p_x / q_x, 1.0) if q_x > 0.0 else float(p_x > 0.0)
 
@@ -104,4 +122,15 @@ def block_test(k: int, w: Sequence[float], excess: Excess) -> float:
     if k == len(w) - 1 or not 0.0 < w_k < 1.0:
         return w_k
     d = excess(k, w_k)
-    return min(d / (d + (1.0 - w_k)), w_k)
+    return min(pass_chance(d, w_k), w_k)
+
+
+def scan_from_end(w: Sequence[float], excess: Excess) -> Generator[float, bool, tuple[int, float]]:
+    """Yield h_n, …, h_1 of one draft in block verification, until sent a pass → (τ, w_τ).
+
+    ``Block.decide`` has the uniforms at hand, and so need not compute h_k where u_k ≥ w_k.
+    """
+    for k in range(len(w) - 1, 0, -1):
+        if (yield block_test(k, w, excess)):
+            return k, w[k]
+    return 0, 1.0

@@ -27,7 +27,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rules import Choice, Stop, residual
 
 from .block import Block
-from .formulas import block_test, prefix_weights
+from .formulas import overlap, prefix_weights, scan_from_end
 from .memory import remembers
 from .multi_draft import target_row
 from .rows import dense_residual, mass, normalised, resize_row, token_prob
@@ -51,11 +51,7 @@ class InducedBlock(Block):
                 list(map(token_prob, path.p, path.tokens)),
                 list(map(token_prob, path.induced, path.tokens)),
             )
-            stop, weight = 0, 1.0
-            for k in range(len(path.tokens), 0, -1):
-                if (yield block_test(k, w, path.excess)):
-                    stop, weight = k, w[k]
-                    break
+            stop, weight = yield from scan_from_end(w, path.excess)
             kept += stop
             f = path.p[stop]
             if stop == len(path.tokens):
@@ -151,7 +147,7 @@ def preference(
         if total <= 0.0:
             break
         f = rest / total
-    acceptance = float(torch.minimum(p, best_q).sum())
+    acceptance = float(overlap(p, best_q))
     gain = acceptance - float(p.sum()) * (1.0 - rejection)
     return (rank, best_q) if gain > _MIN_GAIN else (None, q)
 

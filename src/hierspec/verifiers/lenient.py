@@ -20,7 +20,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 from hierspec.errors import HierspecError
 
-from .formulas import draft_mask, draft_token_probs, set_ends
+from .formulas import capped_ratios, draft_mask, draft_token_probs, set_ends
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class Lenient(Verifier):
 
     def acceptance(self, batch: Batch) -> Acceptance:
         p_x, q_x = draft_token_probs(batch)
-        # A token that has probability 0 in q is kept if it has more in p.
-        h = torch.where(q_x > 0, (self.lenience * p_x / q_x).clamp(max=1.0), (p_x > 0).double())
+        h = capped_ratios(self.lenience * p_x, q_x)
         w = h.new_full((h.shape[0], h.shape[1] + 1), self.lenience)
         return Acceptance(set_ends(h, h, batch.lengths), w)
 

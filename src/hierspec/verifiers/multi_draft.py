@@ -18,8 +18,9 @@ runtime draws a uniform for each, and the exact interpreter follows both outcome
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -29,7 +30,7 @@ from hierspec.core.rng import Rng
 from hierspec.core.rules import Choice, Stop, Verifier
 
 from .block import Block
-from .formulas import block_test, capped_ratio, prefix_weights
+from .formulas import capped_ratio, prefix_weights, scan_from_end
 from .roads import greedy
 from .roads.case import DraftCase
 from .rows import mass, normalised, residual_row, token_prob
@@ -87,9 +88,8 @@ class BlockRRS(Block):
             q_x = [draft.distributions.prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x = [p[j].prob(i, draft.tokens[i]) for i in range(tau, len(draft))]
             p_x[0] = token_prob(f, draft.tokens[tau])
-            k, w = yield from scan_from_end(
-                draft.distributions, p[j], tau, prefix_weights(p_x, q_x)
-            )
+            excess = partial(excess_after, tau, p[j], draft.distributions)
+            k, w = yield from scan_from_end(prefix_weights(p_x, q_x), excess)
             if k:
                 prefix_draft, tau = j, tau + k
                 f = target_row(p[j], tau)
@@ -97,20 +97,6 @@ class BlockRRS(Block):
                 break
             f = normalised_residual(f, draft.distributions, tau, w)
         return Stop(prefix_draft, tau, f)
-
-
-def scan_from_end(
-    q: Distributions, p: Distributions, start: int, w: Sequence[float]
-) -> Generator[float, bool, tuple[int, float]]:
-    """Test one draft's lengths from its end down to ``start`` → (tokens kept, w there)."""
-
-    def excess(k: int, w_k: float) -> float:
-        return mass(residual_row(target_row(p, start + k), q, start + k, w_k))
-
-    for k in range(len(w) - 1, 0, -1):
-        if (yield block_test(k, w, excess)):
-            return k, w[k]
-    return 0, 1.0
 
 
 def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, num_drafts: int) -> float:
@@ -140,6 +126,11 @@ def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, num_drafts: int) -> flo
 def target_row(p: Distributions, i: int) -> torch.Tensor:
     """Return row i, [V] float64."""
     return p.row(i).double()
+
+
+def excess_after(start: int, p: Distributions, q: Distributions, k: int, w: float) -> float:
+    """Return D(w·p, q) at row ``start`` + k."""
+    return mass(residual_row(target_row(p, start + k), q, start + k, w))
 
 
 def normalised_residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> torch.Tensor:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from hierspec.core.rules import Acceptance, Batch, Verifier
 
-from .formulas import Excess, capped_ratio, draft_token_probs, set_ends
+from .formulas import Excess, capped_ratio, capped_ratios, draft_token_probs, set_ends
 
 
 class Tokenwise(Verifier):
@@ -20,9 +18,7 @@ class Tokenwise(Verifier):
     name = "tokenwise"
 
     def acceptance(self, batch: Batch) -> Acceptance:
-        p_x, q_x = draft_token_probs(batch)
-        # A token that has probability 0 in q is kept if it has more in p.
-        h = torch.where(q_x > 0, (p_x / q_x).clamp(max=1.0), (p_x > 0).double())
+        h = capped_ratios(*draft_token_probs(batch))
         w = h.new_ones(h.shape[0], h.shape[1] + 1)
         return Acceptance(set_ends(h, h, batch.lengths), w)
 
