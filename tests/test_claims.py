@@ -10,7 +10,7 @@ import pytest
 from claims import (
     CLAIMS,
     CONSTANTS,
-    MEASURED,
+    MEASURED_PAGE,
     README_PAGE,
     ROOT,
     SETTINGS,
@@ -36,7 +36,7 @@ def page(name: str) -> str:
 def measured(name: str) -> str:
     """The part of a page that is about measurements."""
     text = page(name)
-    if name == MEASURED:
+    if name == MEASURED_PAGE:
         return text
     return text[text.index("## Measured") : text.index("## Reading on")]
 
@@ -46,7 +46,7 @@ def test_a_page_says_what_the_files_hold(claim: Claim):
     assert claim.text() in page(claim.page)
 
 
-@pytest.mark.parametrize("name", [README_PAGE, MEASURED])
+@pytest.mark.parametrize("name", [README_PAGE, MEASURED_PAGE])
 def test_every_figure_of_a_measured_part_is_recomputed(name: str):
     left = measured(name)
     for text in (*(claim.text() for claim in CLAIMS if claim.page == name), *SETTINGS):

@@ -1,59 +1,34 @@
-"""README and docs/measured.md: benches of the methods, and what belongs to them."""
+"""docs/measured.md: benches of the methods, and what belongs to them."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
-from hierspec.bench import results
-from hierspec.bench.method_records import MethodRecord, PairedRatio
-from hierspec.bench.records import BenchResults
-from hierspec.bench.summary import ratio
+from .base import Claim, data, percent, words
+from .benches import (
+    EARLIER,
+    EVERY,
+    TRANSFORMERS,
+    all_benches,
+    bench,
+    both_temperatures,
+    by_domain,
+    chats_ties,
+    every_settings,
+    method,
+    over,
+    over_best_single,
+    runs_on,
+    speedup,
+    table_cell,
+    useless,
+)
 
-from .base import RESULTS, Claim, data, percent, words
-
-README_PAGE, MEASURED = "README.md", "docs/measured.md"
-# The benches on a released model, by temperature: now, and an earlier version on another machine.
-EVERY = {0.0: "smollm2-greedy", 1.0: "smollm2-sampled"}
-EARLIER = {0.0: "smollm2-greedy-zen4", 1.0: "smollm2-sampled-zen4"}
-
-
-@cache
-def bench(name: str) -> BenchResults:
-    """A result file of ``hierspec bench``."""
-    return results.read(
-        RESULTS / f"{name if name.startswith('smollm2') else f'bench-eps-{name}'}.json"
-    )
-
-
-def method(file: str, temperature: float, name: str) -> MethodRecord:
-    (cell,) = (cell for cell in bench(file).cells if cell.temperature == temperature)
-    (found,) = (one for one in cell.measured if one.name == name)
-    return found
-
-
-def speedup(file: str, temperature: float, name: str) -> str:
-    """Over plain decoding, as in ``2.68× [2.22, 3.35]``."""
-    found = method(file, temperature, name).final_summary.speedup
-    assert found is not None
-    return found.format()
-
-
-def over_best_single(file: str, temperature: float, name: str) -> str:
-    """Over the single draft whose median time is the least, paired per prompt."""
-    (cell,) = (cell for cell in bench(file).cells if cell.temperature == temperature)
-    singles = [one for one in cell.measured if one.name in ("branch", "speculative")]
-    single = min(singles, key=lambda one: one.final_summary.ms_per_token.median)
-    found: PairedRatio = ratio(_times(single), _times(method(file, temperature, name)))
-    return found.format()
-
-
-def _times(record: MethodRecord) -> list[float]:
-    return [run.ms_per_token for run in sorted(record.runs, key=lambda run: run.prompt)]
+MEASURED_PAGE = "docs/measured.md"
 
 
 def cells(name: str, methods: dict[float, str] | None = None, file: str = "0.2") -> list[str]:
@@ -78,9 +53,6 @@ def fastest_of_transformers() -> list[str]:
     return cells("", names)
 
 
-PAIRED = ("branch", "speculative", "hierarchy", "planned")
-
-
 def overheads(temperature: float, machine: str, files: Iterable[str]) -> str:
     """The range of median milliseconds a token outside forwards, as in ``0.11–0.38``."""
     values = []
@@ -94,45 +66,7 @@ def overheads(temperature: float, machine: str, files: Iterable[str]) -> str:
     return f"{min(values):.2f}–{max(values):.2f}"
 
 
-def all_benches() -> list[str]:
-    return sorted(path.stem.removeprefix("bench-eps-") for path in RESULTS.glob("bench-eps-*.json"))
-
-
-def runs_on(machine: str) -> list[str]:
-    return [name for name in all_benches() if machine in bench(name).environment.cpu]
-
-
-def predictions(key: str = "predicted_ms") -> list[float]:
-    """Relative errors of ``predict.json``, by that prediction."""
-    return [
-        abs(row[key] / row["measured_ms"] - 1)
-        for target in data("predict")["targets"].values()
-        for cell in target.values()
-        if isinstance(cell, dict)
-        for row in cell["hierarchies"].values()
-    ]
-
-
-def hierarchies_predicted() -> int:
-    """Different hierarchies of ``predict.json``, plain decoding and the plans apart."""
-    found = {
-        (target, name)
-        for target, cells_of in data("predict")["targets"].items()
-        for cell in cells_of.values()
-        if isinstance(cell, dict)
-        for name in cell["hierarchies"]
-    }
-    return len([name for _, name in found if name not in ("plain", "planned")])
-
-
-def released_predictions() -> list[Any]:
-    """Errors on the released model's chats, with costs of either kind."""
-    found = data("predict-smollm2")
-    (cell,) = (cells["0.0"] for cells in found["targets"].values())
-    medians = cell["median_error"], cell["errors_with_earlier_costs"]["median"]
-    return [found["prompts"], len(cell["hierarchies"]), *map(percent, medians)]
-
-
+ALIKE = ("prompts", "tokens", "samples", "chi_prompts", "longest")
 RELEASED_EQUALITY = ("equality-smollm2-presets", "equality-smollm2-sibling")
 
 
@@ -157,35 +91,9 @@ def released_equality() -> list[Any]:
     ]
 
 
-ALIKE = ("prompts", "tokens", "samples", "chi_prompts", "longest")
-
-
-def every_prediction(temperature: float) -> list[float]:
-    """Errors of what the main bench predicted from its own profile, hours old."""
-    cells_of = bench(EVERY[temperature]).cells
-    (cell,) = (cell for cell in cells_of if cell.temperature == temperature)
-    return [abs(one.prediction.error) for one in cell.measured if one.prediction is not None]
-
-
-def bench_predictions(machine: str) -> list[float]:
-    """Errors of what benches predicted from their own profiles, minutes old, on a machine."""
-    return [
-        abs(one.prediction.error)
-        for name in runs_on(machine)
-        for cell in bench(name).cells
-        for one in cell.measured
-        if one.prediction is not None and one.name in PAIRED
-    ]
-
-
 def gains(file: str, name: str, spaced: str = " and ") -> str:
     found = data(file)["temperatures"]
     return spaced.join(f"{found[t][name]['throughput_gain']['median']:.1f}" for t in ("0.0", "1.0"))
-
-
-def useless(length: int) -> str:
-    found = data("harmless")["useless"][f"random drafters, {length} tokens"]["online"]
-    return f"{100 * (found['over_plain']['median'] - 1):.0f} %"
 
 
 def auto_seconds(which: str) -> list[float]:
@@ -216,28 +124,10 @@ def quality_figures() -> tuple[float, ...]:
     return (greedy["questions"], greedy["equal"], *right, sampled["questions"], *points)
 
 
-def chats_ties(file: str) -> tuple[int, int, int]:
-    """Greedy runs of ours on the released model: all, equal to plain decoding, near-ties."""
-    (cell,) = (cell for cell in bench(file).cells if cell.greedy)
-    own = [one for one in cell.measured if one.group != "peer" and one.name != "plain"]
-    found = [cell.compare(one) for one in own]
-    return (
-        sum(one.runs for one in found),
-        sum(one.equal for one in found),
-        sum(one.near_ties for one in found),
-    )
-
-
-def by_domain(temperature: float, file: str) -> str:
-    """The planned hierarchy's speed-ups, as in ``chat 2.1×, code 2.2×``."""
-    found = method(file, temperature, "planned").final_summary.by_category
-    return ", ".join(f"{name.replace('_', ' ')} {one.speedup:.1f}×" for name, one in found.items())
-
-
 def _rows(rows: dict[str, str], file: str) -> list[Claim]:
     """A claim for each row of a table, by the method it is about."""
     return [
-        Claim(MEASURED, f"{row} | {{}} | {{}} |", lambda name=name: cells(name, file=file))
+        Claim(MEASURED_PAGE, f"{row} | {{}} | {{}} |", lambda name=name: cells(name, file=file))
         for row, name in rows.items()
     ]
 
@@ -247,7 +137,7 @@ def _plain_row(begins: str, file: str) -> Claim:
         found = [method(file, t, "plain").final_summary.ms_per_token.median for t in (0.0, 1.0)]
         return [f"{ms:.1f}" for ms in found]
 
-    return Claim(MEASURED, begins + " | {} · 1× | {} · 1× |", figures)
+    return Claim(MEASURED_PAGE, begins + " | {} · 1× | {} · 1× |", figures)
 
 
 def _every_table() -> list[Claim]:
@@ -274,77 +164,9 @@ def _every_table() -> list[Claim]:
     }
 
     plain = "| **plain decoding, bfloat16** | {:.1f} · 1× · 1.0 | {:.1f} · 1× · 1.0 |"
-    return _both_temperatures(MEASURED, rows, plain, _cell)
+    return both_temperatures(MEASURED_PAGE, rows, plain, table_cell)
 
 
-def _both_temperatures(
-    page: str, rows: dict[str, str], plain: str, cell: Callable[[str, float], str]
-) -> list[Claim]:
-    """A claim for each row, by the method it is about, and one for plain decoding's."""
-
-    def times() -> list[float]:
-        return [method(EVERY[t], t, "plain").final_summary.ms_per_token.median for t in EVERY]
-
-    every = (
-        Claim(page, f"{row} {{}} | {{}} |", lambda name=name: [cell(name, t) for t in EVERY])
-        for row, name in rows.items()
-    )
-    return [*every, Claim(page, plain, times)]
-
-
-def _cell(name: str, temperature: float) -> str:
-    """As in ``7.3 · 2.65× [2.50, 2.84] · 13.5``."""
-    found = method(EVERY[temperature], temperature, name).final_summary
-    length = found.mean_acceptance_length
-    assert found.speedup is not None
-    return f"{found.ms_per_token.median:.1f} · {found.speedup.format()} · {length:.1f}"
-
-
-def every_settings() -> tuple[object, ...]:
-    """Prompts, their domains, tokens of an answer."""
-    settings = bench(EVERY[0.0]).settings
-    domains = method(EVERY[0.0], 0.0, "planned").final_summary.by_category
-    assert settings.num_prompts == len(method(EVERY[1.0], 1.0, "planned").runs)
-    return settings.num_prompts, words(len(domains)), settings.max_new_tokens
-
-
-def _readme_table() -> list[Claim]:
-    """The main rows of that table, each with where the method is from."""
-    rows = {
-        "| planned: levels and budgets computed | here, P1 |": "planned",
-        "| planned, adapted while text is written | here |": "online",
-        "| a copy in 4 bits drafts | QuantSpec |": "alone-quantized-4",
-        "| a copy in 8 bits drafts | QuantSpec |": "alone-quantized",
-        "| three levels, the best of all stacks | P1 |": "hierarchy",
-        "| llama.cpp, plain decoding of the 4-bit file | |": "llama.cpp-file",
-        "| suffix look-up | SuffixDecoding |": "alone-suffix",
-        "| a small sibling, trained for half an hour | |": "alone-smollm2-sibling",
-        "| EAGLE-3, trained for an hour | EAGLE-3 |": "alone-smollm2-eagle3",
-        "| one early exit with a trained head | LayerSkip |": "layerskip",
-        "| two early exits with trained heads | P3 |": "hispec",
-        "| transformers, prompt look-up | |": "transformers-prompt-lookup",
-        "| transformers, plain `generate` | |": "transformers",
-    }
-
-    def cell(name: str, temperature: float) -> str:
-        return _cell(name, temperature).rpartition(" · ")[0]
-
-    plain = "| **plain decoding, bfloat16** | | {:.1f} · 1× | {:.1f} · 1× |"
-    return _both_temperatures(README_PAGE, rows, plain, cell)
-
-
-def _over(
-    temperature: float, slow: str | Iterable[str], fast: str, files: dict[float, str] = EVERY
-) -> str:
-    """How many times as fast one way is as another, or as the fastest of several, by prompt."""
-    (cell,) = (one for one in bench(files[temperature]).cells if one.temperature == temperature)
-    names = {slow} if isinstance(slow, str) else set(slow)
-    some = [one for one in cell.measured if one.name in names]
-    best = min(some, key=lambda one: one.final_summary.ms_per_token.median)
-    return ratio(_times(best), _times(method(files[temperature], temperature, fast))).format()
-
-
-TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
 DRAFTERS = tuple(
     f"alone-{name}"
     for name in ("quantized-4", "quantized", "suffix", "smollm2-eagle3", "smollm2-sibling")
@@ -358,13 +180,13 @@ def _compared(temperature: float) -> list[object]:
     tried = sum(len(record.tuning.trials) for record in records if record.tuning)
     return [
         by_domain(temperature, EVERY[temperature]),
-        _over(temperature, TRANSFORMERS, "planned"),
-        _over(temperature, "llama.cpp-file", "planned"),
-        _over(temperature, DRAFTERS, "planned"),
-        _over(temperature, DRAFTERS, "hierarchy"),
-        _over(temperature, "layerskip", "hispec"),
+        over(temperature, TRANSFORMERS, "planned"),
+        over(temperature, "llama.cpp-file", "planned"),
+        over(temperature, DRAFTERS, "planned"),
+        over(temperature, DRAFTERS, "hierarchy"),
+        over(temperature, "layerskip", "hispec"),
         tried,
-        _over(temperature, OWN, "planned"),
+        over(temperature, OWN, "planned"),
     ]
 
 
@@ -388,30 +210,30 @@ def _table() -> list[Claim]:
     fastest = "| transformers, fastest of its four ways to speculate | | {} | {} |"
     return [
         *_rows(rows, "0.2"),
-        Claim(MEASURED, fastest, fastest_of_transformers),
+        Claim(MEASURED_PAGE, fastest, fastest_of_transformers),
         _plain_row("| **plain decoding** |", "0.2"),
     ]
 
 
-PAGE = [
+MEASURED = [
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "two Zen 5 cores, bfloat16, {} chat prompts of {} domains, answers of {} tokens at most",
         every_settings,
     ),
     *_every_table(),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "Of {} greedy texts {} equal plain decoding's and {} diverge from it at a near-tie.",
         lambda: chats_ties(EVERY[0.0]),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "two Zen 4 cores, the same prompts: planned {} plain decoding greedily and {} at "
         "temperature 1, {} and {} the fastest of transformers' ways, {} and {} llama.cpp on the "
         "4-bit file; three levels {} and {} of the best drafter alone.",
         lambda: [
-            _over(t, slow, fast, EARLIER)
+            over(t, slow, fast, EARLIER)
             for slow, fast in (
                 ("plain", "planned"),
                 (TRANSFORMERS, "planned"),
@@ -423,7 +245,7 @@ PAGE = [
     ),
     *(
         Claim(
-            MEASURED,
+            MEASURED_PAGE,
             f"{begins}, the planned hierarchy gains by domain: {{}}. It is {{}} as fast as the "
             "fastest of transformers' ways and {} as fast as llama.cpp on the 4-bit file; over "
             "the best drafter alone it is {}, and the three levels that tuning found {}. HiSpec "
@@ -434,7 +256,7 @@ PAGE = [
         for t, begins in ((0.0, "Greedily"), (1.0, "At temperature 1"))
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "Here {} of them, two Xeon cores, bfloat16, {} HumanEval prompts × {} tokens",
         lambda: (
             len({one.name for cell in bench("0.2").cells for one in cell.measured}),
@@ -444,7 +266,7 @@ PAGE = [
     ),
     *_table(),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "On more and longer text ({} prompts × {} tokens) the planned hierarchy is {} as fast as "
         "own plain decoding with greedy decoding and {} at temperature 1; its gain over the best "
         "single draft is {} and {}.",
@@ -456,12 +278,12 @@ PAGE = [
         ),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "the same comparison gave {}× and {}×.",
         lambda: (speedup("0.2-long-zen5", t, "planned").partition("×")[0] for t in (0.0, 1.0)),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "by {} (eps 0.1, {} prompts, an n-gram table as the lowest level) and, as planned, by {} "
         "and {} (eps 0.05); at temperature 1 hardly: {} and {}. On Zen 5 they won {} and {} there.",
         lambda: (
@@ -476,7 +298,7 @@ PAGE = [
         ),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "Outside forward passes a token costs {} ms greedy and {} ms sampling in these "
         "hierarchies, over all {} runs on the Xeon (on Zen 5, {} prompts, {} and {})",
         lambda: (
@@ -489,7 +311,7 @@ PAGE = [
         ),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "verification takes less than {} % of a round at a vocabulary of {} k",
         lambda: (
             math.ceil(100 * data("verification")["largest_verification_share"]),
@@ -497,7 +319,7 @@ PAGE = [
         ),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "Eight ragged sequences together write {} times as many tokens a second as one in plain "
         "decoding (greedy and temperature 1), {} times with one draft, {} in three levels (Zen 5, "
         "whose cores are busy sooner: {}, {} and {}).",
@@ -512,14 +334,14 @@ PAGE = [
         ),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "of {} questions of GSM8K, answered in float32 with the default hierarchy, {} greedy "
         "texts equal plain decoding's token for token. At temperature 1 plain decoding is right "
         "in {} and the hierarchy in {} of {}, a difference of {:.0f} points [{:.0f}, {:.0f}]",
         quality_figures,
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "{} of {} equal plain greedy decoding token for token (float32 on the shipped family, "
         "float64 on {} tiny architectures",
         lambda: (
@@ -529,109 +351,32 @@ PAGE = [
         ),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "On SmolLM2 in float32, {} chats and {} tokens after each, {} of {} texts of {} "
         "hierarchies equal, and {} of {} χ² tests of the first three tokens pass ({} samples of "
         "{} prompts each, false failures {:g} in all)",
         released_equality,
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "and of each chat the last {} tokens are read.",
         lambda: (data("equality-smollm2-presets")["settings"]["longest"],),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "Of {} greedy texts of ours in bfloat16, {} equal plain decoding's and {} diverge from it "
         "at a near-tie ({}).",
         lambda: (*near_ties(), percent(near_ties()[2] / near_ties()[0], 0)),
     ),
     Claim(
-        MEASURED,
-        "Planning, on Zen 5: {} predictions ({} hierarchies, plain decoding and the plans, two "
-        "targets, two temperatures, prompts that were not profiled) against measurement: median "
-        "error {}, {} of them within 12 %, the worst {}, with costs timed again between the runs; "
-        "with the profile's own, some minutes old, {} and {}.",
-        lambda: (
-            len(predictions()),
-            hierarchies_predicted(),
-            percent(statistics.median(predictions())),
-            sum(error <= 0.12 for error in predictions()),
-            percent(max(predictions()), 0),
-            percent(statistics.median(predictions("predicted_ms_with_earlier_costs"))),
-            percent(max(predictions("predicted_ms_with_earlier_costs")), 0),
-        ),
-    ),
-    Claim(
-        MEASURED,
-        "In the benches, where costs are the profile's own too, it is {} and {} on the Xeon ({} "
-        "predictions) and {} and {} on Zen 5 ({}).",
-        lambda: (
-            figure
-            for machine in ("Intel", "AMD")
-            for errors in [bench_predictions(machine)]
-            for figure in (percent(statistics.median(errors)), percent(max(errors), 0), len(errors))
-        ),
-    ),
-    Claim(
-        MEASURED,
-        "On SmolLM2, {} and {} hierarchies on {} chats, predicted from one profile made before: "
-        "median error {} greedily and {} at temperature 1; the worst, look-ups, whose hits "
-        "hang on the text, {} and {}.",
-        lambda: (
-            *(len(every_prediction(t)) for t in EVERY),
-            bench(EVERY[0.0]).settings.num_prompts,
-            *(percent(statistics.median(every_prediction(t))) for t in EVERY),
-            *(percent(max(every_prediction(t)), 0) for t in EVERY),
-        ),
-    ),
-    Claim(
-        MEASURED,
-        "On {} others, greedily, {} hierarchies: median error {} with costs timed again between "
-        "the runs and {} with the profile's own.",
-        released_predictions,
-    ),
-    Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "The first `auto` took {:.0f}–{:.0f} s, measuring included, later ones {:.0f} s, loading "
         "included",
         lambda: (*sorted(auto_seconds("first")), statistics.fmean(auto_seconds("later"))),
     ),
     Claim(
-        MEASURED,
+        MEASURED_PAGE,
         "online control costs {} over 64 tokens and {} over 512",
         lambda: (useless(64), useless(512)),
-    ),
-]
-README = [
-    Claim(
-        README_PAGE,
-        "it is {} as fast as its own plain decoding and {} as fast as the fastest of transformers' "
-        "ways",
-        lambda: (
-            speedup(EVERY[0.0], 0.0, "planned"),
-            _over(0.0, TRANSFORMERS, "planned"),
-        ),
-    ),
-    Claim(
-        README_PAGE,
-        "two Zen 5 cores, bfloat16, {} chat prompts of {} domains, answers of {} tokens at most",
-        every_settings,
-    ),
-    *_readme_table(),
-    Claim(
-        README_PAGE,
-        "On it {} of {} greedy texts diverge from plain decoding's at a near-tie.",
-        lambda: (chats_ties(EVERY[0.0])[2], chats_ties(EVERY[0.0])[0]),
-    ),
-    Claim(
-        README_PAGE,
-        "In wider types {} of {} are equal.",
-        lambda: (data("equality")["equal"], data("equality")["outputs"]),
-    ),
-    Claim(
-        README_PAGE,
-        "Where every draft is useless, adapting costs {} over 64 tokens.",
-        lambda: (useless(64),),
     ),
 ]
