@@ -1,9 +1,10 @@
-"""A tiny model with a tokenizer and a chat template, and services on it, for tests."""
+"""A tiny model with a tokenizer and a chat template, services on it, and requests to them."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,25 @@ TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+# Bodies of requests
+CHAT = {
+    "model": "default",
+    "messages": [{"role": "user", "content": "hello the"}],
+    "max_tokens": 10,
+}
+RESPONSES = {"model": "default", "input": "hello the"}
+TEXT = {"prompt": "hello the", "max_tokens": 10}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "boolean"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "description": "Does it.", "parameters": SCHEMA},
+}
 
 
 def byte_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
@@ -97,7 +117,10 @@ def asking(app: Any, work: Callable[[httpx.AsyncClient], Awaitable[Any]], **opti
 
 def chunks(text: str) -> list[Any]:
     """The data of server-sent events; the last one is ``"[DONE]"``."""
-    import json
-
     found = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
     return [one if one == "[DONE]" else json.loads(one) for one in found]
+
+
+def post(path: str, body: Any) -> tuple[str, str, Any]:
+    """A request for the fixture ``ask``."""
+    return ("POST", path, body)

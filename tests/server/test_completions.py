@@ -1,0 +1,100 @@
+"""Completions of texts and chats: what the library writes, choices, logprobs, conversations."""
+
+from __future__ import annotations
+
+from server_cases import CHAT, TEXT, TOOL, app_of, asking, byte_tokenizer, chunks, post
+
+from hierspec import Hierarchy
+from hierspec.config.build import Built
+from hierspec.server.app import create_app
+from hierspec.server.settings import ServeSettings
+
+
+def test_a_completion_is_what_the_library_writes(ask, family):
+    body = {**TEXT, "seed": 5, "temperature": 0.8}
+    (found,) = ask(post("/v1/completions", body))
+    level = {"method": "draft_model", "model": family["draft"], "num_speculative_tokens": 3}
+    models = Hierarchy.from_config({"target": {"model": family["target"]}, "levels": [level]})
+    result = models.generate("hello the", max_new_tokens=10, seed=5, temperature=0.8)
+    answer = found.json()
+    assert answer["choices"][0]["text"] == result.text
+    assert answer["choices"][0]["finish_reason"] == result.finish_reason
+    assert answer["usage"]["completion_tokens"] == result.num_tokens
+    assert answer["model"] == "tiny"
+    level = answer["speculative"]["levels"][-1]
+    assert level["num_draft_tokens"] >= level["num_accepted_tokens"] >= 0
+
+
+def test_several_prompts_and_choices(ask, family):
+    body = {"prompt": ["ab", "cd"], "n": 2, "max_tokens": 4, "seed": 1}
+    (found,) = ask(post("/v1/completions", body))
+    answer = found.json()
+    assert [one["index"] for one in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["prompt_tokens"] == 4
+
+
+def test_echo_with_logprobs_as_loglikelihoods_need_it(ask):
+    ids = byte_tokenizer()("hello the")["input_ids"]
+    body = {"prompt": [ids], "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+    whole, nothing, streamed = ask(
+        post("/v1/completions", body),
+        post("/v1/completions", {**body, "max_tokens": 0}),
+        post("/v1/completions", {**body, "stream": True}),
+    )
+    choice = whole.json()["choices"][0]
+    logprobs = choice["logprobs"]
+    assert choice["text"].startswith("hello the")
+    assert len(logprobs["token_logprobs"]) == len(ids) + 1
+    assert logprobs["token_logprobs"][0] is None
+    assert all(value < 0 for value in logprobs["token_logprobs"][1:])
+    assert logprobs["text_offset"][:3] == [0, 1, 2]
+    tops = zip(logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:], strict=True)
+    assert all(max(top.values()) >= value for value, top in tops)
+    bare = nothing.json()["choices"][0]
+    assert bare["text"] == "hello the"
+    assert bare["logprobs"]["token_logprobs"] == logprobs["token_logprobs"][:-1]
+    assert nothing.json()["usage"]["completion_tokens"] == 0
+    first = chunks(streamed.text)[0]["choices"][0]["logprobs"]
+    assert first["token_logprobs"][: len(ids)] == logprobs["token_logprobs"][: len(ids)]
+
+
+def test_a_conversation_with_calls_and_results_is_read(ask):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "x"}'}}
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "done"},
+    ]
+    body = {**CHAT, "messages": messages, "tools": [TOOL], "max_tokens": 5}
+    found, tokens = ask(
+        post("/v1/chat/completions", body), post("/tokenize", {"messages": messages})
+    )
+    assert found.status_code == 200
+    text = byte_tokenizer().decode(tokens.json()["tokens"])
+    assert '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>' in text
+    assert "<tool_response>\ndone\n</tool_response>" in text
+
+
+def test_predicted_output_is_counted(ask):
+    body = {**TEXT, "max_tokens": 24, "temperature": 0}
+    (plain,) = ask(post("/v1/completions", body))
+    text = plain.json()["choices"][0]["text"]
+    chat = {**CHAT, "max_tokens": 24, "temperature": 0}
+    (first,) = ask(post("/v1/chat/completions", chat))
+    content = first.json()["choices"][0]["message"]["content"]
+    guess = {**chat, "prediction": {"type": "content", "content": content + text}}
+    (second,) = ask(post("/v1/chat/completions", guess))
+    assert second.json()["choices"] == first.json()["choices"]
+    details = second.json()["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
+
+
+def test_a_model_without_a_chat_template_says_so(family):
+    tokenizer = byte_tokenizer(template=None)
+    shared = app_of(family).state.service.hierarchies["default"]
+    models = Hierarchy(Built(shared.root, tokenizer, shared.config))
+    app = create_app(ServeSettings(), {"default": models})
+    found = asking(app, lambda client: client.post("/v1/chat/completions", json=CHAT))
+    assert found.status_code == 400
+    assert found.json()["error"]["code"] == "no_chat_template"

@@ -1,0 +1,178 @@
+"""What is refused, in OpenAI's form, and what hurts nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from server_cases import CHAT, RESPONSES, TEXT, app_of, asking, chunks, post
+
+from hierspec.lm.trunk.trunk import Trunk
+
+REFUSED = {
+    "unknown": ({**TEXT, "max_token": 3}, "did you mean 'max_tokens'"),
+    "other model": ({**TEXT, "model": "gpt-4"}, "no model 'gpt-4'"),
+    "other hierarchy": ({**TEXT, "hierarchy": "../../etc/passwd"}, "no hierarchy"),
+    "no prompt": ({"max_tokens": 3}, "prompt"),
+    "empty prompt": ({**TEXT, "prompt": ""}, "empty"),
+    "empty list": ({**TEXT, "prompt": []}, "prompt"),
+    "foreign token": ({**TEXT, "prompt": [5, 10**6]}, "vocabulary"),
+    "negative token": ({**TEXT, "prompt": [-1]}, "prompt"),
+    "too long": ({**TEXT, "prompt": "x" * 3000}, "tokens and at most"),
+    "huge n": ({**TEXT, "n": 10**9}, "n:"),
+    "many choices": ({"prompt": ["a"] * 100, "n": 100}, "choices"),
+    "negative tokens": ({**TEXT, "max_tokens": -5}, "max_tokens"),
+    "hot": ({**TEXT, "temperature": 1e9}, "temperature"),
+    "top_p": ({**TEXT, "top_p": 0}, "top_p"),
+    "bias": ({**TEXT, "logit_bias": {"x": 1}}, "token id"),
+    "unicode bias": ({**TEXT, "logit_bias": {"²": 1}}, "token id"),
+    "empty stop": ({**TEXT, "stop": ""}, "stop"),
+    "bad schema": (
+        {
+            **TEXT,
+            "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 3}}},
+        },
+        "schema",
+    ),
+    "no schema": ({**TEXT, "response_format": {"type": "json_schema"}}, "schema"),
+    "suffix": ({**TEXT, "suffix": "x"}, "suffix"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_is_refused_in_openais_form(ask, name):
+    body, words = REFUSED[name]
+    (found,) = ask(post("/v1/completions", body))
+    assert 400 <= found.status_code < 500, found.text
+    error = found.json()["error"]
+    assert words in error["message"]
+    assert error["type"] in ("invalid_request_error", "not_found_error")
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "said"),
+    [
+        (
+            "/v1/chat/completions",
+            {
+                "model": "default",
+                "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            },
+            {},
+            "image_url parts are not supported",
+        ),
+        (
+            "/v1/responses",
+            {"model": "x", "input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            {},
+            "input_image parts are not supported",
+        ),
+        ("/v1/responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, {}, "tools"),
+        ("/v1/responses", {**RESPONSES, "tool_choice": "required"}, {}, "there are no tools"),
+        ("/v1/responses", {"input": "a"}, {}, "model"),
+        ("/v1/chat/completions", {"messages": CHAT["messages"]}, {}, "model"),
+        ("/v1/completions", {"prompt": "a"}, {"content-type": "text/plain"}, "application/json"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(family, path, body, headers, said):
+    async def ask(client):
+        content = json.dumps(body).encode()
+        return await client.post(
+            path, content=content, headers={"content-type": "application/json", **headers}
+        )
+
+    answer = asking(app_of(family), ask)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+
+
+HOSTILE = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"x"',
+    b"\xff\xfe{}",
+    b'{"prompt": "\xff"}',
+    b'{"prompt": "\\ud800"}',
+    b'{"prompt": "x", "temperature": NaN}',
+    b'{"prompt": "x", "temperature": Infinity}',
+    b'{"prompt": "x", "max_tokens": 1e400}',
+    b'{"prompt": "x", "max_tokens": ' + b"9" * 5000 + b"}",
+    b'{"prompt": ' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    *(
+        b'{"model": "default", "input": %b, "messages": %b, "prompt": %b}' % (3 * (items,))
+        for items in (
+            b"[null]",
+            b"[3]",
+            b"[[]]",
+            b'[{"type": 7}]',
+            b'[{"type": null}]',
+            b'[{"type": []}]',
+            b'[{"role": "user", "content": [null]}]',
+            b'[{"role": "user", "content": [{"type": null}]}]',
+            b'[{"role": null, "content": "x"}]',
+            b'[{"type": "function_call"}]',
+        )
+    ),
+    b'{"model": "default", "input": "x", "messages": [], "prompt": "x", "tools": [null]}',
+    b'{"model": "default", "input": "x", "messages": [], "prompt": "x", "text": {"format": null}}',
+    b'{"prompt": "x", "response_format": ' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b"}",
+]
+
+
+def test_hostile_bodies_hurt_nobody(family):
+    async def work(client):
+        seen = []
+        for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize"):
+            for body in HOSTILE:
+                found = await client.post(
+                    path, content=body, headers={"content-type": "application/json"}
+                )
+                seen.append((path, body[:40], found.status_code, found.text[:80]))
+        healthy = await client.post("/v1/completions", json=TEXT)
+        return seen, healthy
+
+    seen, healthy = asking(app_of(family), work)
+    assert [one for one in seen if not 400 <= one[2] < 500] == []
+    assert healthy.status_code == 200
+
+
+def test_a_full_queue_says_when_to_come_back(family):
+    async def work(client):
+        made = [client.post("/v1/completions", json={**TEXT, "max_tokens": 60}) for _ in range(12)]
+        return await asyncio.gather(*made)
+
+    found = asking(app_of(family, max_num_seqs=1, max_queue=2), work)
+    codes = [one.status_code for one in found]
+    assert set(codes) == {200, 429}
+    refused = found[codes.index(429)]
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error"]["code"] == "queue_full"
+
+
+def test_a_request_may_set_its_own_deadline(ask):
+    body = {**TEXT, "max_tokens": 1500, "ignore_eos": True, "timeout": 0.05}
+    (found,) = ask(post("/v1/completions", body))
+    assert found.status_code == 408
+    assert found.json()["error"]["code"] == "timeout"
+
+
+def test_an_unforeseen_failure_is_told_without_a_trace_of_itself(family, monkeypatch):
+    def failing(self, *rest):
+        raise RuntimeError("secret path")
+
+    app = app_of(family)
+    monkeypatch.setattr(Trunk, "score", failing)
+    whole, streamed = asking(
+        app,
+        lambda client: asyncio.gather(
+            client.post("/v1/completions", json=TEXT),
+            client.post("/v1/completions", json={**TEXT, "stream": True}),
+        ),
+    )
+    assert whole.status_code == 500
+    assert "secret" not in whole.text + streamed.text
+    assert chunks(streamed.text)[-1]["error"]["code"] == "internal_error"
