@@ -17,7 +17,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rules import Choice, Stop
 
 from .block import Block
-from .formulas import capped_ratio
+from .formulas import capped_ratio, pass_chance
 from .multi_draft import target_row
 from .rows import mass, normalised, residual_row, token_prob
 
@@ -55,8 +55,8 @@ def _test_node(
                 return stop
         rest = residual_row(f, q, depth, w)
         total, f = mass(rest), normalised(rest, f)
-        if total + 1.0 - w > 0.0:  # else w = 1 and f = q, whose token is always kept
-            w = total / (total + 1.0 - w)
+        if w < 1.0:  # else it stays: D/D, or f = q, whose token is always kept
+            w = pass_chance(total, w)
     if depth and not (yield w):
         return None
     return Stop(sharing[0], depth, f)
