@@ -75,6 +75,7 @@ class Stop:
     distribution: torch.Tensor
 
 
+Places = tuple[torch.Tensor, torch.Tensor]  # drafts [B] and a column of each [B]
 Choice = Generator[float, bool, Stop]  # yields acceptance probabilities, is sent the outcomes
 
 
@@ -133,20 +134,22 @@ class Verifier:
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
         """Return the distribution of the token after the kept ones, [B, V], not always normalised.
 
-        ``tau`` is [B]. At τ = n it is the bonus row p_{n+1}; else the residual, and p itself where
-        the residual vanishes by rounding (p = q there).
+        ``tau`` is [B]. At τ = n it is the bonus row p_{n+1}; else :meth:`rest`, and p itself where
+        that vanishes by rounding (p = q there).
         """
-        rows = torch.arange(len(tau), device=batch.p.device)
-        p = batch.p[rows, tau]
-        n = batch.q.shape[1]
+        drafts = torch.arange(len(tau), device=batch.p.device)
+        p, n = batch.p[drafts, tau], batch.tokens.shape[1]
         if n == 0:
             return p
-        q = batch.q[rows, tau.clamp(max=n - 1)].to(p.dtype)
-        w = accepted.w[rows, tau]
-        scale = w.clamp(min=1.0)  # an uncapped w may overflow float32: shrink q instead
-        rest = residual(p, q / scale.unsqueeze(-1).to(p.dtype), w / scale)
+        rest = self.rest(p, accepted.w[drafts, tau], batch, (drafts, tau.clamp(max=n - 1)))
         keep_p = (tau == batch.lengths) | (rest.sum(-1) <= 0.0)
         return torch.where(keep_p.unsqueeze(-1), p, rest)
+
+    def rest(self, p: torch.Tensor, w: torch.Tensor, batch: Batch, at: Places) -> torch.Tensor:
+        """Return what the rejected tokens leave of their rows p [B, V], w [B]: the residual."""
+        q = batch.q[at].to(p.dtype)
+        scale = w.clamp(min=1.0)  # an uncapped w may overflow float32: shrink q instead
+        return residual(p, q / scale.unsqueeze(-1).to(p.dtype), w / scale)
 
     def reported(self, batch: Batch) -> torch.Tensor:
         """Return the distributions of the tokens handed up, [B, n+1, V]: here, the verifier's."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import torch
 
-from hierspec.core.rules import Acceptance, Batch, Verifier
+from hierspec.core.rules import Acceptance, Batch, Places, Verifier
 
 from .formulas import draft_token_probs, set_ends
 
@@ -34,12 +34,5 @@ class Match(Verifier):
         h, _ = draft_token_probs(batch)
         return Acceptance(set_ends(h, h, batch.lengths), h.new_ones(h.shape[0], h.shape[1] + 1))
 
-    def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
-        rows = torch.arange(len(tau), device=batch.p.device)
-        p, n = batch.p[rows, tau], batch.tokens.shape[1]
-        if n == 0:
-            return p
-        rejected = batch.tokens[rows, tau.clamp(max=n - 1)].unsqueeze(-1)
-        rest = p.scatter(-1, rejected, 0.0)
-        keep_p = (tau == batch.lengths) | (rest.sum(-1) <= 0.0)
-        return torch.where(keep_p.unsqueeze(-1), p, rest)
+    def rest(self, p: torch.Tensor, w: torch.Tensor, batch: Batch, at: Places) -> torch.Tensor:
+        return p.scatter(-1, batch.tokens[at].unsqueeze(-1), 0.0)

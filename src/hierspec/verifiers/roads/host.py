@@ -38,7 +38,7 @@ def has_shortcut(rule: type[Verifier]) -> bool:
     for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
         if "decide" in vars(cls):
             return True
-        if vars(cls).keys() & {"acceptance", "correction", "reported", "order"}:
+        if vars(cls).keys() & {"acceptance", "correction", "rest", "reported", "order"}:
             return False
     return False
 
