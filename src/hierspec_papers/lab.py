@@ -6,7 +6,6 @@ the printed numbers beside it are for the shape of the result, not for the digit
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from hierspec.config.target import model_config
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
+from hierspec.utils import schema
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo.registry import shipped_drafts
 
@@ -181,7 +181,7 @@ class Lab:
         return [
             Unavailable(runs)
             if isinstance(runs, str)
-            else [run_from_record(fields) for fields in runs]
+            else schema.validate(list[Run], runs, f"the record's {key}")
             for runs in by_method.values()
         ]
 
@@ -197,7 +197,7 @@ class Lab:
             if isinstance(run, Unavailable):
                 by_method[index] = str(run)
             elif isinstance(runs := by_method[index], list):
-                runs.append(dataclasses.asdict(run))
+                runs.append(run.to_dict())
         return dict(zip((method.name for method in methods), by_method, strict=True))
 
     def once(self, key: str, observe: Callable[[], Any]) -> Any:
@@ -231,12 +231,6 @@ class Lab:
             "max_new_tokens": self.max_new_tokens,
             "seed": self.seed,
         }
-
-
-def run_from_record(record: dict[str, Any]) -> Run:
-    """Rebuild a run from what :func:`dataclasses.asdict` made of it, also after JSON."""
-    tuples = {key: tuple(record[key]) for key in ("token_ids", "levels")}
-    return Run(**{**record, **tuples})
 
 
 def _token_ids(models: BenchModels, texts: Sequence[str]) -> list[list[int]]:

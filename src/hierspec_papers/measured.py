@@ -30,7 +30,7 @@ def target_calls(runs: Sequence[Run]) -> int:
 
 def target_forwards(runs: Sequence[Run]) -> float:
     """Count calls of the target, each once; runs of a batch hold shares of its counters."""
-    return sum(run.target["calls"] for run in runs)
+    return sum(run.counters[-1].calls for run in runs)
 
 
 def tokens_per_call(runs: Sequence[Run]) -> float:
@@ -46,13 +46,13 @@ def tokens_per_second(runs: Sequence[Run]) -> float:
 
 def drafted(runs: Sequence[Run], level: int = -1) -> float:
     """Count the tokens that a level handed up; level −1 is the one below the target."""
-    return sum(run.levels[level]["num_draft_tokens"] for run in runs if run.levels)
+    return sum(run.levels[level].num_draft_tokens for run in runs if run.levels)
 
 
 def acceptance(runs: Sequence[Run], level: int = -1) -> float | None:
     """Return the share of a level's tokens that the level above kept; ``None`` without a token."""
     offered = drafted(runs, level)
-    kept = sum(run.levels[level]["num_accepted_tokens"] for run in runs if run.levels)
+    kept = sum(run.levels[level].num_accepted_tokens for run in runs if run.levels)
     return kept / offered if offered else None
 
 

@@ -170,10 +170,10 @@ def test_a_batch_is_shared_out_among_its_runs(models):
     alone = [method.run(prompt, RunRequest(TOKENS)) for prompt in PROMPTS]
     together = method.run_batch(PROMPTS, RunRequest(TOKENS))
     assert [run.token_ids for run in together] == [run.token_ids for run in alone]
-    drafted = sum(run.levels[0]["num_draft_tokens"] for run in alone)
-    assert sum(run.levels[0]["num_draft_tokens"] for run in together) == pytest.approx(drafted)
+    drafted = sum(run.levels[0].num_draft_tokens for run in alone)
+    assert sum(run.levels[0].num_draft_tokens for run in together) == pytest.approx(drafted)
     assert [run.seconds for run in together] == pytest.approx([together[0].seconds] * 3)
-    assert together[0].levels[0]["name"] == alone[0].levels[0]["name"]
+    assert together[0].levels[0].name == alone[0].levels[0].name
 
 
 def test_batches_leave_out_who_has_none(models):

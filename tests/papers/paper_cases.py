@@ -2,6 +2,7 @@
 
 import json
 
+from hierspec.bench.method_records import LevelCounters
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
 from hierspec_papers import Curve, Figure, Grid
@@ -26,6 +27,12 @@ FIGURES = (
 def lab_of(target, drafts=(), prompts=PROMPTS, tokens=8, temperatures=(0.0, 1.0), dtype="float64"):
     models = BenchModels(TargetConfig(model=target, dtype=dtype), tuple(drafts))
     return Lab(models, prompts, tokens, temperatures)
+
+
+def counters_of(**values):
+    """Return the counters of a level in a run, 0 where none is given."""
+    zeros = dict.fromkeys(LevelCounters.model_fields, 0)
+    return LevelCounters(**{**zeros, "name": "x", "num_accepted_tokens_per_pos": [], **values})
 
 
 def columns(table):

@@ -9,7 +9,7 @@ from functools import partial
 import paper_cases
 import pytest
 import torch
-from paper_cases import PROMPTS, columns
+from paper_cases import PROMPTS, columns, counters_of
 
 from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
@@ -91,7 +91,7 @@ def test_coins_that_always_fall_alike(lab, temperature):
     always = CoinMethod("always", lab, hierarchy, (1.0, 1.0)).run(PROMPTS[0], request)
     # Drafts of 2 are handed up with a bonus, so the level of 4 holds 6 after two of its rounds,
     # and the target adds one: 7, 7, 7, and the 2 that are left.
-    assert (always.target_calls, always.levels[1]["num_accepted_tokens"]) == (4, 19)
+    assert (always.target_calls, always.levels[1].num_accepted_tokens) == (4, 19)
 
 
 # --- what is counted
@@ -106,10 +106,10 @@ def test_tests_by_hand():
 
 def test_costs_by_hand():
     counters = (
-        {"num_draft_tokens": 20, "calls": 0, "seconds": 0.1},
-        {"num_draft_tokens": 12, "calls": 5, "seconds": 0.2},
+        counters_of(num_draft_tokens=20, seconds=0.1),
+        counters_of(num_draft_tokens=12, calls=5, seconds=0.2),
     )
-    run = Run((1,) * 11, 1.0, 0.8, 4, counters, {"calls": 4, "seconds": 0.3})
+    run = Run((1,) * 11, 1.0, 0.8, 4, counters, counters_of(calls=4, seconds=0.3))
     assert levels.level_calls(run) == [20, 5, 4]
     costs = levels.level_costs([run, run])
     assert costs == pytest.approx((5.0, 40.0, 125.0))  # the target's with 0.2 s outside

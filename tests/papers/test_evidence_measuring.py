@@ -35,11 +35,10 @@ def test_counts_are_the_runs(tmp_path):
         assert measured.model_dump(exclude=times) == alone.model_dump(exclude=times)
         run = method.run(text, request)
         low, high, target = measured.levels
-        counters = [*run.levels, run.target]
-        assert [level.name for level in measured.levels] == [p["name"] for p in counters]
+        assert [level.name for level in measured.levels] == [part.name for part in run.counters]
         for counts, counter in ((low, run.levels[0]), (high, run.levels[1])):
-            assert counts.drafted == counter["num_draft_tokens"]
-            assert counts.accepted == counter["num_accepted_tokens"]
+            assert counts.drafted == counter.num_draft_tokens
+            assert counts.accepted == counter.num_accepted_tokens
         assert target.calls == measured.target_calls == run.target_calls
         assert sum(counts.offered for counts in measured.rounds) == high.drafted
         assert measured.kept_sums.kept == high.accepted

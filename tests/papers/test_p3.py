@@ -4,7 +4,16 @@ import dataclasses
 
 import pytest
 import torch
-from paper_cases import HEADS, KNOWN, PROMPTS, check_lossless, check_prints, columns, lab_of
+from paper_cases import (
+    HEADS,
+    KNOWN,
+    PROMPTS,
+    check_lossless,
+    check_prints,
+    columns,
+    counters_of,
+    lab_of,
+)
 
 from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
@@ -24,8 +33,9 @@ from hierspec_papers.p3 import wall as p3_wall
 
 
 def run_of(seconds, tokens=(1, 2, 3), calls=2, drafted=4, kept=1, **more):
-    level = {"num_draft_tokens": drafted, "num_accepted_tokens": kept, "seconds": 0.2}
-    return Run(tokens, seconds, 0.5, calls, (level,), {"calls": calls, "seconds": 0.1}, **more)
+    level = counters_of(num_draft_tokens=drafted, num_accepted_tokens=kept, seconds=0.2)
+    target = counters_of(calls=calls, seconds=0.1)
+    return Run(tokens, seconds, 0.5, calls, (level,), target, **more)
 
 
 # --- what every reproduction reports

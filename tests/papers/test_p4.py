@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from paper_cases import counters_of
 
 from hierspec.bench.methods import ours
 from hierspec.bench.methods.base import Run, RunRequest
@@ -193,7 +194,7 @@ def test_the_runtime_keeps_what_the_exact_law_says(models, rule):
     assert len(method.rounds) == 25
     assert len(drafts) > 150
     assert abs(z_score(drafts)) < 5.0
-    accepted = sum(level["num_accepted_tokens"] for run in runs for level in run.levels)
+    accepted = sum(level.num_accepted_tokens for run in runs for level in run.levels)
     assert sum(draft.kept for draft in drafts) == accepted
 
 
@@ -293,9 +294,9 @@ def test_follow_up_calls_are_calls(models):
     (drafts,) = method.rounds
     follow_ups = sum(max(0, d.length - d.kept - 1) for d in drafts)
     assert follow_ups > 0
-    assert calls == pytest.approx(run.target["calls"])
+    assert calls == pytest.approx(run.target.calls)
     # A text's last round may be one without a draft, which is seen by nobody.
-    assert run.target["calls"] - len(drafts) - follow_ups in (0, 1)
+    assert run.target.calls - len(drafts) - follow_ups in (0, 1)
 
 
 def test_rules(lab):
@@ -347,8 +348,8 @@ def test_drafts(lab):
 
 
 def test_cost_parts_add_up():
-    counted = {"forward_seconds": 2.0, "verify_seconds": 0.0, "seconds": 2.5}
-    target = {"forward_seconds": 4.0, "verify_seconds": 0.25, "seconds": 5.0}
+    counted = counters_of(forward_seconds=2.0, verify_seconds=0.0, seconds=2.5)
+    target = counters_of(forward_seconds=4.0, verify_seconds=0.25, seconds=5.0)
     run = Run((1, 2, 3, 4), 10.0, 8.0, 2, (counted,), target)
     assert p4_cost.ms_by_part([run, run]) == {
         "Total": 2500.0,
@@ -378,9 +379,9 @@ def test_verification_is_part_of_a_levels_time(models):
         method = HierarchyMethod(rule, models, [{**level, **more}], verify=rule)
         run = method.run(PROMPTS[0], RunRequest(10, 1.0, 0))
         target, (draft,) = run.target, run.levels
-        assert target["verify_seconds"] > 0.0
-        assert target["verify_seconds"] + target["forward_seconds"] <= target["seconds"]
-        assert draft["verify_seconds"] == 0.0
+        assert target.verify_seconds > 0.0
+        assert target.verify_seconds + target.forward_seconds <= target.seconds
+        assert draft.verify_seconds == 0.0
 
 
 def test_shares_of_a_round():

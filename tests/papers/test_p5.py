@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from paper_cases import columns
+from paper_cases import columns, counters_of
 from tabular_cases import V, chain, models
 from wrong_rules import ReadsOneLate
 
@@ -259,7 +259,7 @@ def test_the_full_system_writes_what_plain_decoding_does(tiny, lab):
 
 
 def counters(drafted, kept):
-    return {"num_draft_tokens": drafted, "num_accepted_tokens": kept}
+    return counters_of(num_draft_tokens=drafted, num_accepted_tokens=kept)
 
 
 def run_of(num_tokens, calls, *levels):

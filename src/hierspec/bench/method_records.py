@@ -136,6 +136,11 @@ class RunRecord(Record):
     target: TargetCounters
     first_difference_gap: FiniteNumber | None = None
 
+    @property
+    def counters(self) -> tuple[LevelCounters, ...]:
+        """Those of all levels, the target's last; empty for other engines."""
+        return (*self.levels, self.target) if self.target else ()
+
 
 class LevelSummary(Record):
     """Calls and times of a level per token after the first, over all runs."""

@@ -21,7 +21,6 @@ from hierspec.bench.correctness import Likelihood
 from hierspec.bench.method_records import (
     PLAIN,
     CategorySpeedup,
-    LevelCounters,
     MethodRecord,
     RunRecord,
 )
@@ -384,8 +383,8 @@ def _run_record(prompt: int, turn: int, run: Run) -> RunRecord:
         same_as_plain=None,
         logprob_per_token=None,
         token_ids=[int(token) for token in run.token_ids],
-        levels=[LevelCounters(**part) for part in run.levels],
-        target=LevelCounters(**run.target) if run.target else None,
+        levels=list(run.levels),
+        target=run.target,
     )
 
 

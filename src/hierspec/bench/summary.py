@@ -81,7 +81,7 @@ def summary(
     overhead = [run.overhead_ms_per_token for run in runs]
     calls = [run.target_calls for run in runs]
     tokens = num_tokens_after_first(runs)
-    counters = group_by_level([(run.levels, run.target) for run in runs])
+    counters = group_by_level(runs)
     levels = level_summaries(tokens, counters)
     known_calls = [count for count in calls if count is not None]
     return MethodSummary(
@@ -124,13 +124,11 @@ def num_tokens_after_first(runs: Sequence[Run | RunRecord]) -> int:
     return sum(max(0, run.num_tokens - 1) for run in runs)
 
 
-def group_by_level(
-    runs: Sequence[tuple[Sequence[LevelCounters], LevelCounters | None]],
-) -> dict[str, list[LevelCounters]]:
-    """Group the counters of runs, given as (levels, target), by level."""
+def group_by_level(runs: Sequence[Run | RunRecord]) -> dict[str, list[LevelCounters]]:
+    """Group the counters of runs by level."""
     by_level: dict[str, list[LevelCounters]] = {}
-    for levels, target in runs:
-        for counters in (*levels, *([target] if target else [])):
+    for run in runs:
+        for counters in run.counters:
             by_level.setdefault(counters.name, []).append(counters)
     return by_level
 

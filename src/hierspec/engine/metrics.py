@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from hierspec.core.nodes import walk_levels
 from hierspec.core.proposals import Proposal, Verdict
@@ -14,6 +14,21 @@ from hierspec.lm.trees import Tree
 
 from .observers import Checks, Observer
 from .sequences import LiveSequence, Task
+
+
+class LevelStatsDict(TypedDict):
+    """A level's :class:`LevelStats` as Python users and ``generate --json`` have them."""
+
+    name: str
+    calls: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    acceptance_rate: float
+    num_accepted_tokens_per_pos: list[int]
+    seconds: float
+    forward_seconds: float
+    verify_seconds: float
 
 
 @dataclass(slots=True)
@@ -56,7 +71,7 @@ class LevelStats:
         """Kept tokens over drafted tokens; 0 where nothing was drafted."""
         return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> LevelStatsDict:
         return {
             "name": self.name,
             "calls": self.calls,

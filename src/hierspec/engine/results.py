@@ -7,6 +7,8 @@ from typing import Any
 
 from hierspec.core.proposals import TokenLogprobs
 
+from .metrics import LevelStatsDict
+
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
@@ -72,8 +74,8 @@ class GenerationResult:
     decode_seconds: float
     target_calls: int
     mean_acceptance_length: float
-    levels: tuple[dict[str, Any], ...]
-    target: dict[str, Any]
+    levels: tuple[LevelStatsDict, ...]
+    target: LevelStatsDict
     logprobs: tuple[float, ...] = ()
     batch_size: int = 1
     control: dict[str, Any] | None = None

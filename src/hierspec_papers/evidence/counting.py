@@ -161,9 +161,9 @@ def measure_runs(
             rounds=[RoundCounts(round_.offered, round_.kept) for round_ in rounds],
         )
         if len(prompts) == 1:
-            levels = (*run.levels, run.target)
-            counted.level_seconds = [round(level["seconds"], 5) for level in levels]
-            counted.verify_seconds = round(sum(level["verify_seconds"] for level in levels), 6)
+            counted.level_seconds = [round(level.seconds, 5) for level in run.counters]
+            verifying = (level.verify_seconds or 0.0 for level in run.counters)
+            counted.verify_seconds = round(sum(verifying), 6)
         if expected:
             counted.kept_sums = _kept_sums(expected, sequence)
         if with_entropies:

@@ -130,13 +130,13 @@ def level_calls(run: Run) -> list[float]:
 
     P1 charges the smallest level for its tokens, and a look-up has no calls.
     """
-    smallest, *verifiers = (*run.levels, run.target)
-    return [smallest["num_draft_tokens"], *(level["calls"] for level in verifiers)]
+    smallest, *verifiers = run.counters
+    return [smallest.num_draft_tokens, *(level.calls for level in verifiers)]
 
 
 def level_seconds(run: Run) -> list[float]:
     """Return seconds of each level; the target's include the time spent outside all levels."""
-    drafting = [level["seconds"] for level in run.levels]
+    drafting = [level.seconds for level in run.levels]
     return [*drafting, (run.decode_seconds or 0.0) - sum(drafting)]
 
 

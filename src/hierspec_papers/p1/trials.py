@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from hierspec.bench.memory import level_parameters
-from hierspec.bench.method_records import LevelCounters
 from hierspec.bench.methods.base import Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.bench.summary import (
@@ -100,11 +99,8 @@ class Trial:
         """P1's standardized walltime improvement; ``None`` before it has run."""
         if self.measured is None or not self.measured.runs:
             return None
-        runs = [
-            ([LevelCounters(**level) for level in run.levels], LevelCounters(**run.target))
-            for run in self.measured.runs
-        ]
-        tokens = num_tokens_after_first(self.measured.runs)
+        runs = self.measured.runs
+        tokens = num_tokens_after_first(runs)
         summaries = level_summaries(tokens, group_by_level(runs))
         return standardized_walltime_improvement(tokens, summaries, level_parameters(self.method))
 

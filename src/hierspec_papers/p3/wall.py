@@ -77,8 +77,8 @@ def wall(runs: Sequence[Run], drafted: int = DRAFTED) -> Wall:
     total = sum(run.decode_seconds or 0.0 for run in runs)
     if not tokens or not calls or not total:
         raise HierspecError("nothing was drafted: write more tokens after each prompt")
-    draft = sum(run.levels[0]["seconds"] for run in runs)
-    verify = sum(run.target["seconds"] for run in runs)
+    draft = sum(run.levels[0].seconds for run in runs)
+    verify = sum(run.counters[-1].seconds for run in runs)
     return Wall(
         1e3 * drafted * draft / tokens,
         1e3 * verify / calls,

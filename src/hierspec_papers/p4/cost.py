@@ -205,11 +205,11 @@ def ms_by_part(runs: Sequence[Run]) -> dict[str, float]:
     tokens = sum(run.num_tokens for run in runs)
     total = sum(run.seconds for run in runs)
     decode = sum(run.decode_seconds or 0.0 for run in runs)
-    every = [part for run in runs for part in (*run.levels, run.target)]
-    draft = sum(part["forward_seconds"] for run in runs for part in run.levels)
-    target = sum(run.target["forward_seconds"] for run in runs)
-    verification = sum(part["verify_seconds"] for part in every)
-    inside = sum(part["seconds"] for part in every)
+    every = [part for run in runs for part in run.counters]
+    draft = sum(part.forward_seconds for run in runs for part in run.levels)
+    target = sum(run.counters[-1].forward_seconds for run in runs)
+    verification = sum(part.verify_seconds or 0.0 for part in every)
+    inside = sum(part.seconds for part in every)
     seconds = {
         "Total": total,
         "Prefill": total - decode,

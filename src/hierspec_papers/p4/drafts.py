@@ -7,13 +7,13 @@ after another, the sound form of P4's Algorithm 3 (``docs/several-drafts.md``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec_papers.lab import Lab, draft_level, run_from_record
+from hierspec.utils import schema
+from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import tokens_per_call, tokens_per_second, uncompared_table
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
 
@@ -61,7 +61,7 @@ def measure(lab: Lab, counts: Sequence[int] = COUNTS, length: int = LENGTH) -> R
         name = f"p4-drafts, temperature {temperature:g}: prompts together"
         batch_runs = lab.once(name, partial(_run_batches, lab, methods, temperature))
         batches = {
-            key: [run_from_record(run) for run in batch]
+            key: schema.validate(list[Run], batch, f"the record's {name}")
             for key, batch in zip(keys, batch_runs, strict=True)
         }
         if temperature == 1.0 and 1 in counts:
@@ -133,7 +133,7 @@ def _run_batches(
     for turn in range(2):
         for i, method in enumerate(methods):
             runs = method.run_batch(lab.prompts[:_BATCH_SIZE], request)
-            by_method[i] = [asdict(run) for run in runs]
+            by_method[i] = [run.to_dict() for run in runs]
             count = turn * len(methods) + i + 1
             lab.report("p4-drafts, prompts together", count / (2 * len(methods)))
     return by_method

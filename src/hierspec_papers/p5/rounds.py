@@ -9,7 +9,8 @@ from typing import Any
 from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.engine.trace import ListTracer
-from hierspec_papers.lab import Lab, run_from_record
+from hierspec.utils import schema
+from hierspec_papers.lab import Lab
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,9 @@ def run_traced(
         tracer = ListTracer()
         request = RunRequest(lab.max_new_tokens, temperature, lab.seed + number)
         run = method.run(lab.prompts[number], request, tracer)
-        return {"run": asdict(run), "rounds": list(map(asdict, target_rounds(tracer.events)))}
+        return {"run": run.to_dict(), "rounds": list(map(asdict, target_rounds(tracer.events)))}
 
-    record = lab.once(f"{method.name}, temperature {temperature:g}, prompt {number}", observe)
-    return run_from_record(record["run"]), [Round(**fields) for fields in record["rounds"]]
+    key = f"{method.name}, temperature {temperature:g}, prompt {number}"
+    record = lab.once(key, observe)
+    run = schema.validate(Run, record["run"], f"the record's {key}")
+    return run, [Round(**fields) for fields in record["rounds"]]

@@ -7,10 +7,12 @@ Our methods (:mod:`hierspec.bench.methods.ours`) and those of transformers and o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hierspec.bench.method_records import LevelCounters, TargetCounters
 from hierspec.errors import HierspecError
+from hierspec.utils.records import to_json
 
 
 class Unavailable(HierspecError):  # noqa: N818 (it is also a run's result)
@@ -46,17 +48,22 @@ class Run:
         seconds: wall time, reading the prompt included.
         decode_seconds: from the first token to the last; ``None`` where unknown.
         target_calls: forwards of the target after the prompt's, ``None`` where unknown.
-        levels: counters per level below the target, smallest first, as ``generate --json`` has
-            them; empty for methods that are not ours.
-        target: the target's counters.
+        levels: counters per level below the target, smallest first; empty for methods that are
+            not ours.
+        target: the target's counters, ``None`` for methods that are not ours.
     """
 
     token_ids: tuple[int, ...]
     seconds: float
     decode_seconds: float | None = None
     target_calls: int | None = None
-    levels: tuple[dict[str, Any], ...] = ()
-    target: dict[str, Any] = field(default_factory=dict)
+    levels: tuple[LevelCounters, ...] = ()
+    target: TargetCounters = None
+
+    @property
+    def counters(self) -> tuple[LevelCounters, ...]:
+        """Those of all levels, the target's last; empty for methods that are not ours."""
+        return (*self.levels, self.target) if self.target else ()
 
     @property
     def num_tokens(self) -> int:
@@ -82,9 +89,9 @@ class Run:
     @property
     def forward_seconds(self) -> float | None:
         """The part of ``decode_seconds`` inside models' forwards."""
-        if not self.target:
+        if not self.counters:
             return None
-        return sum(part["forward_seconds"] for part in (*self.levels, self.target))
+        return sum(level.forward_seconds for level in self.counters)
 
     @property
     def overhead_ms_per_token(self) -> float | None:
@@ -92,6 +99,10 @@ class Run:
         if self.forward_seconds is None or self.decode_seconds is None or self.num_tokens < 2:
             return None
         return 1e3 * (self.decode_seconds - self.forward_seconds) / (self.num_tokens - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run, ready for JSON."""
+        return to_json(Run, self)
 
 
 class Method(Protocol):

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.api import Hierarchy
+from hierspec.bench.method_records import LevelCounters
 from hierspec.bench.methods.base import Run, RunRequest, Unavailable
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.engine.metrics import LevelStatsDict
 from hierspec.engine.observers import Observer
 from hierspec.errors import HierspecError
 from hierspec.profiling.candidates import parse
@@ -178,14 +180,13 @@ class HierarchyMethod:
         return out
 
 
-def _share(counters: dict[str, Any], share: float) -> dict[str, Any]:
-    """Scale a batch's counters by ``share``; the name and the rate stay."""
-    if share == 1.0:
-        return counters
-    out = {}
-    for key, value in counters.items():
-        if isinstance(value, list):
-            out[key] = [x * share for x in value]
-        else:
-            out[key] = value if key in ("name", "acceptance_rate") else value * share
-    return out
+def _share(counts: LevelStatsDict, share: float) -> LevelCounters:
+    """Return a batch's counters scaled by ``share``; the name and the rate stay."""
+    out: dict[str, Any] = dict(counts)
+    if share < 1.0:  # else whole numbers stay whole
+        for key, value in counts.items():
+            if isinstance(value, list):
+                out[key] = [x * share for x in value]
+            elif key not in ("name", "acceptance_rate"):
+                out[key] *= share
+    return LevelCounters(**out)
