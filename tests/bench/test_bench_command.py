@@ -12,6 +12,7 @@ from hierspec.bench import results
 from hierspec.bench.methods import grids
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.records import BenchSettings
+from hierspec.cli.bench import _target_notes
 
 RECORD = {
     "name", "title", "group", "source", "lossless", "configuration", "skipped", "tuning",
@@ -180,6 +181,17 @@ def test_other_files_are_refused_with_the_reason(change, says, tmp_path, capsys)
         err = capsys.readouterr().err
         assert says in err
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [("", "0.1, α(trunk, large) = 0.96"), ("?eps=0.05", "0.05, α(trunk, large) = 0.98"),
+     ("?eps=0.2", "0.2, α(trunk, large) = 0.92"), ("?eps=0.3&widen=4", "0.3")],
+)  # fmt: skip
+def test_the_synthetic_target_says_what_it_is(options, said):
+    """By what was measured of the shipped family; the page of results tells it as well."""
+    (note,) = _target_notes(f"zoo:large{options}")
+    assert note == f"zoo:large is a synthetic cost with a real distribution (eps {said})"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ import pytest
 from fuzzing import Playground
 
 from hierspec.cli import run
-from hierspec.cli.options import parse_temperatures, split_values
+from hierspec.cli.options import METHODS, SHIPPED_DRAFTS, parse_temperatures, split_values
+from hierspec.config import drafts
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
+from hierspec.zoo import registry
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,14 @@ def test_short_help_and_completion(capsys):
     assert status == 0
     assert "--install-completion" in out
     assert hierspec(capsys, "generate", "-h")[1] == hierspec(capsys, "generate", "--help")[1]
+
+
+def test_help_names_what_drafts():
+    """The words are in the help of six commands, and read without what knows them."""
+    methods = METHODS.split(", ")
+    assert {*drafts.NAMES.split(", ")} <= {*methods}
+    assert all(drafts.is_method(name.replace("LAYER", "4")) for name in methods)
+    assert all(name in SHIPPED_DRAFTS for name in registry.SHIPPED_DRAFTS)
 
 
 @pytest.mark.parametrize("option", ["--target", "--draft"])

@@ -12,7 +12,19 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, DraftsOption, Dtype, Threads, split_values
+from .options import (
+    REPLICAS,
+    Device,
+    DraftsOption,
+    Dtype,
+    HierarchyOption,
+    MaxConcurrency,
+    ServedModel,
+    ServiceFile,
+    ServiceSettings,
+    Threads,
+    split_values,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,44 +36,36 @@ if TYPE_CHECKING:
 
 def batch(
     input_file: Annotated[
-        Path, typer.Argument(help="OpenAI's batch format, a request a line.", metavar="IN.jsonl")
+        Path,
+        typer.Argument(help="Requests in OpenAI's batch format, one a line.", metavar="IN.jsonl"),
     ],
     output_file: Annotated[
-        Path, typer.Argument(help="Answers; what is in it is not asked again.", metavar="OUT.jsonl")
+        Path,
+        typer.Argument(
+            help="Answers, one a line. Requests that it answers already are skipped.",
+            metavar="OUT.jsonl",
+        ),
     ],
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "--target", help=f"The target: {MODEL}. Default: as serve."),
-    ] = None,
-    hierarchy: Annotated[
-        str | None, typer.Option(help="A preset, a .json or .toml file, or inline JSON.")
-    ] = None,
+    model: ServedModel = None,
+    hierarchy: HierarchyOption = None,
     draft: DraftsOption = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
-    max_concurrency: Annotated[
-        int, typer.Option(min=1, max=4096, help="Maximum concurrent requests of each process.")
-    ] = 32,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings of the service, .json or .toml, as for serve.")
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other setting: NAME=VALUE, as for serve; repeatable."),
-    ] = None,
+    max_concurrency: MaxConcurrency = 32,
+    config: ServiceFile = None,
+    setting: ServiceSettings = None,
     ray: Annotated[
-        bool, typer.Option("--ray", help="Through Ray Data, on this machine or a cluster.")
+        bool, typer.Option("--ray", help="Answer through Ray Data, on this machine or a cluster.")
     ] = False,
-    replicas: Annotated[
-        int, typer.Option(min=1, max=4096, help="With --ray: processes that hold the models.")
-    ] = 1,
+    replicas: Annotated[int, REPLICAS] = 1,
 ) -> int:
     """Answer a file of requests, each line exactly once.
 
     Requests are handled as hierspec serve handles them, in this process and without a network. The
     same command continues where it stopped, however it ended. Lines that are not requests, and
-    requests that fail, are answered with their error; then the exit status is 1.
+    requests that fail, are answered with their error; then the exit status is 1. Settings are those
+    of hierspec serve; with --ray, --max-concurrency is that of each process.
 
     Examples:
 

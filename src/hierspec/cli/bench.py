@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,15 +17,22 @@ from hierspec.errors import HierspecError
 from .bench_files import BenchFiles
 from .bench_serve import serve
 from .options import (
+    METHODS,
+    SHIPPED_DRAFTS,
+    BatchSize,
     Device,
     Dtype,
     PromptsOption,
+    Seed,
     ShowList,
     Target,
     Temperatures,
     Threads,
+    draft_option,
+    json_option,
     load_tokenizer,
     options_used,
+    output_option,
     parse_temperatures,
     split_values,
     target_config,
@@ -40,8 +48,6 @@ if TYPE_CHECKING:
 
 _SEED_LIMIT = 2**63  # prompt i uses seed + i, and generators take 64 bits
 _OPTIONS_WITH_FROM = ("--from", "--report", "--plots", "--spec-bench", "--json")
-# α(trunk, large) by eps at temperature 1, from the shipped family's model card.
-_ACCEPTANCE_RATES = {0.05: 0.98, 0.1: 0.96, 0.2: 0.92}
 
 app = typer.Typer()
 app.command("serve")(serve)
@@ -53,11 +59,7 @@ def bench(
     target: Target = "zoo:large?eps=0.2",
     draft: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Draft model, or ngram, prompt-lookup, suffix, exit:LAYER, eagle3:FOLDER or "
-            "quantized, quantized:4, smallest first; repeated, or with commas between. "
-            "Default for the shipped family: zoo:small and zoo:trunk."
-        ),
+        draft_option(f"Also a method that needs no further model: {METHODS}. {SHIPPED_DRAFTS}"),
     ] = None,
     methods: Annotated[
         list[str] | None,
@@ -100,24 +102,20 @@ def bench(
         bool,
         typer.Option("--until-eos", help="Stop at end of text; else all outputs are equally long."),
     ] = False,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Prompts decoded together; methods without batches sit out.")
-    ] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed, below 2**63.")] = 0,
+    batch_size: BatchSize = 1,
+    seed: Seed = 0,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="Results file, written as the bench goes on; the same command continues an "
-            "interrupted one.",
+        output_option(
+            "Results file, written as the bench goes on; the same command continues an interrupted "
+            "one."
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Measure anew where -o is there.")
+        bool, typer.Option("--overwrite", help="Measure anew, although the file of -o exists.")
     ] = False,
     stop_after: Annotated[
         float | None,
@@ -144,13 +142,14 @@ def bench(
     ] = None,
     show_list: ShowList = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole results object instead.")
+        bool, json_option("Print the results, one JSON object, instead of tables.")
     ] = False,
 ) -> int:
     """Measure decoding methods side by side: ours, the papers' systems, other engines.
 
     Methods take turns on every prompt; those with settings to choose are tuned on other prompts
     first. Outputs are checked against plain decoding's, or against the target's distribution.
+    With --batch-size above 1, methods that decode one prompt at a time are left out.
 
     Examples:
 
@@ -355,6 +354,7 @@ def _measure(
 
 def _target_notes(target: str) -> list[str]:
     """Return notes for the results of a synthetic target."""
+    from hierspec.zoo.registry import METRICS
     from hierspec.zoo.synthetic import DEFAULT_EPS
 
     if not target.startswith("zoo:large"):
@@ -364,6 +364,7 @@ def _target_notes(target: str) -> list[str]:
         value = float(eps) if eps else DEFAULT_EPS
     except ValueError:  # loading the target refuses it, and says how to mend it
         return []
-    rate = _ACCEPTANCE_RATES.get(value)
-    alpha = f", α(trunk, large) = {rate}" if rate else ""
+    measured = json.loads(METRICS.read_text(encoding="utf-8"))["evaluation"]["large"]
+    rates = measured.get(f"{value:g}")  # by temperature
+    alpha = f", α(trunk, large) = {rates['1']:.2f}" if rates else ""
     return [f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"]

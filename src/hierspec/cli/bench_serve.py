@@ -12,86 +12,129 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import load_tokenizer
+from .options import (
+    MODEL,
+    MaxConcurrency,
+    Seed,
+    TemperatureOption,
+    json_option,
+    load_tokenizer,
+    output_option,
+)
 
 if TYPE_CHECKING:
     from hierspec.bench.load.client import Endpoint
     from hierspec.bench.load.run import Load, LoadRun
 
-_MAX_PROMPTS, _MAX_CONCURRENCY = 100_000, 4096
+_MAX_PROMPTS = 100_000
 
 
 def serve(
     base_url: Annotated[
-        str, typer.Option(help="The server; /v1 at the end may be there or not.")
+        str, typer.Option(help="The server's address, with or without /v1 at the end.")
     ] = "http://127.0.0.1:8000",
     backend: Annotated[
-        str, typer.Option(help="openai (/v1/completions) or openai-chat (/v1/chat/completions).")
+        str,
+        typer.Option(
+            help="What requests are: openai (/v1/completions) or openai-chat "
+            "(/v1/chat/completions)."
+        ),
     ] = "openai",
-    model: Annotated[str | None, typer.Option(help="Default: the server's first.")] = None,
-    num_prompts: Annotated[int, typer.Option(min=1, max=_MAX_PROMPTS, help="Requests.")] = 64,
-    max_concurrency: Annotated[
-        int, typer.Option(min=1, max=_MAX_CONCURRENCY, help="Maximum concurrent requests.")
-    ] = 16,
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model to ask for; default: the server's first.")
+    ] = None,
+    num_prompts: Annotated[
+        int, typer.Option(min=1, max=_MAX_PROMPTS, help="Number of requests to send.")
+    ] = 64,
+    max_concurrency: MaxConcurrency = 16,
     request_rate: Annotated[
-        float, typer.Option(help="Requests per second on average; inf: as --max-concurrency lets.")
+        float,
+        typer.Option(
+            help="Requests sent per second, on average; inf: whenever --max-concurrency permits."
+        ),
     ] = float("inf"),
     burstiness: Annotated[
-        float, typer.Option(help="Of arrivals. 1: Poisson; below: in bursts; above: more evenly.")
+        float,
+        typer.Option(
+            help="How requests arrive: 1 independently of each other (Poisson), below 1 in bursts, "
+            "above 1 more evenly."
+        ),
     ] = 1.0,
     dataset_name: Annotated[
-        str, typer.Option(help="built-in, custom (--dataset-path) or random. Default: built-in.")
+        str,
+        typer.Option(
+            help="Where prompts are from: built-in, custom (the file of --dataset-path) or random. "
+            "Default: custom with --dataset-path, else built-in."
+        ),
     ] = "",
     dataset_path: Annotated[
         Path | None,
-        typer.Option(help="A .jsonl file, a prompt a line; repeated where it is too short."),
+        typer.Option(help="A .jsonl file, a prompt a line; used again where it is too short."),
     ] = None,
     input_len: Annotated[
-        int, typer.Option("--input-len", "--random-input-len", min=1, help="Of random prompts.")
+        int,
+        typer.Option(
+            "--input-len", "--random-input-len", min=1, help="Length of a random prompt, in tokens."
+        ),
     ] = 256,
     output_len: Annotated[
         int,
-        typer.Option("--output-len", "--random-output-len", min=1, help="Most tokens an answer."),
+        typer.Option(
+            "--output-len",
+            "--random-output-len",
+            min=1,
+            help="Maximum number of tokens per answer.",
+        ),
     ] = 128,
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="A model's directory, hub id or zoo:NAME, to count --input-len in its tokens; "
-            "without one it counts words."
+            help=f"Model whose tokens --input-len counts: {MODEL}. Default: words are counted."
         ),
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
+    temperature: TemperatureOption = 0.0,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Ask for answers of full length (an extension).")
+        bool,
+        typer.Option(
+            "--ignore-eos",
+            help="Ask for answers that go on to --output-len (an extension, as in vLLM).",
+        ),
     ] = False,
     extra_body: Annotated[
         str | None, typer.Option(help="A JSON object: further fields of every request.")
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE, of every request; repeatable.")
+        list[str] | None,
+        typer.Option(help="HTTP header of every request: KEY=VALUE; repeatable."),
     ] = None,
     goodput: Annotated[
         list[str] | None,
-        typer.Option(help="METRIC:MS (ttft, tpot, e2el) that a good request keeps; repeatable."),
+        typer.Option(
+            help="Limit that a good request keeps, METRIC:MS, where METRIC is the time to the "
+            "first token (ttft), for each further token (tpot) or to the end (e2el); repeatable."
+        ),
     ] = None,
     num_warmups: Annotated[
-        int, typer.Option(min=0, max=1000, help="Requests sent first, and not measured.")
+        int, typer.Option(min=0, max=1000, help="Requests that are sent first and not measured.")
     ] = 1,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one request.")] = 600.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds after which one request has failed.")
+    ] = 600.0,
     time_limit: Annotated[
-        float, typer.Option(min=1, help="Seconds after which running requests are abandoned.")
+        float, typer.Option(min=1, help="Seconds after which the run ends, requests and all.")
     ] = 600.0,
     ready_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a server that is not there yet.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of arrivals and prompts.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the result to this file.")
-    ] = None,
+    seed: Seed = 0,
+    output: Annotated[Path | None, output_option("Write the result to this file.")] = None,
     save_detailed: Annotated[
-        bool, typer.Option("--save-detailed", help="Also save every request's texts and times.")
+        bool,
+        typer.Option("--save-detailed", help="Add every request's text and times to the result."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result object.")] = False,
+    as_json: Annotated[
+        bool, json_option("Print the result, one JSON object, instead of tables.")
+    ] = False,
 ) -> int:
     """Load an OpenAI-compatible server and measure it as its clients do.
 
@@ -107,12 +150,14 @@ def serve(
     import asyncio
 
     from hierspec.bench.load import client, prompts, run, summary
+    from hierspec.utils.checks import check_temperature
     from hierspec.utils.files import check_writable, write_atomically
     from hierspec.utils.schema import json_object
 
     from .rendering import interruptible, notes, progress, say
 
     client.load_aiohttp()
+    check_temperature(temperature, "--temperature")
     if output is not None:
         check_writable(output, "the result")
     base_url = _normalise_url(base_url)

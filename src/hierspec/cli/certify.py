@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 
 def certify(
     case: Annotated[
-        Path | None, typer.Argument(help="CASE.json: tabular models and levels.")
+        Path | None,
+        typer.Argument(
+            help="CASE.json: models as tables of probabilities, and levels; examples are in "
+            "examples/certify."
+        ),
     ] = None,
     adapter: Annotated[
         str | None,
         typer.Option(
-            help="Instead of a case, a verifier: FILE.py:FUNCTION, called as verify(tokens, q, p); "
-            "a published one by its name; or all, for a table of these."
+            help="Instead of a case, a verifier: FILE.py:FUNCTION, called as verify(tokens, q, p), "
+            "distributions of drafter and target; a published one by its name; or all, for a table "
+            "of these."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -34,7 +39,10 @@ def certify(
     ] = False,
     allow_inconclusive: Annotated[
         bool,
-        typer.Option("--allow-inconclusive", help="Accept a case that is undecided."),
+        typer.Option(
+            "--allow-inconclusive",
+            help="Exit status 0 also where no loss was found and losslessness is not proved.",
+        ),
     ] = False,
 ) -> int:
     """Compute the exact distribution of a hierarchy's output, and compare it with the target's.

@@ -11,10 +11,12 @@ import typer
 from hierspec.errors import HierspecError
 
 from .options import (
-    MODEL,
     Device,
     DraftsOption,
     Dtype,
+    FreshSeed,
+    HierarchyOption,
+    StopOption,
     TemperatureOption,
     Threads,
     TopK,
@@ -22,6 +24,7 @@ from .options import (
     note_unused,
     split_values,
     target_config,
+    target_option,
 )
 
 if TYPE_CHECKING:
@@ -38,31 +41,21 @@ HELP = """/reset   forget the conversation
 
 def chat(
     target: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Target model: {MODEL}. Default: zoo:smollm2, where its package is installed."
-        ),
+        str | None, target_option("Default: zoo:smollm2, where its packages are installed.")
     ] = None,
     draft: DraftsOption = None,
-    hierarchy: Annotated[
-        str | None,
-        typer.Option(
-            help="A preset name, a .json or .toml file, or inline JSON. Default: with --draft, the "
-            "preset hierarchy; else, without measuring, a copy of the target in fewer bits, a "
-            "drafter shipped for it, or a look-up."
-        ),
+    hierarchy: HierarchyOption = None,
+    system: Annotated[
+        str | None, typer.Option(help="The system message, which tells the model how to answer.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum number of tokens per answer.")
     ] = 512,
     temperature: TemperatureOption = 0.0,
     top_p: TopP = None,
     top_k: TopK = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed; default: a fresh one.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Stop string, which ends an answer; repeatable.")
-    ] = None,
+    seed: FreshSeed = None,
+    stop: StopOption = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,

@@ -16,16 +16,24 @@ from hierspec.errors import HierspecError
 
 from .options import (
     MODEL,
+    PRESETS,
+    BatchSize,
     Device,
+    DraftsOption,
     Dtype,
+    FreshSeed,
+    StopOption,
     TemperatureOption,
     Threads,
     TopK,
     TopP,
+    hierarchy_option,
+    json_option,
     load_tokenizer,
     note_unused,
     split_values,
     target_config,
+    target_option,
 )
 
 if TYPE_CHECKING:
@@ -41,30 +49,19 @@ def generate(
         str | None, typer.Argument(help="Text to continue; - reads standard input.")
     ] = None,
     hierarchy: Annotated[
+        str | None, hierarchy_option(f"Presets: {PRESETS}, auto (measures once, then plans). ")
+    ] = None,
+    target: Annotated[
         str | None,
-        typer.Option(
-            help="A preset name, a .json or .toml file, or inline JSON. Presets: autoregressive, "
-            "speculative, hierarchy, self-speculative, horizontal-tail, tempered, hispec, "
-            "layerskip, branch, naive, multi-draft, multi-draft-tokenwise, dynamic-windows, "
-            "self-verify, pre-verify, pre-self-verify, interleaved, horizontal, prompt-lookup, "
-            "suffix, quantized, swift, adadecode, lookahead, triforce, specdec++, pearl, "
-            "cs-drafting, eagle3, auto (measures once, then plans). Default: hierarchy on the "
-            "shipped family and with --draft; on other targets, zoo:smollm2 among them, the best "
-            "drafter that needs no other model.",
+        target_option(
+            "Default: that of --hierarchy; without one zoo:smollm2, or the shipped family where "
+            "its packages are not installed."
         ),
     ] = None,
-    target: Annotated[str | None, typer.Option(help=f"Target model of a preset: {MODEL}.")] = None,
-    draft: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Draft model of a preset, smallest first; repeated, or with commas between. "
-            "Without --hierarchy also what drafts without a model: ngram, suffix, quantized, "
-            "quantized:4, exit:LAYER, eagle3:FOLDER, ngram:TABLE.",
-        ),
-    ] = None,
+    draft: DraftsOption = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help=f"Whose tokenizer to use, where the target has none: {MODEL}."),
+        typer.Option(help=f"A model with the tokenizer of a target that has none: {MODEL}."),
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -76,24 +73,32 @@ def generate(
             "object with prompt, text, question, turns or messages); any other file is ONE prompt."
         ),
     ] = None,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Prompts of --prompts decoded together.")
-    ] = 1,
+    batch_size: BatchSize = 1,
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum number of tokens per prompt.")
     ] = 128,
     temperature: TemperatureOption = 0.0,
     top_p: TopP = None,
     top_k: TopK = None,
-    min_p: Annotated[float | None, typer.Option(help="As in transformers.")] = None,
-    repetition_penalty: Annotated[float, typer.Option(help="As in transformers.")] = 1.0,
-    frequency_penalty: Annotated[float, typer.Option(help="As in vLLM.")] = 0.0,
-    presence_penalty: Annotated[float, typer.Option(help="As in vLLM.")] = 0.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Random seed, below 2**64; default: a fresh one."),
+    min_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave out tokens less probable than this share of the likeliest one's "
+            "probability, as in transformers."
+        ),
     ] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop string; repeatable.")] = None,
+    repetition_penalty: Annotated[
+        float,
+        typer.Option(help="Above 1, tokens of the text so far become rarer, as in transformers."),
+    ] = 1.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Taken off a token's score for each time it was written (vLLM).")
+    ] = 0.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Taken off the score of every token that was written (vLLM).")
+    ] = 0.0,
+    seed: FreshSeed = None,
+    stop: StopOption = None,
     include_stop: Annotated[
         bool, typer.Option("--include-stop", help="Keep the stop string in the text.")
     ] = False,
@@ -120,10 +125,13 @@ def generate(
     ] = False,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Then decode plainly with the same target, and compare."),
+        typer.Option(
+            "--compare", help="Then decode with the target alone, and compare text and speed."
+        ),
     ] = False,
     trace: Annotated[
-        Path | None, typer.Option(help="Write every draft and verdict as JSON lines.")
+        Path | None,
+        typer.Option(help="Write every draft and verdict to this file, for hierspec timeline."),
     ] = None,
     deterministic: Annotated[
         bool,
@@ -135,10 +143,9 @@ def generate(
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            help="Print one JSON object (one a line with --prompts) instead of streaming; its "
-            "levels and target count the whole batch of batch_size sequences.",
+        json_option(
+            "Print one JSON object (one a line with --prompts) instead of streaming; its levels "
+            "and target count the whole batch of --batch-size prompts."
         ),
     ] = False,
 ) -> int:

@@ -11,7 +11,17 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, AsJson, Device, Dtype, Threads, split_values
+from .options import (
+    MODEL,
+    AsJson,
+    Device,
+    Dtype,
+    Seed,
+    Threads,
+    output_option,
+    split_values,
+    target_option,
+)
 
 T = TypeVar("T")
 
@@ -28,23 +38,20 @@ def train(
         typer.Argument(help="Further texts, as after --texts.", metavar="TEXTS"),
     ] = None,
     *,
-    model: Annotated[
-        str, typer.Option("--model", "--target", help=f"The model, which stays unchanged: {MODEL}.")
-    ],
+    model: Annotated[str, target_option("It stays unchanged.", "--model", "--target")],
     exits: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LAYER",
-            help="Heads for exits after which layers: repeated, or with commas between, as in 2,4.",
+            help="Layers after which the model gets a head; repeated, or with commas between, as "
+            "in 2,4.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="File to write; default: exit_heads.safetensors in the model's directory. "
-            "For eagle3 a folder. Interrupted training is continued.",
+        output_option(
+            "File to write; default: exit_heads.safetensors in the model's directory. For eagle3 a "
+            "folder. Interrupted training is continued."
         ),
     ] = None,
     texts: Annotated[
@@ -58,9 +65,10 @@ def train(
     kind: Annotated[
         str,
         typer.Option(
-            help="transform: a d x d matrix before the model's own head; mlp: that and two "
-            "matrices around a bend; full: a V x d head; eagle3: a network that drafts from the "
-            "model's hidden states; acceptance: predicts what the model keeps of --draft's tokens.",
+            help="What to train. For exits, with hidden size d and V tokens: transform, a d x d "
+            "matrix before the model's own head; mlp, that and a hidden layer beside it; full, a "
+            "V x d head. eagle3: a network that drafts from the model's hidden states. acceptance: "
+            "a head that predicts which tokens of --draft the model keeps.",
         ),
     ] = "transform",
     draft: Annotated[
@@ -79,10 +87,15 @@ def train(
         ),
     ] = None,
     inner: Annotated[
-        int | None, typer.Option(min=1, help="Inner size of an mlp; default: twice the model's.")
+        int | None,
+        typer.Option(min=1, help="mlp: size of its hidden layer; default: twice the model's."),
     ] = None,
     loss: Annotated[
-        str, typer.Option(help="kl, or tv: KL that turns into the total variation.")
+        str,
+        typer.Option(
+            help="Distance to the model's distribution that is minimised: kl, or tv, which begins "
+            "as KL and turns into the total variation."
+        ),
     ] = "kl",
     windows: Annotated[
         int, typer.Option(min=1, help="Most windows, or conversations, to measure on.")
@@ -108,7 +121,7 @@ def train(
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Windows of text in a batch.")] = 2,
     width: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 256,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    seed: Seed = 0,
     overwrite: Annotated[
         bool,
         typer.Option(
@@ -125,7 +138,7 @@ def train(
         float | None, typer.Option(help="eagle3: time to train, instead of --epochs.")
     ] = None,
     draft_vocab: Annotated[
-        int, typer.Option(min=1, help="eagle3: how many tokens it knows, the most frequent ones.")
+        int, typer.Option(min=1, help="eagle3: tokens it can draft, the most frequent ones.")
     ] = 8192,
     feature_layers: Annotated[
         list[str] | None,
@@ -134,15 +147,19 @@ def train(
             help="eagle3: three layers it reads, as in 2,15,27; default: 2, n/2, n - 3.",
         ),
     ] = None,
-    depth: Annotated[int, typer.Option(min=1, help="eagle3: most steps unrolled.")] = 5,
-    store_gib: Annotated[float, typer.Option(help="eagle3: most space for them on disk.")] = 8,
+    depth: Annotated[
+        int, typer.Option(min=1, help="eagle3: most tokens drafted one after another in training.")
+    ] = 5,
+    store_gib: Annotated[
+        float, typer.Option(help="eagle3: most GiB of the model's hidden states on disk.")
+    ] = 8,
     watch: Annotated[
         int,
-        typer.Option(min=0, help="eagle3: take in texts that are new, every so many steps."),
+        typer.Option(min=0, help="eagle3: steps after which to look for new texts; 0: never."),
     ] = 0,
     measure: Annotated[
         float,
-        typer.Option(help="eagle3: minutes between measuring and writing what there is."),
+        typer.Option(help="eagle3: minutes after which to measure the network and write it."),
     ] = 15,
     dtype: Dtype = None,
     device: Device = None,

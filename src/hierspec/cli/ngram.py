@@ -11,7 +11,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, AsJson, load_tokenizer
+from .options import MODEL, AsJson, load_tokenizer, output_option
 
 app = typer.Typer(
     help="Tables of n-grams, which draft for any model with the tokenizer they were counted in.",
@@ -31,15 +31,22 @@ def build(
         typer.Argument(help="Text files, .jsonl files (a text a line), or folders of them."),
     ],
     tokenizer: Annotated[
-        str, typer.Option(help=f"Whose tokenizer to count in, the target's: {MODEL}.")
+        str,
+        typer.Option(
+            help=f"The target, or another model with its tokenizer: {MODEL}. N-grams are "
+            "counted in its tokens."
+        ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
+    output: Annotated[Path, output_option()],
     max_order: Annotated[
         int, typer.Option(min=2, help="Longest n-gram, the predicted token included.")
     ] = 3,
     max_entries: Annotated[
         int | None,
-        typer.Option(min=1, help="Most pairs kept of each order; default: 90000, then 150000."),
+        typer.Option(
+            min=1,
+            help="Most n-grams kept of each length; default: 90000 pairs, 150000 longer ones.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hierspec.errors import HierspecError
 
@@ -16,9 +17,65 @@ if TYPE_CHECKING:
     from hierspec.config.schema import TargetConfig
     from hierspec.sampling.parameters import SamplingParams
 
-MODEL = "directory, hub id, or zoo:NAME"  # in help texts
+# In help texts
+PRESETS = "{presets}"  # :class:`NamesPresets` replaces it
+MODEL = "directory, hub id, or zoo:NAME"
+METHODS = (
+    "ngram, prompt-lookup, suffix, quantized, quantized:4, exit:LAYER, eagle3:FOLDER, ngram:TABLE"
+)
+SHIPPED_DRAFTS = "Default for the shipped family: zoo:small and zoo:trunk."
+_SERVED = "Default: zoo:smollm2 where its packages are installed, else zoo:large."
 
-Target = Annotated[str, typer.Option(help=f"Target model: {MODEL}.")]
+
+class NamesPresets(TyperCommand):
+    """A command whose help names the presets: only then are they imported."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from hierspec.presets import registry
+
+        for param in self.params:
+            if help_text := getattr(param, "help", None):
+                param.help = help_text.replace(PRESETS, ", ".join(registry.PRESETS))
+        super().format_help(ctx, formatter)
+
+
+def target_option(note: str, *names: str) -> Any:
+    """Return the option that names the target; its help ends in ``note``."""
+    return typer.Option(*names, help=f"Target model: {MODEL}. {note}".rstrip())
+
+
+def hierarchy_option(note: str = "") -> Any:
+    """Return the option ``--hierarchy``, with a note on what there is to choose from."""
+    return typer.Option(
+        help=f"A preset's name, a .json or .toml file, or inline JSON. {note}Default: the preset "
+        "called hierarchy with draft models and for the shipped family; for any other target, "
+        "zoo:smollm2 among them, the drafter that is likely the best and needs no other model."
+    )
+
+
+def draft_option(note: str) -> Any:
+    """Return the option ``--draft``; its help ends in ``note``."""
+    return typer.Option(
+        help=f"Draft model, smallest first; repeated, or with commas between. {note}"
+    )
+
+
+def output_option(help_text: str = "File to write.") -> Any:
+    """Return the option ``-o``."""
+    return typer.Option("-o", "--output", help=help_text)
+
+
+def json_option(help_text: str = "Print one JSON object instead of text.") -> Any:
+    """Return the option ``--json``."""
+    return typer.Option("--json", help=help_text)
+
+
+Target = Annotated[str, target_option("")]
+HierarchyOption = Annotated[str | None, hierarchy_option()]
+DraftsOption = Annotated[
+    list[str] | None,
+    draft_option(f"Without --hierarchy also a method that needs no further model: {METHODS}."),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -31,22 +88,43 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: 
 PromptsOption = Annotated[
     Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
 ]
-TemperatureOption = Annotated[float, typer.Option(help="0 is greedy.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that are decoded together.")]
+TemperatureOption = Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")]
 TopP = Annotated[float | None, typer.Option(help="Nucleus sampling, as in transformers.")]
 TopK = Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")]
 Temperatures = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FLOAT",
-        help="To measure at, 0 is greedy; repeated, or with commas between. Default: 0 and 1.",
+        help="Temperature to measure at, 0 is greedy; repeated, or with commas between. Default: "
+        "0 and 1.",
     ),
 ]
-DraftsOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Draft model of a preset, smallest first; repeated, or with commas between."),
+StopOption = Annotated[
+    list[str] | None, typer.Option(help="A string at which the text ends; repeatable.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+FreshSeed = Annotated[
+    int | None, typer.Option(help="Random seed, below 2**64; default: a fresh one.")
+]
+AsJson = Annotated[bool, json_option()]
 ShowList = Annotated[bool, typer.Option("--list", help="List what there is, and do nothing else.")]
+
+# Of a service, and of what sends it requests
+ServedModel = Annotated[str | None, target_option(_SERVED, "--model", "--target")]
+ServiceFile = Annotated[
+    Path | None, typer.Option(help="File of settings, .json or .toml; docs/serving.md lists them.")
+]
+ServiceSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any other setting: NAME=VALUE, as in max_queue=10; repeatable."),
+]
+REPLICAS: Any = typer.Option(
+    min=1, max=4096, help="Number of processes that hold the models, run by Ray."
+)
+MaxConcurrency = Annotated[
+    int, typer.Option(min=1, max=4096, help="Maximum number of requests at a time.")
+]
 
 DEFAULT_TEMPERATURES = (0.0, 1.0)
 

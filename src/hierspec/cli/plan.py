@@ -13,7 +13,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import AsJson
+from .options import AsJson, output_option
 
 if TYPE_CHECKING:
     from hierspec.planner.estimates import Estimates
@@ -34,7 +34,10 @@ def plan(
     ],
     latency_model: Annotated[
         str | None,
-        typer.Option(help="exact (default): overshoot is handed up; corollary: P1's formula."),
+        typer.Option(
+            help="exact (default), or corollary: the paper P1's formula, in which a level hands up "
+            "exactly as many tokens as were asked of it, and never more."
+        ),
     ] = None,
     max_models: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of models, the target included.")
@@ -47,23 +50,27 @@ def plan(
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="Of a profile: plan for this temperature; default: 0, greedy."),
+        typer.Option(help="With a profile: plan for this temperature; default: 0, greedy."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Use a profile that was measured on something else.")
+        bool,
+        typer.Option(
+            "--force", help="Use a profile of other hardware, versions or weights than those here."
+        ),
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="Hierarchies to show, the best included.")] = 5,
     to: Annotated[
         str | None,
-        typer.Option(help="Also the best that vllm or transformers can express, in its own form."),
+        typer.Option(
+            help="Also print the best plan that vllm or transformers (name one) can run, as its "
+            "command or code."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="Of a profile: write the fastest hierarchy to this .json file, for generate "
-            "--hierarchy.",
+        output_option(
+            "With a profile: write the fastest hierarchy to this .json file, for generate "
+            "--hierarchy."
         ),
     ] = None,
     picture: Annotated[
@@ -79,17 +86,21 @@ def plan(
     ] = None,
     simulate: Annotated[
         int | None,
-        typer.Option(min=2, help="Also run each hierarchy so many simulated rounds of the target."),
+        typer.Option(min=2, help="Also simulate each hierarchy, for so many calls of the target."),
     ] = None,
     acceptances: Annotated[
         str | None,
         typer.Option(
-            help="Of --simulate: iid, curves (measured; the default for a profile) or recorded."
+            help="With --simulate, what is accepted: iid, by independent draws; curves, as often "
+            "as measured (the default for a profile); recorded, the drafts of the profile in order."
         ),
     ] = None,
     costs: Annotated[
         str | None,
-        typer.Option(help="Of --simulate: real (default), or artificial: a constant per call."),
+        typer.Option(
+            help="With --simulate: real (default), or artificial: every call of a model costs the "
+            "same."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

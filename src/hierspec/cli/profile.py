@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import (
+    METHODS,
     MODEL,
     Device,
     Dtype,
@@ -17,7 +18,9 @@ from .options import (
     Target,
     Temperatures,
     Threads,
+    json_option,
     load_tokenizer,
+    output_option,
     parse_temperatures,
     split_values,
     target_config,
@@ -41,31 +44,31 @@ def profile(
         typer.Argument(help="Further candidates, as after --candidates.", metavar="CANDIDATES"),
     ] = None,
     *,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="File to write; an interrupted run is continued.")
-    ],
+    output: Annotated[Path, output_option("File to write; an interrupted run is continued.")],
     target: Target = "zoo:large",
     candidates: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"What may draft, one or several: {MODEL}, exit:LAYER, ngram, prompt-lookup, "
-            "suffix, quantized, quantized:4, eagle3:FOLDER; options after commas: "
-            "zoo:small,temperature=0.8, zoo:mid,window=entropy or zoo:small,num_drafts=4. Default: "
-            "the shipped family; of any other target what copies text, its quantized copies and "
-            "whatever ships for it.",
+            help=f"What may draft, one or several: models ({MODEL}) or {METHODS}; options after "
+            "commas: zoo:small,temperature=0.8, zoo:mid,window=entropy or zoo:small,num_drafts=4. "
+            "Default: the shipped family; for any other target what copies text, its quantized "
+            "copies and whatever ships for it.",
         ),
     ] = None,
     prompts: PromptsOption = None,
     temperature: Temperatures = None,
     max_speculative_tokens: Annotated[
-        int, typer.Option(min=1, max=32, help="Largest budget to know about.")
+        int,
+        typer.Option(
+            min=1, max=32, help="Longest draft to measure, in tokens: plans go up to this length."
+        ),
     ] = 15,
     num_prompts: Annotated[int, typer.Option(min=1, help="Prompts to use.")] = 16,
     tokens: Annotated[
         int, typer.Option(min=8, help="Tokens that the target adds to each prompt at most.")
     ] = 128,
     places: Annotated[
-        int, typer.Option(min=1, help="Places where drafts are tried, a text in the mean.")
+        int, typer.Option(min=1, help="Places of a text, on average, where drafts are tried.")
     ] = 6,
     repeats: Annotated[int, typer.Option(min=1, help="How often each cost is timed.")] = 6,
     chat: Annotated[
@@ -74,7 +77,9 @@ def profile(
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as well.")] = False,
+    as_json: Annotated[
+        bool, json_option("Print the profile, one JSON object, instead of tables.")
+    ] = False,
 ) -> int:
     """Measure how often models agree and what their calls cost here, for hierspec plan.
 

@@ -14,14 +14,18 @@ from hierspec.errors import HierspecError
 from hierspec_papers import COMPUTED, MEASURED, Reproduction
 
 from .options import (
+    SHIPPED_DRAFTS,
     AsJson,
     Device,
     Dtype,
+    Seed,
     ShowList,
     Target,
     Temperatures,
     Threads,
+    draft_option,
     options_used,
+    output_option,
     parse_temperatures,
     split_values,
     target_config,
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
 ALL = "all"
 _CONTENT = "the reproduction"  # in errors of writing it
-_COMMON_OPTIONS = ("--list", "--figures", "--output", "--json")  # of computed and measured ones
+_COMMON_OPTIONS = ("--list", "--figures", "-o", "--json")  # of computed and measured ones
 
 
 def reproduce(
@@ -49,13 +53,7 @@ def reproduce(
     ] = None,
     show_list: ShowList = False,
     target: Target = "zoo:large?eps=0.2",
-    draft: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Draft model, smallest first; repeated, or with commas between. Default for the "
-            "shipped family: zoo:small and zoo:trunk."
-        ),
-    ] = None,
+    draft: Annotated[list[str] | None, draft_option(SHIPPED_DRAFTS)] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -71,14 +69,13 @@ def reproduce(
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of all randomness.")] = 0,
+    seed: Seed = 0,
     figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Write the JSON object to this file as well; of all: a folder for a file each.",
+        output_option(
+            "Write the JSON object to this file as well; with all, a folder in which each table or "
+            "figure gets a file."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -12,6 +12,7 @@ from .certify import certify
 from .chat import chat
 from .doctor import doctor
 from .generate import generate
+from .options import NamesPresets
 from .plan import plan
 from .profile import profile
 from .reproduce import reproduce
@@ -52,8 +53,8 @@ def _root(
     pass
 
 
+app.command(cls=NamesPresets)(generate)
 for command in (
-    generate,
     chat,
     serve,
     batch,

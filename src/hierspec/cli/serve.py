@@ -10,53 +10,63 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, Device, DraftsOption, Dtype, Threads, split_values
+from .options import (
+    REPLICAS,
+    Device,
+    DraftsOption,
+    Dtype,
+    HierarchyOption,
+    ServedModel,
+    ServiceFile,
+    ServiceSettings,
+    Threads,
+    split_values,
+)
 
 if TYPE_CHECKING:
     from hierspec.server.settings import ServeSettings
 
 
 def serve(
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "--target", help=f"The target: {MODEL}. Default: zoo:smollm2."),
-    ] = None,
-    hierarchy: Annotated[
-        str | None,
-        typer.Option(
-            help="A preset, a .json or .toml file, or inline JSON. Default: the best drafter."
-        ),
-    ] = None,
+    model: ServedModel = None,
+    hierarchy: HierarchyOption = None,
     draft: DraftsOption = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
-    host: Annotated[str | None, typer.Option(help="Default: 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="Default: 8000; 0: any free one.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; default: 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; default: 8000; 0: any free one.")
+    ] = None,
     api_key: Annotated[
         list[str] | None,
-        typer.Option(help="Of which requests must send one; better: HIERSPEC_SERVE_API_KEY."),
+        typer.Option(
+            help="A key that requests must send; repeatable, then any of them will do. Safer in "
+            "the variable HIERSPEC_SERVE_API_KEY, which lists of processes do not show."
+        ),
     ] = None,
     allow_without_key: Annotated[
-        bool, typer.Option("--allow-without-key", help="Listen beyond loopback without a key.")
+        bool,
+        typer.Option(
+            "--allow-without-key",
+            help="Without a key, listen even where other machines can send requests.",
+        ),
     ] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings, .json or .toml; see docs/serving.md.")
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other setting: NAME=VALUE, as max_queue=10; repeatable."),
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(min=1, max=4096, help="Processes that hold the models, through Ray Serve."),
-    ] = None,
+    config: ServiceFile = None,
+    setting: ServiceSettings = None,
+    replicas: Annotated[int | None, REPLICAS] = None,
     autoscale: Annotated[
-        str | None, typer.Option(help="MIN:MAX such processes, as the load needs them.")
+        str | None,
+        typer.Option(help="Instead of --replicas: MIN:MAX processes, as many as the load needs."),
     ] = None,
     ray_address: Annotated[
         str | None,
-        typer.Option(help="Of a Ray cluster (auto: as found). Default: this machine alone."),
+        typer.Option(
+            help="Address of a Ray cluster to run on, or auto, which finds it. Default: Ray on "
+            "this machine alone."
+        ),
     ] = None,
 ) -> int:
     """Serve a model to OpenAI clients.

@@ -10,7 +10,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import MODEL, load_tokenizer
+from .options import MODEL, load_tokenizer, output_option
 
 if TYPE_CHECKING:
     from hierspec.timeline.drawing import TokenText
@@ -22,18 +22,20 @@ def timeline(
     trace: Annotated[Path, typer.Argument(help="What hierspec generate --trace wrote.")],
     output: Annotated[
         Path,
-        typer.Option(
-            "-o",
-            "--output",
-            help="A picture (.svg), a page (.html), or a trace for Perfetto and "
-            "chrome://tracing (.json).",
+        output_option(
+            "File to write: a picture (.svg), a page (.html), or a trace for Perfetto and "
+            "chrome://tracing (.json)."
         ),
     ],
     sequence: Annotated[
         int | None, typer.Option(min=0, help="Which sequence a .svg shows; default: the first.")
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help=f"Whose tokenizer tells the tokens' texts: {MODEL}.")
+        str | None,
+        typer.Option(
+            help=f"The target, or another model with its tokenizer: {MODEL}. Its text is shown "
+            "only with it."
+        ),
     ] = None,
 ) -> int:
     """Draw a generation: which level called when, and what became of every drafted token.

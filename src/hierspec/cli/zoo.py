@@ -9,7 +9,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import Threads
+from .options import Seed, Threads, output_option
 
 app = typer.Typer(help="The small model family that ships with hierspec.", no_args_is_help=True)
 
@@ -24,20 +24,32 @@ def train(
             "--output.",
         ),
     ],
-    seed: Annotated[int, typer.Option(help="Decides everything that is random.")] = 0,
-    trunk_steps: Annotated[int | None, typer.Option(help="Training steps of the trunk.")] = None,
-    student_steps: Annotated[int | None, typer.Option(help="Steps of mid and small.")] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="smollm2: folder for its drafters.")
-    ] = Path("smollm2-drafters"),
+    seed: Seed = 0,
+    trunk_steps: Annotated[
+        int | None, typer.Option(help="Training steps of the family's trunk.")
+    ] = None,
+    student_steps: Annotated[
+        int | None,
+        typer.Option(help="Training steps of mid and small, which learn from the trunk."),
+    ] = None,
+    output: Annotated[Path, output_option("smollm2: folder for its drafters.")] = Path(
+        "smollm2-drafters"
+    ),
     conversations: Annotated[
-        int, typer.Option(min=1, help="smollm2: how many the model is to answer.")
+        int,
+        typer.Option(min=1, help="smollm2: conversations that the model answers to learn from."),
     ] = 2500,
     epochs: Annotated[float, typer.Option(help="smollm2: passes over the answers.")] = 8,
-    minutes: Annotated[float, typer.Option(help="smollm2: how long its sibling learns.")] = 45,
-    checkpoints: Annotated[Path | None, typer.Option(help="Default: OUT/.training")] = None,
-    resume: Annotated[bool, typer.Option(help="Continue from checkpoints found there.")] = True,
-    quick: Annotated[bool, typer.Option(help="Tiny and useless, in seconds; for tests.")] = False,
+    minutes: Annotated[
+        float, typer.Option(help="smollm2: minutes to train zoo:smollm2-sibling.")
+    ] = 45,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints; default: OUT/.training.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue from the checkpoints.")] = True,
+    quick: Annotated[
+        bool, typer.Option(help="Train tiny, useless models in seconds, for tests.")
+    ] = False,
     threads: Threads = None,
 ) -> None:
     """Rebuild the family from this Python's standard library (about an hour on two cores).
@@ -111,7 +123,7 @@ def list_models() -> None:
 
 @app.command("card")
 def card(
-    plain: Annotated[bool, typer.Option(help="Markdown as it is, without formatting.")] = False,
+    plain: Annotated[bool, typer.Option(help="Print Markdown as it is.")] = False,
 ) -> None:
     """Show the model card: data, sizes, losses, and which model accepts how much of which."""
     from rich.console import Console

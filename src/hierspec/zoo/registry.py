@@ -20,6 +20,7 @@ from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 PREFIX = "zoo:"
 DATA = Path(__file__).parent / "data"
+METRICS = DATA / "metrics.json"  # what was measured of the shipped family
 TRAINED = ("small", "mid", "trunk")
 SMOLLM2 = "smollm2"
 SMOLLM2_NAME = PREFIX + SMOLLM2
