@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class HierspecError(ValueError):
     """A user's mistake: one line that says what is wrong, where, and what to do about it.
@@ -10,6 +13,15 @@ class HierspecError(ValueError):
     ``--debug`` shows its traceback. Errors of libraries about files and models are
     re-raised as this one where they are called.
     """
+
+
+@contextlib.contextmanager
+def errors_in(place: object) -> Iterator[None]:
+    """Name the place of a user's mistake that is found inside: ``levels.json: …``."""
+    try:
+        yield
+    except HierspecError as error:
+        raise HierspecError(f"{place}: {error}") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -148,6 +148,7 @@ def test_bad_problems(hierspec, change, words):
     status, out, err = hierspec(PROBLEM | change)
     assert (status, out) == (2, "")
     assert err.startswith("hierspec: error: ")
+    assert "problem.json: " in err
     assert err.count("\n") == 1
     assert words in err
 

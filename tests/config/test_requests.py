@@ -13,6 +13,7 @@ from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaLi
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
 from hierspec.config.drafts import levels
+from hierspec.config.ends import GenerationConfigWarning
 from hierspec.config.options import SAMPLING
 from hierspec.utils.testing import tiny_model
 
@@ -358,6 +359,26 @@ def test_the_generation_configuration_says_what_ends_a_text(model, backend, tmp_
     (tmp_path / "generation_config.json").unlink()
     assert Hierarchy(tmp_path).generate(IDS, max_new_tokens=10).token_ids == expected
     assert Hierarchy(tmp_path).eos_token_ids() == {2}
+
+
+def test_a_generation_configuration_that_cannot_be_used(model, tmp_path):
+    """As in transformers, one that is no JSON is not used; and a note says so."""
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "generation_config.json"
+    file.write_text("{")
+    with pytest.warns(GenerationConfigWarning, match=r"generation_config\.json is not valid JSON"):
+        assert Hierarchy(tmp_path).eos_token_ids() == {2}
+    for content, reason in [
+        ("[]", f"the generation configuration of {tmp_path} cannot be used"),
+        ('{"early_stopping": 3}', "`early_stopping` must be a boolean"),
+        (
+            '{"eos_token_id": "</s>"}',
+            "eos_token_id must be a token id or a list of them, not '</s>",
+        ),
+    ]:
+        file.write_text(content)
+        with pytest.raises(HierspecError, match=reason):
+            Hierarchy(tmp_path)
 
 
 def test_a_text_without_tokens_is_not_called_empty(model):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hierspec.cli import run
 from hierspec.exact.certificate import certify, load_case, parse_case
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "certify").glob("*.json"))
@@ -210,6 +211,18 @@ def test_one_level_decodes_plainly():
     certificate = certify({**CASE, "models": CASE["models"][1:], "levels": [{}]})
     assert certificate.passed()
     assert certificate.expected_tokens_per_target_call == 1.0
+
+
+def test_the_command_line_names_the_file(tmp_path, capsys):
+    file = tmp_path / "a.json"
+    for change, reason in [
+        ({"vocab": 0}, "case.vocab must be"),
+        ({"levels": [{}]}, "case: 1 levels for 2 models"),
+        ({"levels": [{"num_speculative_tokens": 1}, {"verify": "x"}]}, "levels[1].verify"),
+    ]:
+        file.write_text(json.dumps({**CASE, **change}))
+        assert run(["certify", str(file)]) == 2
+        assert f"{file}: {reason}" in capsys.readouterr().err
 
 
 def test_files(tmp_path):

@@ -103,6 +103,21 @@ def test_a_quantization_without_its_package_names_it(tmp_path):
         Hierarchy(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"base_model_name_or_path": 5}', "base_model_name_or_path must be a string, not 5"),
+        ("[]", "it must be an object, not \\[\\]"),
+        ("{", "not valid JSON"),
+        ("{}", "names no base model"),
+    ],
+)
+def test_a_damaged_configuration_is_named(tmp_path, content, reason):
+    (tmp_path / "adapter_config.json").write_text(content)
+    with pytest.raises(HierspecError, match=rf"adapter_config\.json.* {reason}"):
+        Hierarchy(str(tmp_path), drafts=[])
+
+
 def test_an_adapter_of_an_adapter_is_refused(tmp_path):
     """Also one that names itself, which has no end."""
     for name in ("upper", "lower"):

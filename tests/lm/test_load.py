@@ -7,6 +7,7 @@ import torch
 import transformers as tf
 
 from hierspec.core.context import Context
+from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.lean.decoder import LeanBackend
@@ -90,6 +91,19 @@ def test_damaged_weights_are_named(llama, backend):
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"model\.safetensors"):
         load(llama, backend=backend)
+
+
+def test_a_damaged_index_of_weights_is_named(llama):
+    (llama / "model.safetensors").unlink()
+    index = llama / "model.safetensors.index.json"
+    for content, reason in [
+        ('{"weight_map": {"a": 3}}', "weight_map.a must be a string, not 3: fetch or write it"),
+        ('{"weight_map": []}', "weight_map must be an object"),
+        ("{}", "'weight_map' is missing"),
+    ]:
+        index.write_text(content)
+        with pytest.raises(HierspecError, match=rf"index\.json: {reason}"):
+            load(llama, backend="lean")
 
 
 def test_recurrent_models_are_refused_by_name(tmp_path):

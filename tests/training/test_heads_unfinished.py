@@ -117,5 +117,5 @@ def test_what_the_model_wrote_is_not_lost_either(models, tmp_path, monkeypatch):
 
 def test_a_damaged_record_is_refused(models, cut):
     (cut.with_name(f"{cut.name}.training") / "settings.json").write_text("{")
-    with pytest.raises(ValueError, match=r"cannot read .*settings\.json .*: delete .*\.training$"):
+    with pytest.raises(ValueError, match=r"settings\.json: not valid JSON.*: delete .*\.training$"):
         train(models[0], quick(), cut)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, errors_in
 
 from .options import AsJson
 
@@ -58,7 +58,9 @@ def certify(
     assert case is not None
     from hierspec.exact import certificate as exact
 
-    certificate = exact.certify(exact.load_case(case))
+    content = exact.load_case(case)
+    with errors_in(case):
+        certificate = exact.certify(content)
     passed = certificate.passed(allow_inconclusive)
     with contextlib.suppress(BrokenPipeError):  # | head must not turn a failed check into success
         _print(certificate, passed, as_json, print_law=law)

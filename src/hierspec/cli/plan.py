@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, errors_in
 
 from .options import AsJson, output_option
 
@@ -220,7 +220,8 @@ def _read_task(
             )
         changes = {"max_speculative_tokens": max_speculative_tokens, "latency_model": latency_model}
         data = {**data, **{key: value for key, value in changes.items() if value is not None}}
-        problem = problems.parse_problem(data)
+        with errors_in(file):
+            problem = problems.parse_problem(data)
         return PlanningTask(
             problem.estimates, problem.latency_model, NO_VARIATIONS, problem.warnings
         )

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Annotated, Any
 
+from hierspec.errors import HierspecError, HierspecWarning, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.utils.files import expand_user
+from hierspec.utils.schema import Expected, Integer, validate
 from hierspec.zoo import registry
 
 from .in_memory import ModelInMemory
 from .target import model_config
+
+_FILE = "generation_config.json"
+_EosIds = Annotated[Integer | list[Integer] | None, Expected("a token id or a list of them")]
+
+
+class GenerationConfigWarning(HierspecWarning, UserWarning):
+    """A model's generation configuration is no JSON, and so is not used."""
 
 
 def model_eos_ids(model: str) -> frozenset[int]:
     """Return the ids in the model's generation configuration; else those in its configuration.
 
     A chat model may have several, of which its tokenizer has one: the end of a turn, or of a text.
+
+    Raises:
+        HierspecError: as :func:`ignored_sampling`.
+
+    Warns:
+        GenerationConfigWarning: it is no JSON, and the model's own configuration is used.
     """
-    config = _generation_config(model) or model_config(model)
-    ids = getattr(config, "eos_token_id", None)
+    config = _generation_config(model)
+    if config is None:
+        _warn_of_unread(model)
+        config = model_config(model)
+    ids = validate(_EosIds, getattr(config, "eos_token_id", None), "the model's eos_token_id")
     return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
@@ -36,6 +55,9 @@ def ignored_sampling(model: str) -> list[str]:
 
     They would change the text of transformers' ``generate``; :class:`Hierarchy` and the command
     line ignore them, and are greedy by default.
+
+    Raises:
+        HierspecError: the generation configuration holds what transformers refuses, too.
     """
     config = _generation_config(model)
     values = {name: getattr(config, name, None) for name in _SAMPLING_DEFAULTS}
@@ -55,5 +77,23 @@ def _generation_config(model: str) -> Any:
     folder = expand_user(model)
     try:
         return GenerationConfig.from_pretrained(folder if folder.is_dir() else model)
-    except Exception:  # as in transformers: the model's own configuration is used
+    except OSError:  # missing, or no JSON: as in transformers, the model's own is used
         return None
+    except Exception as error:  # its checks may raise anything
+        raise HierspecError(
+            f"the generation configuration of {model} cannot be used: {first_line(error)}"
+        ) from error
+
+
+def _warn_of_unread(model: str) -> None:
+    """Warn if the folder of a model without a generation configuration has a file of one."""
+    if isinstance(model, ModelInMemory) or registry.can_resolve(model):
+        return
+    file = expand_user(base_model_of(model) if is_adapter(model) else model) / _FILE
+    if file.is_file():
+        warnings.warn(
+            f"{file} is not valid JSON and is not used, as in transformers: what ends a text is "
+            "read from config.json",
+            GenerationConfigWarning,
+            stacklevel=2,
+        )

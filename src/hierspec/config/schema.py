@@ -8,15 +8,14 @@ when they are loaded (:mod:`hierspec.config.build`).
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from hierspec.errors import HierspecError
-from hierspec.utils.files import read_text
+from hierspec.errors import HierspecError, errors_in
+from hierspec.utils.documents import read_object
 from hierspec.utils.schema import (
     Boolean,
     NonEmptyString,
@@ -115,20 +114,9 @@ class HierarchyConfig:
             return cls.from_dict(json_object(text, "the inline hierarchy", "a hierarchy"))
         path = Path(source)
         fix = ": give a .json or .toml file, inline JSON, or the name of a preset"
-        body = read_text(path, "the hierarchy file", fix)
-        try:
-            if path.suffix != ".toml":
-                document: Any = json_object(body, text, "a hierarchy")
-            else:
-                document = tomllib.loads(body)
-        except RecursionError:
-            raise HierspecError(f"{text}: nested too deeply to be a hierarchy") from None
-        except tomllib.TOMLDecodeError as error:
-            raise HierspecError(f"{text}: not valid TOML: {error}") from None
-        try:
+        document = read_object(path, "hierarchy file", fix)
+        with errors_in(path):
             return cls.from_dict(document)
-        except HierspecError as error:
-            raise HierspecError(f"{text}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of a hierarchy file, defaults left out."""

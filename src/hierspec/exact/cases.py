@@ -28,7 +28,7 @@ from hierspec.config.nodes import build_nodes
 from hierspec.config.numbered import NumberedChain, NumberedConcatenation
 from hierspec.core.nodes import Verify
 from hierspec.engine.control import JumpingController
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, errors_in
 from hierspec.lm.tabular import TabularModel
 from hierspec.utils.files import read_text
 from hierspec.utils.schema import (
@@ -120,12 +120,10 @@ def parse_control(case: Mapping[str, Any], root: Verify) -> JumpingController | 
     plans = validate(Case, case, "case").control
     if plans is None:
         return None
-    try:
+    with errors_in("case.control"):
         controller = JumpingController(root, plans)
         for plan in controller.plans:
             check(plan, allow_lossy=True)
-    except HierspecError as error:
-        raise HierspecError(f"case.control: {error}") from None
     return controller
 
 
@@ -179,10 +177,8 @@ def _get_rule(name: str, level: Any, path: str) -> Any:
         for key, default in defaults.items()
         if getattr(level, key) != default
     }
-    try:
+    with errors_in(f"{path}.verify"):
         return registry.get(name, **options)
-    except HierspecError as error:
-        raise HierspecError(f"{path}.verify: {error}") from None
 
 
 def _build_table(model: TableConfig, vocab: int, i: int) -> TabularModel:
@@ -190,7 +186,5 @@ def _build_table(model: TableConfig, vocab: int, i: int) -> TabularModel:
         raise HierspecError(
             f"models[{i}]: {vocab}^{model.order} contexts are too many to enumerate"
         )
-    try:
+    with errors_in(f"models[{i}]"):
         return TabularModel(vocab, model.order, model.table, acceptance=model.acceptance)
-    except HierspecError as error:
-        raise HierspecError(f"models[{i}]: {error}") from None

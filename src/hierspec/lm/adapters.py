@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError, first_line
+from hierspec.utils.documents import read_json
+from hierspec.utils.records import Record
 
 FILE = "adapter_config.json"
+
+
+class _AdapterConfig(Record):
+    base_model_name_or_path: str | None = None
 
 
 def is_adapter(path: str | Path) -> bool:
@@ -21,13 +26,10 @@ def base_model_of(path: str | Path) -> str:
     """Return the name of the model that an adapter was made for, as its configuration states it.
 
     Raises:
-        HierspecError: the configuration names none, or another adapter.
+        HierspecError: the configuration is damaged, or names none, or another adapter.
     """
     file = Path(path).expanduser() / FILE
-    try:
-        name = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (ValueError, OSError, AttributeError) as error:
-        raise HierspecError(f"{file} cannot be read: {error}") from None
+    name = read_json(_AdapterConfig, file, "the adapter's configuration").base_model_name_or_path
     if not name:
         raise HierspecError(
             f"{file} names no base model: set base_model_name_or_path, or load both with peft and "
@@ -39,7 +41,7 @@ def base_model_of(path: str | Path) -> str:
             "into its model first (peft's merge_and_unload), or load all with peft and give the "
             "model"
         )
-    return str(name)
+    return name
 
 
 def load_adapted(path: str | Path, dtype: Any) -> Any:

@@ -7,7 +7,6 @@ disk; the zoo's large model computes it from a smaller one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from safetensors import SafetensorError, safe_open
 
 from hierspec.errors import HierspecError
+from hierspec.utils.documents import read_json
 from hierspec.utils.files import expand_user
+from hierspec.utils.records import Record
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_FETCH = ": fetch or write it again"
 SCORED = "lm_head.scored"  # [v] token ids of a head's rows, ascending; missing where it has all
 
 
@@ -213,6 +215,10 @@ def check_reference(ref: str) -> None:
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or a .gguf file")
 
 
+class _Index(Record):
+    weight_map: dict[str, str]  # parameter → file
+
+
 def _locate(path: Path) -> dict[str, Path]:
     """Return the file of every parameter."""
     index = path / INDEX_FILE
@@ -220,11 +226,8 @@ def _locate(path: Path) -> dict[str, Path]:
         _check_format(path)
         with _open(path / SINGLE_FILE) as file:
             return dict.fromkeys(file.keys(), path / SINGLE_FILE)
-    try:
-        weight_map = json.loads(index.read_text())["weight_map"]
-        files = {name: path / file for name, file in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(index, error) from None
+    weight_map = read_json(_Index, index, "the weights' index", _FETCH).weight_map
+    files = {name: path / file for name, file in weight_map.items()}
     for file in sorted(set(files.values())):
         with _open(file) as shard:
             stored = set(shard.keys())
@@ -258,4 +261,4 @@ def _open(file: Path) -> Any:
 
 
 def _damaged(file: Path, reason: object) -> HierspecError:
-    return HierspecError(f"{file} is damaged ({reason}): fetch or write it again")
+    return HierspecError(f"{file} is damaged ({reason}){_FETCH}")

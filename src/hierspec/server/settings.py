@@ -11,7 +11,6 @@ import dataclasses
 import ipaddress
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import read_text
-from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass, json_object, validate
+from hierspec.utils.documents import read_object
+from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass, validate
 
 if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig
@@ -188,7 +187,7 @@ def load(
     """
     values: dict[str, Any] = {}
     if file is not None:
-        values |= _from_file(file)
+        values |= read_object(file, "settings file", ": give a .json or .toml file")
         validate(ServeSettings, values, str(file))
     variables = _from_environment(os.environ if environment is None else environment)
     if variables:
@@ -208,16 +207,6 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise HierspecError(f"--set takes NAME=VALUE, not {name!r}")
     return _from_environment({PREFIX + name.strip(): value for name, _, value in pairs})
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    text = read_text(path, "the settings file", ": give a .json or .toml file")
-    if path.suffix == ".toml":
-        try:
-            return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise HierspecError(f"{path}: not valid TOML: {error}") from None
-    return json_object(text, str(path), "a settings file")
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

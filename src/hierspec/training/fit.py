@@ -22,7 +22,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import nn
 from torch.optim import Optimizer
 
-from hierspec.utils.files import write_atomically
+from hierspec.utils.files import read_bytes, write_atomically
+from hierspec.utils.json_lines import parse_lines
+from hierspec.utils.records import Record
+from hierspec.utils.schema import validate
 
 SAVE_SECONDS = 60.0
 LOG_EVERY = 10
@@ -226,13 +229,26 @@ def fit(
     return {"steps": step, "tokens": schedule.tokens, "seconds": round(seconds)}
 
 
+class _LogLine(Record):
+    step: int
+
+
+def _checked(line: Any) -> dict[str, Any]:
+    validate(_LogLine, line, "")
+    return line
+
+
 def curve(log: Path, max_lines: int | None = None) -> list[dict[str, Any]]:
     """Return losses by step, from the lines that :func:`fit` wrote; a resumed run repeats some.
 
     Args:
         max_lines: about so many lines, evenly spread; ``None``: all.
+
+    Raises:
+        HierspecError: a line is damaged; names it.
     """
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    body = read_bytes(log, "the losses")
+    lines = [line for _, line in parse_lines(body, str(log), _checked)]
     every = 1 if max_lines is None else max(1, len(lines) // max_lines)
     return list({line["step"]: line for line in lines[::every]}.values())
 

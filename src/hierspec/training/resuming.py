@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hierspec.errors import HierspecError
+from hierspec.utils.documents import read_json
 from hierspec.utils.files import write_atomically
+
+T = TypeVar("T")
 
 _FILE = "settings.json"
 _OPTIONS = {"learning_rate": "--lr"}  # where an option is not named like its setting
@@ -45,10 +48,17 @@ def save_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     write_atomically(folder / _FILE, json.dumps(merged), "the settings")
 
 
-def compute_once(path: Path, make: Callable[[], Any]) -> Any:
-    """Return what ``make`` returns, kept in a JSON file for when the training is resumed."""
+def compute_once(shape: type[T], path: Path, make: Callable[[], T]) -> T:
+    """Return what ``make`` returns, kept in a JSON file for when the training is resumed.
+
+    Args:
+        shape: the type of what it returns, as JSON has it.
+
+    Raises:
+        HierspecError: the file is damaged.
+    """
     if path.is_file():
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(shape, path, "measurements", ": delete it")
     value = make()
     write_atomically(path, json.dumps(value), "measurements")
     return value
@@ -62,10 +72,7 @@ def _read(folder: Path) -> dict[str, Any]:
     path = folder / _FILE
     if not path.is_file():
         return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise HierspecError(f"cannot read {path} ({error}): delete {folder}") from None
+    return read_json(dict[str, Any], path, "the settings", f": delete {folder}")
 
 
 def _difference(key: str, stored: Any, current: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hierspec.errors import HierspecError
+from hierspec.errors import errors_in
 
 from .files import decode_utf8
 from .schema import parse_json
@@ -41,10 +41,8 @@ def parse_lines(
         if line.strip():
             place = f"{source}, line {number}"
             value = parse_json(line, place)
-            try:
+            with errors_in(place):
                 parsed = parse(value)
-            except HierspecError as error:
-                raise HierspecError(f"{place}: {error}") from None
             yield number, parsed
 
 

@@ -131,13 +131,16 @@ def train(
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --texts")
     scale = torch.tensor(
-        resuming.compute_once(folder / "scale.json", lambda: start.feature_scale(store).tolist())
+        resuming.compute_once(
+            list[float], folder / "scale.json", lambda: start.feature_scale(store).tolist()
+        )
     )
     if initial is None:
         all_texts = texts.read(text_paths, tokenizer, (), settings.longest)
         train_texts = (text for text in all_texts if not text.group)
         # Counted once: texts may be added after an interruption, but rows must keep their tokens.
         ids = resuming.compute_once(
+            list[int],
             folder / "vocabulary.json",
             lambda: start.most_frequent_ids(
                 train_texts, config.draft_vocab_size, config.vocab_size
@@ -181,7 +184,7 @@ def train(
 
     resuming.save_settings(folder, identity)
     schedule = _schedule(settings, passes)
-    info["before"] = resuming.compute_once(folder / "before.json", measure_groups)
+    info["before"] = resuming.compute_once(dict[str, Any], folder / "before.json", measure_groups)
     result = fit(
         network,
         _objective(network, target_scores, batches, settings, report_progress, add_texts, write),

@@ -155,7 +155,9 @@ def train(
         return _measure_by_domain(heads, store, data.held_out, report_share)
 
     before = resuming.compute_once(
-        folder / f"{label}.before.json", lambda: measure("measuring", _STATES_END, _MEASURED_END)
+        dict[str, dict[str, dict[str, float]]],
+        folder / f"{label}.before.json",
+        lambda: measure("measuring", _STATES_END, _MEASURED_END),
     )
     rows = store.rows_of(data.train)
     schedule = settings.schedule(len(rows))

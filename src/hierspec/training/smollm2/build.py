@@ -23,6 +23,7 @@ from hierspec.training.family.export import model_card
 from hierspec.training.heads import train as heads_training
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.models import partial_progress
+from hierspec.utils.documents import read_json
 from hierspec.utils.files import write_atomically
 from hierspec.zoo import sibling
 
@@ -80,7 +81,7 @@ def train_heads(plan: DraftersPlan, out: Path, report_progress: ReportProgress) 
             dtype=plan.dtype,
             report_progress=report_progress,
         )
-    return json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return _read_report(path.with_suffix(".json"))
 
 
 def train_eagle3(plan: DraftersPlan, out: Path, report_progress: ReportProgress) -> dict[str, Any]:
@@ -88,11 +89,15 @@ def train_eagle3(plan: DraftersPlan, out: Path, report_progress: ReportProgress)
     folder = out / "smollm2-eagle3"
     info = folder / "hierspec.json"
     # Also written during training; only the final one has its duration.
-    if not info.exists() or "seconds" not in json.loads(info.read_text(encoding="utf-8")):
+    if not info.exists() or "seconds" not in _read_report(info):
         eagle3_training.train(
             plan.model, plan.eagle3, folder, [out / ANSWERS], report_progress=report_progress
         )
-    return json.loads(info.read_text(encoding="utf-8"))
+    return _read_report(info)
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    return read_json(dict[str, Any], path, "the training's report", ": delete its folder")
 
 
 def train_sibling(plan: DraftersPlan, out: Path, report_progress: ReportProgress) -> dict[str, Any]:
@@ -165,4 +170,6 @@ def _write_answers(
             "plan": {**asdict(plan.answers), "temperatures": list(plan.answers.temperatures)},
         }
 
-    return resuming.compute_once(out / f"answers-{plan.answers.conversations}.json", write)
+    return resuming.compute_once(
+        dict[str, Any], out / f"answers-{plan.answers.conversations}.json", write
+    )
