@@ -111,10 +111,37 @@ def test_rooms_import_only_what_stands_below_them():
         f"{module} imports {other}"
         for module, others in imports().items()
         for other in others
-        # ``from hierspec import __version__`` asks the façade for a constant of its own.
         if other != "hierspec" and floor[room(other)] > floor[room(module)]
     ]
     assert not upward, "\n".join(sorted(upward))
+    # Of the façade, rooms ask for its version alone.
+    of_the_facade = {
+        (name, alias.name)
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module, node.level) == ("hierspec", 0)
+        for alias in node.names
+        if f"hierspec.{alias.name}" not in modules() and room(name) in rooms()
+    }
+    assert {what for name, what in of_the_facade if room(name) != "hierspec_papers"} <= {
+        "__version__"
+    }
+
+
+def test_imports_within_a_folder_are_relative_and_others_absolute():
+    wrong = []
+    for name, path in modules().items():
+        folder = ".".join(path.relative_to(SRC).parent.parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or folder == "hierspec":
+                continue
+            in_folder = node.level == 0 and folder in (
+                node.module,
+                str(node.module).rpartition(".")[0],
+            )
+            if in_folder or node.level > 1:
+                wrong.append(f"{name}, line {node.lineno}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_files_import_in_a_circle():

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
-from hierspec.bench.method_records import LikelihoodSummary
-from hierspec.bench.summary import z_score
 from hierspec.core.context import Context
 from hierspec.lm.base import LanguageModel, Query
 from hierspec.lm.encoder_decoder import split_prompt
+
+from .method_records import LikelihoodSummary
+from .summary import z_score
 
 MAX_PAIRED_Z = 3.0  # of the paired differences: 0.3 % of sound methods lie outside
 MAX_LAW_Z = 4.0  # of all tokens against the law itself: 0.006 %

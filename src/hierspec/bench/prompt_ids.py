@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.bench import chats
-from hierspec.bench.chats import ChatTurn
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.errors import HierspecError
+
+from . import chats
+from .chats import ChatTurn
 
 
 def encode(

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench import chats, spec_bench
-from hierspec.bench.chats import ChatTurn, round_robin
-from hierspec.bench.spec_bench import SpecBenchQuestion
-from hierspec.bench.turns import refuse_partial_batches
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.texts import builtin
 from hierspec.utils.prompts import read_prompt_file
+
+from . import chats, spec_bench
+from .chats import ChatTurn, round_robin
+from .spec_bench import SpecBenchQuestion
+from .turns import refuse_partial_batches
 
 NUM_PROMPTS, TUNE_PROMPTS = 16, 4  # defaults
 

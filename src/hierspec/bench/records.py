@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from hierspec.bench.method_records import PLAIN, FiniteNumber, MethodRecord, Positive, Tally
 from hierspec.errors import HierspecError
 from hierspec.utils.records import Record
 from hierspec.utils.schema import Boolean, Natural
+
+from .method_records import PLAIN, FiniteNumber, MethodRecord, Positive, Tally
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
 

@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.records import (
+from hierspec.errors import HierspecError
+from hierspec.utils import files, schema
+from hierspec.utils.files import read_bytes, write_atomically
+
+from .records import (
     KIND,
     SCHEMA_VERSION,
     BenchEnvironment,
     BenchResults,
     BenchSettings,
 )
-from hierspec.errors import HierspecError
-from hierspec.utils import files, schema
-from hierspec.utils.files import read_bytes, write_atomically
 
 # Must be equal where a measurement is continued; the commit may change, and is noted.
 SAME_MACHINE = (

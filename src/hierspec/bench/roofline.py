@@ -7,9 +7,10 @@ import time
 
 import torch
 
-from hierspec.bench.memory import backend, count_parameters, itemsize
 from hierspec.bench.methods.ours import BenchModels
-from hierspec.bench.records import Roofline
+
+from .memory import backend, count_parameters, itemsize
+from .records import Roofline
 
 _BUFFER_BYTES = 512 << 20  # more than the caches of most processors
 _MIN_SECONDS = 0.4

@@ -16,22 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench import correctness, memory, results, summary
-from hierspec.bench.correctness import Likelihood
-from hierspec.bench.method_records import (
+from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable, reason
+from hierspec.bench.methods.entry import MethodEntry
+from hierspec.bench.methods.ours import BenchModels
+from hierspec.errors import HierspecError
+from hierspec.profiling.settings import ReportProgress
+from hierspec.utils.machine import load_average
+
+from . import correctness, memory, results, summary
+from .correctness import Likelihood
+from .method_records import (
     PLAIN,
     CategorySpeedup,
     MethodRecord,
     RunRecord,
 )
-from hierspec.bench.methods import planned
-from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable, reason
-from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.methods.ours import BenchModels
-from hierspec.bench.records import BenchResults, BenchSettings, LoadAverages, TemperatureRecord
-from hierspec.bench.roofline import roofline
-from hierspec.bench.tuning import as_json, tune, with_configuration
-from hierspec.bench.turns import (
+from .methods import planned
+from .records import BenchResults, BenchSettings, LoadAverages, TemperatureRecord
+from .roofline import roofline
+from .tuning import as_json, tune, with_configuration
+from .turns import (
     grouped,
     refuse_partial_batches,
     repeated,
@@ -40,9 +44,6 @@ from hierspec.bench.turns import (
     tuning_groups,
     tuning_notes,
 )
-from hierspec.errors import HierspecError
-from hierspec.profiling.settings import ReportProgress
-from hierspec.utils.machine import load_average
 
 _TUNED, _MEASURED = 0.3, 0.9  # shares of a cell's work that are done when these stages end
 

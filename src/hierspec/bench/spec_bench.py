@@ -15,13 +15,14 @@ from typing import Any
 
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from hierspec.bench.method_records import RunRecord
-from hierspec.bench.records import BenchResults
 from hierspec.errors import HierspecError
 from hierspec.utils.files import read_bytes, write_atomically
 from hierspec.utils.json_lines import parse_lines
 from hierspec.utils.prompts import PromptTurns
 from hierspec.utils.schema import validate
+
+from .method_records import RunRecord
+from .records import BenchResults
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 
-from hierspec.bench.method_records import (
+from hierspec.bench.methods.base import Run
+
+from .method_records import (
     LevelCounters,
     LevelSummary,
     MethodSummary,
@@ -16,7 +18,6 @@ from hierspec.bench.method_records import (
     RunRecord,
     Spread,
 )
-from hierspec.bench.methods.base import Run
 
 CountersByLevel = Mapping[str, Sequence[LevelCounters]]  # of each run; the target last
 

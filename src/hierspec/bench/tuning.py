@@ -12,9 +12,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hierspec.bench.method_records import TuningRecord, TuningTrial
 from hierspec.bench.methods.base import Method, RunRequest, Unavailable
-from hierspec.bench.turns import PromptGroup, run_in_turns
+
+from .method_records import TuningRecord, TuningTrial
+from .turns import PromptGroup, run_in_turns
 
 
 def tune(

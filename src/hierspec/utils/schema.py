@@ -33,7 +33,8 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, Val
 from pydantic_core import PydanticCustomError, core_schema
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import MIN_TEMPERATURE, is_temperature
+
+from .checks import MIN_TEMPERATURE, is_temperature
 
 T = TypeVar("T")
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from hierspec.bench import peers
 from hierspec.bench.method_records import GROUPS, PLAIN
-from hierspec.bench.methods.entry import MethodEntry
 from hierspec.errors import HierspecError
 from hierspec.presets.registry import PRESETS
 
+from .entry import MethodEntry
+
 if TYPE_CHECKING:  # models bring torch along; a list of names needs none of it
-    from hierspec.bench.methods.base import Method
-    from hierspec.bench.methods.ours import BenchModels
+    from .base import Method
+    from .ours import BenchModels
 
 _PLURALS = {"papers": "paper", "baselines": "baseline", "peers": "peer"}  # groups in the plural
 _PAPERS = ("P1", "P2", "P3", "P4", "P5")
@@ -89,7 +90,7 @@ def label(draft: str) -> str:
 
 def _single_draft_candidates(name: str, draft: str) -> Callable[[BenchModels, float], list[Method]]:
     def candidates(models: BenchModels, temperature: float) -> list[Method]:
-        from hierspec.bench.methods import grids
+        from . import grids
 
         return grids.given_draft(name, models, draft)
 
@@ -100,7 +101,7 @@ def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
     """Return the function that lists configurations of a method of ours or a preset."""
 
     def candidates(models: BenchModels, temperature: float) -> list[Method]:
-        from hierspec.bench.methods import grids, planned
+        from . import grids, planned
 
         match name:
             case "plain":

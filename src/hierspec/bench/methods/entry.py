@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hierspec.bench.method_records import MethodRecord
 
 if TYPE_CHECKING:  # models bring torch along; a list of names needs none of it
-    from hierspec.bench.methods.base import Method
-    from hierspec.bench.methods.ours import BenchModels
+    from .base import Method
+    from .ours import BenchModels
 
 
 @dataclass(frozen=True, slots=True)

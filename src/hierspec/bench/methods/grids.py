@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hierspec.bench.methods.base import Method, Unavailable
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.chains import ConcatenateConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.presets.registry import trained_exits
 from hierspec.presets.systems import Preset, PresetModels
 from hierspec.profiling.candidates import parse
 from hierspec.zoo import trained
+
+from .base import Method, Unavailable
+from .ours import BenchModels, HierarchyMethod
 
 TRIALS = 12  # configurations of a method that is tuned
 BUDGETS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)  # of a single draft

@@ -9,7 +9,6 @@ from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.bench.method_records import LevelCounters
-from hierspec.bench.methods.base import Run, RunRequest, Unavailable
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -17,6 +16,8 @@ from hierspec.engine.metrics import LevelStatsDict
 from hierspec.engine.observers import Observer
 from hierspec.errors import HierspecError
 from hierspec.profiling.candidates import parse
+
+from .base import Run, RunRequest, Unavailable
 
 
 @dataclass(slots=True, eq=False)

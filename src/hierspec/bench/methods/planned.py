@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.api import Hierarchy
-from hierspec.bench.methods.base import Method
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.build import build
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig
@@ -28,6 +26,9 @@ from hierspec.profiling.schema import RULES_FOR_SEVERAL_DRAFTS
 from hierspec.profiling.settings import ProfileSettings, ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
+
+from .base import Method
+from .ours import BenchModels, HierarchyMethod
 
 _PLACES = 96  # at which drafts are tried, in all: as many as by the profiler's own defaults
 _LONGEST_TEXT = 256  # tokens to profile on at most, however many are measured

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.bench.methods.base import Unavailable
-from hierspec.bench.peers.base import import_peer
+
+from .base import import_peer
 
 TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 

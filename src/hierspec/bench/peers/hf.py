@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.peers.base import (
+from hierspec.config.levels import DraftModelConfig, EarlyExitConfig
+from hierspec.config.schema import TargetConfig
+from hierspec.planner.export import ENGINES
+
+from .base import (
     LEVIATHAN,
     PROMPT_LOOKUP,
     Peer,
@@ -23,10 +27,7 @@ from hierspec.bench.peers.base import (
     draft_models,
     seeded,
 )
-from hierspec.bench.peers.checkpoints import exported, quiet, reset_generation
-from hierspec.config.levels import DraftModelConfig, EarlyExitConfig
-from hierspec.config.schema import TargetConfig
-from hierspec.planner.export import ENGINES
+from .checkpoints import exported, quiet, reset_generation
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.peers.base import PROMPT_LOOKUP, Peer, Stopwatch, import_peer
-from hierspec.bench.peers.checkpoints import exported
-from hierspec.bench.peers.gguf_file import unsupported, write_gguf
-from hierspec.bench.peers.hf import LOOKUPS
 from hierspec.zoo import registry
 from hierspec.zoo.gguf import is_gguf, smollm2_file
+
+from .base import PROMPT_LOOKUP, Peer, Stopwatch, import_peer
+from .checkpoints import exported
+from .gguf_file import unsupported, write_gguf
+from .hf import LOOKUPS
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method

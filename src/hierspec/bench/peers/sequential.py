@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.peers.base import (
+
+from .base import (
     LEVIATHAN,
     Peer,
     Stopwatch,
@@ -19,8 +20,8 @@ from hierspec.bench.peers.base import (
     import_peer,
     seeded,
 )
-from hierspec.bench.peers.checkpoints import exported
-from hierspec.bench.peers.hf import drafts_and_lengths
+from .checkpoints import exported
+from .hf import drafts_and_lengths
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.bench.peers.base import (
+
+from .base import (
     LEVIATHAN,
     PROMPT_LOOKUP,
     Peer,
@@ -23,7 +24,7 @@ from hierspec.bench.peers.base import (
     draft_models,
     import_peer,
 )
-from hierspec.bench.peers.checkpoints import exported
+from .checkpoints import exported
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method

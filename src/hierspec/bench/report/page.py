@@ -13,12 +13,13 @@ from markupsafe import Markup
 
 from hierspec.bench.method_records import GROUPS, TuningTrial
 from hierspec.bench.records import BenchResults, Roofline
-from hierspec.bench.report import columns
-from hierspec.bench.report.pictures import pictures
-from hierspec.bench.report.svg import chart, foreign
 from hierspec.errors import HierspecError
 from hierspec.plotting import figures
 from hierspec.utils.files import write_atomically
+
+from . import columns
+from .pictures import pictures
+from .svg import chart, foreign
 
 Timelines = Sequence[tuple[str, str]]
 TITLE = "Speculative decoding, method by method"

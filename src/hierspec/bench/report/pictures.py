@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hierspec.bench.records import BenchResults
-from hierspec.bench.report import charts
 from hierspec.errors import HierspecError
 from hierspec.plotting.figures import ENDINGS, file_content, style
 from hierspec.utils.files import write_atomically
+
+from . import charts
 
 CHARTS = {  # first word of the file's name → (what it shows, the function that draws it)
     "speedup": ("speed-up over plain decoding", charts.speedups),

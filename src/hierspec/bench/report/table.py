@@ -12,8 +12,9 @@ from rich.text import Text
 
 from hierspec.bench.method_records import LevelShape, MethodRecord, PairedRatio, level_shapes
 from hierspec.bench.records import BenchResults, Roofline, TemperatureRecord
-from hierspec.bench.report.columns import category_names, fastest_first
 from hierspec.utils.terminal import Borderless, borderless
+
+from .columns import category_names, fastest_first
 
 _DASH = "–"
 

@@ -9,9 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from hierspec.engine.tickets import Ended, EngineRequest
-
-from ..access import service_of, tenant_of
-from ..answers import (
+from hierspec.server.access import service_of, tenant_of
+from hierspec.server.answers import (
     DONE,
     StreamUsage,
     chat_logprobs,
@@ -21,15 +20,15 @@ from ..answers import (
     new_id,
     summarise_speculation,
 )
-from ..constraints import grammar_processors, request_grammar
-from ..conversation import chat_ids, plain_messages
-from ..errors import ApiError
-from ..prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy
-from ..service import FinishedSequence, Service, Streams
-from ..streaming import stream_events, wait_for_answer
-from ..tools import CallStream, split_calls
-from ..wire.chat import ChatAnswer, ChatChoice, ChatMessage, ChatRequest
-from ..wire.common import ErrorAnswer
+from hierspec.server.constraints import grammar_processors, request_grammar
+from hierspec.server.conversation import chat_ids, plain_messages
+from hierspec.server.errors import ApiError
+from hierspec.server.prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy
+from hierspec.server.service import FinishedSequence, Service, Streams
+from hierspec.server.streaming import stream_events, wait_for_answer
+from hierspec.server.tools import CallStream, split_calls
+from hierspec.server.wire.chat import ChatAnswer, ChatChoice, ChatMessage, ChatRequest
+from hierspec.server.wire.common import ErrorAnswer
 
 router = APIRouter()
 _EXAMPLE = {

@@ -11,9 +11,8 @@ from fastapi import APIRouter, Request
 
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.tickets import Ended, EngineRequest, TokenScore
-
-from ..access import service_of, tenant_of
-from ..answers import (
+from hierspec.server.access import service_of, tenant_of
+from hierspec.server.answers import (
     DONE,
     StreamUsage,
     completion_logprobs,
@@ -23,13 +22,13 @@ from ..answers import (
     new_id,
     summarise_speculation,
 )
-from ..constraints import grammar_processors, request_grammar
-from ..errors import ApiError
-from ..prepare import engine_requests, requested_hierarchy, tokenize_prompt
-from ..service import FinishedSequence, Service, Streams
-from ..streaming import stream_events, wait_for_answer
-from ..wire.common import ErrorAnswer
-from ..wire.completions import CompletionAnswer, CompletionChoice, CompletionRequest
+from hierspec.server.constraints import grammar_processors, request_grammar
+from hierspec.server.errors import ApiError
+from hierspec.server.prepare import engine_requests, requested_hierarchy, tokenize_prompt
+from hierspec.server.service import FinishedSequence, Service, Streams
+from hierspec.server.streaming import stream_events, wait_for_answer
+from hierspec.server.wire.common import ErrorAnswer
+from hierspec.server.wire.completions import CompletionAnswer, CompletionChoice, CompletionRequest
 
 router = APIRouter()
 _EXAMPLE = {"prompt": "def add(a, b):", "max_tokens": 16, "temperature": 0}

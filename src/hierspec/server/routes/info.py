@@ -11,13 +11,19 @@ from pydantic import Field
 from hierspec import __version__
 from hierspec.api import Hierarchy
 from hierspec.core.nodes import walk_levels
-
-from ..access import service_of
-from ..conversation import chat_ids, plain_messages
-from ..errors import ApiError
-from ..prepare import tokenize
-from ..wire.chat import Message
-from ..wire.common import ErrorAnswer, Name, RequestModel, ResponseModel, Text, TokenId
+from hierspec.server.access import service_of
+from hierspec.server.conversation import chat_ids, plain_messages
+from hierspec.server.errors import ApiError
+from hierspec.server.prepare import tokenize
+from hierspec.server.wire.chat import Message
+from hierspec.server.wire.common import (
+    ErrorAnswer,
+    Name,
+    RequestModel,
+    ResponseModel,
+    Text,
+    TokenId,
+)
 
 router = APIRouter()
 _ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorAnswer}}

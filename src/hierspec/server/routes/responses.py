@@ -10,19 +10,18 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from hierspec.engine.tickets import Ended, EngineRequest
-
-from ..access import service_of, tenant_of
-from ..answers import count_usage, format_event, new_id, summarise_speculation
-from ..constraints import grammar_processors, request_grammar
-from ..conversation import chat_ids, plain_call
-from ..errors import ApiError, to_api_error
-from ..prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy, text_of
-from ..service import Service, Streams
-from ..streaming import stream_events, wait_for_answer
-from ..tools import CallStream, split_calls
-from ..wire.chat import FunctionCall, ToolCall
-from ..wire.common import ErrorAnswer, JsonSchemaFormat, ResponseFormat
-from ..wire.responses import (
+from hierspec.server.access import service_of, tenant_of
+from hierspec.server.answers import count_usage, format_event, new_id, summarise_speculation
+from hierspec.server.constraints import grammar_processors, request_grammar
+from hierspec.server.conversation import chat_ids, plain_call
+from hierspec.server.errors import ApiError, to_api_error
+from hierspec.server.prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy, text_of
+from hierspec.server.service import Service, Streams
+from hierspec.server.streaming import stream_events, wait_for_answer
+from hierspec.server.tools import CallStream, split_calls
+from hierspec.server.wire.chat import FunctionCall, ToolCall
+from hierspec.server.wire.common import ErrorAnswer, JsonSchemaFormat, ResponseFormat
+from hierspec.server.wire.responses import (
     InputCall,
     InputResult,
     ResponsesAnswer,
