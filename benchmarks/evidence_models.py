@@ -31,6 +31,7 @@ from hierspec.lm.weights import build_hf_model
 from hierspec.training.family import corpus
 from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
 from hierspec.training.windows import HeldOutWindows, Stream
+from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import registry
 from hierspec_papers.evidence.families import TRAINED_MODELS
 
@@ -118,7 +119,7 @@ def text_loss(model: Any, windows: torch.Tensor) -> torch.Tensor:
 def agreement(model: Any, teacher: Any, windows: torch.Tensor) -> float:
     """Return Σ min(p, q), the chance that the teacher keeps a sampled token, over all positions."""
     p, q = (logits(network, windows).softmax(-1) for network in (teacher, model))
-    return float(torch.minimum(p, q).sum(-1).mean())
+    return float(overlap(p, q).mean())
 
 
 def objective(model: Any, stream: Stream, teacher: Any = None) -> Objective:

@@ -26,6 +26,7 @@ from hierspec.core.context import Context
 from hierspec.core.rng import PhiloxRng
 from hierspec.exact.race import agreement, least_agreement
 from hierspec.lm.base import Query
+from hierspec.verifiers.formulas import overlap
 
 SMALL = {"method": "draft_model", "model": "zoo:small"}
 MID = {"method": "draft_model", "model": "zoo:mid"}
@@ -81,12 +82,12 @@ def build_hierarchy(target: str, levels: list[dict[str, Any]], verify: str) -> H
     return Hierarchy(build(HierarchyConfig.from_dict(config), LOADED))
 
 
-def distributions(model: Any, text: list[int], start: int, temperature: float) -> np.ndarray:
+def distributions(model: Any, text: list[int], start: int, temperature: float) -> torch.Tensor:
     """Return the model's distributions after ``text[:start]`` and each longer prefix, float64."""
     slot = model.open()
     scores = model.score([Query(slot, Context(text), start)])
     model.close(slot)
-    return (scores.double() / temperature).softmax(-1).numpy()
+    return (scores.double() / temperature).softmax(-1)
 
 
 def acceptance(target: str, texts: list[list[int]], start: int, temperature: float) -> Any:
@@ -100,8 +101,8 @@ def acceptance(target: str, texts: list[list[int]], start: int, temperature: flo
             p = distributions(root.model, text, start, temperature)
             q = distributions(root.below.model, text, start, temperature)  # type: ignore[union-attr]
             for a, b in zip(p, q, strict=True):
-                overlap = float(np.minimum(a, b).sum())
-                rows.append((overlap, float(agreement(a, b).sum()), least_agreement(a, b)))
+                kept = float(agreement(a, b).sum())
+                rows.append((float(overlap(a, b)), kept, least_agreement(a, b)))
         tokenwise, match, bound = np.mean(rows, 0)
         out[name] = {
             "places": len(rows),

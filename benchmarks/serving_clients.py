@@ -132,16 +132,11 @@ def _samples(folder: Path) -> list[dict[str, Any]]:
 
 def _likelihood(models: Any, context: str, continuation: str) -> float:
     """Return the log-probability of ``continuation`` after ``context``, computed here."""
-    import torch
-
-    from hierspec.core.context import Context
-    from hierspec.lm.base import Query
+    from hierspec.bench.correctness import likelihood
 
     ids = models.tokenizer(context + continuation)["input_ids"]
     start = len(models.tokenizer(context)["input_ids"])
-    model = models.root.model
-    rows = model.score([Query(model.open(), Context(ids[:-1]), start)]).double().log_softmax(-1)
-    return float(rows.gather(1, torch.tensor(ids[start:])[:, None]).sum())
+    return likelihood(models.root.model, ids[:start], ids[start:], 1.0).logprob
 
 
 def _tokenizer(model: str, place: Path) -> Path:

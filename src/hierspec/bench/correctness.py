@@ -51,6 +51,21 @@ class Likelihood:
     def per_token(self) -> float:
         return self.logprob / max(1, self.num_tokens)
 
+    @staticmethod
+    def from_logs(logs: torch.Tensor, ids: Sequence[int]) -> Likelihood:
+        """Return the likelihood of ``ids``, one for each row of log-probabilities [n, V]."""
+        probs = logs.exp()
+        finite = torch.where(probs > 0, logs, torch.zeros_like(logs))
+        mean = (probs * finite).sum(-1)  # −H
+        variance = (probs * finite.square()).sum(-1) - mean.square()
+        chosen = logs.gather(1, torch.tensor(ids, device=logs.device)[:, None])[:, 0]
+        return Likelihood(
+            num_tokens=len(ids),
+            logprob=float(chosen.sum()),
+            surplus=float((chosen - mean).sum()),
+            variance=float(variance.clamp_min(0).sum()),
+        )
+
 
 def scores(model: LanguageModel, prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
     """Compute the target's scores [len(ids), V] for each token of ``ids``, given all before it."""
@@ -69,17 +84,8 @@ def likelihood(
     """Compute an output's likelihood under the target at a temperature > 0."""
     if not ids:
         return Likelihood(0, 0.0, 0.0, 0.0)
-    logs = torch.log_softmax(scores(model, prompt, ids).double() / temperature, dim=-1)
-    probs = logs.exp()
-    finite = torch.where(probs > 0, logs, torch.zeros_like(logs))
-    mean = (probs * finite).sum(-1)  # −H
-    variance = (probs * finite.square()).sum(-1) - mean.square()
-    chosen = logs.gather(1, torch.tensor(ids, device=logs.device)[:, None])[:, 0]
-    return Likelihood(
-        num_tokens=len(ids),
-        logprob=float(chosen.sum()),
-        surplus=float((chosen - mean).sum()),
-        variance=float(variance.clamp_min(0).sum()),
+    return Likelihood.from_logs(
+        torch.log_softmax(scores(model, prompt, ids).double() / temperature, dim=-1), ids
     )
 
 

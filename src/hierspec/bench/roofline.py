@@ -37,9 +37,14 @@ def roofline(
     return Roofline(
         weight_bytes=weight_bytes,
         bytes_per_second=fastest,
-        ms_per_token=1e3 * weight_bytes / fastest / batch_size,
+        ms_per_token=ms_to_read(weight_bytes, fastest) / batch_size,
         samples=samples,
     )
+
+
+def ms_to_read(num_bytes: float, bytes_per_second: float) -> float:
+    """Return the milliseconds in which memory delivers so many bytes."""
+    return 1e3 * num_bytes / bytes_per_second
 
 
 def weight_bytes_per_token(models: BenchModels) -> int:

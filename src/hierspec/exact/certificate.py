@@ -23,6 +23,7 @@ from hierspec.core.nodes import Verify
 from hierspec.core.proposals import States
 from hierspec.engine.control import Controller, initial_window_states
 from hierspec.errors import HierspecError
+from hierspec.verifiers.formulas import total_variation
 
 from .bounds import UNLIMITED, longest_proposal
 from .cases import load_case, parse_case, parse_control
@@ -197,7 +198,7 @@ def _examine(rounds: Rounds, states: States, initial: Any, known_lossy: bool) ->
 
 
 def _distance(output: np.ndarray, model: Any) -> float:
-    return float(np.abs(output - model_law(model, output.ndim)).sum() / 2.0)
+    return float(total_variation(output.ravel(), model_law(model, output.ndim).ravel()))
 
 
 def _lossy_round_to_dict(lossy: LossyRound, rounds: Rounds) -> dict[str, Any]:

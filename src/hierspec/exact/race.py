@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from hierspec.verifiers.formulas import total_variation
 
 Floats = NDArray[np.float64]
 
@@ -67,6 +68,6 @@ def _joint_probability(a: Floats, b: Floats, x: int, y: int) -> float:
 
 def least_agreement(p: ArrayLike, q: ArrayLike) -> float:
     """Return the lower bound (1 − TV)/(1 + TV) of the sum of :func:`agreement`."""
-    difference: Any = np.abs(np.asarray(p, dtype=np.float64) - np.asarray(q, dtype=np.float64))
-    distance = float(difference.sum()) / 2.0
+    rows = (np.asarray(row, dtype=np.float64) for row in (p, q))
+    distance = float(total_variation(*rows))
     return (1.0 - distance) / (1.0 + distance)

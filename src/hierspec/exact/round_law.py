@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hierspec.errors import HierspecError
+from hierspec.verifiers.formulas import total_variation
 
 from .interpreter import Outcome
 from .tables import next_token_distribution
@@ -69,7 +70,7 @@ class Continuation:
         for m in range(max(ended)):
             round_law = self._append_next(round_law, context, m) + ended.get(m + 1, 0.0)
             target_law = self._append_next(target_law, context, m)
-        return float(np.abs(round_law - target_law).sum() / 2.0)
+        return float(total_variation(round_law, target_law))
 
     def _append_next(self, law: np.ndarray, context: tuple[int, ...], m: int) -> np.ndarray:
         """Append the target's next token to a law of m tokens: [V^m] → [V^(m+1)]."""

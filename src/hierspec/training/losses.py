@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from hierspec.verifiers.formulas import total_variation
+
 TV_FROM, TV_FULL = 0.5, 0.7  # shares of the steps between which TV replaces KL
 TV_WEIGHT = 4.0  # gradients of TV are smaller than those of KL
 
@@ -20,7 +22,7 @@ def distances(
     log_q = student.float().log_softmax(-1)
     p = log_p.exp()
     kl = (p * (log_p - log_q)).sum(-1)
-    tv = 0.5 * (p - log_q.exp()).abs().sum(-1)
+    tv = total_variation(p, log_q.exp())
     if weights is None:
         return kl.mean(), tv.mean()
     return (kl @ weights) / weights.sum(), (tv @ weights) / weights.sum()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -81,6 +81,11 @@ def excess(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.T
 def overlap(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """Return Σ_x min(p(x), q(x)) = 1 − TV(p, q) over the last axis: tokenwise's acceptance rate."""
     return torch.minimum(p, q).sum(-1)
+
+
+def total_variation(p: Any, q: Any) -> Any:
+    """Return TV(p, q) = ½ Σ_x |p(x) − q(x)| over the last axis of tensors, or of NumPy's arrays."""
+    return abs(p - q).sum(-1) / 2.0
 
 
 def set_ends(h: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

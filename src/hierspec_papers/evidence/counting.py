@@ -19,6 +19,7 @@ from hierspec.drafters.base import CheckedDraft
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
 from hierspec.verifiers import registry
+from hierspec.verifiers.formulas import overlap
 from hierspec.verifiers.multi_draft import outcomes
 from hierspec_papers.p4.watching import VerifiedDraft, evaluate_draft
 from hierspec_papers.p5.entropy import entropies, judged_tokens
@@ -115,7 +116,7 @@ def first_kept_chances(q: Distributions, p: Distributions) -> dict[str, float]:
     chances = {}
     for power in POWERS:
         weights = draft.pow(power)
-        chances[f"{power:g}"] = float((weights / weights.sum()).minimum(target).sum())
+        chances[f"{power:g}"] = float(overlap(weights / weights.sum(), target))
     return chances
 
 

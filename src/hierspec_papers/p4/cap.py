@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from hierspec.bench.correctness import Likelihood
 from hierspec.bench.methods.base import Run
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions
@@ -192,14 +193,8 @@ class Shift:
     @staticmethod
     def from_tokens(probs: torch.Tensor, tokens: Sequence[int]) -> Shift:
         """Return the shift of ``tokens``, one for each row of ``probs`` [n, V]; −inf at p = 0."""
-        rows = probs.double().cpu()
-        logs = rows.log().clamp(min=-1e4)  # so that 0 · log 0 is 0
-        entropy = -(rows * logs).sum(-1)
-        variance = (rows * logs**2).sum(-1) - entropy**2
-        chosen = rows[torch.arange(len(tokens)), torch.tensor(tokens)].log()
-        return Shift(
-            float((chosen + entropy).sum()), float(variance.clamp(min=0).sum()), len(tokens)
-        )
+        found = Likelihood.from_logs(probs.double().cpu().log(), tokens)
+        return Shift(found.surplus, found.variance, found.num_tokens)
 
     def __add__(self, other: Shift) -> Shift:
         return Shift(

@@ -20,7 +20,7 @@ import torch
 
 from hierspec.bench.methods.base import Run
 from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.roofline import bandwidth
+from hierspec.bench.roofline import bandwidth, ms_to_read
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, concatenate, draw
 from hierspec.core.proposals import Proposal
@@ -171,9 +171,9 @@ def shares(
     return {name: ms / total for name, ms in parts.items()}
 
 
-def roofline_ms(parameters: float, bytes_per_second: float, bytes_each: int = 2) -> float:
-    """Return the milliseconds in which all weights can be read once, by default in bfloat16."""
-    return 1e3 * parameters * bytes_each / bytes_per_second
+def roofline_ms(parameters: float, bytes_per_second: float) -> float:
+    """Return the milliseconds in which all weights, in bfloat16, can be read once."""
+    return ms_to_read(2 * parameters, bytes_per_second)
 
 
 def measure(

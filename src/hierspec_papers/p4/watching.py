@@ -34,7 +34,8 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
-from hierspec.verifiers.formulas import capped, log_products
+from hierspec.verifiers.formulas import capped, ideal_chances, log_products
+from hierspec.verifiers.rows import parts
 
 CURVES = ("tokenwise", "block", "naive")
 MAX_PENDING_BYTES = 1 << 28  # bytes of distributions that a run keeps while it is timed
@@ -96,11 +97,11 @@ def _moments(rule: Verifier, batch: Batch) -> tuple[float, float]:
 
 def _curves(batch: Batch) -> dict[str, np.ndarray]:
     products = log_products(batch)
+    # In logs as the others are: where rules keep as much, their curves are equal to the last digit.
     steps = products.diff(dim=-1).nan_to_num(nan=-math.inf)  # −inf − −inf, after p = 0
     tokenwise = torch.nn.functional.pad(steps.clamp(max=0.0).cumsum(-1), (1, 0))
-    curves = (tokenwise.exp(), capped(products), products.clamp(max=0.0).exp())
-    rows = (row[0].nan_to_num(nan=0.0).double().cpu().numpy() for row in curves)
-    return dict(zip(CURVES, rows, strict=True))
+    curves = (tokenwise.exp(), capped(products), ideal_chances(products))
+    return {name: row[0].cpu().numpy() for name, row in zip(CURVES, curves, strict=True)}
 
 
 @dataclass(slots=True, eq=False)
@@ -136,8 +137,8 @@ class _PendingDrafts:
 
 
 def _size(distributions: Distributions) -> int:
-    parts = getattr(distributions, "parts", (distributions,))
-    return sum(part.probs.nbytes for part in parts if isinstance(part, DenseDistributions))
+    dense = (part for part in parts(distributions) if isinstance(part, DenseDistributions))
+    return sum(part.probs.nbytes for part in dense)
 
 
 class _DraftObserver(Observer):

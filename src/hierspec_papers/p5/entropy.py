@@ -20,6 +20,7 @@ import numpy as np
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
+from hierspec.core.windows import EntropyWindow
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import compute_signals
 from hierspec_papers.lab import Lab
@@ -94,13 +95,13 @@ def area_under_curve(kept: Sequence[float], rejected: Sequence[float]) -> float:
 def thresholds(tokens: Sequence[JudgedToken]) -> list[float]:
     """Return the running threshold, in nats, that holds at each judged token of a text.
 
-    As :class:`~hierspec.core.windows.EntropyWindow` keeps it: the mean entropy at the tokens
-    rejected before, 0 until there is one."""
-    running, total, count = [], 0.0, 0
+    It is :class:`EntropyWindow`'s: the mean entropy at the tokens rejected before, 0 until then.
+    """
+    window, running = EntropyWindow(), list[float]()
+    state = window.init()
     for token in tokens:
-        running.append(total / count if count else 0.0)
-        if not token.kept:
-            total, count = total + token.entropy, count + 1
+        running.append(window.threshold_after(state))
+        state = window.observe(state, [token.entropy], int(token.kept))
     return running
 
 

@@ -39,6 +39,7 @@ from hierspec.training.models import (
     write_report,
 )
 from hierspec.utils.files import check_writable, json_digest
+from hierspec.verifiers.formulas import capped_ratios
 from hierspec.zoo import fingerprint
 
 from .data import choose_texts, from_files
@@ -229,7 +230,7 @@ def draw_samples(
             q_x = q.cpu().gather(1, tokens).squeeze(1)
             p_x = p[:, :width].cpu().gather(1, tokens.clamp(max=width - 1)).squeeze(1)
             tokens = tokens.squeeze(1)
-            keep_probs = torch.where(tokens < width, p_x / q_x, 0.0).clamp(max=1.0)
+            keep_probs = capped_ratios(torch.where(tokens < width, p_x, 0.0), q_x)
             exchanged = torch.rand(len(positions), generator=generator) < settings.mixed
             token_positions = positions[exchanged] + 1
             mixture = ids.clone()
