@@ -155,6 +155,7 @@ def serve(
     from hierspec.utils.schema import json_object
 
     from .rendering import interruptible, notes, progress, say
+    from .rendering.load import show
 
     client.load_aiohttp()
     check_temperature(temperature, "--temperature")
@@ -220,7 +221,7 @@ def serve(
     if as_json:
         print(json.dumps(result))
     else:
-        _print_tables(result, summary.METRICS)
+        show(result)
     for error, count in result["error_counts"].items():
         say(console, f"{count} failed: {error}")
     return 0 if result["completed"] else 1
@@ -246,33 +247,6 @@ def _settings_fields(
         "dataset": dataset,
         "seed": load.seed,
     }
-
-
-def _print_tables(result: dict[str, Any], metrics: dict[str, str]) -> None:
-    from hierspec.utils import terminal
-    from hierspec.utils.terminal import borderless
-
-    rates = borderless(("",), ("",))
-    for label, value in (
-        ("answered", f"{result['completed']} of {result['num_prompts']}"),
-        ("seconds", f"{result['duration']:.2f}"),
-        ("requests/s", f"{result['request_throughput']:.2f}"),
-        ("output tokens/s", f"{result['output_throughput']:.2f}"),
-        ("peak concurrency", str(result["max_concurrent_requests"])),
-    ):
-        rates.add_row(label, value)
-    if "request_goodput" in result:
-        rates.add_row("good requests/s", f"{result['request_goodput']:.2f}")
-    if "spec_decode_acceptance_length" in result:
-        rates.add_row("acceptance", f"{result['spec_decode_acceptance_rate']:.1f} %")
-        rates.add_row("tokens a target call", f"{result['spec_decode_acceptance_length']:.2f}")
-    times = borderless(("milliseconds",), ("mean", "median", "p99"))
-    for name, label in metrics.items():
-        cells = (f"{result[f'{kind}_{name}_ms']:.2f}" for kind in ("mean", "median", "p99"))
-        times.add_row(f"{label} ({name})", *cells)
-    console = terminal.console()
-    console.print(rates)
-    console.print(times)
 
 
 def _normalise_url(text: str) -> str:

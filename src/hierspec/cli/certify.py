@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hierspec.errors import HierspecError, errors_in
 
 from .options import AsJson
-
-if TYPE_CHECKING:
-    from hierspec.exact.certificate import Certificate
 
 
 def certify(
@@ -58,12 +55,17 @@ def certify(
     assert case is not None
     from hierspec.exact import certificate as exact
 
+    from .rendering.certificate import show
+
     content = exact.load_case(case)
     with errors_in(case):
         certificate = exact.certify(content)
     passed = certificate.passed(allow_inconclusive)
     with contextlib.suppress(BrokenPipeError):  # | head must not turn a failed check into success
-        _print(certificate, passed, as_json, print_law=law)
+        if as_json:
+            print(json.dumps(certificate.to_dict(law=law)))
+        else:
+            show(certificate, passed, with_law=law)
     return 0 if passed else 1
 
 
@@ -83,59 +85,3 @@ def _examine_verifier(name: str, as_json: bool) -> int:
             print(f"drafts of {n}: distance {tv:.3g}, {result.tokens[n]:.4f} tokens a round")
         print("lossless" if result.lossless else "NOT lossless: its text is not the target's")
     return 0 if result.lossless else 1
-
-
-def _print(certificate: Certificate, passed: bool, as_json: bool, print_law: bool) -> None:
-    if as_json:
-        print(json.dumps(certificate.to_dict(law=print_law)))
-        return
-    print(f"total variation distance  {certificate.tv:.3g} over {certificate.horizon} tokens")
-    print(f"conclusive                {'yes' if certificate.conclusive else 'no'}")
-    print(f"accepted in first check   {certificate.expected_accepted:.6g}")
-    print(f"tokens per target call    {certificate.expected_tokens_per_target_call:.6g}")
-    print(f"paths enumerated          {certificate.paths}")
-    print(f"states compared           {certificate.states}{'' if certificate.complete else ' +'}")
-    print(f"worst round               {certificate.worst_round_tv:.3g}")
-    if print_law:
-        for tokens, probability in sorted(certificate.law.items()):
-            print(f"  {','.join(map(str, tokens))}  {probability:.12g}")
-    print(_conclusion(certificate, passed))
-
-
-def _conclusion(certificate: Certificate, passed: bool) -> str:
-    from hierspec.exact.certificate import TOLERANCE
-
-    if certificate.lossy:
-        place = _describe_round(certificate.lossy_round)
-        return f"LOSSY: the output does not have the target's distribution{place}"
-    if passed and certificate.complete:
-        return "lossless: the output has the target's distribution"
-    if passed:
-        return "no loss found, but not proved to be lossless"
-    if certificate.worst_round_tv > TOLERANCE:
-        return (
-            "inconclusive: a round is lossy from a state, and no text was found that leads to it; "
-            "lower the budgets, or use windows without a memory"
-        )
-    if not certificate.complete:
-        return (
-            f"inconclusive: there are more than the {certificate.states} states compared, and one "
-            "of the others may be lossy; lower the orders or the budgets, use windows without a "
-            "memory, or --allow-inconclusive"
-        )
-    return (
-        f"inconclusive: a horizon of {certificate.horizon} may hide a lossy rule; use at "
-        f"least {certificate.longest_proposal + 2}, or --allow-inconclusive"
-    )
-
-
-def _describe_round(record: dict[str, Any] | None) -> str:
-    """Describe the first lossy round in a line; empty if there is none."""
-    if record is None:
-        return ""
-    parts = [f"after the text {record['after']}" if record["after"] else "at the start of the text"]
-    if record["tokens_wanted"] is not None:
-        parts.append(f"with {record['tokens_wanted']} tokens wanted")
-    if record["state"]:
-        parts.append(record["state"])
-    return f"\nfirst lossy round         {'; '.join(parts)} (distance {record['tv']:.3g})"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from hierspec.errors import HierspecError
 
@@ -34,8 +34,8 @@ class NamesPresets(TyperCommand):
         from hierspec.presets import registry
 
         for param in self.params:
-            if help_text := getattr(param, "help", None):
-                param.help = help_text.replace(PRESETS, ", ".join(registry.PRESETS))
+            if isinstance(param, TyperOption) and param.help:
+                param.help = param.help.replace(PRESETS, ", ".join(registry.PRESETS))
         super().format_help(ctx, formatter)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,17 +24,6 @@ from .options import (
     parse_temperatures,
     split_values,
     target_config,
-)
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from hierspec.profiling.profile import Profile
-    from hierspec.profiling.schema import MeasuredPair, TimeSummary
-
-_LEGEND = (
-    "kept by: how often the first drafted token is kept; in brackets the tokens that one call of "
-    "the verifier writes with the longest drafts, by the rule block"
 )
 
 
@@ -96,10 +85,10 @@ def profile(
     from hierspec.profiling.settings import ProfileSettings
     from hierspec.profiling.texts import CHATS, builtin
     from hierspec.utils.prompts import apply_chat, read_prompt_file
-    from hierspec.utils.terminal import console as console_of_output
     from hierspec.utils.threads import use_threads
 
     from .rendering import interruptible, notes, progress, say
+    from .rendering.profile import show
 
     settings = ProfileSettings(
         max_speculative_tokens=max_speculative_tokens,
@@ -137,9 +126,7 @@ def profile(
         print(json.dumps(data))
         return 0
     measured = from_dict(data)
-    for table in _tables(measured):
-        console_of_output().print(table)
-    say(console, _LEGEND)
+    show(measured, console)
     if busy := busy_message(measured.data.temperatures.values()):
         say(console, busy)
     say(console, f"written to {output}; next: hierspec plan {output}")
@@ -149,39 +136,3 @@ def profile(
 def _split_at_spaces(value: str) -> list[str]:
     """Return the candidates of one argument; JSON is not split."""
     return [value] if value.lstrip().startswith("{") else value.split()
-
-
-def _tables(profile: Profile) -> Iterator[Table]:
-    """Yield costs and acceptances, a table for each temperature."""
-    from rich.text import Text
-
-    from hierspec.utils.terminal import borderless
-
-    names = _shorten([model.name for model in profile.models])
-    for label, measured in profile.data.temperatures.items():
-        calls = {row.verifier: row.check[0] for row in measured.costs if row.drafter is None}
-        pairs = {(pair.drafter, pair.verifier): pair for pair in measured.pairs}
-        columns = ("ms a call, quartiles", *(f"kept by {name}" for name in names[1:]))
-        table = borderless(("model",), columns, title=f"temperature {float(label):g}")
-        for i, name in enumerate(names):
-            ms = _milliseconds(calls[i]) if i in calls else "–"
-            rates = (_acceptance(pairs.get((i, k))) for k in range(1, len(names)))
-            table.add_row(Text(name), ms, *rates)
-        yield table
-
-
-def _milliseconds(times: TimeSummary) -> str:
-    return f"{times.mean:.2f}  [{times.low:.2f}, {times.high:.2f}]"
-
-
-def _shorten(names: list[str]) -> list[str]:
-    """Return only the last parts of folders, if these differ."""
-    short = [name.rsplit("/", 1)[-1] if name[0] in "/.~" else name for name in names]
-    return short if len(set(short)) == len(short) else names
-
-
-def _acceptance(pair: MeasuredPair | None) -> str:
-    """Return the share of first draft tokens kept, and tokens a call at the largest budget."""
-    if pair is None:
-        return ""
-    return f"{pair.survival.block[1]:.2f}  ({pair.tokens_per_call:.1f} a call)"
