@@ -62,7 +62,7 @@ def main() -> None:
         for number, (name, kind, exits) in enumerate(CASES):
             path = Path(folder) / f"{number}.safetensors"
             settings = HeadsSettings(exits=exits, kind=kind, tokens=args.tokens)
-            info = train(name, settings, path).info
+            info = train(name, settings, path).info.to_dict()
             print(name, kind, info["before"], info["after"], f"{info['seconds']} s", flush=True)
             decoded = {}
             for layer in exits:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from hierspec import Hierarchy
 from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.cli import run
+from hierspec.config import acceptance_head, exit_heads
 from hierspec.config.exit_heads import HeadsWarning, load_head, load_into, read
 from hierspec.config.schema import TargetConfig
 from hierspec.core.context import Context
@@ -89,14 +91,14 @@ def rows_of(model: Any, ids: Sequence[int], start: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_training_brings_every_exit_nearer_on_text_it_has_not_seen(trained, name) -> None:
-    info = read(trained[name]).info
+    info = read(trained[name]).info.to_dict()
     assert info["steps"] == QUICK["steps"]
     for layer in ("1", "2"):
         before, after = info["before"][layer], info["after"][layer]
         assert after["kl"] < 0.97 * before["kl"]
         assert after["acceptance"] > before["acceptance"]
     report = json.loads(trained[name].with_suffix(".json").read_text())
-    assert {key: report[key] for key in info} == dict(info)
+    assert {key: report[key] for key in info} == info
     assert report["curve"][-1]["step"] == QUICK["steps"]
     assert not trained[name].with_name(f"{trained[name].name}.training").exists()
 
@@ -153,7 +155,7 @@ def test_resumed_training_ends_with_the_same_bits(models, folder, family) -> Non
         with pytest.raises(KeyboardInterrupt):
             train(model, settings, paths[1], stop_after=stop)
         assert not paths[1].exists()
-    assert train(model, settings, paths[1]).info["steps"] == 12
+    assert train(model, settings, paths[1]).info.steps == 12
     one, two = (load_file(path) for path in paths)
     assert one.keys() == two.keys()
     assert all(torch.equal(one[key], two[key]) for key in one)
@@ -273,7 +275,7 @@ def test_engine_scores_are_those_trained(models, trained) -> None:
     for name in FAMILIES:
         file = read(trained[name])
         backend = load(models[name], backend="hf")
-        heads = Heads(file.kind, (1, 2), backend, inner=file.info.get("inner_size") or 0)
+        heads = Heads(file.kind, (1, 2), backend, inner=file.info.inner_size)
         load_into(heads, file)
         ids = torch.arange(20)
         states = Frozen(backend, (1, 2)).states(ids[None])
@@ -290,7 +292,7 @@ def test_heads_beside_a_model_leave_it_as_it_was(folder) -> None:
     mark = fingerprint.compute(str(model))
     file = train(str(model), HeadsSettings(exits=(1,), **{**QUICK, "steps": 2}))
     assert file.path == model / "exit_heads.safetensors"
-    assert fingerprint.compute(str(model)) == mark == file.info["fingerprint"]
+    assert fingerprint.compute(str(model)) == mark == file.info.fingerprint
     drafted = hierarchy(model, level(1, model)).generate([5, 9], max_new_tokens=5, seed=0)
     assert drafted.token_ids == hierarchy(model).generate([5, 9], max_new_tokens=5).token_ids
 
@@ -298,9 +300,18 @@ def test_heads_beside_a_model_leave_it_as_it_was(folder) -> None:
 # -- files --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("files", "name"), [(exit_heads, "zoo:smollm2-heads"), (acceptance_head, "zoo:mid-acceptance")]
+)
+def test_a_files_metadata_stays_as_it_stands_there(files, name) -> None:
+    file = files.read(name)
+    with safe_open(file.path, framework="pt") as opened:
+        assert json.dumps(file.info.to_dict()) == opened.metadata()[exit_heads.METADATA_KEY]
+
+
 def damaged(source: Path, to: Path, change: Any) -> Path:
     """A copy with tensors and description changed."""
-    info, tensors = dict(read(source).info), load_file(source)
+    info, tensors = read(source).info.to_dict(), load_file(source)
     change(info, tensors)
     save_file(tensors, to, {"hierspec": json.dumps(info)})
     return to

@@ -58,7 +58,7 @@ def test_other_settings_are_refused_and_nothing_is_lost(models, cut, monkeypatch
     assert "or --overwrite to give it up" in str(error.value)
     assert "\n" not in str(error.value)
     assert kept(cut) == before
-    assert train(models[0], quick(), cut).info["steps"] == 8
+    assert train(models[0], quick(), cut).info.steps == 8
 
 
 def test_another_model_or_data_type_is_refused(models, cut):
@@ -95,7 +95,7 @@ def test_texts_that_changed_are_refused(tmp_path, capsys):
 
 def test_the_way_out_starts_afresh(models, cut):
     heads = train(models[0], quick(steps=2), cut, overwrite=True)
-    assert heads.info["steps"] == 2
+    assert heads.info.steps == 2
     assert not cut.with_name(f"{cut.name}.training").exists()
 
 
@@ -112,7 +112,7 @@ def test_what_the_model_wrote_is_not_lost_either(models, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"\(--seed was 0, is 1\)"):
         train(models[0], quick(seed=1), path)
     # More steps of the same texts lose nothing.
-    assert train(models[0], quick(steps=9), path).info["steps"] == 9
+    assert train(models[0], quick(steps=9), path).info.steps == 9
 
 
 def test_a_damaged_record_is_refused(models, cut):

@@ -84,7 +84,7 @@ def test_heads_start_as_the_exits_without_for_their_tokens(models, name, kind) -
 
 @pytest.mark.parametrize("name", [name for name, _ in CASES])
 def test_training_helps_and_says_what_is_out_of_reach(trained, name) -> None:
-    info = read(trained[name]).info
+    info = read(trained[name]).info.to_dict()
     assert info["vocabulary_size"] == SIZE
     for layer in ("1", "2"):
         before, after = info["before"][layer], info["after"][layer]
@@ -215,7 +215,7 @@ def test_a_request_that_forbids_all_that_a_head_can_say_goes_on(models, trained,
 
 
 def _changed(source: Path, to: Path, change: Any) -> Path:
-    info, tensors = dict(read(source).info), load_file(source)
+    info, tensors = read(source).info.to_dict(), load_file(source)
     change(info, tensors)
     save_file(tensors, to, {"hierspec": json.dumps(info)})
     return to

@@ -189,7 +189,7 @@ def plan(model: Path, monkeypatch) -> build.DraftersPlan:
 def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, monkeypatch) -> None:
     whole = build.train(tmp_path, plan)
     heads = tmp_path / "smollm2-heads" / "exit_heads.safetensors"
-    assert read(heads).info["vocabulary_size"] == 64
+    assert read(heads).info.vocabulary_size == 64
     assert json.loads((tmp_path / "report.json").read_text()) == whole
     card = (tmp_path / "MODEL_CARD.md").read_text()
     assert f"{whole['answers']['conversations']} conversations" in card

@@ -274,8 +274,8 @@ def train(
             **placement,
         )
         show_exit_heads(heads, as_json)
-        without_head, with_head = heads.info.get("before", {}), heads.info.get("after", {})
-        if worse := [n for n, row in with_head.items() if row["kl"] > without_head[n]["kl"]]:
+        without_head, with_head = heads.info.before, heads.info.after
+        if worse := [n for n, row in with_head.items() if row.kl > without_head[n].kl]:
             say(
                 console,
                 f"the exits after layers {', '.join(worse)} got worse on held-out text: give more "

@@ -11,24 +11,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError, safe_open
-from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.acceptance_head import AcceptanceHead, PredictingExit
 from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.utils.files import expand_user
-from hierspec.utils.schema import NonEmptyString, PositiveInteger
+from hierspec.utils.records import FrozenRecord
+from hierspec.utils.schema import Integer, Natural, NonEmptyString, PositiveInteger
 from hierspec.zoo import registry, trained
 
 from .exit_heads import (
     METADATA_KEY,
     SCHEMA,
-    check_metadata,
+    TrainingTexts,
     damaged,
+    parse_metadata,
     save_tensors,
     warn_if_other_weights,
 )
@@ -37,21 +39,38 @@ FILE = "acceptance_head.safetensors"
 KIND = "acceptance"
 
 
-class HeadInfo(TypedDict):
-    """The checked keys of a head's metadata; ``docs/heads.md`` lists all keys."""
+class PredictionScores(FrozenRecord):
+    """How well a head predicts on held-out text; ``docs/heads.md`` defines them."""
 
+    samples: Natural | None = None
+    acceptance: float | None = None
+    predicted: float | None = None
+    loss: float | None = None
+    constant_loss: float | None = None
+    auc: Annotated[float, Field(allow_inf_nan=True)] | None = None  # NaN where all are kept
+
+
+class AcceptanceHeadInfo(FrozenRecord):
+    """A head's metadata, in the file's order; ``docs/heads.md`` lists all keys."""
+
+    schema_version: Integer
     kind: Literal["acceptance"]
     model: NonEmptyString
     target: NonEmptyString
+    fingerprint: NonEmptyString | None = None
     hidden_size: PositiveInteger
     depth: PositiveInteger
-    fingerprint: NotRequired[NonEmptyString | None]
-    held_out: NotRequired[dict[str, Any]]
-    texts: NotRequired[dict[str, Any]]
+    parameters: PositiveInteger = 0
+    settings: dict[str, Any] = Field(default_factory=dict)
+    steps: Natural | None = None
+    samples: Natural | None = None
+    seconds: Natural | float | None = None
+    texts: TrainingTexts = TrainingTexts()
+    held_out: PredictionScores = PredictionScores()
 
 
 @dataclass(frozen=True, slots=True)
-class HeadFile:
+class AcceptanceHeadFile:
     """The file of an acceptance head whose metadata was read and is valid.
 
     Attributes:
@@ -59,7 +78,7 @@ class HeadFile:
     """
 
     path: Path
-    info: HeadInfo
+    info: AcceptanceHeadInfo
 
 
 def locate(ref: str | Path) -> Path:
@@ -89,7 +108,7 @@ def _metadata(path: Path) -> dict[str, Any]:
     return info if isinstance(info, dict) and info.get("kind") == KIND else {}
 
 
-def read(ref: str | Path) -> HeadFile:
+def read(ref: str | Path) -> AcceptanceHeadFile:
     """Read and check the metadata of a head's file, or of the one in a folder.
 
     Raises:
@@ -107,17 +126,16 @@ def read(ref: str | Path) -> HeadFile:
             f"{path} is no acceptance head: give a file that hierspec heads train "
             "--kind acceptance has written"
         )
-    check_metadata(HeadInfo, info, path)
-    return HeadFile(path, cast(HeadInfo, info))
+    return AcceptanceHeadFile(path, parse_metadata(AcceptanceHeadInfo, info, path))
 
 
-def load(file: HeadFile) -> AcceptanceHead:
+def load(file: AcceptanceHeadFile) -> AcceptanceHead:
     """Load the head of a file, in float32.
 
     Raises:
         HierspecError: its tensors are not those of a head.
     """
-    head = AcceptanceHead(file.info["hidden_size"], file.info["depth"])
+    head = AcceptanceHead(file.info.hidden_size, file.info.depth)
     try:
         with safe_open(file.path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
@@ -152,12 +170,12 @@ def attach(ref: str | Path, view: ExitModel, model: str) -> PredictingExit:
         HeadsWarning: the size fits, but the weights differ. The output is exact nevertheless.
     """
     file = read(ref)
-    trained_size, size = file.info["hidden_size"], view.trunk.backend.hidden_size
+    trained_size, size = file.info.hidden_size, view.trunk.backend.hidden_size
     if trained_size != size:
         raise HierspecError(
-            f"{file.path} was trained on {file.info['model']}, whose hidden_size is "
+            f"{file.path} was trained on {file.info.model}, whose hidden_size is "
             f"{trained_size}; that of {model} is {size}: train an acceptance head for {model}"
         )
     consequence = "drafts may end too early or too late; train the head again"
-    warn_if_other_weights(file.path, file.info, model, consequence)
+    warn_if_other_weights(file.path, file.info.fingerprint, model, consequence)
     return PredictingExit(view, load(file))

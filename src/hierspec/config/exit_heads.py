@@ -14,13 +14,12 @@ import warnings
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import AfterValidator, Field
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError, HierspecWarning, first_line
 from hierspec.lm.backend import Backend
@@ -28,12 +27,15 @@ from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, VocabularyPart, v
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
 from hierspec.utils.files import expand_user, write_atomically
-from hierspec.utils.schema import NonEmptyString, PositiveInteger
+from hierspec.utils.records import FrozenRecord
+from hierspec.utils.schema import Integer, Natural, NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint, trained
 
 FILE = trained.HEADS_FILE
 SCHEMA = 1  # version of the metadata, for exit heads and acceptance heads
 METADATA_KEY = "hierspec"
+
+Info = TypeVar("Info", bound=FrozenRecord)
 
 
 def _ascending(exits: list[int]) -> list[int]:
@@ -43,27 +45,56 @@ def _ascending(exits: list[int]) -> list[int]:
 
 
 _Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Figures = dict[str, dict[str, _Finite]]  # by exit, by name
 
 
-class HeadsInfo(TypedDict):
-    """The checked keys of the metadata of a file of heads; ``docs/heads.md`` lists all keys."""
+class ExitFigures(FrozenRecord):
+    """How well an exit drafts; ``docs/heads.md`` defines them."""
 
+    acceptance: _Finite
+    agreement: _Finite
+    kl: _Finite
+    coverage: _Finite | None = None
+
+
+FiguresByExit = dict[str, ExitFigures]
+
+
+class TrainingTexts(FrozenRecord):
+    """What heads were trained on."""
+
+    name: str | None = None
+    tokens: Natural | None = None
+
+
+class HeadsInfo(FrozenRecord):
+    """The metadata of a file of heads, in the file's order; ``docs/heads.md`` lists all keys.
+
+    Attributes:
+        input_size: columns of a weight; 0: ``hidden_size``.
+        vocabulary_size: how many tokens the heads score; ``None``: all.
+        parameters: of all heads together.
+    """
+
+    schema_version: Integer
     kind: Literal["transform", "full", "mlp"]
     exits: Annotated[list[PositiveInteger], Field(min_length=1), AfterValidator(_ascending)]
     model: NonEmptyString
+    fingerprint: NonEmptyString | None = None
     hidden_size: PositiveInteger
     vocab_size: PositiveInteger
     num_layers: PositiveInteger
-    input_size: NotRequired[PositiveInteger]
-    inner_size: NotRequired[PositiveInteger]
-    vocabulary_size: NotRequired[PositiveInteger]
-    fingerprint: NotRequired[NonEmptyString | None]
-    parameters: NotRequired[PositiveInteger]
-    before: NotRequired[Figures]
-    after: NotRequired[Figures]
-    domains: NotRequired[dict[str, Figures]]
-    texts: NotRequired[dict[str, Any]]
+    input_size: PositiveInteger = 0
+    inner_size: PositiveInteger = 0
+    vocabulary_size: PositiveInteger | None = None
+    dtype: str | None = None
+    parameters: PositiveInteger = 0
+    settings: dict[str, Any] = Field(default_factory=dict)
+    steps: Natural | None = None
+    seconds: Natural | _Finite | None = None
+    texts: TrainingTexts = TrainingTexts()
+    before: FiguresByExit = Field(default_factory=dict)
+    after: FiguresByExit = Field(default_factory=dict)
+    domains: dict[str, FiguresByExit] = Field(default_factory=dict)
 
 
 class HeadsWarning(HierspecWarning, UserWarning):
@@ -83,11 +114,11 @@ class HeadsFile:
 
     @property
     def kind(self) -> str:
-        return self.info["kind"]
+        return self.info.kind
 
     @property
     def exits(self) -> tuple[int, ...]:
-        return tuple(self.info["exits"])
+        return tuple(self.info.exits)
 
     def vocabulary(self) -> torch.Tensor | None:
         """Return the ids [v] int64 that the heads score, ascending; ``None`` if they score all.
@@ -95,13 +126,13 @@ class HeadsFile:
         Raises:
             HierspecError: they are missing, or no ascending ids.
         """
-        size = self.info.get("vocabulary_size")
+        size = self.info.vocabulary_size
         if size is None:
             return None
         ids = self._read(["vocabulary"]).get("vocabulary")
         if ids is None:
             raise damaged(self.path, "the vocabulary is missing")
-        ids, limit = ids.long(), self.info["vocab_size"]
+        ids, limit = ids.long(), self.info.vocab_size
         ascends = bool((ids.diff() > 0).all())
         if ids.shape != (size,) or not ascends or int(ids[0]) < 0 or int(ids[-1]) >= limit:
             raise damaged(self.path, f"the vocabulary is not {size} ascending ids below {limit}")
@@ -138,14 +169,14 @@ class HeadsFile:
         return tensors
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        info, size = self.info, self.info["hidden_size"]
+        info, size = self.info, self.info.hidden_size
+        rows, columns = size, info.input_size or size
         if self.kind == FULL:
-            rows = info.get("vocabulary_size", info["vocab_size"])
-            return {"weight": (rows, info.get("input_size", size)), "bias": (rows,)}
+            rows = info.vocabulary_size or info.vocab_size
         if self.kind == MLP:
-            inner = info.get("inner_size", 0)
+            inner = info.inner_size
             return {"weight": (size + inner, size), "bias": (size + inner,), "down": (size, inner)}
-        return {"weight": (size, info.get("input_size", size)), "bias": (size,)}
+        return {"weight": (rows, columns), "bias": (rows,)}
 
     def _read(self, names: list[str]) -> dict[str, torch.Tensor]:
         """Read the tensors of these names that exist."""
@@ -236,19 +267,19 @@ def read(ref: str | Path) -> HeadsFile:
         raise HierspecError(
             f"{path} holds no exit heads: give a file that hierspec heads train has written"
         )
-    check_metadata(HeadsInfo, info, path)
-    num_layers = info["num_layers"]
-    if too_deep := [layer for layer in info["exits"] if layer >= num_layers]:
+    file = HeadsFile(path, parse_metadata(HeadsInfo, info, path))
+    num_layers = file.info.num_layers
+    if too_deep := [layer for layer in file.exits if layer >= num_layers]:
         raise damaged(
             path,
             f"its metadata.exits: a model of {num_layers} layers has none after layer "
             f"{too_deep[0]}",
         )
-    return HeadsFile(path, cast(HeadsInfo, info))
+    return file
 
 
-def check_metadata(shape: Any, info: dict[str, Any], path: Path) -> None:
-    """Refuse metadata of another schema version, or not of this shape.
+def parse_metadata(shape: type[Info], info: dict[str, Any], path: Path) -> Info:
+    """Return metadata as a record of this shape.
 
     Raises:
         HierspecError: the file has to be trained again.
@@ -259,7 +290,7 @@ def check_metadata(shape: Any, info: dict[str, Any], path: Path) -> None:
             f"{SCHEMA}: train it again, or use the hierspec that wrote it"
         )
     try:
-        schema.validate(shape, info, "its metadata")
+        return schema.validate(shape, info, "its metadata")
     except HierspecError as error:
         raise damaged(path, error) from None
 
@@ -286,10 +317,10 @@ def load_head(
     """
     file = read(ref)
     for key in ("hidden_size", "vocab_size", "num_layers"):
-        trained_size, size = file.info[key], getattr(backend, key)
+        trained_size, size = getattr(file.info, key), getattr(backend, key)
         if trained_size != size:
             raise HierspecError(
-                f"{file.path} was trained on {file.info['model']}, whose {key} is {trained_size}; "
+                f"{file.path} was trained on {file.info.model}, whose {key} is {trained_size}; "
                 f"that of {backend.name} is {size}: train heads for {backend.name}"
             )
     tensors, ids = file.tensors(layer), file.vocabulary()
@@ -312,22 +343,18 @@ def load_head(
         raise HierspecError(
             f"{file.path} does not fit {backend.name} ({first_line(error)}): train heads for it"
         ) from None
-    warn_if_other_weights(
-        file.path, file.info, model, "drafts may be kept less often; train the heads again"
-    )
+    consequence = "drafts may be kept less often; train the heads again"
+    warn_if_other_weights(file.path, file.info.fingerprint, model, consequence)
     return head
 
 
-def warn_if_other_weights(
-    path: Path, info: Mapping[str, Any], model: str, consequence: str
-) -> None:
+def warn_if_other_weights(path: Path, trained_on: str | None, model: str, consequence: str) -> None:
     """Warn if a file is known to have been trained on other weights than a model's.
 
     Args:
-        info: the file's metadata.
+        trained_on: fingerprint of those weights, where the file has it.
         consequence: the end of the warning: what may follow, and what to do.
     """
-    trained_on = info.get("fingerprint")
     if trained_on and fingerprint.compute_if_local(model) not in (None, trained_on):
         warnings.warn(
             f"{path} was trained on other weights than those of {model}: output stays exact, "

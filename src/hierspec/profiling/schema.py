@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from hierspec.config.chains import parse_level
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import TargetConfig
 from hierspec.utils.checks import check_temperature
-from hierspec.utils.records import Record
+from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Integer, Number, validate
 
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
@@ -48,13 +48,7 @@ TargetObject = Annotated[dict[str, Any], AfterValidator(_check_target)]
 LevelObject = Annotated[dict[str, Any], AfterValidator(_check_level)]
 
 
-class ProfileRecord(Record):
-    """A JSON object of the file."""
-
-    model_config = ConfigDict(frozen=True)
-
-
-class MeasuredModel(ProfileRecord):
+class MeasuredModel(FrozenRecord):
     """A candidate or the target.
 
     Attributes:
@@ -79,7 +73,7 @@ class MeasuredModel(ProfileRecord):
         return self.config is not None and self.config.num_drafts > 1
 
 
-class Survival(ProfileRecord):
+class Survival(FrozenRecord):
     """Survival curves by rule."""
 
     block: SurvivalCurve
@@ -95,7 +89,7 @@ class MeasuredClass(Survival):
     joint: dict[Rule, JointSurvival] = Field(default_factory=dict)
 
 
-class FollowedPair(ProfileRecord):
+class FollowedPair(FrozenRecord):
     """How well one model's drafts survive another's verification; models by their numbers."""
 
     drafter: Integer
@@ -110,7 +104,7 @@ class FollowedPair(ProfileRecord):
     joint: dict[Rule, JointSurvival] = Field(default_factory=dict)
 
 
-class PairAgreement(ProfileRecord):
+class PairAgreement(FrozenRecord):
     """How alike two models' distributions are along the target's texts."""
 
     acceptance: Number | None = None
@@ -123,7 +117,7 @@ class MeasuredPair(PairAgreement, FollowedPair):  # in the file, the last base's
     """All about a pair; nothing of an agreement where the drafter has no distribution."""
 
 
-class TimeSummary(ProfileRecord):
+class TimeSummary(FrozenRecord):
     """Milliseconds; ``low`` and ``high`` are quartiles."""
 
     mean: Number
@@ -133,7 +127,7 @@ class TimeSummary(ProfileRecord):
     count: Integer
 
 
-class MeasuredCost(ProfileRecord):
+class MeasuredCost(FrozenRecord):
     """Times of a pair's calls by number of tokens; without a drafter, of a plain call."""
 
     drafter: Integer | None
@@ -142,7 +136,7 @@ class MeasuredCost(ProfileRecord):
     check: dict[int, TimeSummary]
 
 
-class ContextSlope(ProfileRecord):
+class ContextSlope(FrozenRecord):
     """Milliseconds that a token of context adds to a call without a draft, and on eight tokens."""
 
     model: Integer
@@ -150,7 +144,7 @@ class ContextSlope(ProfileRecord):
     ms_per_token_8: Number
 
 
-class MeasuredContext(ProfileRecord):
+class MeasuredContext(FrozenRecord):
     """How the cost of calls grows with the context: timed at ``tokens`` and at ``long`` tokens."""
 
     tokens: Integer
@@ -158,7 +152,7 @@ class MeasuredContext(ProfileRecord):
     slopes: list[ContextSlope]
 
 
-class CostNoise(ProfileRecord):
+class CostNoise(FrozenRecord):
     """How steady the costs were: see :mod:`hierspec.profiling.noise`."""
 
     spread: Number
@@ -166,7 +160,7 @@ class CostNoise(ProfileRecord):
     cores: Integer
 
 
-class AtTemperature(ProfileRecord):
+class AtTemperature(FrozenRecord):
     """Everything at one temperature."""
 
     pairs: list[MeasuredPair]
@@ -176,13 +170,13 @@ class AtTemperature(ProfileRecord):
     noise: CostNoise | None = None
 
 
-class MeasuredSettings(ProfileRecord):
+class MeasuredSettings(FrozenRecord):
     """The part of the settings that readers need."""
 
     max_speculative_tokens: Integer
 
 
-class ProfileData(ProfileRecord):
+class ProfileData(FrozenRecord):
     """The whole file, finished. ``models``: cheapest first, the target last."""
 
     kind: Literal["hierspec-profile"]

@@ -23,6 +23,12 @@ class Record(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
+class FrozenRecord(Record):
+    """A JSON object of a file that is only read."""
+
+    model_config = ConfigDict(frozen=True)
+
+
 def to_json(shape: Any, value: Any) -> Any:
     """Return a value of type ``shape``, such as a list of records, as JSON."""
     return TypeAdapter(shape).dump_python(value, mode="json", by_alias=True, exclude_unset=True)

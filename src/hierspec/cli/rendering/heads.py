@@ -11,54 +11,57 @@ from rich.markup import escape
 from hierspec.utils import terminal
 
 if TYPE_CHECKING:
-    from hierspec.config.acceptance_head import HeadFile as AcceptanceFile
-    from hierspec.config.exit_heads import HeadsFile
+    from hierspec.config.acceptance_head import AcceptanceHeadFile
+    from hierspec.config.exit_heads import ExitFigures, HeadsFile
 
 
 def show_exit_heads(file: HeadsFile, as_json: bool) -> None:
     """Print how well each exit drafts without its head and with it, or the whole record."""
     info = file.info
     if as_json:
-        print(json.dumps({"file": str(file.path), **info}))
+        print(json.dumps({"file": str(file.path), **info.to_dict()}))
         return
-    parameters = info.get("parameters", 0) / len(file.exits)
-    title = f"{info['model']}: {file.kind}, {parameters / 1e6:.2f} M parameters each"
-    num_scored = info.get("vocabulary_size")
-    title += "" if num_scored is None else f", {num_scored} of {info['vocab_size']} tokens"
+    parameters = info.parameters / len(file.exits)
+    title = f"{info.model}: {file.kind}, {parameters / 1e6:.2f} M parameters each"
+    if info.vocabulary_size:
+        title += f", {info.vocabulary_size} of {info.vocab_size} tokens"
     columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
     table = terminal.borderless((), columns, title)
     for layer in file.exits:
-        rows = [info.get(key, {}).get(str(layer), {}) for key in ("before", "after")]
+        rows = [figures.get(str(layer)) for figures in (info.before, info.after)]
         table.add_row(
             str(layer), *(_change(rows, key) for key in ("acceptance", "agreement", "kl"))
         )
     console = terminal.console()
     console.print(table)
-    texts = info.get("texts", {})
     console.print(
-        f"before → after, on held-out text; {info.get('steps', '?')} steps over "
-        f"{texts.get('tokens', '?')} tokens: {escape(str(texts.get('name', '?')))}",
+        f"before → after, on held-out text; {_known(info.steps)} steps over "
+        f"{_known(info.texts.tokens)} tokens: {escape(_known(info.texts.name))}",
         style="dim",
         highlight=False,
     )
 
 
-def _change(rows: Sequence[dict[str, float]], key: str) -> str:
-    values = (row.get(key) for row in rows)
+def _known(value: object) -> str:
+    return "?" if value is None else str(value)
+
+
+def _change(rows: Sequence[ExitFigures | None], key: str) -> str:
+    values = (None if row is None else getattr(row, key) for row in rows)
     return " → ".join("?" if value is None else f"{value:.3f}" for value in values)
 
 
-def show_acceptance_head(file: AcceptanceFile, as_json: bool) -> None:
+def show_acceptance_head(file: AcceptanceHeadFile, as_json: bool) -> None:
     """Print how well an acceptance head predicts on held-out text, or its whole record."""
     info = file.info
     if as_json:
-        print(json.dumps({"file": str(file.path), **info}))
+        print(json.dumps({"file": str(file.path), **info.to_dict()}))
         return
-    scores = info.get("held_out", {})
+    scores = info.held_out
     terminal.console().print(
-        f"what {info['target']} keeps of {info['model']}: on {scores.get('samples', '?')} held-out "
-        f"tokens loss {scores.get('loss', '?')} (best constant "
-        f"{scores.get('constant_loss', '?')}), AUC {scores.get('auc', '?')}",
+        f"what {info.target} keeps of {info.model}: on {_known(scores.samples)} held-out tokens "
+        f"loss {_known(scores.loss)} (best constant {_known(scores.constant_loss)}), "
+        f"AUC {_known(scores.auc)}",
         markup=False,
         highlight=False,
     )

@@ -100,7 +100,7 @@ def train(
     overwrite: bool = False,
     report_progress: ReportProgress = lambda stage, share: None,
     stop_after: int | None = None,
-) -> files.HeadFile:
+) -> files.AcceptanceHeadFile:
     """Train a head and write it, with a JSON report of the same name beside it.
 
     An interrupted training leaves a folder ``OUTPUT.training``; the same call reads the texts anew,

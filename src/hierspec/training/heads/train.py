@@ -251,7 +251,7 @@ def _read_start(path: Path, settings: HeadsSettings) -> files.HeadsFile:
         HierspecError: they are of another kind or size, or for other exits.
     """
     file = files.read(path)
-    num_scored = file.info.get("vocabulary_size")
+    num_scored = file.info.vocabulary_size
     same_form = (settings.kind, tuple(sorted(set(settings.exits)))) == (file.kind, file.exits)
     if not same_form or (settings.kind == FULL and settings.vocabulary != num_scored):
         raise HierspecError(
