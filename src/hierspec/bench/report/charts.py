@@ -23,8 +23,9 @@ from hierspec.plotting.figures import (
     PURPLE,
     SKY,
     VERMILION,
+    legend_below,
     matplotlib,
-    new_figure,
+    sheet,
     shortened,
 )
 
@@ -304,31 +305,21 @@ def _sheet(
     caption: Sequence[str],
     panels: tuple[int, int] = (1, 1),
 ) -> tuple[Any, Any]:
-    """Make a figure with a title above and caption and legend below; return it and its first axes.
+    """Make a sheet with axes and a legend; return it and its first axes.
 
     Args:
         tall: inches of the axes without their labels.
         key: the legend: name → colour or artist.
-        caption: paragraphs; long ones are wrapped.
         panels: rows and columns of axes, which share their scales except as (1, 2).
     """
-    lines = [line for text in caption for line in textwrap.wrap(text, 140)]
-    longest = max(map(len, key))
-    columns = max(1, min(len(key), int(112 / (longest + 6))))
-    below = 0.165 * len(lines) + 0.2 * -(-len(key) // columns)
-    figure = new_figure(WIDTH, tall + below + 1.35)
-    figure.set_layout_engine("constrained")
-    figure.suptitle(title, x=0.02, ha="left", fontsize=13, weight="bold")
+    height = tall + 0.55 + 0.2 * -(-len(key) // 3)  # with the labels of axes, and the legend
+    figure = sheet(WIDTH, height, title, subtitle, caption)
     shared = panels != (1, 2)
-    grid = figure.subplots(*panels, sharex=shared, sharey=shared, squeeze=False)
+    grid: Any = figure.subplots(*panels, sharex=shared, sharey=shared, squeeze=False)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8.5, length=3)
-    figure.legend(
-        handles=[_legend_handle(name, look) for name, look in key.items()],
-        loc="outside lower left", ncols=columns, frameon=False, fontsize=9, handlelength=1.4,
-        title="\n".join([subtitle, *lines]), title_fontsize=8, alignment="left",
-    ).get_title().set_color(GREY)  # fmt: skip
+    legend_below(figure, [_legend_handle(name, look) for name, look in key.items()])
     return figure, grid[0, 0]
 
 
