@@ -30,6 +30,7 @@ from torch import nn
 from hierspec.lm.weights import build_hf_model
 from hierspec.training.family import corpus
 from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
+from hierspec.training.losses import soft_cross_entropy
 from hierspec.training.windows import HeldOutWindows, Stream
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import registry
@@ -132,8 +133,8 @@ def objective(model: Any, stream: Stream, teacher: Any = None) -> Objective:
             loss = text_loss(model, windows)
         else:
             with torch.no_grad():
-                teacher_probs = logits(teacher, windows).softmax(-1)
-            loss = -(teacher_probs * logits(model, windows).log_softmax(-1)).sum(-1).mean()
+                teacher_scores = logits(teacher, windows)
+            loss = soft_cross_entropy(teacher_scores, logits(model, windows))
         return loss, {"loss": loss.detach()}
 
     return step_losses

@@ -18,8 +18,11 @@ from hierspec.verifiers.formulas import (
     capped_ratio,
     capped_ratios,
     draft_token_probs,
+    overlap,
     prefix_weights,
     scan_from_end,
+    tokens_of_round,
+    total_variation,
 )
 
 PROBS = (0.0, 1e-300, 0.1, 0.5, 1.0)
@@ -79,3 +82,16 @@ def test_a_scan_from_the_end_makes_the_tests_of_the_batch(seed, passes_at):
         kept, w = stop.value
     assert found == pytest.approx(expected.h[0].tolist()[::-1][: n + 1 - max(passes_at, 1)])
     assert (kept, w) == (passes_at, pytest.approx(float(expected.w[0, passes_at])))
+
+
+def test_the_overlap_is_one_less_the_total_variation():
+    p, q = torch.rand(2, 5, 7, dtype=torch.float64).softmax(-1)
+    distance = total_variation(p, q)
+    assert torch.allclose(overlap(p, q), 1.0 - distance)
+    assert total_variation(p.numpy(), q.numpy()) == pytest.approx(distance.numpy())
+
+
+def test_tokens_of_a_round_by_hand():
+    kept = torch.tensor([[0.5, 0.5, 1.0], [1.0, 0.0, 1.0]])
+    assert tokens_of_round(kept).tolist() == [1 + 0.5 + 0.25 + 0.25, 2.0]
+    assert tokens_of_round(torch.ones(3, 0)).tolist() == [1.0] * 3

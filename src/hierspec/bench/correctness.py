@@ -18,7 +18,7 @@ from hierspec.lm.base import LanguageModel, Query
 from hierspec.lm.encoder_decoder import split_prompt
 
 from .method_records import LikelihoodSummary
-from .summary import z_score
+from .summary import standard_error, z_score
 
 MAX_PAIRED_Z = 3.0  # of the paired differences: 0.3 % of sound methods lie outside
 MAX_LAW_Z = 4.0  # of all tokens against the law itself: 0.006 %
@@ -151,7 +151,7 @@ def law_test(
     return LikelihoodSummary(
         mean=statistics.fmean(output.per_token for output in outputs),
         difference_from_plain=statistics.fmean(differences),
-        standard_error=statistics.stdev(differences) / math.sqrt(count) if count > 1 else None,
+        standard_error=standard_error(differences),
         law_z=law_z,
         within_noise=paired_ok and abs(law_z) <= MAX_LAW_Z,
     )

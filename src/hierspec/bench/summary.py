@@ -43,9 +43,13 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> PairedR
 
 def spread(values: Sequence[float]) -> Spread:
     """Return quartiles, the mean, and its standard error (``None`` for a single value)."""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    mean = statistics.fmean(values)
-    return Spread.model_validate({**quartiles(values), "mean": mean, "standard_error": error})
+    means = {"mean": statistics.fmean(values), "standard_error": standard_error(values)}
+    return Spread.model_validate({**quartiles(values), **means})
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Return the standard error of the mean; ``None`` for a single value."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def z_score(differences: Sequence[float]) -> float:
@@ -56,9 +60,9 @@ def z_score(differences: Sequence[float]) -> float:
     about a hundredth, so that one threshold serves any number of prompts.
     """
     mean, degrees = statistics.fmean(differences), len(differences) - 1
-    if mean == 0.0 or degrees < 1:
+    error = standard_error(differences)
+    if mean == 0.0 or error is None:
         return 0.0
-    error = statistics.stdev(differences) / math.sqrt(degrees + 1)
     if error == 0.0:
         return math.copysign(math.inf, mean)
     t = mean / error

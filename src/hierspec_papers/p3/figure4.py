@@ -6,11 +6,11 @@ both choose the same; with sampling, by 1 − TV of the two distributions, its c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
-from statistics import fmean, stdev
+from statistics import fmean
 
+from hierspec.bench.summary import standard_error
 from hierspec.profiling import rates
 from hierspec.profiling.agreement import agreements
 from hierspec.profiling.candidates import CandidatePool, load, parse
@@ -73,7 +73,8 @@ def _table(
     for temperature, by_exit in shares.items():
         by_prompt = by_exit[exits.index(quarter)]
         cell = Cell(PRINTED, 100 * fmean(by_prompt), exit_name)
-        rows.append(TableRow(f"{temperature:g}", (cell,), (exit_name, 100 * _error(by_prompt))))
+        error = 100 * (standard_error(by_prompt) or 0.0)
+        rows.append(TableRow(f"{temperature:g}", (cell,), (exit_name, error)))
     return Table(
         "Figure 4",
         "tokens of the quarter-depth exit that the last layer accepts, per cent",
@@ -102,7 +103,7 @@ def _figure(
             f"temperature {temperature:g}",
             tuple(float(layer) for layer in exits),
             tuple(100 * fmean(by_prompt) for by_prompt in by_exit),
-            spread=tuple(196 * _error(by_prompt) for by_prompt in by_exit),
+            spread=tuple(196 * (standard_error(by_prompt) or 0.0) for by_prompt in by_exit),
         )
         for temperature, by_exit in shares.items()
     )
@@ -118,7 +119,3 @@ def _figure(
             *model_notes(lab),
         ),
     )
-
-
-def _error(by_prompt: Sequence[float]) -> float:
-    return stdev(by_prompt) / math.sqrt(len(by_prompt)) if len(by_prompt) > 1 else 0.0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hierspec.lm.eagle3.network import Eagle3Network
-from hierspec.verifiers.formulas import overlap
+from hierspec.verifiers.formulas import overlap, tokens_of_round
 
 from .batches import Batches, FeatureBatch
 from .unroll import unroll
@@ -47,7 +47,6 @@ def measure(
         batch = batches.read(text_indices)
         target, best, known_mass = _target_distributions(network, backend, batch)
         mass, num_rows = mass + float(known_mass.sum()), num_rows + len(known_mass)
-        # A draft that begins at a row yields 1 + Σ_j Π_{i≤j} a_i tokens, a_i its steps' figures.
         size = batch.is_predicted.numel()
         figures = [torch.zeros(size, 2) for _ in range(depth)]  # by step, of every row
         starts = batch.is_predicted.flatten().nonzero().squeeze(1)
@@ -61,12 +60,9 @@ def measure(
             agrees = (network.scored_ids[scores.argmax(-1)] == best[indices]).float()
             sums[step] += torch.stack((accepted, agrees, torch.ones_like(agrees)), 1).sum(0)
             figures[step][rows] = torch.stack((accepted, agrees), 1)
-        product = torch.ones(len(starts), 2)
-        draft_yields = torch.ones(len(starts), 2)
-        for step in range(depth):
-            product = product * figures[step][(starts + step).clamp(max=size - 1)]
-            draft_yields += product
-        yields += draft_yields.sum(0)
+        # Of a draft that begins at a row, the figure of step i stands i rows further on.
+        drafts = [step[(starts + i).clamp(max=size - 1)] for i, step in enumerate(figures)]
+        yields += tokens_of_round(torch.stack(drafts, -1)).sum(0)
     means = (sums[:, :2] / sums[:, 2:].clamp(min=1)).T.tolist()
     sampled, greedy = (yields / max(num_rows, 1)).tolist()
     return {

@@ -40,7 +40,7 @@ from hierspec.training.losses import distances, kl_then_tv
 from hierspec.training.models import as_written, load_weights_and_tokenizer
 from hierspec.training.store import FeatureStore, Passes, limited_reporter
 from hierspec.utils import machine
-from hierspec.verifiers.formulas import overlap
+from hierspec.verifiers.formulas import overlap, tokens_of_round
 from hierspec.zoo import fingerprint, registry, sibling
 
 _DEPTH = 5  # tokens of a draft whose yield is reported
@@ -333,11 +333,8 @@ def _draft_yields(acceptance: Tensor) -> Tensor:
     Args:
         acceptance: the chance that each token is kept, [n]; after the last, 0.
     """
-    product, total = torch.ones(len(acceptance)), torch.ones(len(acceptance))
-    for step in range(_DEPTH):
-        product = product * F.pad(acceptance[step:], (0, min(step, len(acceptance))))
-        total = total + product
-    return total
+    drafts = F.pad(acceptance, (0, _DEPTH)).unfold(0, _DEPTH, 1)[: len(acceptance)]
+    return tokens_of_round(drafts)
 
 
 def estimate_speedups(
