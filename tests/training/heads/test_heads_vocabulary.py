@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from heads_cases import hierarchy, level, rows_of
 from safetensors.torch import load_file, save_file
 
 from hierspec import Hierarchy
 from hierspec.cli import run
 from hierspec.config.exit_heads import load_head, read
-from hierspec.core.context import Context
-from hierspec.lm.base import Query
 from hierspec.lm.exit_heads import KINDS, Heads
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
@@ -23,7 +22,6 @@ from hierspec.training.heads.frozen import Frozen
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.heads.states import Piece, StateStore
 from hierspec.training.heads.train import most_frequent, train
-from hierspec.utils.testing import save_tiny
 
 QUICK = {"tokens": 1500, "width": 32, "rows": 4, "learning_rate": 3e-3, "steps": 12}
 SIZE = 24  # of 96 tokens
@@ -31,41 +29,19 @@ CASES = [("llama", "mlp"), ("gpt2", "transform"), ("opt", "full")]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture(scope="module")
-def models(folder: Path) -> dict[str, Path]:
-    return {name: save_tiny(name, folder / name, seed=3) for name, _ in CASES}
-
-
-@pytest.fixture(scope="module")
-def trained(models: dict[str, Path], folder: Path) -> dict[str, Path]:
-    out = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hierspec.training.heads.data.OWN_LENGTH", 64)
-        for name, kind in CASES:
-            settings = HeadsSettings(exits=(1, 2), kind=kind, vocabulary=SIZE, loss="tv", **QUICK)
-            path = folder / f"{name}.safetensors"
-            out[name] = train(str(models[name]), settings, path).path
+def trained(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Heads over a part of the vocabulary."""
+    out, folder = {}, tmp_path_factory.mktemp("heads")
+    for name, kind in CASES:
+        settings = HeadsSettings(exits=(1, 2), kind=kind, vocabulary=SIZE, loss="tv", **QUICK)
+        out[name] = train(str(models[name]), settings, folder / f"{name}.safetensors").path
     return out
 
 
-def hierarchy(model: Path, head: Path | None, *rules: str) -> Hierarchy:
-    levels: list[dict[str, Any]] = [
-        {"method": "early_exit", "exit_layer": 1 + i, "num_speculative_tokens": 3}
-        for i in range(1 + len(rules))
-    ]
-    for one, rule in zip(levels[1:], rules, strict=True):
-        one["verify"] = rule
-    for one in levels:
-        one.update({} if head is None else {"head": str(head)})
-    return Hierarchy.from_config({"target": {"model": str(model)}, "levels": levels})
-
-
-def rows_of(model: Any, ids: list[int]) -> torch.Tensor:
-    return model.score([Query(model.open(), Context(ids), 1)])
+def exits(model: Path, head: Path | None, *rules: str) -> Hierarchy:
+    """The first exit drafts, and for each rule one further verifies."""
+    above = (level(2 + i, head, verify=rule) for i, rule in enumerate(rules))
+    return hierarchy(model, level(1, head), *above)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,7 +109,7 @@ def test_engine_scores_are_those_trained(models, trained) -> None:
 
 
 def test_exits_share_the_rows_of_the_models_own_head(models, trained) -> None:
-    built = hierarchy(models["llama"], trained["llama"], "block")
+    built = exits(models["llama"], trained["llama"], "block")
     first, second = built.root.below.below.model.head, built.root.below.model.head  # type: ignore
     assert first.part is second.part
 
@@ -163,7 +139,7 @@ def test_greedy_output_equals_plain_greedy(models, trained, name, rule) -> None:
         }
         plain = Hierarchy.from_config({"target": {"model": str(models[name])}, "levels": []})
         expected = plain.generate_batch(prompts, **options)
-        drafted = hierarchy(models[name], trained[name], rule).generate_batch(prompts, **options)
+        drafted = exits(models[name], trained[name], rule).generate_batch(prompts, **options)
         assert [r.token_ids for r in drafted] == [r.token_ids for r in expected]
 
 
@@ -204,7 +180,7 @@ def test_exits_that_choose_by_confidence_read_the_heads(models, trained, name, u
 def test_a_request_that_forbids_all_that_a_head_can_say_goes_on(models, trained, rule) -> None:
     """Every token of the head is banned: drafts are worthless, the output is not."""
     bans = banned(trained["llama"])
-    result = hierarchy(models["llama"], trained["llama"], rule).generate(
+    result = exits(models["llama"], trained["llama"], rule).generate(
         [5, 9], max_new_tokens=20, ignore_eos=True, seed=1, temperature=1.0, logit_bias=bans
     )
     assert len(result.token_ids) == 20

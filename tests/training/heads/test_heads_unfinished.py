@@ -19,18 +19,18 @@ def quick(**changed: Any) -> HeadsSettings:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two models alike but for their weights."""
     folder = tmp_path_factory.mktemp("models")
     return [str(save_tiny("llama", folder / str(seed), seed=seed)) for seed in (1, 2)]
 
 
 @pytest.fixture
-def cut(models, tmp_path, monkeypatch) -> Path:
+def cut(pair, tmp_path) -> Path:
     """The output of a training that was interrupted after five steps."""
-    monkeypatch.setattr("hierspec.training.heads.data.OWN_LENGTH", 64)
     path = tmp_path / "h.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        train(models[0], quick(), path, stop_after=5)
+        train(pair[0], quick(), path, stop_after=5)
     return path
 
 
@@ -48,31 +48,31 @@ def kept(path: Path) -> dict[str, bytes]:
         ({"seed": 3}, r"\(--seed was 0, is 3\)"),
     ],
 )
-def test_other_settings_are_refused_and_nothing_is_lost(models, cut, monkeypatch, changed, says):
+def test_other_settings_are_refused_and_nothing_is_lost(pair, cut, monkeypatch, changed, says):
     before = kept(cut)
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=says) as error:  # noqa: PT012
         patch.setattr(
             "hierspec.training.heads.train.load_model", None
         )  # refused before a model is loaded
-        train(models[0], quick(**changed), cut)
+        train(pair[0], quick(**changed), cut)
     assert "or --overwrite to give it up" in str(error.value)
     assert "\n" not in str(error.value)
     assert kept(cut) == before
-    assert train(models[0], quick(), cut).info.steps == 8
+    assert train(pair[0], quick(), cut).info.steps == 8
 
 
-def test_another_model_or_data_type_is_refused(models, cut):
+def test_another_model_or_data_type_is_refused(pair, cut):
     with pytest.raises(ValueError, match=r"--model was .*1, is .*2"):
-        train(models[1], quick(), cut)
+        train(pair[1], quick(), cut)
     with pytest.raises(ValueError, match="--dtype was auto, is float32"):
-        train(models[0], quick(), cut, dtype="float32")
+        train(pair[0], quick(), cut, dtype="float32")
 
 
-def test_other_weights_are_refused(models, cut, monkeypatch):
+def test_other_weights_are_refused(pair, cut, monkeypatch):
     before = kept(cut)
     monkeypatch.setattr("hierspec.zoo.fingerprint.compute", lambda model: "others")
     with pytest.raises(ValueError, match=r"\(the model's weights\)"):
-        train(models[0], quick(), cut)
+        train(pair[0], quick(), cut)
     assert kept(cut) == before
 
 
@@ -93,14 +93,13 @@ def test_texts_that_changed_are_refused(tmp_path, capsys):
     assert run([*argv, "--overwrite"]) == 0
 
 
-def test_the_way_out_starts_afresh(models, cut):
-    heads = train(models[0], quick(steps=2), cut, overwrite=True)
+def test_the_way_out_starts_afresh(pair, cut):
+    heads = train(pair[0], quick(steps=2), cut, overwrite=True)
     assert heads.info.steps == 2
     assert not cut.with_name(f"{cut.name}.training").exists()
 
 
-def test_what_the_model_wrote_is_not_lost_either(models, tmp_path, monkeypatch):
-    monkeypatch.setattr("hierspec.training.heads.data.OWN_LENGTH", 64)
+def test_what_the_model_wrote_is_not_lost_either(pair, tmp_path, monkeypatch):
     path = tmp_path / "h.safetensors"
 
     def stop(*args: object) -> None:
@@ -108,14 +107,14 @@ def test_what_the_model_wrote_is_not_lost_either(models, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
         patch.setattr("hierspec.training.heads.data.split_texts", stop)
-        train(models[0], quick(), path)
+        train(pair[0], quick(), path)
     with pytest.raises(ValueError, match=r"\(--seed was 0, is 1\)"):
-        train(models[0], quick(seed=1), path)
+        train(pair[0], quick(seed=1), path)
     # More steps of the same texts lose nothing.
-    assert train(models[0], quick(steps=9), path).info.steps == 9
+    assert train(pair[0], quick(steps=9), path).info.steps == 9
 
 
-def test_a_damaged_record_is_refused(models, cut):
+def test_a_damaged_record_is_refused(pair, cut):
     (cut.with_name(f"{cut.name}.training") / "settings.json").write_text("{")
     with pytest.raises(ValueError, match=r"settings\.json: not valid JSON.*: delete .*\.training$"):
-        train(models[0], quick(), cut)
+        train(pair[0], quick(), cut)
