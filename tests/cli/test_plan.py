@@ -8,7 +8,7 @@ import pytest
 from fakes import FakeProfile
 
 from hierspec import cli
-from hierspec.cli.plan import parse_size
+from hierspec.cli.options import parse_size
 from hierspec.planner.problem import parse_problem
 
 PROBLEM = {

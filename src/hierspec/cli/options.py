@@ -127,6 +127,11 @@ MaxConcurrency = Annotated[
 ]
 
 DEFAULT_TEMPERATURES = (0.0, 1.0)
+_UNITS = {"": 1} | {
+    prefix + suffix: base ** (power + 1)
+    for base, suffix in ((1000, "b"), (1024, "ib"))
+    for power, prefix in enumerate("kmgt")
+}
 
 
 def target_config(model: str, dtype: str | None, device: str | None) -> TargetConfig:
@@ -185,6 +190,17 @@ def parse_temperatures(temperature: list[str] | None) -> tuple[float, ...]:
         check_temperature(value, "--temperature")
     values = values or list(DEFAULT_TEMPERATURES)
     return tuple(dict.fromkeys(value + 0.0 for value in values))  # + 0.0: no negative zero
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of ``2GiB``, ``500MB``, ``1.5 gib`` or a plain number."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    unit = None if match is None else _UNITS.get("" if match[2] == "b" else match[2])
+    if match is None or unit is None or float(match[1]) <= 0:
+        raise HierspecError(f"--memory-budget takes a size such as 2GiB or 500MB, not {text!r}")
+    if not float(match[1]) < 1e15:
+        raise HierspecError(f"--memory-budget of {text[:20]}… is more than any machine has")
+    return int(float(match[1]) * unit)
 
 
 def options_used(context: typer.Context) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 
 from hierspec.errors import HierspecError, errors_in
 
-from .options import AsJson, output_option
+from .options import AsJson, output_option, parse_size
 
 if TYPE_CHECKING:
     from hierspec.planner.estimates import Estimates
@@ -381,21 +380,3 @@ def _simulate(
     costs = costs or "real"
     runs = (simulate_chain(result.estimates, chain, source, costs, rounds) for chain in chains)
     return Simulations(tuple(runs), kind, costs, rounds, note)
-
-
-_UNITS = {"": 1} | {
-    prefix + suffix: base ** (power + 1)
-    for base, suffix in ((1000, "b"), (1024, "ib"))
-    for power, prefix in enumerate("kmgt")
-}
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes of ``2GiB``, ``500MB``, ``1.5 gib`` or a plain number."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    unit = None if match is None else _UNITS.get("" if match[2] == "b" else match[2])
-    if match is None or unit is None or float(match[1]) <= 0:
-        raise HierspecError(f"--memory-budget takes a size such as 2GiB or 500MB, not {text!r}")
-    if not float(match[1]) < 1e15:
-        raise HierspecError(f"--memory-budget of {text[:20]}… is more than any machine has")
-    return int(float(match[1]) * unit)
