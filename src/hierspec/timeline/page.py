@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from .drawing import FATES, TokenText, draw, duration, escaped
+from markupsafe import Markup
+
+from hierspec.plotting.pages import render_page
+
+from .drawing import FATES, TokenText, draw, duration
 from .sequence import Timeline, timelines
 
 
@@ -19,15 +22,11 @@ def html(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) ->
     Raises:
         HierspecError: an event cannot be drawn, or there is none.
     """
-    from jinja2 import Template
-
-    # Pictures and names are escaped already, as XML needs it.
-    page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    template = Template(page, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     parts = [
-        {"table": list(_table(each)), "picture": draw(each, texts)} for each in timelines(events)
+        {"table": list(_table(each)), "picture": Markup(draw(each, texts))}
+        for each in timelines(events)
     ]
-    return template.render(sequences=parts)
+    return render_page("hierspec.timeline", {"sequences": parts})
 
 
 def _table(timeline: Timeline) -> Iterator[list[str | int]]:
@@ -37,4 +36,4 @@ def _table(timeline: Timeline) -> Iterator[list[str | int]]:
     for index, name in reversed(timeline.levels.items()):
         calls = [call for call in timeline.calls if call.index == index]
         seconds = duration(sum(call.seconds for call in calls))
-        yield [escaped(name), len(calls), seconds, *(fates[index][fate] for fate in FATES)]
+        yield [name, len(calls), seconds, *(fates[index][fate] for fate in FATES)]

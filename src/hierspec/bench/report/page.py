@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hierspec.bench.method_records import GROUPS, TuningTrial
 from hierspec.bench.records import BenchResults, Roofline
 from hierspec.errors import HierspecError
 from hierspec.plotting import figures
+from hierspec.plotting.pages import render_page
 from hierspec.utils.files import write_atomically
 
 from . import columns
@@ -56,26 +56,19 @@ def write_many(
 def html(results: Mapping[str, BenchResults], timelines: Timelines = ()) -> str:
     """Render the page of benches by title."""
     generations = [(name, Markup(foreign(svg))) for name, svg in timelines]  # before any work
-    environment = Environment(
-        loader=PackageLoader("hierspec.bench.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.globals.update(_FUNCTIONS)
-    return environment.get_template("page.html.j2").render(
-        title=next(iter(results)) if len(results) == 1 else TITLE,
-        results=[
+    values = {
+        **_FUNCTIONS,
+        "title": next(iter(results)) if len(results) == 1 else TITLE,
+        "results": [
             _part(f"r{number}", title, bench)
             for number, (title, bench) in enumerate(results.items())
         ],
-        timelines=generations,
-        groups=GROUPS,
-        colours={name: getattr(figures, name.upper()) for name in _COLOURS},
-        dark=_DARK,
-    )
+        "timelines": generations,
+        "groups": GROUPS,
+        "colours": {name: getattr(figures, name.upper()) for name in _COLOURS},
+        "dark": _DARK,
+    }
+    return render_page("hierspec.bench.report", values, "templates")
 
 
 def _part(name: str, title: str, results: BenchResults) -> dict[str, Any]:
