@@ -36,7 +36,7 @@ def serve(
     backend: Annotated[
         str,
         typer.Option(
-            help="What requests are: openai (/v1/completions) or openai-chat "
+            help="API that is called: openai (/v1/completions) or openai-chat "
             "(/v1/chat/completions)."
         ),
     ] = "openai",
@@ -74,7 +74,10 @@ def serve(
     input_len: Annotated[
         int,
         typer.Option(
-            "--input-len", "--random-input-len", min=1, help="Length of a random prompt, in tokens."
+            "--input-len",
+            "--random-input-len",
+            min=1,
+            help="Length of random prompts in words; with --tokenizer, in tokens.",
         ),
     ] = 256,
     output_len: Annotated[
@@ -88,9 +91,7 @@ def serve(
     ] = 128,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
-            help=f"Model whose tokens --input-len counts: {MODEL}. Default: words are counted."
-        ),
+        typer.Option(help=f"Model in whose tokens --input-len is counted: {MODEL}."),
     ] = None,
     temperature: TemperatureOption = 0.0,
     ignore_eos: Annotated[
@@ -118,10 +119,10 @@ def serve(
         int, typer.Option(min=0, max=1000, help="Requests that are sent first and not measured.")
     ] = 1,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds after which one request has failed.")
+        float, typer.Option(min=0.1, help="Seconds after which a request counts as failed.")
     ] = 600.0,
     time_limit: Annotated[
-        float, typer.Option(min=1, help="Seconds after which the run ends, requests and all.")
+        float, typer.Option(min=1, help="Seconds after which the run ends, whatever still runs.")
     ] = 600.0,
     ready_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a server that is not there yet.")

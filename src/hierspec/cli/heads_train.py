@@ -129,7 +129,7 @@ def train(
         typer.Option(help="eagle3: texts of other origins, measured on and never learnt from."),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="eagle3: time to train, instead of --epochs.")
+        float | None, typer.Option(help="eagle3: minutes to train, instead of --epochs.")
     ] = None,
     draft_vocab: Annotated[
         int, typer.Option(min=1, help="eagle3: tokens it can draft, the most frequent ones.")

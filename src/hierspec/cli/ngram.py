@@ -45,7 +45,8 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Most n-grams kept of each length; default: 90000 pairs, 150000 longer ones.",
+            help="Most n-grams kept of each length; default: 90000 of two tokens, 150000 of "
+            "three, 50000 of more.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -33,8 +33,8 @@ def timeline(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help=f"The target, or another model with its tokenizer: {MODEL}. Its text is shown "
-            "only with it."
+            help=f"The target, or another model with its tokenizer: {MODEL}. Text is shown "
+            "only with this option."
         ),
     ] = None,
 ) -> int:

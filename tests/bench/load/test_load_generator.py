@@ -249,6 +249,7 @@ def test_prompts_come_from_files_and_from_a_seed(capsys, tmp_path):
         (["--dataset-name", "custom"], "name it with --dataset-path"),
         (["--dataset-name", "random", "--dataset-path", "x.jsonl"], "goes with --dataset-name"),
         (["--request-rate", "0"], "must be above 0"),
+        (["--temperature", "-1"], "--temperature"),
         (["--goodput", "ttft"], "--goodput takes"),
         (["--header", "x"], "--header takes KEY=VALUE"),
         (["--extra-body", "[]"], "--extra-body: it is a JSON object"),
