@@ -16,8 +16,8 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
-from hierspec.verifiers.memory import remembered_rows
 from hierspec.verifiers.multi_draft import outcomes
+from hierspec.verifiers.remembering import remembered_rows
 
 from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 

@@ -28,8 +28,8 @@ from hierspec.core.rules import Choice, Stop, residual
 
 from .block import Block
 from .formulas import overlap, prefix_weights, scan_from_end
-from .memory import remembers
 from .multi_draft import target_row
+from .remembering import remembers
 from .rows import dense_residual, mass, normalised, resize_row, token_prob
 
 # Often both choices keep as much, and then the last digits of scores must not decide.

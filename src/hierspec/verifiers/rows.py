@@ -14,7 +14,7 @@ from hierspec.core.distributions import (
 )
 from hierspec.core.rules import residual
 
-from .memory import remembers
+from .remembering import remembers
 
 
 def parts(distributions: Distributions) -> tuple[Distributions, ...]:

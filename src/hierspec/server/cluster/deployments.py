@@ -26,7 +26,7 @@ from .calls import (
     forwarded_headers,
     routing_prompt,
 )
-from .memory import start_memory
+from .prefix_routing import start_memory
 from .ray import ray, ray_serve
 from .scale import Scale
 
