@@ -1,10 +1,12 @@
-"""Targets with early exits that tests of several papers use."""
+"""Targets, with early exits or a draft model, that tests of several files use."""
 
 import pytest
 import torch
 from paper_cases import HEADS, KNOWN
 
+from hierspec.bench.methods.ours import BenchModels
 from hierspec.config import exit_heads
+from hierspec.config.schema import TargetConfig
 from hierspec.lm.exit_heads import TRANSFORM, Heads
 from hierspec.lm.load import load as load_model
 from hierspec.utils.testing import save_tiny
@@ -31,3 +33,10 @@ def headed(tmp_path_factory):
     }
     exit_heads.write(folder / exit_heads.FILE, heads, torch.float64, info)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def models(tiny_family):
+    """Return a tiny target and a draft near it, float64."""
+    target = TargetConfig(model=tiny_family["target"], dtype="float64")
+    return BenchModels(target, (tiny_family["draft"],))

@@ -10,6 +10,7 @@ from hierspec_papers.lab import Lab
 from hierspec_papers.terminal import rendered
 
 PROMPTS = ([1, 5, 9, 40, 7], [3, 11, 60])
+P4_PROMPTS = ((5, 6, 7, 8, 9, 10), (20, 21, 22, 23), (40, 41, 42, 43, 44))
 HEADS = (2, 3, 5)  # layers of exits with trained heads
 KNOWN = 40  # tokens that the heads score
 STEPS = tuple(i // 2 for i in range(16))

@@ -225,3 +225,20 @@ def test_origins_say_who_wrote_a_token_first():
     verdict = verify_batch(get("block"), [draft], [p], [PhiloxRng(0)], index=7)[0]
     assert verdict.emitted.origins == (0, 2, 7)
     assert verdict.emitted.owners == (7, 7, 7)
+
+
+def test_the_kept_residual_is_the_one_drawn_from():
+    """Check that reusing the row that a passed test has summed gives the same token."""
+    generator = torch.Generator().manual_seed(0)
+    middles = 0
+    for number in range(300):
+        p = torch.rand(5, 7, generator=generator, dtype=torch.float64) ** 3
+        q = torch.rand(4, 7, generator=generator, dtype=torch.float64) ** 3
+        p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+        tokens = torch.multinomial(q, 1, generator=generator).flatten().tolist()
+        draft, law = proposal(tokens, DenseDistributions(q)), DenseDistributions(p)
+        (short,) = verify_batch(get("block"), [draft], [law], [PhiloxRng(number, 0)])
+        long = verify(get("block"), draft, law, PhiloxRng(number, 0))
+        assert short.emitted.tokens == long.emitted.tokens
+        middles += 0 < short.num_accepted < 4
+    assert middles > 50
