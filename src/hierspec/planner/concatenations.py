@@ -1,7 +1,8 @@
 """P2's two orders over estimates: drafts of two models, both verified by the target (MATH §2).
 
-All pairs and lengths are priced at once; measured curves start afresh with every run of a model,
-as in :mod:`hierspec.planner.latency`.
+All lengths of a pair are priced at once, in closed form. :mod:`hierspec.planner.latency`, which
+convolves the runs of one chain, gives the same prices (a test compares them); measured curves start
+afresh with every run of a model in both.
 """
 
 from __future__ import annotations

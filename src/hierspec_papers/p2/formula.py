@@ -5,6 +5,9 @@ c_s = cost(M_s) / cost(M_q). The formulas hold for the sound form of P2's Algori
 ratio and residual from the model that drafted the slot; as printed it draws from full p after a
 rejection, and is lossy. P2's finding holds and is sharper than it says: interleaving never beats
 both single drafts, and the horizontal order never yields less at equal cost while α ≥ β.
+
+The planner has the same figures from survival curves, without these formulas
+(:mod:`hierspec.planner.latency`): apart, so that each tests the other.
 """
 
 from __future__ import annotations
