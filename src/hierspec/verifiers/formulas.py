@@ -39,6 +39,13 @@ def draft_mask(batch: Batch) -> torch.Tensor:
     return columns < batch.lengths.unsqueeze(-1)
 
 
+def at_drafted(rows: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return ``rows`` [B, n, V] at drafted tokens and the verifier's elsewhere, [B, n+1, V]."""
+    n = rows.shape[1]
+    rows = torch.where(draft_mask(batch).unsqueeze(-1), rows, batch.p[:, :n])
+    return torch.cat([rows, batch.p[:, n:]], dim=1)
+
+
 def draft_token_probs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return p_i(x_i) and q_i(x_i) of every drafted token, each [B, n] float64."""
     n = batch.tokens.shape[1]

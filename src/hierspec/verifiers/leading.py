@@ -17,7 +17,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier
 from hierspec.errors import HierspecError
 
-from .formulas import draft_mask
+from .formulas import at_drafted, draft_mask
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,12 @@ class Leading(Verifier):
         return batch.p[torch.arange(len(tau), device=batch.p.device), tau]
 
     def reported(self, batch: Batch) -> torch.Tensor:
-        n = batch.tokens.shape[1]
         ids, possible = self._leading(batch)
-        p = batch.p[:, :n]
+        p = batch.p[:, : batch.tokens.shape[1]]
         kept = batch.q.gather(-1, ids).to(p.dtype) * possible
         mixture = p * (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0)
         mixture.scatter_add_(-1, ids, kept)
-        mixture = torch.where(draft_mask(batch).unsqueeze(-1), mixture, p)
-        return torch.cat([mixture, batch.p[:, n:]], dim=1)
+        return at_drafted(mixture, batch)
 
     def _leading(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return A of each position: ids [B, n, m], and which of them the verifier can emit."""

@@ -20,7 +20,7 @@ import torch
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 from hierspec.errors import HierspecError
 
-from .formulas import capped_ratios, draft_mask, draft_token_probs, set_ends
+from .formulas import at_drafted, capped_ratios, draft_token_probs, set_ends
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ class Lenient(Verifier):
         return Acceptance(set_ends(h, h, batch.lengths), w)
 
     def reported(self, batch: Batch) -> torch.Tensor:
-        n = batch.tokens.shape[1]
-        p = batch.p[:, :n]
+        p = batch.p[:, : batch.tokens.shape[1]]
         q = batch.q.to(p.dtype)
         kept = torch.minimum(q, p * self.lenience)
         rest = residual(p, q, self.lenience)
@@ -68,8 +67,7 @@ class Lenient(Verifier):
         # Nothing is left where ℓ p lies below q everywhere, so ℓ = 1 and p = q: all is kept.
         rest = torch.where(total > 0, rest / total, p)
         mixture = kept + (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0) * rest
-        mixture = torch.where(draft_mask(batch).unsqueeze(-1), mixture, p)
-        return torch.cat([mixture, batch.p[:, n:]], dim=1)
+        return at_drafted(mixture, batch)
 
     def greedy(
         self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
