@@ -1,6 +1,6 @@
-"""Verification at a large vocabulary: laws, draws and rules on made-up scores, against forwards.
+"""Verification at a large vocabulary: distributions, draws and rules on made-up scores, against forwards.
 
-Forwards stand at their floor, one pass over the weights at the memory bandwidth measured here, so
+Forwards stand at their roofline, one pass over the weights at the memory bandwidth measured here, so
 shares are upper bounds. Writes ``results/verification.json``.
 
     python benchmarks/verification.py
@@ -31,8 +31,8 @@ def main() -> None:
 
     torch.set_num_threads(options.threads)
     speed = bandwidth(torch.device("cpu"))
-    floors = {name: roofline_ms(count, speed) for name, count in SIZES.items()}
-    draft_ms, target_ms = floors["0.5B"], floors["7B"]
+    rooflines = {name: roofline_ms(count, speed) for name, count in SIZES.items()}
+    draft_ms, target_ms = rooflines["0.5B"], rooflines["7B"]
     environment = common.environment()
     print(
         f"{speed / 1e9:.1f} GB/s: {draft_ms:.0f} ms a draft step, {target_ms:.0f} ms a target call"
@@ -63,14 +63,14 @@ def main() -> None:
         "verification",
         {
             "what": "milliseconds of a round outside forward passes, made-up scores; those at the "
-            "floor of memory bandwidth (bfloat16 weights read once a call), not run",
+            "roofline of memory bandwidth (bfloat16 weights read once a call), not run",
             "environment": environment | {"load_average_after": load_average()},
             "settings": {
                 "vocab": options.vocab,
                 "rounds": options.rounds,
                 "bytes_per_second": speed,
                 "parameters": SIZES,
-                "floor_ms": floors,
+                "floor_ms": rooflines,
             },
             "largest_verification_share": max(
                 share["verification"] for row in rows for share in row["shares"].values()

@@ -71,7 +71,7 @@ def test_a_lossy_method_is_caught_by_the_likelihood(models):
     assert found["honest"].within_noise
     assert found["plain"].within_noise
     assert found["plain"].difference_from_plain == 0
-    assert "OTHER LAW" in shown(data)
+    assert "OTHER DISTRIBUTION" in shown(data)
 
 
 def test_likelihood_against_the_law_by_hand():

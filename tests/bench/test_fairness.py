@@ -16,7 +16,7 @@ from fakes import FakeMethod, fixed
 from hierspec.bench import results as files
 from hierspec.bench.methods import grids
 from hierspec.bench.methods.base import RunRequest, Unavailable
-from hierspec.bench.methods.grids import is_ascending, knobs
+from hierspec.bench.methods.grids import is_ascending, varied_numbers
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.peers import catalogue as peers
 from hierspec.bench.prompt_split import choose
@@ -211,9 +211,11 @@ def test_every_preset_gets_as_many_trials_around_its_own(name, drafts):
     kit = grids.PresetModels(models.target, drafts, lambda: models.num_layers)
     config = PRESETS[name].make(kit)
     assert levels(found[0]) == config.levels
-    tried = [tuple(knobs(levels(method))) for method in found]
+    tried = [tuple(varied_numbers(levels(method))) for method in found]
     assert len(set(tried)) == grids.TRIALS == 12
-    assert tried == [tuple(knobs(levels(m))) for m in grids.of_preset(PRESETS[name], models)]
+    assert tried == [
+        tuple(varied_numbers(levels(m))) for m in grids.of_preset(PRESETS[name], models)
+    ]
     assert all(is_ascending(levels(method)) for method in found)
     for own, values in zip(tried[0], zip(*tried, strict=True), strict=True):
         assert len(set(values)) >= 3

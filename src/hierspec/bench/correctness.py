@@ -26,7 +26,7 @@ MAX_LAW_Z = 4.0  # of all tokens against the law itself: 0.006 %
 # score: a coarse type rounds the score itself, a fine one shows what many layers add up.
 _ROUNDING_STEPS = {torch.bfloat16: 4.0, torch.float16: 4.0}
 _FINE_ROUNDING_STEPS = 32.0
-# Floor of the standard deviation, in nats, which is 0 for one-hot distributions; larger than
+# The least standard deviation, in nats, since it is 0 for one-hot distributions; larger than
 # rounding errors.
 _MIN_DEVIATION = 1e-9
 

@@ -53,7 +53,7 @@ class Responder:
     Args:
         root: all levels.
         vocab_size: V of the target.
-        observers: told of every forward and every verification; the runtime's own list.
+        observers: notified of every forward and every verification; the runtime's own list.
     """
 
     def __init__(self, root: ModelVerify, vocab_size: int, observers: Sequence[Observer]) -> None:

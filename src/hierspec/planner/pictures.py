@@ -121,7 +121,7 @@ def _draw_exchange(axes: Any, chain: Chain, number: int, low: float, high: float
     axes.annotate("", (1.0, high), (1.0, low), arrowprops={**arrow, "color": ORANGE})
     axes.annotate("", (6.6, low), (6.6, high), arrowprops={**arrow, "color": BLUE})
     axes.text(1.35, middle, _hand_up_text(chain, number), fontsize=9, va="center")
-    axes.text(6.95, middle, "verifies, corrects", fontsize=9, va="center")
+    axes.text(6.95, middle, "verifies, recovers", fontsize=9, va="center")
 
 
 def _role(choice: PricedChain, number: int) -> str:

@@ -123,18 +123,18 @@ def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
     """
     if preset.max_drafts != 0 and not models.draft_models:
         raise Unavailable(_NO_DRAFT)
-    kit = PresetModels(
+    preset_models = PresetModels(
         models.target,
         models.draft_models,
         lambda: models.num_layers,
         *trained_exits(models.target.model),
     )
     try:
-        config = preset.make(kit)
+        config = preset.make(preset_models)
     except ValueError as error:
         raise Unavailable(str(error)) from None
-    own = knobs(config.levels)
-    variants = (with_knobs(config.levels, iter(values)) for values in _variants(own))
+    own = varied_numbers(config.levels)
+    variants = (with_numbers(config.levels, iter(values)) for values in _variants(own))
     trials = [config.levels, *itertools.islice(filter(is_ascending, variants), TRIALS - 1)]
     return [_method(preset.name, models, replace(config, levels=levels)) for levels in trials]
 
@@ -198,7 +198,7 @@ def _between(own: int, share: float) -> int:
     return int((low**0.5 + share * ((high + 1) ** 0.5 - low**0.5)) ** 2)
 
 
-def knobs(levels: Sequence[Any]) -> list[int]:
+def varied_numbers(levels: Sequence[Any]) -> list[int]:
     """List all numbers that are varied, in the order of the file: the levels' budgets.
 
     A concatenation that repeats has its ``repeat`` before the numbers of its parts.
@@ -207,19 +207,19 @@ def knobs(levels: Sequence[Any]) -> list[int]:
     for level in levels:
         if isinstance(level, ConcatenateConfig):
             out += [level.repeat] if level.repeat > 1 else []
-            out += [n for part in level.parts for n in knobs(part)]
+            out += [n for part in level.parts for n in varied_numbers(part)]
         else:
             out.append(level.num_speculative_tokens)
     return out
 
 
-def with_knobs(levels: Sequence[Any], values: Iterator[int]) -> tuple[Any, ...]:
-    """Return the levels with other numbers, given in the order of :func:`knobs`."""
+def with_numbers(levels: Sequence[Any], values: Iterator[int]) -> tuple[Any, ...]:
+    """Return the levels with other numbers, given in the order of :func:`varied_numbers`."""
     out = []
     for level in levels:
         if isinstance(level, ConcatenateConfig):
             repeat = next(values) if level.repeat > 1 else 1
-            parts = tuple(with_knobs(part, values) for part in level.parts)
+            parts = tuple(with_numbers(part, values) for part in level.parts)
             out.append(replace(level, parts=parts, repeat=repeat))
         else:
             out.append(replace(level, num_speculative_tokens=next(values)))

@@ -138,7 +138,7 @@ def _likelihood(method: MethodRecord) -> tuple[str, Text]:
     text = f"{test.mean:.3f} ({test.difference_from_plain:+.3f})"
     if test.within_noise or not method.lossless:
         return head, Text(text, style="green" if method.lossless else "dim")
-    return head, Text(f"OTHER LAW {text}", style="bold red")
+    return head, Text(f"OTHER DISTRIBUTION {text}", style="bold red")
 
 
 def _speedup(method: MethodRecord) -> float:
