@@ -1,7 +1,7 @@
-"""Verification at a large vocabulary: distributions, draws and rules on made-up scores, against forwards.
+"""Verification at a large vocabulary: distributions, draws and rules on made-up scores.
 
-Forwards stand at their roofline, one pass over the weights at the memory bandwidth measured here, so
-shares are upper bounds. Writes ``results/verification.json``.
+Forwards stand at their roofline, one pass over the weights at the memory bandwidth measured here,
+so shares are upper bounds. Writes ``results/verification.json``.
 
     python benchmarks/verification.py
 """

@@ -150,11 +150,11 @@ class Estimates:
         return range(1, min(self.max_budget, self.longest) + 1)
 
     def can_draft(self, i: int, k: int) -> bool:
-        """Tell whether model i can draft for model k."""
+        """Return whether model i can draft for model k."""
         return i < k and not np.isnan(self.survival[i, k, 1])
 
     def stops_by_itself(self, i: int) -> bool:
-        """Tell whether model i may end a draft before its budget (a window, a look-up)."""
+        """Return whether model i may end a draft before its budget (a window, a look-up)."""
         return i in self.joint_survival
 
     def check(self, chain: Chain) -> None:

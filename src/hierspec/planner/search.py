@@ -161,7 +161,7 @@ class Space:
         return self.memory is None or self.estimates.bytes(models) <= self.memory
 
     def can_stack(self, models: Sequence[int]) -> bool:
-        """Tell whether these models can be stacked; who stops by itself cannot verify."""
+        """Return whether these models can be stacked; who stops by itself cannot verify."""
         return (
             (self.max_models is None or len(models) <= self.max_models)
             and all(self.estimates.can_draft(i, k) for i, k in pairwise(models))
@@ -170,7 +170,7 @@ class Space:
         )
 
     def contains(self, chain: Chain) -> bool:
-        """Tell whether a chain's levels and budgets are allowed."""
+        """Return whether a chain's levels and budgets are allowed."""
         return self.can_stack(chain.models) and all(b in self.budgets for b in chain.budgets)
 
 

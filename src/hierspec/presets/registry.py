@@ -176,7 +176,7 @@ def read_hierarchy(
 
 
 def is_file_or_json(hierarchy: str) -> bool:
-    """Tell whether a value of ``--hierarchy`` is a file or inline JSON, not a preset's name."""
+    """Return whether a value of ``--hierarchy`` is a file or inline JSON, not a preset's name."""
     return hierarchy.lstrip()[:1] in ("{", "[") or Path(hierarchy).suffix in (".json", ".toml")
 
 

@@ -23,7 +23,7 @@ _CALL = re.compile(rf"{_BEGIN}\s*(\{{.*?\}})\s*{_END}", re.DOTALL)
 
 
 def template_supports_tools(tokenizer: Any) -> bool:
-    """Tell whether the chat template supports tools."""
+    """Return whether the chat template supports tools."""
     return "tools" in str(getattr(tokenizer, "chat_template", None) or "")
 
 

@@ -23,10 +23,10 @@ def check_temperature(value: Any, name: str) -> None:
 
 
 def is_temperature(value: Any) -> bool:
-    """Tell whether a request may sample at this temperature: 0 (greedy), or not too small."""
+    """Return whether a request may sample at this temperature: 0 (greedy), or not too small."""
     return is_number(value) and (value == 0 or MIN_TEMPERATURE <= value < math.inf)
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Tell whether a value is an int or float other than NaN; booleans do not count."""
+    """Return whether a value is an int or float other than NaN; booleans do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value

@@ -94,12 +94,12 @@ def text_in(message: ConversationMessage) -> str:
 
 
 def has_messages(row: Any) -> bool:
-    """Tell whether a line's JSON says that it is a conversation; null counts as no messages."""
+    """Return whether a line's JSON says that it is a conversation; null counts as no messages."""
     return isinstance(row, Mapping) and row.get("messages") is not None
 
 
 def is_conversation(prompt: Any) -> bool:
-    """Tell whether a Python caller's prompt is a list of messages, not a text or token ids."""
+    """Return whether a Python caller's prompt is a list of messages, not a text or token ids."""
     return (
         isinstance(prompt, list | tuple)
         and bool(prompt)

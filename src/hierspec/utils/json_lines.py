@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def is_json_lines(path: Path) -> bool:
-    """Tell by a file's name whether it holds a JSON value on each line."""
+    """Return whether a file, by its name, holds a JSON value on each line."""
     return path.suffix.lower() in (".jsonl", ".ndjson")
 
 

@@ -76,7 +76,7 @@ def _pause_functions() -> tuple[Any, ...]:
 
 
 def threads_spin() -> bool:
-    """Tell whether threads are known to spin before they sleep, and so start a task quickly."""
+    """Return whether threads are known to spin before they sleep, and so start a task quickly."""
     if not is_gnu():
         return False
     count = os.environ.get("GOMP_SPINCOUNT")
@@ -86,7 +86,7 @@ def threads_spin() -> bool:
 
 
 def is_gnu() -> bool:
-    """Tell whether torch's OpenMP runtime, the one loaded or else the one it ships, is GNU's.
+    """Return whether torch's OpenMP runtime, the one loaded or else the one it ships, is GNU's.
 
     If neither is known, Linux is assumed to have GNU's. With two runtimes in one process (one
     preloaded, and torch's own) it is not known which of them torch calls, and the answer is no.
@@ -173,7 +173,7 @@ class OneThread:
 
 
 def is_small(num_weights: int, num_bytes: int, rows: int) -> bool:
-    """Tell whether multiplying ``rows`` rows by these weights is too short for threads to pay."""
+    """Return whether multiplying ``rows`` rows by these weights is too short for threads to pay."""
     return num_bytes / _BYTES + 2 * rows * num_weights / _OPERATIONS < _min_microseconds()
 
 

@@ -88,7 +88,7 @@ class BenchModels:
         )
 
     def can_verify(self, draft: str) -> bool:
-        """Tell whether this draft may also verify another's drafts."""
+        """Return whether this draft may also verify another's drafts."""
         return parse(draft).can_verify
 
     @property

@@ -151,7 +151,7 @@ def _chain(models: tuple[int, ...], budgets: Budgets, dropped_bonus: Sequence[in
 
 
 def _rules_accept(plan: Verify) -> bool:
-    """Tell whether rules may verify what this plan leaves below them.
+    """Return whether rules may verify what this plan leaves below them.
 
     Lossy rules that the user chose may.
     """

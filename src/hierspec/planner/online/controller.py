@@ -230,7 +230,7 @@ class OnlineController:
         return state
 
     def _can_afford(self, n: int, state: OnlineState) -> bool:
-        """Tell whether the account can pay, with a reserve, for a round that yields one token."""
+        """Return whether the account can pay, with a reserve, for a round that yields one token."""
         if _RESERVE * self.max_loss[n] > state.account:
             return n == 0
         output_ms = self._reading_ms(n, state, state.num_written)
