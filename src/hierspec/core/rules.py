@@ -167,7 +167,7 @@ class Verifier:
         The decision is that of :meth:`acceptance` and :func:`scan` with the same uniforms, made
         from the probabilities of the n drafted tokens. ``excess(k, w)`` is D(w·p_{k+1}, q_{k+1}), a
         sum over the vocabulary, to be called only where the decision depends on it. Only for rules
-        that keep :meth:`correction` and :meth:`reported` as they are.
+        that keep :meth:`correction`, :meth:`rest` and :meth:`reported` as they are.
         """
         return None
 
