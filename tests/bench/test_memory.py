@@ -1,10 +1,13 @@
 """What weights and runs take of memory, and how much of them a call reads."""
 
+import pytest
 import torch
 from fakes import FakeMethod, fixed
 
 from hierspec.bench import memory, roofline
+from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.errors import HierspecError
 
 
 def test_what_a_call_of_each_level_costs(models):
@@ -36,3 +39,41 @@ def test_memory_sees_what_a_run_takes():
         return
     size = 64 << 20
     assert memory.peak_rise(lambda: torch.ones(size // 4).sum()) >= 0.9 * size
+
+
+def test_weights_that_cannot_be_counted_are_none_and_a_bug_is_not_hidden(models, monkeypatch):
+    method = HierarchyMethod("x", models)
+    counts = (
+        lambda: memory.level_parameters(method),
+        lambda: memory.weight_bytes(method),
+        lambda: roofline.roofline(models),
+    )
+
+    def fail(error):
+        def count(*args, **included):
+            raise error
+
+        monkeypatch.setattr(memory, "count_parameters", count)
+        monkeypatch.setattr(roofline, "count_parameters", count)
+
+    fail(HierspecError("no such weights"))
+    assert [count() for count in counts] == [None, None, None]
+    fail(ValueError("shapes differ"))
+    for count in counts:
+        with pytest.raises(ValueError, match="shapes differ"):
+            count()
+
+
+def test_a_bug_in_a_hierarchy_of_ours_is_not_told_as_a_refusal(models, monkeypatch):
+    method = HierarchyMethod("x", models)
+    with pytest.raises(Unavailable, match="prompt"):
+        method.run([], RunRequest(2))
+
+    def build(*args):
+        raise ValueError("shapes differ")
+
+    monkeypatch.setattr("hierspec.bench.methods.ours.build", build)
+    other = HierarchyMethod("y", models, [{"method": "prompt_lookup", "num_speculative_tokens": 2}])
+    with pytest.raises(ValueError, match="shapes differ") as error:
+        other.run([1], RunRequest(2))
+    assert not isinstance(error.value, Unavailable)

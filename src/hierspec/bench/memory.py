@@ -18,6 +18,7 @@ import torch
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.nodes import walk
+from hierspec.errors import HierspecError
 from hierspec.profiling.memory import parameters
 
 count_parameters = functools.cache(parameters)
@@ -37,11 +38,13 @@ def level_parameters(method: Any) -> dict[str, int] | None:
         for node in walk(method.hierarchy.root):
             model: Any = getattr(node, "model", None)
             owner = backend(model)
+            if owner is not None and not hasattr(model, "exit_layer"):
+                return None
             share = 0.0 if owner is None else model.exit_layer / owner.num_layers
             per_call = {"encoder": False, "embedding": False}
             weights = _count(method.models, owner, **per_call) if share else 0
             out[node.name] = round(share * weights)
-    except (ValueError, KeyError, AttributeError, OSError):
+    except HierspecError:
         return None
     return out
 
@@ -59,7 +62,7 @@ def weight_bytes(method: Any) -> int | None:
             owner = backend(getattr(node, "model", None))
             if owner is not None:
                 owners[id(owner)] = _count(method.models, owner) * itemsize(owner)
-    except (ValueError, KeyError, AttributeError, OSError):
+    except HierspecError:
         return None
     return sum(owners.values())
 
@@ -71,11 +74,15 @@ def backend(model: Any) -> Any:
 
 
 def _count(models: BenchModels, backend: Any, **included: bool) -> int:
-    """Count the weights of a loaded checkpoint; ``included`` as for ``parameters``."""
+    """Count the weights of a loaded checkpoint; ``included`` as for ``parameters``.
+
+    Raises:
+        HierspecError: it is none of this bench's, or as ``parameters``.
+    """
     for (name, *_), loaded in models.loaded.backends.items():
         if loaded is backend:
             return count_parameters(name, **included)
-    raise KeyError("no checkpoint of this bench")
+    raise HierspecError("no checkpoint of this bench")
 
 
 def itemsize(backend: Any) -> int:

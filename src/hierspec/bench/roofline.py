@@ -8,6 +8,7 @@ import time
 import torch
 
 from hierspec.bench.methods.ours import BenchModels
+from hierspec.errors import HierspecError
 
 from .memory import backend, count_parameters, itemsize
 from .records import Roofline
@@ -29,7 +30,7 @@ def roofline(
     """
     try:
         weight_bytes = weight_bytes_per_token(models)
-    except (ValueError, KeyError, AttributeError, TypeError, OSError):
+    except HierspecError:
         return None
     earlier = [] if previous is None else previous.samples or [previous.bytes_per_second]
     samples = [*earlier, best_bandwidth(models.plain.root.model.device)]

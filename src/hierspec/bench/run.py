@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable, reason
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.methods.ours import BenchModels
@@ -231,7 +233,7 @@ class MethodCell:
                 if isinstance(runs, Unavailable):
                     raise runs
                 round_runs[name] = [_run_record(j, turn, run) for j, run in enumerate(runs, first)]
-            except ValueError as error:  # a run that no file can hold, too
+            except (Unavailable, ValidationError) as error:  # or a run that no file can hold
                 self.skip(self.records[name], error)
             else:
                 measured = min(1.0, (group + len(round_runs) / len(self.methods)) / len(groups))

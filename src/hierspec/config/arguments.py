@@ -147,5 +147,5 @@ def integer(value: Any, name: str) -> int:
 def _token_id(value: Any, name: str) -> int:
     try:
         return integer(value, "")
-    except ValueError:
+    except HierspecError:
         raise HierspecError(f"{name} holds {short_repr(value)}, which is not a token id") from None

@@ -16,6 +16,7 @@ from hierspec.config.checkpoints import Loaded, load_tokenizer
 from hierspec.config.levels import EarlyExitConfig
 from hierspec.config.look_ups import LookUpConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.candidates import extend_chain
@@ -148,7 +149,7 @@ def _cached(path: Path, temperature: float) -> Profile | None:
     """Read the profile in the cache; ``None`` if there is none for this temperature."""
     try:
         profile = load_profile(path)
-    except ValueError:  # missing, damaged or unfinished: measuring continues it or starts anew
+    except HierspecError:  # missing, damaged or unfinished: measuring continues it or starts anew
         return None
     return profile if has_near_temperature(profile, temperature) else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hierspec.config.target import model_config
 from hierspec.drafters.base import LookUp
 from hierspec.drafters.ngram_table import NgramModel
+from hierspec.errors import HierspecError, first_line
 from hierspec.lm.backend import Backend
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.lean.kernel_weights import DraftLeanBackend
@@ -47,6 +48,9 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
     Args:
         encoder: count an encoder's as well, which runs once for each source.
         embedding: count untied input embeddings as well, of which a token reads one row.
+
+    Raises:
+        HierspecError: transformers cannot build it.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -58,8 +62,13 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
     if not (embedding or config.tie_word_embeddings):
         excluded += size
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    with torch.device("meta"):
-        empty = kind.from_config(config)
+    try:
+        with torch.device("meta"):
+            empty = kind.from_config(config)
+    except Exception as error:  # models and their validators raise errors of many kinds
+        raise HierspecError(
+            f"the weights of {model} cannot be counted: {first_line(error)}"
+        ) from error
     weights = {id(weight): weight for weight in empty.parameters()}
     if config.is_encoder_decoder and not encoder:
         shared = id(empty.get_input_embeddings().weight)  # the decoder's too

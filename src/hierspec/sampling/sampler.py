@@ -24,6 +24,7 @@ from hierspec.core.distributions import (
     locate,
 )
 from hierspec.core.windows import Signal
+from hierspec.errors import HierspecError
 from hierspec.utils.threads import OneThread
 
 _ONE_THREAD_NUMEL = 1 << 17  # for up to so many scores one thread is faster than several
@@ -115,7 +116,7 @@ class Sampler:
         probs = self.probabilities(self._without_padding(scores))
         try:
             return draw(probs, uniforms), DenseDistributions(probs)
-        except ValueError:  # the draw found what `distributions` would have checked for
+        except HierspecError:  # the draw found what `distributions` would have checked for
             raise NoDistributionError(scores) from None
 
     def pick_on_device(self, scores: torch.Tensor, uniforms: torch.Tensor) -> PickedTokens:

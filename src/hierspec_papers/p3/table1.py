@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec.errors import HierspecError
 from hierspec.presets import registry
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import (
@@ -87,7 +88,7 @@ def measure(lab: Lab) -> Reproduction:
         try:
             config = registry.preset(preset, lab.models.target, lab.models.drafts)
             methods.append(method_of(name, lab, config.to_dict()))
-        except ValueError as error:
+        except HierspecError as error:
             missing[name] = str(error)
     tables = [
         _table(lab, temperature, side_by_side(lab, methods, temperature, "p3-table1"), missing)

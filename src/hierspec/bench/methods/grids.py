@@ -14,6 +14,7 @@ from typing import Any
 
 from hierspec.config.chains import ConcatenateConfig
 from hierspec.config.schema import HierarchyConfig
+from hierspec.errors import HierspecError
 from hierspec.presets.registry import trained_exits
 from hierspec.presets.systems import Preset, PresetModels
 from hierspec.profiling.candidates import parse
@@ -131,7 +132,7 @@ def of_preset(preset: Preset, models: BenchModels) -> list[Method]:
     )
     try:
         config = preset.make(preset_models)
-    except ValueError as error:
+    except HierspecError as error:
         raise Unavailable(str(error)) from None
     own = varied_numbers(config.levels)
     variants = (with_numbers(config.levels, iter(values)) for values in _variants(own))

@@ -54,7 +54,7 @@ class BenchModels:
                     {"target": self._target(), "levels": list(levels), **top}
                 )
                 self.hierarchies[key] = Hierarchy(build(config, self.loaded))
-            except ValueError as error:
+            except HierspecError as error:
                 raise Unavailable(str(error)) from None
         return self.hierarchies[key]
 
@@ -160,7 +160,7 @@ class HierarchyMethod:
             for _ in generation:
                 pass
             seconds = time.perf_counter() - began
-        except ValueError as error:  # a rule this request makes unsound, a prompt too long
+        except HierspecError as error:  # a rule this request makes unsound, a prompt too long
             raise Unavailable(str(error)) from None
         results = generation.results()
         total = sum(result.num_tokens for result in results)

@@ -13,6 +13,7 @@ from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig
+from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
@@ -169,7 +170,7 @@ def predicted_ms(
     estimates = profile.estimates(temperature, context=context, rule=rule)
     try:
         ms = latency(estimates, chain).ms_per_token
-    except (ValueError, IndexError):  # a pair that was not measured, a budget beyond the curves
+    except (HierspecError, IndexError):  # a pair that was not measured, a budget beyond the curves
         return None
     return ms if math.isfinite(ms) else None
 

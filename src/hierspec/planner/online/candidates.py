@@ -13,6 +13,7 @@ from itertools import combinations, pairwise, product
 
 from hierspec.core.nodes import Verify
 from hierspec.engine.control import levels_below, plan_of
+from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import PriceCache
 from hierspec.verifiers.soundness import check
@@ -157,6 +158,6 @@ def _rules_accept(plan: Verify) -> bool:
     """
     try:
         check(plan, allow_lossy=True)
-    except ValueError:
+    except HierspecError:
         return False
     return True
