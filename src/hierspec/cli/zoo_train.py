@@ -55,8 +55,6 @@ def train(
     if str(out) == "smollm2":
         _train_smollm2(output, seed, conversations, epochs, minutes, quick, threads)
         return
-    from rich.console import Console
-
     from hierspec.training.family import build
     from hierspec.utils.threads import use_threads
 
@@ -64,7 +62,7 @@ def train(
     metrics = build.train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)
     losses = metrics["evaluation"]["held_out_loss"]
     listing = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
-    Console().print(f"Wrote {out}. Held-out loss in nats per token: {listing}")
+    print(f"Wrote {out}. Held-out loss in nats per token: {listing}")
 
 
 def _train_smollm2(
