@@ -115,6 +115,8 @@ def test_scores_of_masked_ids_leave_the_tolerance_finite():
     class Masked:
         """The last of three ids cannot be."""
 
+        cache_owner = None
+
         def open(self):
             return None
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from hierspec.lm import dtypes
+from hierspec.lm.backend import backend_of
 from hierspec.lm.load import load
+from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
 
@@ -56,3 +58,9 @@ def test_a_model_follows_unless_a_dtype_is_asked_for(processor, tmp_path, backen
     model = load(folder, backend=backend)
     assert model.weight_dtype == torch.bfloat16
     assert dtypes.weight_dtype_name(Trunk(model).view()) == "bfloat16"
+
+
+def test_a_table_has_no_weights():
+    table = TabularModel.random(3, 1, torch.Generator())
+    assert backend_of(table) is None
+    assert dtypes.weight_dtype_name(table) == ""

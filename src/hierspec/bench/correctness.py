@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from hierspec.core.context import Context
+from hierspec.lm.backend import backend_of
 from hierspec.lm.base import LanguageModel, Query
 from hierspec.lm.encoder_decoder import split_prompt
 
@@ -125,9 +126,9 @@ def tolerance(
     Args:
         dtype: default: the model's own.
     """
-    backend = getattr(getattr(model, "cache_owner", None), "backend", None)
-    own_dtype = getattr(backend, "weight_dtype", None) or getattr(backend, "dtype", torch.float32)
-    used: torch.dtype = dtype or own_dtype
+    backend = backend_of(model)
+    own_dtype = torch.float32 if backend is None else backend.weight_dtype
+    used = dtype or own_dtype
     row = scores(model, prompt[:-1] or prompt, prompt[-1:])
     size = float(row.nan_to_num(0.0, 0.0, 0.0).abs().max())  # ids that a model masks have −∞
     return _ROUNDING_STEPS.get(used, _FINE_ROUNDING_STEPS) * torch.finfo(used).eps * max(1.0, size)

@@ -17,8 +17,11 @@ from typing import Any
 import torch
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec.core.nodes import walk
+from hierspec.core.nodes import Concatenate, walk, walk_levels
 from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend, HasBackend, backend_of
+from hierspec.lm.base import CacheUser
+from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.profiling.memory import parameters
 
 count_parameters = functools.cache(parameters)
@@ -36,14 +39,15 @@ def level_parameters(method: Any) -> dict[str, int] | None:
     out = {}
     try:
         for node in walk(method.hierarchy.root):
-            model: Any = getattr(node, "model", None)
-            owner = backend(model)
-            if owner is not None and not hasattr(model, "exit_layer"):
+            model = None if isinstance(node, Concatenate) else node.model
+            owner = None if model is None else whole_backend(model)
+            if owner is None:
+                out[node.name] = 0
+                continue
+            if not isinstance(model, ExitModel):
                 return None
-            share = 0.0 if owner is None else model.exit_layer / owner.num_layers
-            per_call = {"encoder": False, "embedding": False}
-            weights = _count(method.models, owner, **per_call) if share else 0
-            out[node.name] = round(share * weights)
+            weights = _count(method.models, owner, encoder=False, embedding=False)
+            out[node.name] = round(model.exit_layer / owner.num_layers * weights)
     except HierspecError:
         return None
     return out
@@ -52,28 +56,29 @@ def level_parameters(method: Any) -> dict[str, int] | None:
 def weight_bytes(method: Any) -> int | None:
     """Add up the bytes of all models that a method needs, shared ones once.
 
-    Methods of other engines may have them as an attribute ``weight_bytes``.
+    ``None`` for methods of other engines.
     """
     if not isinstance(method, HierarchyMethod):
-        return getattr(method, "weight_bytes", None)
+        return None
     owners: dict[int, int] = {}
     try:
-        for node in walk(method.hierarchy.root):
-            owner = backend(getattr(node, "model", None))
+        for node in walk_levels(method.hierarchy.root):
+            owner = whole_backend(node.model)
             if owner is not None:
-                owners[id(owner)] = _count(method.models, owner) * itemsize(owner)
+                size = owner.weight_dtype.itemsize  # ``dtype`` may be of hidden states alone
+                owners[id(owner)] = _count(method.models, owner) * size
     except HierspecError:
         return None
     return sum(owners.values())
 
 
-def backend(model: Any) -> Any:
+def whole_backend(model: CacheUser) -> Backend | None:
     """Return the whole transformer behind a level; ``None`` for tables and the like."""
-    owner = getattr(getattr(model, "cache_owner", None), "backend", None)
-    return getattr(owner, "backend", owner)  # of one that skips layers
+    backend = backend_of(model)
+    return backend.backend if isinstance(backend, HasBackend) else backend  # if it skips layers
 
 
-def _count(models: BenchModels, backend: Any, **included: bool) -> int:
+def _count(models: BenchModels, backend: Backend, **included: bool) -> int:
     """Count the weights of a loaded checkpoint; ``included`` as for ``parameters``.
 
     Raises:
@@ -83,11 +88,6 @@ def _count(models: BenchModels, backend: Any, **included: bool) -> int:
         if loaded is backend:
             return count_parameters(name, **included)
     raise HierspecError("no checkpoint of this bench")
-
-
-def itemsize(backend: Any) -> int:
-    """Return the bytes of a weight; a backend's ``dtype`` may be of its hidden states alone."""
-    return getattr(backend, "weight_dtype", backend.dtype).itemsize
 
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")

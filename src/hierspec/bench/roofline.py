@@ -10,7 +10,7 @@ import torch
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.errors import HierspecError
 
-from .memory import backend, count_parameters, itemsize
+from .memory import count_parameters, whole_backend
 from .records import Roofline
 
 _BUFFER_BYTES = 512 << 20  # more than the caches of most processors
@@ -54,7 +54,9 @@ def weight_bytes_per_token(models: BenchModels) -> int:
     The table of embeddings, of which it reads one row, counts only if the head shares it.
     """
     size = count_parameters(models.target.model, embedding=False)
-    return size * itemsize(backend(models.plain.root.model))
+    backend = whole_backend(models.plain.root.model)
+    assert backend is not None  # its parameters were counted
+    return size * backend.weight_dtype.itemsize
 
 
 def bandwidth(device: torch.device) -> float:

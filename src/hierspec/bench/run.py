@@ -18,7 +18,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable, reason
+from hierspec.bench.methods.base import (
+    Method,
+    OtherDtypeMethod,
+    Run,
+    RunRequest,
+    Unavailable,
+    reason,
+)
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.errors import HierspecError
@@ -27,12 +34,7 @@ from hierspec.utils.machine import load_average
 
 from . import correctness, memory, results, summary
 from .correctness import Likelihood
-from .method_records import (
-    PLAIN,
-    CategorySpeedup,
-    MethodRecord,
-    RunRecord,
-)
+from .method_records import PLAIN, CategorySpeedup, MethodRecord, RunRecord
 from .methods import planned
 from .records import BenchResults, BenchSettings, LoadAverages, TemperatureRecord
 from .roofline import roofline
@@ -291,10 +293,9 @@ class MethodCell:
             else:
                 likelihoods.append(self._likelihood(run))
         record.predicted_ms_per_token = self._predict(method)
-        dtype = getattr(method, "dtype", None)
-        if self.cell.greedy and dtype is not None:
+        if self.cell.greedy and isinstance(method, OtherDtypeMethod):
             prompt = self.bench.measured[0]
-            record.near_tie_tolerance = correctness.tolerance(self.target, prompt, dtype)
+            record.near_tie_tolerance = correctness.tolerance(self.target, prompt, method.dtype)
         record.parameters = memory.level_parameters(method)
         # Sequences of a batch share calls, whose prices are those of a call for one sequence.
         prices = record.parameters if self.bench.settings.batch_size == 1 else None

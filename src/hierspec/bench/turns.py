@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable, reason
+from hierspec.bench.methods.base import BatchMethod, Method, Run, RunRequest, Unavailable, reason
 from hierspec.errors import HierspecError
 
 PromptGroup = Sequence[Sequence[int]]
@@ -99,10 +99,9 @@ def run_group(method: Method, group: PromptGroup, request: RunRequest) -> list[R
     try:
         if len(group) == 1:
             return [method.run(group[0], request)]
-        run_batch = getattr(method, "run_batch", None)
-        if run_batch is None:
+        if not isinstance(method, BatchMethod):
             raise Unavailable("runs one prompt at a time: measure it with --batch-size 1")
-        return run_batch(group, request)
+        return method.run_batch(group, request)
     except Unavailable:
         raise
     except Exception as error:  # other engines raise what they like

@@ -15,6 +15,7 @@ import torch
 
 from hierspec.core.nodes import LevelNode
 from hierspec.core.proposals import Proposal, Verdict
+from hierspec.drafters.declining import DecliningExit
 
 
 class NextTokenTable(Protocol):
@@ -134,10 +135,10 @@ class ModelRows:
 
     def declines(self, node: LevelNode, context: tuple[int, ...]) -> bool:
         """Return whether a leaf's model leaves the token after ``context`` to the level above."""
-        model = node.model
-        if not getattr(model, "declines", False):
+        model, order = node.model, node.model.order
+        if not isinstance(model, DecliningExit):
             return False
-        return model.is_unsure_after(context[max(len(context) - model.order, 0) :])
+        return model.is_unsure_after(context[max(len(context) - order, 0) :])
 
     def proposal(
         self,

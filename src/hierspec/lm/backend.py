@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import torch
 
+    from .base import CacheUser
     from .trees import Branches
 
 Linear = Callable[["torch.Tensor"], "torch.Tensor"]  # [N, in] → [N, out]
@@ -111,6 +112,20 @@ class Backend(Protocol):
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return rows ``ids`` [v] of the output matrix, ``weight_dtype``, and of any bias."""
         ...
+
+
+@runtime_checkable
+class HasBackend(Protocol):
+    """What runs a backend: a trunk, or a backend that leaves out parts of another."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+
+def backend_of(model: CacheUser) -> Backend | None:
+    """Return what runs a model's layers; ``None`` for tables and look-ups."""
+    owner = model.cache_owner
+    return owner.backend if isinstance(owner, HasBackend) else None
 
 
 @runtime_checkable

@@ -16,6 +16,9 @@ import torch
 
 from hierspec.utils.machine import processor_features
 
+from .backend import backend_of
+from .base import CacheUser
+
 # Processor features of which any one suffices, by Linux's names, and torch's where they differ.
 _NATIVE_FEATURES = {
     torch.bfloat16: {"avx512_bf16", "amx_bf16", "bf16", "svebf16", "arm_bf16"},
@@ -40,10 +43,10 @@ def default_dtype(stored: torch.dtype | None, device: torch.device) -> torch.dty
     return stored if device.type != "cpu" or is_native(stored) else torch.float32
 
 
-def weight_dtype_name(model: Any) -> str:
+def weight_dtype_name(model: CacheUser) -> str:
     """Return ``float32``, …: the data type of a language model's weights; empty for a table."""
-    backend = getattr(getattr(model, "cache_owner", None), "backend", None)
-    return str(getattr(backend, "weight_dtype", "")).removeprefix("torch.")
+    backend = backend_of(model)
+    return "" if backend is None else str(backend.weight_dtype).removeprefix("torch.")
 
 
 def describe(dtype: torch.dtype = torch.bfloat16) -> str:

@@ -8,18 +8,19 @@ levels, rules and caches are those of any other model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from hierspec.errors import HierspecError
 
+from .backend import Backend
 from .base import LanguageModel
 
 USE_GENERATE = "use hierspec generate, or Hierarchy(...).generate in Python"
 
 
 @runtime_checkable
-class EncoderDecoder(LanguageModel, Protocol):
-    """A language model that scores a text given a source.
+class EncoderDecoder(Protocol):
+    """A language model, or the backend of one, that scores a text given a source.
 
     Attributes:
         decoder_start: the token id that every text begins with; not part of the output.
@@ -37,23 +38,24 @@ class SplitPrompt(NamedTuple):
 
 def split_prompt(model: LanguageModel, prompt: Sequence[int]) -> SplitPrompt:
     """Split a prompt into text and source: decoders continue it, encoders read it as the source."""
-    # Called for every sequence: isinstance would look up each member of EncoderDecoder.
-    start: int | None = getattr(model, "decoder_start", None)
-    return SplitPrompt(list(prompt)) if start is None else SplitPrompt([start], tuple(prompt))
+    if isinstance(model, EncoderDecoder):
+        return SplitPrompt([model.decoder_start], tuple(prompt))
+    return SplitPrompt(list(prompt))
 
 
-def check_decoder_only(model: Any, subject: str, instead: str = USE_GENERATE) -> None:
+def check_decoder_only(
+    model: LanguageModel | Backend, subject: str, instead: str = USE_GENERATE
+) -> None:
     """Refuse an encoder-decoder model where only models that continue their prompt are supported.
 
     Args:
-        model: a language model, or the backend of one.
         subject: what does not take one, in the message.
         instead: what to do.
 
     Raises:
         HierspecError: the model is an encoder-decoder model.
     """
-    if hasattr(model, "decoder_start"):
+    if isinstance(model, EncoderDecoder):
         raise HierspecError(
             f"{model.name} is an encoder-decoder model, which {subject} does not take: {instead}"
         )

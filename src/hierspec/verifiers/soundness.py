@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.traits import declines, has_law_of_context, reads_own_checks
 from hierspec.errors import HierspecError
 
 
@@ -55,10 +56,9 @@ def _check_multi_draft(node: Verify) -> None:
     for leaf in _leaves(node.below):
         if leaf.num_drafts == 1:
             continue
-        reads_own_checks = getattr(leaf.model, "reads_own_checks", False)
         if leaf is not node.below:
             reason = "a part of a concatenation makes one: set num_drafts to 1"
-        elif not node.rule.multi_draft and reads_own_checks:
+        elif not node.rule.multi_draft and reads_own_checks(leaf.model):
             raise HierspecError(
                 f"level {leaf.name!r} needs a rule for several drafts above it, and "
                 f'{node.rule.name!r} takes one: add "verify": "rrs" at the top'
@@ -71,7 +71,7 @@ def _check_multi_draft(node: Verify) -> None:
             )
         elif not leaf.window.fixed_length:
             reason = "its window must be fixed: remove it, or set num_drafts to 1"
-        elif getattr(leaf.model, "declines", False):
+        elif declines(leaf.model):
             reason = "and each ends where no exit is sure: remove unsure, or set num_drafts to 1"
         else:
             continue
@@ -98,9 +98,9 @@ def _check_fixed(node: Verify) -> None:
         reason = "the distributions of a concatenated draft depend on the position in it"
     elif not below.window.fixed_length:
         reason = f"the window of {below.name!r} depends on the tokens drafted"
-    elif getattr(below.model, "declines", False):
+    elif declines(below.model):
         reason = f"how long a draft of {below.name!r} is depends on its tokens"
-    elif not getattr(below.model, "law_of_context", True):  # a look-up's
+    elif not has_law_of_context(below.model):  # a look-up's
         reason = f"{below.name!r} has no distribution at contexts other than its own"
     elif isinstance(below, Verify) and below.below and not below.rule.laws_of_context:
         reason = (

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.levels import EarlyExitConfig
-from hierspec.core.nodes import walk
+from hierspec.core.nodes import walk_levels
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import ExitHead
-from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.presets.registry import preset, trained_exits
 from hierspec.presets.systems import layers_at_shares
 
@@ -106,8 +106,8 @@ def head_bytes(method: HierarchyMethod) -> int:
         Unavailable: the models cannot form the hierarchy.
     """
     bytes_by_id: dict[int, int] = {}
-    for node in walk(method.hierarchy.root):
-        head = getattr(getattr(node, "model", None), "head", None)
+    for node in walk_levels(method.hierarchy.root):
+        head = node.model.head if isinstance(node.model, ExitModel) else None
         if isinstance(head, ExitHead):
             bytes_by_id[id(head)] = head.num_parameters * head.dtype.itemsize
             if head.part is not None and head.part.matrix is not None:
@@ -125,9 +125,8 @@ def cache_bytes(method: HierarchyMethod) -> int:
         Unavailable: the models cannot form the hierarchy.
     """
     bytes_by_id: dict[int, int] = {}
-    for node in walk(method.hierarchy.root):
-        model = getattr(node, "model", None)
-        owner = getattr(model, "cache_owner", None)
+    for node in walk_levels(method.hierarchy.root):
+        model, owner = node.model, node.model.cache_owner
         if isinstance(owner, Trunk):
             bytes_by_id[id(owner)] = owner.bytes_per_token
         if isinstance(model, Eagle3Model):

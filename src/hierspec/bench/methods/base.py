@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hierspec.bench.method_records import LevelCounters, TargetCounters
 from hierspec.errors import HierspecError
 from hierspec.utils.records import to_json
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Unavailable(HierspecError):  # noqa: N818 (it is also a run's result)
@@ -123,6 +126,23 @@ class Method(Protocol):
             Unavailable: it cannot run this request, or on these models.
         """
         ...
+
+
+@runtime_checkable
+class BatchMethod(Method, Protocol):
+    """A method that can continue several prompts at once."""
+
+    def run_batch(self, prompts: Sequence[Sequence[int]], request: RunRequest) -> list[Run]:
+        """Continue the prompts together; return a run per prompt."""
+        ...
+
+
+@runtime_checkable
+class OtherDtypeMethod(Method, Protocol):
+    """A method that may compute in another data type than the target."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
 
 
 def reason(error: BaseException) -> str:

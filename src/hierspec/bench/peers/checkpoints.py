@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import Unavailable
 from hierspec.errors import first_line
+from hierspec.lm.backend import backend_of
 
 if TYPE_CHECKING:  # torch is imported by whoever runs something
     from hierspec.bench.methods.ours import BenchModels
@@ -34,9 +35,9 @@ class ExportedModels:
     """
 
     def __init__(self, models: BenchModels) -> None:
-        view: Any = models.plain.root.model
-        backend = view.trunk.backend  # a lean one keeps activations wider than weights
-        self.dtype, self.device = getattr(backend, "weight_dtype", backend.dtype), view.device
+        backend = backend_of(models.plain.root.model)
+        assert backend is not None  # other engines have no tables either
+        self.dtype, self.device = backend.weight_dtype, backend.device
         self.target = models.target.model
         self._requested_dtype = models.target.dtype
         self._hf: dict[str, Any] = {}

@@ -1,0 +1,38 @@
+"""What models say of themselves, and how those count that say nothing."""
+
+import pytest
+
+from hierspec.core import traits
+from hierspec.drafters.declining import DecliningExit
+from hierspec.drafters.lookahead import Lookahead
+from hierspec.drafters.prompt_lookup import PromptLookup
+
+
+class Plain:
+    """A model that says nothing."""
+
+
+class Telling:
+    declines, law_of_context, reads_own_checks = True, False, True
+
+
+class Denying:
+    declines, law_of_context, reads_own_checks = False, True, False
+
+
+@pytest.mark.parametrize(
+    ("kind", "declines", "has_law", "reads"),
+    [
+        (Plain, False, True, False),
+        (Telling, True, False, True),
+        (Denying, False, True, False),
+        (DecliningExit, True, True, False),
+        (PromptLookup, False, False, False),
+        (Lookahead, False, False, True),
+    ],
+)
+def test_what_models_say(kind, declines, has_law, reads) -> None:
+    model = kind.__new__(kind)  # nothing of an instance is asked
+    assert traits.declines(model) == declines
+    assert traits.has_law_of_context(model) == has_law
+    assert traits.reads_own_checks(model) == reads
