@@ -133,6 +133,11 @@ def test_the_store_goes_on_after_an_interruption(target, tokenizer, chats, tmp_p
         found = again.features(number, 0, ids.shape[1])
         for part, layer in enumerate(LAYERS):
             torch.testing.assert_close(found[:, part], states[layer][0], rtol=1e-2, atol=1e-2)
+    index = tmp_path / "f" / "texts.jsonl"
+    index.write_text(index.read_text()[:-9])  # cut short, too: what is added later stays readable
+    cut = FeatureStore(tmp_path / "f", backend, LAYERS, 2**30)
+    cut.extend(text for text in every if text.key not in cut.keys)
+    assert FeatureStore(tmp_path / "f", backend, LAYERS, 2**30).texts == cut.texts == every
     small = FeatureStore(tmp_path / "g", backend, LAYERS, 50 * 4 * 32 * 2)
     small.extend(every)
     assert small.tokens <= 50

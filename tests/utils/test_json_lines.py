@@ -3,7 +3,7 @@
 import pytest
 
 from hierspec.errors import HierspecError
-from hierspec.utils.json_lines import is_json_lines, parse_lines
+from hierspec.utils.json_lines import is_json_lines, parse_lines, read_line
 
 
 def read(body: bytes, may_be_cut: bool = False) -> list[tuple[int, object]]:
@@ -38,3 +38,10 @@ def test_mistakes_name_file_and_line():
 
     with pytest.raises(HierspecError, match=r"^f\.jsonl, line 3: not 7$"):
         list(parse_lines(b"\n\n7", "f.jsonl", refuse))
+
+
+def test_a_damaged_line_is_none():
+    assert read_line(list[int], "[1, 2]") == [1, 2]
+    assert [read_line(list[int], line) for line in ("[1, ", "3", '["a"]', "", b"\xff")] == [
+        None
+    ] * 5

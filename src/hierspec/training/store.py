@@ -20,6 +20,9 @@ import torch
 
 from hierspec.lm.backend import Span
 from hierspec.profiling.settings import ReportProgress
+from hierspec.utils.files import write_atomically
+from hierspec.utils.json_lines import read_line
+from hierspec.utils.records import Record
 
 from .models import hidden_states
 from .texts import TrainingText
@@ -42,6 +45,14 @@ def limited_reporter(
         return tokens < max_tokens
 
     return goes_on
+
+
+class _IndexLine(Record):
+    key: str
+    ids: tuple[int, ...]
+    counts: tuple[tuple[int, int], ...]
+    group: str
+    domain: str = ""
 
 
 class FeatureStore:
@@ -72,18 +83,14 @@ class FeatureStore:
         if not index.is_file():
             return
         num_rows = data.stat().st_size // (self.width * _BYTES) if data.is_file() else 0
-        for line in index.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break  # cut short while it was written
-            ids = tuple(row["ids"])
-            if self.tokens + len(ids) > num_rows:
+        lines = index.read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            row = read_line(_IndexLine, line)
+            if row is None or self.tokens + len(row.ids) > num_rows:
                 break
-            predicted = tuple((low, high) for low, high in row["counts"])
-            self._append(
-                TrainingText(row["key"], ids, predicted, row["group"], row.get("domain", ""))
-            )
+            self._append(TrainingText(row.key, row.ids, row.counts, row.group, row.domain))
+        if len(self.texts) < len(lines):  # what an interruption left behind; more is added after it
+            write_atomically(index, "".join(map(_index_line, self.texts)), "the texts")
 
     def _append(self, text: TrainingText) -> None:
         self.texts.append(text)
@@ -107,7 +114,7 @@ class FeatureStore:
                 file.write(self._features([text.ids for text in batch]).tobytes())
                 file.flush()
                 with (self.folder / "texts.jsonl").open("a", encoding="utf-8") as index:
-                    index.writelines(_index_line(text) + "\n" for text in batch)
+                    index.writelines(map(_index_line, batch))
                 for text in batch:
                     self._append(text)
                     added += len(text.ids)
@@ -144,7 +151,7 @@ class FeatureStore:
 def _index_line(text: TrainingText) -> str:
     fields = asdict(text)
     fields["counts"] = fields.pop("predicted")  # the file keeps its key
-    return json.dumps(fields)
+    return json.dumps(fields) + "\n"
 
 
 def _batches(texts: Iterable[TrainingText]) -> Iterator[list[TrainingText]]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hierspec.errors import errors_in
+from hierspec.errors import HierspecError, errors_in
 
 from .files import decode_utf8
-from .schema import parse_json
+from .schema import parse_json, validate
 
 T = TypeVar("T")
 
@@ -44,6 +44,17 @@ def parse_lines(
             with errors_in(place):
                 parsed = parse(value)
             yield number, parsed
+
+
+def read_line(shape: type[T], line: str | bytes) -> T | None:
+    """Return a line's value as ``shape``; ``None`` if it is damaged.
+
+    For files that lines are added to, where an interruption cuts a line short.
+    """
+    try:
+        return validate(shape, parse_json(line, ""), "")
+    except HierspecError:
+        return None
 
 
 def _without_cut_line(body: bytes) -> bytes:

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from hierspec.errors import HierspecError
+from hierspec.utils.documents import read_json
 from hierspec.utils.files import cache_folder
+from hierspec.utils.records import Record
 
 if TYPE_CHECKING:
     import torch
@@ -139,18 +141,23 @@ def _write_folder(path: Path, folder: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+class _Manifest(Record):
+    format: int
+    sha256: dict[str, tuple[int, str]]  # file → its size and checksum
+
+
 def _is_complete(folder: Path) -> bool:
     """Return whether a finished conversion is in ``folder``, with files of the recorded sizes.
 
     Checksums are not compared, since that would read all weights at every start.
     """
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        sizes = {name: (folder / name).stat().st_size for name in manifest["sha256"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = read_json(_Manifest, folder / _MANIFEST, "its manifest")
+        sizes = {name: (folder / name).stat().st_size for name in manifest.sha256}
+    except (HierspecError, OSError):
         return False
-    return manifest.get("format") == FORMAT and all(
-        sizes[name] == size for name, (size, _) in manifest["sha256"].items()
+    return manifest.format == FORMAT and all(
+        sizes[name] == size for name, (size, _) in manifest.sha256.items()
     )
 
 

@@ -14,7 +14,6 @@ Shapes: d hidden of the sibling, D of the larger model.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
 from hierspec.lm.weights import EMBEDDING, HEAD, SCORED, Checkpoint, WeightSource, from_directory
+from hierspec.utils.documents import read_json
 from hierspec.utils.files import expand_user
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ def read_description(folder: Path) -> dict[str, Any]:
         HierspecError: it cannot be read, or is of another version.
     """
     try:
-        description = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        description = read_json(dict[str, Any], folder / FILE, "the description")
+    except HierspecError as error:
         raise _damaged(folder, error) from None
-    if not isinstance(description, dict) or not isinstance(description.get("model"), str):
+    if not isinstance(description.get("model"), str):
         raise _damaged(folder, f"{FILE} does not name the larger model")
     if (version := description.get("schema_version")) != SCHEMA:
         raise HierspecError(

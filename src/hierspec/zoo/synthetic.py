@@ -23,12 +23,12 @@ the rounding of activations.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
+from hierspec.utils.documents import read_json
 
 if TYPE_CHECKING:
     import torch
@@ -61,8 +61,7 @@ class Calibration:
         path = folder / CALIBRATION_FILE
         if not path.is_file():
             return cls(1.0, (1.0,) * num_layers)
-        values = json.loads(path.read_text())
-        return cls(values["scale"], tuple(values["residual_rms"]))
+        return read_json(cls, path, "the calibration", ": write it again")
 
 
 @dataclass(frozen=True)

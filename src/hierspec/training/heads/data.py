@@ -8,7 +8,6 @@ the same part.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -31,7 +30,7 @@ from hierspec.training.family.corpus import load_corpus
 from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.conversations import Conversation
 from hierspec.utils.files import json_digest, read_bytes
-from hierspec.utils.json_lines import is_json_lines, parse_lines
+from hierspec.utils.json_lines import is_json_lines, parse_lines, read_line
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo import registry
 
@@ -302,9 +301,12 @@ def write_own_texts(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     batches: list[list[list[int]]] = []
-    with contextlib.suppress(FileNotFoundError, ValueError):  # cut short while it was written
-        for line in path.read_text(encoding="utf-8").splitlines():
-            batches.append(json.loads(line))
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+    for line in lines:
+        batch = read_line(list[list[int]], line)
+        if batch is None:
+            break  # cut short while it was written
+        batches.append(batch)
     path.write_text("".join(json.dumps(batch) + "\n" for batch in batches), encoding="utf-8")
     with path.open("a", encoding="utf-8") as file:
         while True:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.utils.json_lines import read_line
 
 from .frozen import Frozen
 
@@ -63,11 +64,8 @@ class StateStore:
         self._rows: np.ndarray | None = None
         if self.index.is_file():
             for line in self.index.read_text(encoding="utf-8").splitlines():
-                try:
-                    digest, first, count = json.loads(line)
-                except ValueError:  # cut short while it was written
-                    continue
-                self._places[digest] = first, count
+                if place := read_line(tuple[str, int, int], line):
+                    self._places[place[0]] = place[1:]
 
     def compute(self, pieces: Sequence[Piece], report_share: Callable[[float], None]) -> None:
         """Compute and store the states of those texts that have none.

@@ -17,12 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hierspec.api import Hierarchy
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.json_lines import read_line
 from hierspec.utils.prompts import apply_chat
+from hierspec.utils.records import Record
 
 from .passages import Passages
 from .templates import TrainingPrompt, draw_prompt
@@ -52,6 +54,15 @@ class AnswersPlan:
     seed: int = 0
 
 
+class _StoredAnswer(Record):
+    messages: list[dict[str, str]]
+    domain: str
+    temperature: float
+    origin: Literal["own", "template"]
+    finish_reason: str
+    batch: int
+
+
 def write(
     path: Path,
     plan: AnswersPlan,
@@ -61,17 +72,14 @@ def write(
 ) -> Counter[str]:
     """Add conversations to ``path`` (JSON lines) until there are enough; return counts by domain.
 
-    A line has ``messages``, ``domain``, ``temperature``, ``origin`` (``own`` or ``template``),
-    ``finish_reason`` and ``batch``.
-
     Raises:
         HierspecError: the model has no chat template, or answers none of a batch's prompts.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     stored = _read_whole_batches(path)
-    counts = Counter(row["domain"] for row in stored)
-    number = 1 + max((row["batch"] for row in stored), default=-1)
-    path.write_text("".join(json.dumps(row) + "\n" for row in stored), encoding="utf-8")
+    counts = Counter(row.domain for row in stored)
+    number = 1 + max((row.batch for row in stored), default=-1)
+    path.write_text("".join(json.dumps(row.to_dict()) + "\n" for row in stored), encoding="utf-8")
     with path.open("a", encoding="utf-8") as file:
         while counts.total() < plan.conversations:
             report_share(counts.total() / plan.conversations)
@@ -140,17 +148,12 @@ def _write_prompts(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[T
     return [TrainingPrompt(text, OWN) for text in dict.fromkeys(texts) if len(text) > 12]
 
 
-def _read_whole_batches(path: Path) -> list[dict[str, Any]]:
+def _read_whole_batches(path: Path) -> list[_StoredAnswer]:
     """Read the stored conversations, without a batch that was interrupted."""
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    rows = []
-    for line in lines[:-1]:  # a last line without its end was cut short
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    if lines[-1] and rows:
-        return [row for row in rows if row["batch"] < rows[-1]["batch"]]
+    *lines, last = path.read_text(encoding="utf-8").split("\n")
+    rows = [row for line in lines if (row := read_line(_StoredAnswer, line)) is not None]
+    if last and rows:  # without its end: it was cut short
+        return [row for row in rows if row.batch < rows[-1].batch]
     return rows
