@@ -10,7 +10,7 @@ import torch
 from profiling_cases import random_tables, tables
 
 from hierspec.profiling import agreement
-from hierspec.profiling.rounds import DraftingPlan
+from hierspec.profiling.rounds import DraftingSettings
 
 
 def test_acceptance_is_one_minus_total_variation():
@@ -19,7 +19,7 @@ def test_acceptance_is_one_minus_total_variation():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 4, 40).tolist() for _ in range(3)]
     starts, stops = [5, 1, 17], [40, 30, 18]
-    agreed, ease = agreement.agreements(pool, texts, starts, stops, DraftingPlan(2, 1, 3, 1.0))
+    agreed, ease = agreement.agreements(pool, texts, starts, stops, DraftingSettings(2, 1, 3, 1.0))
 
     def law(number, context):
         p = found[number].distribution(context).numpy()
@@ -46,7 +46,9 @@ def test_acceptance_is_one_minus_total_variation():
 def test_greedy_agreement_is_the_share_of_equal_argmaxes():
     found = random_tables(2, order=2, seed=2)
     (text,) = texts = [np.random.default_rng(1).integers(0, 4, 60).tolist()]
-    agreed, _ = agreement.agreements(tables(*found), texts, [1], [60], DraftingPlan(2, 1, 3, 0.0))
+    agreed, _ = agreement.agreements(
+        tables(*found), texts, [1], [60], DraftingSettings(2, 1, 3, 0.0)
+    )
     seen = agreed[0, 1]
     choices = [
         [int(model.distribution(text[:t]).argmax()) for model in found] for t in range(1, 60)
@@ -61,7 +63,7 @@ def test_agreement_of_mixed_laws():
     texts = [np.random.default_rng(1).integers(0, 4, 30).tolist()]
     for temperatures, number in (([0], 0), ([None], None)):
         pool = tables(*found, temperatures=temperatures)
-        agreed, _ = agreement.agreements(pool, texts, [1], [30], DraftingPlan(2, 1, 3, 1.0))
+        agreed, _ = agreement.agreements(pool, texts, [1], [30], DraftingSettings(2, 1, 3, 1.0))
         rows = [
             (found[0].distribution(texts[0][:t]), found[1].distribution(texts[0][:t]))
             for t in range(1, 30)
@@ -75,7 +77,7 @@ def test_agreement_of_mixed_laws():
 
 
 def test_classes_hold_equally_many_places_alike_in_what_differs_most():
-    plan_ = DraftingPlan(places=4, rounds=2, max_budget=3, temperature=1.0)
+    plan_ = DraftingSettings(places=4, rounds=2, max_budget=3, temperature=1.0)
     random = np.random.default_rng(0)
     ease = [np.stack([random.random(22), np.full(22, 0.5)], 1) for _ in range(5)]
     kinds = np.array(agreement.classes(ease, plan_, 3))
@@ -88,12 +90,12 @@ def test_classes_hold_equally_many_places_alike_in_what_differs_most():
     )
     for c in range(2):  # only the first candidate tells places apart
         assert means[kinds == c].max() < means[kinds == c + 1].min()
-    few = agreement.classes([np.array([[0.5], [0.1]])], DraftingPlan(2, 1, 3, 1.0), 5)
+    few = agreement.classes([np.array([[0.5], [0.1]])], DraftingSettings(2, 1, 3, 1.0), 5)
     assert few == [[1, 0]]  # no class without a place
 
 
 def test_classes_tell_apart_what_is_easy_for_different_candidates():
-    plan_ = DraftingPlan(places=2, rounds=1, max_budget=3, temperature=1.0)
+    plan_ = DraftingSettings(places=2, rounds=1, max_budget=3, temperature=1.0)
     one, other, none = [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]
     ease = [np.array([one, one, other, other]), np.array([none, none, [1.0, 1.0], [1.0, 1.0]])]
     kinds = agreement.classes(ease, plan_, 4)

@@ -14,7 +14,7 @@ from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.profiling import agreement, curves, rates, rounds
 from hierspec.profiling.candidates import load, parse
-from hierspec.profiling.rounds import DraftingPlan
+from hierspec.profiling.rounds import DraftingSettings
 from hierspec.verifiers import registry as verifiers
 from hierspec.verifiers.multi_draft import outcomes
 
@@ -82,7 +82,7 @@ def test_survival_of_real_drafts_is_within_its_error(monkeypatch):
             )
         return scored(pool, number, sequences, contexts, back)
 
-    many = DraftingPlan(places=6, rounds=8, max_budget=3, temperature=1.0, seed=11)
+    many = DraftingSettings(places=6, rounds=8, max_budget=3, temperature=1.0, seed=11)
     prompts = [[i % 4, 1] for i in range(10)]
     texts = rates.continuations(pool, prompts, 40, many)
     monkeypatch.setattr(rates, "distributions_after", noting)
@@ -104,7 +104,7 @@ def test_survival_of_several_drafts_is_within_its_error():
     q, p = random_tables(2, vocab=3, order=0)
     pool = tables(q, p)
     pool = replace(pool, entrants=(replace_candidate(pool.entrants[0]), pool.entrants[1]))
-    many = DraftingPlan(places=6, rounds=16, max_budget=2, temperature=1.0, seed=5)
+    many = DraftingSettings(places=6, rounds=16, max_budget=2, temperature=1.0, seed=5)
     texts = rates.continuations(pool, [[i % 3, 1] for i in range(10)], 60, many)
     drafts = rates.follow_drafts(pool, 0, [], texts, [2] * 10, many)
     found = np.stack(drafts.block[1])
@@ -133,7 +133,7 @@ def test_survival_of_independent_tokens_is_geometric():
     """Tables without memory: α^m. 3 numbers at 4.5 standard errors: one seed in 50 000 fails."""
     found = random_tables(2, order=0)
     pool = tables(*found)
-    many = DraftingPlan(places=4, rounds=10, max_budget=3, temperature=1.0, seed=5)
+    many = DraftingSettings(places=4, rounds=10, max_budget=3, temperature=1.0, seed=5)
     texts = rates.continuations(pool, [[0], [1], [2]] * 4, 12, many)
     rows = np.stack(rates.follow_drafts(pool, 0, [], texts, [1] * 12, many).tokenwise[1])
     alpha = float(torch.minimum(found[0].distribution([]), found[1].distribution([])).sum())
@@ -143,7 +143,7 @@ def test_survival_of_independent_tokens_is_geometric():
 
 def test_greedy_drafts_survive_or_do_not():
     pool = tables(*random_tables(2, seed=2))
-    greedy = DraftingPlan(places=3, rounds=2, max_budget=4, temperature=0.0)
+    greedy = DraftingSettings(places=3, rounds=2, max_budget=4, temperature=0.0)
     texts = rates.continuations(pool, [[0, 1], [2, 3], [1, 1]], 20, greedy)
     assert texts == rates.continuations(pool, [[0, 1], [2, 3], [1, 1]], 20, greedy)
     drafts = rates.follow_drafts(pool, 0, [], texts, [2] * 3, greedy)
@@ -163,7 +163,7 @@ def test_drafts_begin_at_places_spread_along_the_texts(monkeypatch):
         )
         return scored(pool, number, sequences, contexts, back)
 
-    few = DraftingPlan(places=3, rounds=1, max_budget=2, temperature=1.0)
+    few = DraftingSettings(places=3, rounds=1, max_budget=2, temperature=1.0)
     texts = rates.continuations(pool, [[0, 1], [2]], 30, few)
     monkeypatch.setattr(rates, "distributions_after", noting)
     drafts = rates.follow_drafts(pool, 0, [], texts, [2, 1], few)
@@ -176,7 +176,7 @@ def test_drafts_begin_at_places_spread_along_the_texts(monkeypatch):
 
 def test_places_of_texts_of_several_lengths():
     """A text that ended early has few places or none; each is drafted at where it lies."""
-    plan_ = DraftingPlan(places=2, rounds=3, max_budget=2, temperature=0.0)
+    plan_ = DraftingSettings(places=2, rounds=3, max_budget=2, temperature=0.0)
     found = random_tables(2, vocab=5)
     pool = tables(*found)
     prompts = [[0, 1], [2], [3, 3, 4]]
@@ -200,7 +200,7 @@ def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
     prompts = [[1, 2, 3], [4, 5]]
     names = ["prompt-lookup", tiny_family["draft"]]
     pool = load(TargetConfig(model=tiny_family["target"]), [parse(name) for name in names])
-    plan_ = DraftingPlan(places=3, rounds=4, max_budget=2, temperature=0.0)
+    plan_ = DraftingSettings(places=3, rounds=4, max_budget=2, temperature=0.0)
     whole = rates.continuations(pool, prompts, 12, plan_)
     end = whole[0][7]
     plan_ = replace(plan_, ends=frozenset({end}))
@@ -228,7 +228,7 @@ def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
 
 def test_texts_too_many_for_one_batch_give_the_same_drafts(monkeypatch):
     pool = tables(*random_tables(2))
-    few = DraftingPlan(places=2, rounds=2, max_budget=3, temperature=1.0)
+    few = DraftingSettings(places=2, rounds=2, max_budget=3, temperature=1.0)
     prompts = [[i % 4] for i in range(5)]
     runs = []
     for most in (2**24, 2 * 4 * 4):  # entries of two texts: 4 rows of 4

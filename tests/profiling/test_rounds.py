@@ -10,11 +10,11 @@ from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.base import Query
 from hierspec.profiling import rounds
 from hierspec.profiling.candidates import load, parse
-from hierspec.profiling.rounds import DraftingPlan
+from hierspec.profiling.rounds import DraftingSettings
 
 
 def test_places_lie_evenly_in_all_that_was_written():
-    plan_ = DraftingPlan(places=4, rounds=1, max_budget=3, temperature=1.0)
+    plan_ = DraftingSettings(places=4, rounds=1, max_budget=3, temperature=1.0)
     assert plan_.place_positions([22, 22]) == [[0, 5, 11, 16], [0, 5, 11, 16]]
     assert plan_.place_positions([1, 39, 8]) == [[0], [3, 7, 11, 15, 19, 23, 27, 31, 35], [0, 4]]
     assert plan_.place_positions([1, 30, 1]) == [[0], [1, 4, 7, 9, 12, 15, 17, 20, 23, 25, 28], []]
@@ -76,7 +76,7 @@ def test_what_was_wound_back_is_computed_again_and_alike(family, loaded):
 def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     candidates = [parse("exit:1"), parse(f"ngram:{family['table']}"), parse("prompt-lookup")]
     pool = load(TargetConfig(model=family["target"]), candidates, loaded)
-    greedy = DraftingPlan(1, 1, 3, 0.0)
+    greedy = DraftingSettings(1, 1, 3, 0.0)
     text = [65, 66, 67] * 6
     (sequence,) = rounds.open_sequences(rounds.build_levels(pool), [0], [text], greedy)
 

@@ -110,7 +110,7 @@ class Talker:
         ]
 
 
-PLAN = answers.AnswersPlan(conversations=20, batch=6)
+PLAN = answers.AnswerSettings(conversations=20, batch=6)
 
 
 def test_answers_go_on_after_an_interruption_with_the_same_ones(tmp_path: Path) -> None:
@@ -170,12 +170,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def plan(model: Path, monkeypatch) -> build.DraftersPlan:
+def plan(model: Path, monkeypatch) -> build.DraftersSettings:
     monkeypatch.setattr(build, "collect", lambda: PASSAGES)
     heads = HeadsSettings(exits=(1,), kind="mlp", vocabulary=64, inner=8, steps=2, held_out=20)
-    return build.DraftersPlan(
+    return build.DraftersSettings(
         model=str(model),
-        answers=answers.AnswersPlan(conversations=24, batch=8, max_new_tokens=6, own_tokens=4),
+        answers=answers.AnswerSettings(conversations=24, batch=8, max_new_tokens=6, own_tokens=4),
         heads=dataclasses.replace(heads, tokens=100_000, rows=1, width=16),
         eagle3=Eagle3Settings(
             feature_layers=(1, 2, 3), draft_vocab=64, intermediate=16, depth=2, steps=2, batch=64

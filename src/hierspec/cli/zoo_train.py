@@ -82,21 +82,21 @@ def _train_smollm2(
     from .rendering import interruptible, notes, progress, say
 
     use_threads(threads)
-    plan = build.DraftersPlan()
+    settings = build.DraftersSettings()
     tiny: dict[str, int] = {"batch": 4, "max_new_tokens": 8, "own_tokens": 24} if quick else {}
-    sibling = dataclasses.replace(plan.sibling, minutes=minutes, seed=seed)
+    sibling = dataclasses.replace(settings.sibling, minutes=minutes, seed=seed)
     if quick:
         sibling = dataclasses.replace(sibling, sizes=((1, 64, 2, 64),), minutes=0.01, compile=False)
-    plan = dataclasses.replace(
-        plan,
+    settings = dataclasses.replace(
+        settings,
         sibling=sibling,
-        answers=dataclasses.replace(plan.answers, conversations=conversations, seed=seed, **tiny),
-        heads=dataclasses.replace(plan.heads, epochs=epochs, seed=seed, steps=2 if quick else None),
+        answers=dataclasses.replace(settings.answers, conversations=conversations, seed=seed, **tiny),
+        heads=dataclasses.replace(settings.heads, epochs=epochs, seed=seed, steps=2 if quick else None),
         eagle3=dataclasses.replace(
-            plan.eagle3, epochs=epochs, seed=seed, steps=2 if quick else None
+            settings.eagle3, epochs=epochs, seed=seed, steps=2 if quick else None
         ),
     )
     console = notes()
     with interruptible(console), progress(console, "drafters for zoo:smollm2") as report:
-        build.train(out, plan, report)
+        build.train(out, settings, report)
     say(console, f"written to {out}: {build.CARD} says how well they draft")

@@ -16,7 +16,13 @@ from hierspec.verifiers import formulas
 
 from . import rounds
 from .candidates import CandidatePool
-from .rounds import DraftingPlan, build_levels, distributions_after, open_sequences, probabilities
+from .rounds import (
+    DraftingSettings,
+    build_levels,
+    distributions_after,
+    open_sequences,
+    probabilities,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +68,7 @@ def agreements(
     texts: Sequence[Sequence[int]],
     starts: Sequence[int],
     stops: Sequence[int],
-    plan: DraftingPlan,
+    drafting: DraftingSettings,
 ) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray]]:
     """Compare all models that score, teacher-forced over a span of every text.
 
@@ -78,7 +84,7 @@ def agreements(
     target, ease = len(pool.entrants) - 1, []
     width = max(1, rounds.MAX_ENTRIES // (pool.vocab_size * len(scoring)))
     for text, start, stop in zip(texts, starts, stops, strict=True):
-        (sequence,) = open_sequences(build_levels(pool), [0], [text], plan)
+        (sequence,) = open_sequences(build_levels(pool), [0], [text], drafting)
         first = max(start, 1)
         easy = np.zeros((max(stop - first, 0), target))
         for i, entrant in enumerate(pool.entrants[:-1]):
@@ -106,7 +112,7 @@ def agreements(
     return sums, ease
 
 
-def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[list[int]]:
+def classes(ease: Sequence[np.ndarray], drafting: DraftingSettings, count: int) -> list[list[int]]:
     """Return per text the number of the class of each place, a position where a draft is begun.
 
     The text from a place to the next is about as easy for every candidate as at other places of its
@@ -116,7 +122,7 @@ def classes(ease: Sequence[np.ndarray], plan: DraftingPlan, count: int) -> list[
     Args:
         ease: per text, [positions, candidates].
     """
-    positions = plan.place_positions([len(easy) for easy in ease])
+    positions = drafting.place_positions([len(easy) for easy in ease])
     spans = [
         easy[start:stop]
         for easy, places in zip(ease, positions, strict=True)

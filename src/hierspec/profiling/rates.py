@@ -23,7 +23,7 @@ from hierspec.verifiers.formulas import capped_ratio, prefix_weights
 
 from .candidates import CandidatePool
 from .rounds import (
-    DraftingPlan,
+    DraftingSettings,
     batches,
     build_levels,
     distributions_after,
@@ -69,19 +69,19 @@ def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.nda
 
 
 def continuations(
-    pool: CandidatePool, prompts: Sequence[Sequence[int]], length: int, plan: DraftingPlan
+    pool: CandidatePool, prompts: Sequence[Sequence[int]], length: int, drafting: DraftingSettings
 ) -> list[list[int]]:
     """Continue every prompt by ``length`` tokens of the target, fewer where it ends."""
     root = build_levels(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
     for batch in batches(len(prompts), pool.vocab_size):
-        sequences = open_sequences(root, batch, [prompts[i] for i in batch], plan)
+        sequences = open_sequences(root, batch, [prompts[i] for i in batch], drafting)
         try:
             active = sequences
             for _ in range(length):
                 _commit(active, runtime.round(active))
-                active = [s for s in active if not _has_ended(s, len(s.tokens) - 1, plan)]
+                active = [s for s in active if not _has_ended(s, len(s.tokens) - 1, drafting)]
                 if not active:
                     break
         finally:
@@ -96,7 +96,7 @@ def follow_drafts(
     above: Sequence[int],
     texts: Sequence[Sequence[int]],
     starts: Sequence[int],
-    plan: DraftingPlan,
+    drafting: DraftingSettings,
 ) -> FollowedDrafts:
     """Run real rounds of a drafter under the target; score its drafts by all models in ``above``.
 
@@ -104,14 +104,14 @@ def follow_drafts(
         texts: the target's own; ``starts``: where each prompt ends.
     """
     target = len(pool.entrants) - 1
-    root = build_levels(pool, target, drafter, plan.max_budget)
+    root = build_levels(pool, target, drafter, drafting.max_budget)
     runtime = Runtime(root, pool.vocab_size)
-    observer = _SurvivalObserver(pool, drafter, [*above, target], plan.max_budget)
+    observer = _SurvivalObserver(pool, drafter, [*above, target], drafting.max_budget)
     runtime.observe(observer)
-    positions = plan.place_positions([len(t) - s for t, s in zip(texts, starts, strict=True)])
-    for batch in batches(len(texts), pool.vocab_size * (plan.max_budget + 1)):
+    positions = drafting.place_positions([len(t) - s for t, s in zip(texts, starts, strict=True)])
+    for batch in batches(len(texts), pool.vocab_size * (drafting.max_budget + 1)):
         prompts = [texts[i][: starts[i]] for i in batch]
-        sequences = open_sequences(root, batch, prompts, plan, _DRAFTS)
+        sequences = open_sequences(root, batch, prompts, drafting, _DRAFTS)
         try:
             for observer.place in range(max(len(positions[i]) for i in batch)):
                 active = [s for s in sequences if observer.place < len(positions[s.id])]
@@ -119,10 +119,12 @@ def follow_drafts(
                     stop = starts[sequence.id] + positions[sequence.id][observer.place]
                     sequence.tokens.extend(texts[sequence.id][len(sequence.tokens) : stop])
                 lengths = [len(sequence.tokens) for sequence in active]
-                for number in range(plan.rounds + 1):
+                for number in range(drafting.rounds + 1):
                     observer.counting = number > 0
                     for sequence, length in zip(active, lengths, strict=True):
-                        if _has_ended(sequence, length, plan):  # drafts never begin after an end
+                        if _has_ended(
+                            sequence, length, drafting
+                        ):  # drafts never begin after an end
                             rewind(sequence, length)
                     _commit(active, runtime.round(active))
                 for sequence, length in zip(active, lengths, strict=True):
@@ -132,9 +134,9 @@ def follow_drafts(
     return observer.drafts_seen
 
 
-def _has_ended(sequence: LiveSequence, start: int, plan: DraftingPlan) -> bool:
+def _has_ended(sequence: LiveSequence, start: int, drafting: DraftingSettings) -> bool:
     """Return whether the text ended at a token from ``start`` on."""
-    return not plan.ends.isdisjoint(sequence.tokens[start:])
+    return not drafting.ends.isdisjoint(sequence.tokens[start:])
 
 
 def _commit(sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:

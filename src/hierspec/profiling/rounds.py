@@ -30,7 +30,7 @@ MAX_BATCH = 32  # texts in one batch: their caches are held at the same time
 
 
 @dataclass(frozen=True, slots=True)
-class DraftingPlan:
+class DraftingSettings:
     """Where drafts are measured along the texts, how many, and how long.
 
     Attributes:
@@ -103,12 +103,12 @@ def open_sequences(
     root: Verify,
     numbers: Sequence[int],
     texts: Sequence[Sequence[int]],
-    plan: DraftingPlan,
+    drafting: DraftingSettings,
     stream: int = 0,
 ) -> list[LiveSequence]:
     """Open a sequence for each text; its random numbers depend on its number and ``stream``."""
     return [
-        open_sequence(root, i, text, plan.temperature, PhiloxRng(plan.seed, stream + i))
+        open_sequence(root, i, text, drafting.temperature, PhiloxRng(drafting.seed, stream + i))
         for i, text in zip(numbers, texts, strict=True)
     ]
 

@@ -89,7 +89,7 @@ class Stages:
         """Measure everything at one temperature."""
         entrants, settings = self.pool.entrants, self.settings
         target = len(entrants) - 1
-        plan = rates.DraftingPlan(
+        drafting = rates.DraftingSettings(
             settings.places,
             settings.rounds,
             settings.max_speculative_tokens,
@@ -101,7 +101,7 @@ class Stages:
         texts = stage(
             "texts",
             list[list[int]],
-            lambda: rates.continuations(self.pool, self.prompts, self.tokens, plan),
+            lambda: rates.continuations(self.pool, self.prompts, self.tokens, drafting),
         )
         starts = [len(prompt) for prompt in self.prompts]
         allowed = self.pairs()
@@ -109,7 +109,7 @@ class Stages:
         agreed, classes = stage(
             "agreement",
             tuple[dict[str, PairAgreement], list[list[int]]],
-            lambda: self.agreements(texts, plan),
+            lambda: self.agreements(texts, drafting),
         )
         pairs: list[MeasuredPair] = []
         for i in range(target):
@@ -117,7 +117,7 @@ class Stages:
 
             def follow(i: int = i) -> list[FollowedPair]:
                 above = [k for j, k in allowed if j == i and k < target]
-                drafts = rates.follow_drafts(self.pool, i, above, texts, starts, plan)
+                drafts = rates.follow_drafts(self.pool, i, above, texts, starts, drafting)
                 return curves.pairs(i, self.pool, drafts, classes, settings.seed)
 
             for pair in stage(f"drafts {i}", list[FollowedPair], follow):
@@ -166,15 +166,15 @@ class Stages:
         ]
 
     def agreements(
-        self, texts: list[list[int]], plan: rates.DraftingPlan
+        self, texts: list[list[int]], drafting: rates.DraftingSettings
     ) -> tuple[dict[str, PairAgreement], list[list[int]]]:
         """Return each pair's agreement by ``"drafter verifier"``, and the class of every place."""
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
-        on_outputs, ease = agreement.agreements(self.pool, texts, begins, ends, plan)
-        on_prompts, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, plan)
+        on_outputs, ease = agreement.agreements(self.pool, texts, begins, ends, drafting)
+        on_prompts, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, drafting)
         # Small classes would differ by chance alone.
-        max_classes = max(len(texts) * plan.places // self.settings.places_per_class, 1)
-        classes = agreement.classes(ease, plan, min(self.settings.classes, max_classes))
+        max_classes = max(len(texts) * drafting.places // self.settings.places_per_class, 1)
+        classes = agreement.classes(ease, drafting, min(self.settings.classes, max_classes))
         entries = {
             f"{i} {k}": PairAgreement(
                 acceptance=total.acceptance,

@@ -13,7 +13,7 @@ from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.profiling import costs, rates
 from hierspec.profiling.agreement import agreements
 from hierspec.profiling.candidates import load, parse
-from hierspec.profiling.rounds import DraftingPlan
+from hierspec.profiling.rounds import DraftingSettings
 from hierspec_papers.lab import Lab, draft_level
 from hierspec_papers.measured import (
     SPEEDUP_COLUMNS,
@@ -81,11 +81,13 @@ def measure_inputs(lab: Lab, temperature: float) -> Inputs:
     """Measure α and β along the target's own texts, and costs of single calls of each model."""
     small, mid = lab.models.drafts[0], lab.models.drafts[-1]
     pool = load(lab.models.target, [parse(small), parse(mid)], lab.models.loaded)
-    plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
+    drafting = DraftingSettings(
+        places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed
+    )
     lab.report(f"acceptance and costs, temperature {temperature:g}", 0.0)
-    texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
+    texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, drafting)
     starts, stops = [len(p) for p in lab.prompts], [len(t) for t in texts]
-    sums, _ = agreements(pool, texts, starts, stops, plan)
+    sums, _ = agreements(pool, texts, starts, stops, drafting)
     beta, alpha = (
         (agreement.overlap if temperature else agreement.equal) / max(agreement.positions, 1)
         for agreement in (sums[0, 2], sums[1, 2])

@@ -14,7 +14,7 @@ from hierspec.bench.summary import standard_error
 from hierspec.profiling import rates
 from hierspec.profiling.agreement import agreements
 from hierspec.profiling.candidates import CandidatePool, load, parse
-from hierspec.profiling.rounds import DraftingPlan
+from hierspec.profiling.rounds import DraftingSettings
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import model_notes
 from hierspec_papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow
@@ -48,15 +48,17 @@ def measure(lab: Lab) -> Reproduction:
 
 def measure_acceptance(lab: Lab, pool: CandidatePool, temperature: float) -> list[list[float]]:
     """Return [exits, prompts]: the share of positions after each prompt that the target accepts."""
-    plan = DraftingPlan(places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed)
+    drafting = DraftingSettings(
+        places=1, rounds=1, max_budget=1, temperature=temperature, seed=lab.seed
+    )
     stage = f"figure 4, temperature {temperature:g}"
     lab.report(f"{stage}: the target writes", 0.0)
-    texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, plan)
+    texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, drafting)
     target = len(pool.entrants) - 1
     shares: list[list[float]] = [[] for _ in range(target)]
     for number, (text, prompt) in enumerate(zip(texts, lab.prompts, strict=True)):
         lab.report(f"{stage}: exits read", number / len(texts))
-        sums, _ = agreements(pool, [text], [len(prompt)], [len(text)], plan)
+        sums, _ = agreements(pool, [text], [len(prompt)], [len(text)], drafting)
         for i in range(target):
             agreement = sums[i, target]
             agreed = agreement.overlap if temperature else agreement.equal

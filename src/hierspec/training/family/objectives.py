@@ -85,7 +85,7 @@ def trunk_objective(model: Llama, stream: Stream, compile: bool = True) -> Objec
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTextPlan:
+class OwnTextSettings:
     """How much text the trunk writes for its students, and how."""
 
     rows: int = 96
@@ -105,19 +105,19 @@ def build_students(seed: int, shapes: dict[str, Shape] = SHAPES) -> nn.ModuleDic
 
 
 def write_own_text(
-    trunk: Llama, stream: Stream, plan: OwnTextPlan, path: Path, seed: int
+    trunk: Llama, stream: Stream, settings: OwnTextSettings, path: Path, seed: int
 ) -> torch.Tensor:
     """Let the trunk continue training text, or read that from ``path``; return [N, length]."""
     if path.exists():
         return torch.load(path, weights_only=True).long()
     generator = torch.Generator().manual_seed(seed)
-    width = plan.rows * plan.prompt
-    temperatures = torch.tensor(plan.temperatures).repeat(plan.rows)[: plan.rows]
+    width = settings.rows * settings.prompt
+    temperatures = torch.tensor(settings.temperatures).repeat(settings.rows)[: settings.rows]
     rows = []
-    for _ in track(range(plan.rounds), description="trunk writes"):
+    for _ in track(range(settings.rounds), description="trunk writes"):
         start = int(torch.randint(stream.tokens_per_pass, (), generator=generator))
-        prompts = stream.slice(start, width).view(plan.rows, plan.prompt)
-        rows.append(continue_rows(trunk, prompts, plan.length, temperatures, generator))
+        prompts = stream.slice(start, width).view(settings.rows, settings.prompt)
+        rows.append(continue_rows(trunk, prompts, settings.length, temperatures, generator))
     text = torch.cat(rows)
     write_atomically(path, lambda target: torch.save(text.short(), target), "the trunk's text")
     return text

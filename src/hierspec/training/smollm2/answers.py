@@ -35,7 +35,7 @@ _MAX_PROMPT = 420  # tokens
 
 
 @dataclass(frozen=True, slots=True)
-class AnswersPlan:
+class AnswerSettings:
     """How many conversations are written, and how.
 
     Attributes:
@@ -65,7 +65,7 @@ class _StoredAnswer(Record):
 
 def write(
     path: Path,
-    plan: AnswersPlan,
+    settings: AnswerSettings,
     hierarchy: Hierarchy,
     passages: Passages,
     report_share: Callable[[float], None],
@@ -81,9 +81,9 @@ def write(
     number = 1 + max((row.batch for row in stored), default=-1)
     path.write_text("".join(json.dumps(row.to_dict()) + "\n" for row in stored), encoding="utf-8")
     with path.open("a", encoding="utf-8") as file:
-        while counts.total() < plan.conversations:
-            report_share(counts.total() / plan.conversations)
-            rows = list(_batch(number, plan, hierarchy, passages))
+        while counts.total() < settings.conversations:
+            report_share(counts.total() / settings.conversations)
+            rows = list(_batch(number, settings, hierarchy, passages))
             if not rows:
                 raise HierspecError("the model has answered none of its prompts: try another seed")
             file.write("".join(json.dumps({**row, "batch": number}) + "\n" for row in rows))
@@ -94,23 +94,23 @@ def write(
 
 
 def _batch(
-    number: int, plan: AnswersPlan, hierarchy: Hierarchy, passages: Passages
+    number: int, settings: AnswerSettings, hierarchy: Hierarchy, passages: Passages
 ) -> Iterator[dict[str, Any]]:
-    rng = random.Random(f"{plan.seed} {number}")
-    seed = plan.seed * 1_000_003 + number
+    rng = random.Random(f"{settings.seed} {number}")
+    seed = settings.seed * 1_000_003 + number
     prompts = [
-        *_write_prompts(plan, hierarchy, seed),
-        *(draw_prompt(rng, passages) for _ in range(plan.batch - plan.batch // 2)),
+        *_write_prompts(settings, hierarchy, seed),
+        *(draw_prompt(rng, passages) for _ in range(settings.batch - settings.batch // 2)),
     ]
     requests = [(prompt, apply_chat(hierarchy.tokenizer, prompt.text)) for prompt in prompts]
     # Prompts of similar length are answered side by side: a batch lasts as long as its slowest.
     requests = sorted((r for r in requests if len(r[1]) <= _MAX_PROMPT), key=lambda r: len(r[1]))
-    temperatures = [rng.choice(plan.temperatures) for _ in requests]
+    temperatures = [rng.choice(settings.temperatures) for _ in requests]
     if not requests:
         return
     results = hierarchy.generate_batch(
         [ids for _, ids in requests],
-        max_new_tokens=plan.max_new_tokens,
+        max_new_tokens=settings.max_new_tokens,
         sampling=[SamplingParams(temperature=t) for t in temperatures],
         seed=seed,
     )
@@ -129,7 +129,9 @@ def _batch(
         }
 
 
-def _write_prompts(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[TrainingPrompt]:
+def _write_prompts(
+    settings: AnswerSettings, hierarchy: Hierarchy, seed: int
+) -> list[TrainingPrompt]:
     """Let the model write prompts, into the user turn of its chat template."""
     tokenizer = hierarchy.tokenizer
     chat = tokenizer.apply_chat_template([{"role": "user", "content": _MARK}], tokenize=False)
@@ -138,8 +140,8 @@ def _write_prompts(plan: AnswersPlan, hierarchy: Hierarchy, seed: int) -> list[T
         raise HierspecError("the chat template does not show what the user says")
     ids = tokenizer(start, add_special_tokens=False)["input_ids"]
     results = hierarchy.generate_batch(
-        [ids] * (plan.batch // 2),
-        max_new_tokens=plan.own_tokens,
+        [ids] * (settings.batch // 2),
+        max_new_tokens=settings.own_tokens,
         temperature=1.0,
         top_p=0.97,
         seed=seed,

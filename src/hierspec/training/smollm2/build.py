@@ -38,7 +38,7 @@ CARD = "MODEL_CARD.md"
 
 
 @dataclass(frozen=True, slots=True)
-class DraftersPlan:
+class DraftersSettings:
     """Everything that decides the drafters.
 
     Attributes:
@@ -48,7 +48,7 @@ class DraftersPlan:
 
     model: str = "zoo:smollm2"
     dtype: str = "float32"
-    answers: answers.AnswersPlan = field(default_factory=answers.AnswersPlan)
+    answers: answers.AnswerSettings = field(default_factory=answers.AnswerSettings)
     heads: HeadsSettings = field(
         default_factory=lambda: HeadsSettings(
             exits=(5, 10, 15, 20),
@@ -65,33 +65,41 @@ class DraftersPlan:
     sibling: SiblingSettings = field(default_factory=SiblingSettings)
 
 
-# (plan, folder of all that is trained, callback for progress) → the stage's own report
-Stage = Callable[[DraftersPlan, Path, ReportProgress], dict[str, Any]]
+# (settings, folder of all that is trained, callback for progress) → the stage's own report
+Stage = Callable[[DraftersSettings, Path, ReportProgress], dict[str, Any]]
 
 
-def train_heads(plan: DraftersPlan, out: Path, report_progress: ReportProgress) -> dict[str, Any]:
+def train_heads(
+    settings: DraftersSettings, out: Path, report_progress: ReportProgress
+) -> dict[str, Any]:
     """Train exit heads, into ``smollm2-heads``."""
     path = out / "smollm2-heads" / FILE
     if not path.exists():
         heads_training.train(
-            plan.model,
-            plan.heads,
+            settings.model,
+            settings.heads,
             path,
             [out / ANSWERS],
-            dtype=plan.dtype,
+            dtype=settings.dtype,
             report_progress=report_progress,
         )
     return _read_report(path.with_suffix(".json"))
 
 
-def train_eagle3(plan: DraftersPlan, out: Path, report_progress: ReportProgress) -> dict[str, Any]:
+def train_eagle3(
+    settings: DraftersSettings, out: Path, report_progress: ReportProgress
+) -> dict[str, Any]:
     """Train an EAGLE-3 network, into ``smollm2-eagle3``."""
     folder = out / "smollm2-eagle3"
     info = folder / "hierspec.json"
     # Also written during training; only the final one has its duration.
     if not info.exists() or "seconds" not in _read_report(info):
         eagle3_training.train(
-            plan.model, plan.eagle3, folder, [out / ANSWERS], report_progress=report_progress
+            settings.model,
+            settings.eagle3,
+            folder,
+            [out / ANSWERS],
+            report_progress=report_progress,
         )
     return _read_report(info)
 
@@ -100,12 +108,18 @@ def _read_report(path: Path) -> dict[str, Any]:
     return read_json(dict[str, Any], path, "the training's report", ": delete its folder")
 
 
-def train_sibling(plan: DraftersPlan, out: Path, report_progress: ReportProgress) -> dict[str, Any]:
+def train_sibling(
+    settings: DraftersSettings, out: Path, report_progress: ReportProgress
+) -> dict[str, Any]:
     """Train small models of several sizes on its tokenizer; the fastest is ``smollm2-sibling``."""
     folder = out / "smollm2-sibling"
     if not (folder / sibling.FILE).exists():
         sibling_training.train(
-            plan.model, plan.sibling, folder, [out / ANSWERS], report_progress=report_progress
+            settings.model,
+            settings.sibling,
+            folder,
+            [out / ANSWERS],
+            report_progress=report_progress,
         )
     return sibling.read_description(folder)
 
@@ -120,7 +134,7 @@ STAGES: dict[str, Stage] = {
 
 def train(
     out: Path,
-    plan: DraftersPlan,
+    settings: DraftersSettings,
     report_progress: ReportProgress = lambda stage, share: None,
 ) -> dict[str, Any]:
     """Write answers and train drafters in ``out``; return what ``report.json`` there holds.
@@ -130,7 +144,7 @@ def train(
             or something cannot be written.
         KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
-    identity = {"model": plan.model, "seed": plan.answers.seed, "dtype": plan.dtype}
+    identity = {"model": settings.model, "seed": settings.answers.seed, "dtype": settings.dtype}
     resuming.check_settings(out, identity, "another --output")
     resuming.save_settings(out, identity)
 
@@ -138,27 +152,27 @@ def train(
         num_stages = 1 + len(STAGES)
         return partial_progress(report_progress, number / num_stages, (number + 1) / num_stages)
 
-    summary = {"model": plan.model, "answers": _write_answers(plan, out, stage_progress(0))}
+    summary = {"model": settings.model, "answers": _write_answers(settings, out, stage_progress(0))}
     for number, (name, run_stage) in enumerate(STAGES.items(), 1):
-        summary[name] = run_stage(plan, out, stage_progress(number))
+        summary[name] = run_stage(settings, out, stage_progress(number))
         write_atomically(out / REPORT, json.dumps(summary, indent=1) + "\n", "the report")
         write_atomically(out / CARD, model_card("smollm2", summary), "the model card")
     return summary
 
 
 def _write_answers(
-    plan: DraftersPlan, out: Path, report_progress: ReportProgress
+    settings: DraftersSettings, out: Path, report_progress: ReportProgress
 ) -> dict[str, Any]:
     """Write the answers, the stage before all trainings."""
 
     def write() -> dict[str, Any]:
         report_progress("loading the model", 0.0)
-        target = {"model": plan.model, "dtype": plan.dtype}
+        target = {"model": settings.model, "dtype": settings.dtype}
         hierarchy = Hierarchy.from_config({"target": target, "levels": []})
         start = time.monotonic()
         counts = answers.write(
             out / ANSWERS,
-            plan.answers,
+            settings.answers,
             hierarchy,
             collect(),
             lambda share: report_progress("the model answers prompts", share),
@@ -167,9 +181,12 @@ def _write_answers(
             "conversations": counts.total(),
             "domains": dict(sorted(counts.items())),
             "seconds": round(time.monotonic() - start),
-            "plan": {**asdict(plan.answers), "temperatures": list(plan.answers.temperatures)},
+            "plan": {
+                **asdict(settings.answers),
+                "temperatures": list(settings.answers.temperatures),
+            },
         }
 
     return resuming.compute_once(
-        dict[str, Any], out / f"answers-{plan.answers.conversations}.json", write
+        dict[str, Any], out / f"answers-{settings.answers.conversations}.json", write
     )
