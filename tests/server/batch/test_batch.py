@@ -76,7 +76,7 @@ BAD = {
     "url must be one of": json.dumps({**request("u", "p"), "url": "/v1/embeddings"}),
     "body must be": json.dumps({**request("b", "p"), "body": "p"}),
     "stream has no meaning": json.dumps(request("s", "p", stream=True)),
-    "unknown key 'boddy'": json.dumps({**request("k", "p"), "boddy": {}}),
+    "unknown key 'boddy'; did you mean 'body'?": json.dumps({**request("k", "p"), "boddy": {}}),
     "not JSON: ": "[" * 100_000,
 }
 
@@ -94,6 +94,16 @@ def test_bad_lines_become_error_lines(tmp_path):
         assert one["error"]["message"].startswith(f"line {number}: ")
     assert "not UTF-8" in found[-1]["error"]["message"]
     assert [one["custom_id"] for one in found[4:7]] == ["good", "m", "u"]
+
+
+def test_a_failure_that_is_no_json_object_is_counted_too(tmp_path):
+    line = {"id": "a", "custom_id": "a", "error": None}
+    rows = [{**line, "response": {"status_code": 502, "request_id": "", "body": "bad gateway"}}]
+    rows += [{**line, "id": "b", "response": None, "error": {"code": "server_error"}}]
+    (tmp_path / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with AnswersFile(tmp_path / "out.jsonl") as output:
+        assert (output.ids, output.num_failures) == ({"a", "b"}, 2)
+        assert output.first_failure == "a: "
 
 
 def test_a_refusal_is_an_answer_and_a_crash_an_error(tmp_path):

@@ -10,13 +10,21 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hierspec.errors import HierspecError
+from hierspec.utils.schema import NonEmptyString, checked_dataclass, validate
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
-_KEYS = ("custom_id", "method", "url", "body")
 _MAX_LINE_BYTES = 16 << 20
+
+
+@checked_dataclass
+class _Request:
+    custom_id: NonEmptyString
+    method: Literal["POST"]
+    url: Any = None  # a wrong one has a code of its own
+    body: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +129,11 @@ def _parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def _check(request: Mapping[str, Any]) -> None:
-    for key in request:
-        if key not in _KEYS:
-            raise _BadLineError(f"unknown key {key!r}; the keys are {', '.join(_KEYS)}")
-    if not isinstance(request.get("custom_id"), str) or not request["custom_id"]:
-        raise _BadLineError("custom_id must be a non-empty string")
-    if request.get("method") != "POST":
-        raise _BadLineError('method must be "POST"')
-    if request.get("url") not in URLS:
+    try:
+        checked = validate(_Request, request, "")
+    except HierspecError as error:
+        raise _BadLineError(str(error)) from None
+    if checked.url not in URLS:
         raise _BadLineError(f"url must be one of {', '.join(URLS)}", "invalid_url")
-    if not isinstance(request.get("body"), dict):
-        raise _BadLineError("body must be an object")
-    if request["body"].get("stream"):
+    if checked.body.get("stream"):
         raise _BadLineError("stream has no meaning in a batch: leave it out")

@@ -7,15 +7,44 @@ answer are sent again, and no other.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.utils.json_lines import read_line
+from hierspec.utils.records import Record
 
 _SYNC_EVERY = 1.0  # seconds; requests whose answers a power cut deletes are sent again
+
+
+class _Error(Record):
+    message: str | None = None
+
+
+class _Response(Record):
+    status_code: int
+    body: Any
+
+
+class _Answer(Record):
+    """A line of the output, as :mod:`.lines` writes it."""
+
+    id: str
+    custom_id: str | None
+    response: _Response | None
+    error: _Error | None
+
+    @property
+    def message(self) -> str:
+        """Why it is a failure; empty if that is not told."""
+        error: Any = None
+        if self.error is not None:
+            error = self.error.message
+        elif self.response is not None and isinstance(self.response.body, dict):
+            error = self.response.body.get("error")
+        return str(error.get("message", "") if isinstance(error, dict) else error or "")
 
 
 class AnswersFile:
@@ -52,8 +81,9 @@ class AnswersFile:
         Args:
             line: of the answer, with its newline.
         """
-        answer = json.loads(line)
-        if answer["id"] in self.ids:
+        answer = _parse_answer(line)
+        assert answer is not None
+        if answer.id in self.ids:
             return False
         try:
             rest = memoryview(line)
@@ -98,9 +128,9 @@ class AnswersFile:
                         f"{self.path}, line {first_broken}: not an answer of a batch: name another "
                         "output"
                     )
-                elif answer["id"] in self.ids:
+                elif answer.id in self.ids:
                     raise HierspecError(
-                        f"{self.path}, line {number}: {answer['id']} is there twice: name another "
+                        f"{self.path}, line {number}: {answer.id} is there twice: name another "
                         "output"
                     )
                 else:
@@ -110,27 +140,16 @@ class AnswersFile:
             _refuse_foreign(self.path)
         return size
 
-    def _count(self, answer: dict[str, Any]) -> None:
-        self.ids.add(answer["id"])
-        response = answer.get("response") or {}
-        if response.get("status_code") != 200:
+    def _count(self, answer: _Answer) -> None:
+        self.ids.add(answer.id)
+        if answer.response is None or answer.response.status_code != 200:
             self.num_failures += 1
-            body = response.get("body") or {}
-            error = answer["error"] or body.get("error") or {}
-            self.first_failure = self.first_failure or f"{answer['id']}: {error.get('message', '')}"
+            self.first_failure = self.first_failure or f"{answer.id}: {answer.message}"
 
 
-def _parse_answer(line: bytes) -> dict[str, Any] | None:
+def _parse_answer(line: bytes) -> _Answer | None:
     """Parse a complete output line; return ``None`` if it is not one."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        answer = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(answer, dict) or not {"id", "custom_id", "response", "error"} <= set(answer):
-        return None
-    return answer if isinstance(answer["id"], str) else None
+    return read_line(_Answer, line) if line.endswith(b"\n") else None
 
 
 def _refuse_foreign(path: Path) -> None:
