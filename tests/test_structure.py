@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 PACKAGES = ("hierspec", "hierspec_papers")
 MOST_LINES = 400
+MOST_LINES_OF_TESTS = 500
 VERBS = """
     adapt add answer append apply assign attach average begin build calibrate call cancel check
     choose clear close collect combine compare compile compute continue convert copy count
@@ -100,9 +101,12 @@ def test_every_room_has_its_tests():
 
 
 def test_files_of_tests_are_named_for_what_they_test():
-    """Not for being a file's second half."""
-    stems = [path.stem for path in Path(__file__).parent.rglob("*.py")]
-    assert [stem for stem in stems if stem.endswith(("_more", "_traps"))] == []
+    """Not for being a file's second half; and they end where a second idea would begin."""
+    paths = list(Path(__file__).parent.rglob("*.py"))
+    halves = ("_more", "_misc", "_2", "_traps")
+    assert [path.stem for path in paths if path.stem.endswith(halves)] == []
+    lengths = {path.name: len(path.read_text().splitlines()) for path in paths}
+    assert {name: n for name, n in lengths.items() if n > MOST_LINES_OF_TESTS} == {}
 
 
 def test_rooms_import_only_what_stands_below_them():
