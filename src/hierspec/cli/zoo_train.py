@@ -90,8 +90,12 @@ def _train_smollm2(
     settings = dataclasses.replace(
         settings,
         sibling=sibling,
-        answers=dataclasses.replace(settings.answers, conversations=conversations, seed=seed, **tiny),
-        heads=dataclasses.replace(settings.heads, epochs=epochs, seed=seed, steps=2 if quick else None),
+        answers=dataclasses.replace(
+            settings.answers, conversations=conversations, seed=seed, **tiny
+        ),
+        heads=dataclasses.replace(
+            settings.heads, epochs=epochs, seed=seed, steps=2 if quick else None
+        ),
         eagle3=dataclasses.replace(
             settings.eagle3, epochs=epochs, seed=seed, steps=2 if quick else None
         ),

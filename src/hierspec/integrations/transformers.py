@@ -200,7 +200,7 @@ def _read_levels(hierarchy: Any) -> dict[str, Any]:
     if isinstance(hierarchy, str):
         try:
             hierarchy = json.loads(hierarchy)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             raise HierspecError(
                 f"hierarchy {hierarchy[:40]!r} is neither a preset nor JSON: give the levels, as a "
                 f"list or as JSON text, or one of {', '.join(PRESETS)}"

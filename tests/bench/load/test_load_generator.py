@@ -94,6 +94,19 @@ def test_failures_are_counted_apart_and_leave_the_rest_alone():
     ]
 
 
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ([], "the stream must be an object, not []"),
+        ({"choices": [{"text": 5}]}, "the stream.choices[0].text must be a string, not 5"),
+        ({"error": {"message": "overloaded"}}, "overloaded"),
+    ],
+)
+def test_a_stream_of_another_kind_is_a_failure(monkeypatch, event, reason):
+    monkeypatch.setattr(StubServer, "piece", lambda self, number, body, prompt: event)
+    assert [outcome.error for outcome in measured(StubServer(), ["x"]).outcomes] == [reason]
+
+
 def test_a_request_without_end_is_given_up():
     found = measured(StubServer(pause=5), ["x"], timeout=0.1)
     assert found.outcomes[0].error == "no end within 0.1 s"

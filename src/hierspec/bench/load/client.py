@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
+from hierspec.utils.records import Record
+from hierspec.utils.schema import parse_json, validate
 
 if TYPE_CHECKING:
     import aiohttp
@@ -119,10 +121,12 @@ async def request(
             if response.status == 200:
                 await _read_stream(response, outcome)
             else:
-                outcome.error = refusal(response.status, await response.text())
+                outcome.error = refusal(response.status, await response.text(errors="replace"))
     except TimeoutError:
         outcome.error = f"no end within {endpoint.timeout:g} s"
-    except (aiohttp.ClientError, ValueError, OSError) as error:
+    except HierspecError as error:
+        outcome.error = str(error)[:_LONGEST_ERROR]
+    except (aiohttp.ClientError, OSError) as error:
         outcome.error = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
     outcome.ended = time.perf_counter()
     return outcome
@@ -138,27 +142,53 @@ def refusal(status: int, text: str) -> str:
     return f"HTTP {status}: {' '.join(message.split())}"[:_LONGEST_ERROR]
 
 
+class _Delta(Record):
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(Record):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(Record):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Event(Record):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
 async def _read_stream(response: aiohttp.ClientResponse, outcome: RequestOutcome) -> None:
+    """Read an answer's events.
+
+    Raises:
+        HierspecError: one is not as OpenAI's are.
+    """
     finished = False
     async for data in events(response.content.iter_any()):
         now = time.perf_counter()
         if data == b"[DONE]":
             finished = True
             continue
-        event = json.loads(data)
-        if error := event.get("error"):
+        event = validate(_Event, parse_json(data, "the stream"), "the stream")
+        if error := event.error:
             outcome.error = str(error.get("message") if isinstance(error, dict) else error)
             return
-        for choice in event.get("choices") or ():
-            delta = choice.get("delta") or {}
-            text = choice.get("text") or delta.get("content") or delta.get("reasoning_content")
-            if text:
+        for choice in event.choices or ():
+            delta = choice.delta or _Delta()
+            if text := choice.text or delta.content or delta.reasoning_content:
                 outcome.arrivals.append(now)
                 outcome.text += text
-            finished = finished or choice.get("finish_reason") is not None
-        if usage := event.get("usage"):
-            outcome.num_input_tokens = usage.get("prompt_tokens") or 0
-            outcome.num_output_tokens = usage.get("completion_tokens") or 0
+            finished = finished or choice.finish_reason is not None
+        if event.usage:
+            outcome.num_input_tokens = event.usage.prompt_tokens or 0
+            outcome.num_output_tokens = event.usage.completion_tokens or 0
             outcome.counted = True
     if not outcome.counted:
         outcome.num_output_tokens = len(outcome.arrivals)

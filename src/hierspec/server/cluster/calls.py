@@ -118,7 +118,7 @@ def routing_prompt(path: str, body: bytes) -> str:
     """Return the prompt, whose beginning a replica may have cached; without one, the path."""
     try:
         fields = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return path
     if not isinstance(fields, Mapping):
         return path
