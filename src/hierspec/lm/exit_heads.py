@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -36,13 +36,16 @@ from hierspec.utils.threads import OneThread, is_small
 
 from .backend import Backend, Linear
 
+if TYPE_CHECKING:
+    from .hf.decoder import HFBackend
+
 TRANSFORM, FULL, MLP = "transform", "full", "mlp"
 KINDS = (TRANSFORM, FULL, MLP)
 
 
 def head_scores(
     kind: str,
-    backend: Any,
+    backend: Backend,
     linear: Linear,
     h: torch.Tensor,
     down: Linear | None = None,
@@ -51,7 +54,6 @@ def head_scores(
     """Return scores [N, V] of hidden states [N, d] at an exit, soft-capping and scaling included.
 
     Args:
-        backend: a :class:`~hierspec.lm.backend.Backend`, or a module with the same ``head``.
         linear: the product with the head's matrix: W of a transform, W stacked on U of an mlp, the
             output matrix of a full head.
         down: D of an mlp.
@@ -76,7 +78,7 @@ class Head(nn.Module):
     """A head while it is trained: parameters in float32 (float64 for a float64 model)."""
 
     def __init__(
-        self, kind: str, backend: Any, vocabulary: torch.Tensor | None, inner: int, seed: int
+        self, kind: str, backend: HFBackend, vocabulary: torch.Tensor | None, inner: int, seed: int
     ) -> None:
         super().__init__()
         dtype = torch.promote_types(backend.dtype, torch.float32)
@@ -107,9 +109,8 @@ class Heads(nn.ModuleDict):
     """Heads by exit layer, of one kind.
 
     Args:
-        backend: the frozen model, run by transformers' own modules
-            (:class:`~hierspec.lm.hf.decoder.HFBackend`): gradients must pass its final norm and
-            unembedding.
+        backend: the frozen model, run by transformers' own modules: gradients must pass its final
+            norm and unembedding.
         vocabulary: ids [v], ascending, of the tokens that are scored; ``None``: all.
         inner: m, of an mlp.
     """
@@ -118,7 +119,7 @@ class Heads(nn.ModuleDict):
         self,
         kind: str,
         exits: Sequence[int],
-        backend: Any,
+        backend: HFBackend,
         vocabulary: torch.Tensor | None = None,
         inner: int = 0,
         seed: int = 0,
@@ -134,14 +135,14 @@ class Heads(nn.ModuleDict):
         if self.ids is not None and kind != FULL:
             self._rows = unembedding_rows(backend, self.ids)
 
-    def scores(self, layer: int, backend: Any, h: torch.Tensor) -> torch.Tensor:
+    def scores(self, layer: int, backend: Backend, h: torch.Tensor) -> torch.Tensor:
         """See :func:`head_scores`; [N, v] where a part of the vocabulary is scored."""
         head: Any = self[str(layer)]
         down = head.out if self.kind == MLP else None
         unembed = None if self._rows is None else self._unembed
         return head_scores(self.kind, backend, head, h, down, unembed)
 
-    def teacher(self, backend: Any, h: torch.Tensor) -> torch.Tensor:
+    def teacher(self, backend: Backend, h: torch.Tensor) -> torch.Tensor:
         """Return the model's own scores of its last layer [N, d], for the tokens heads score."""
         if self._rows is not None:
             return backend.head(h, self._unembed)
@@ -161,7 +162,7 @@ class Heads(nn.ModuleDict):
 
 
 def unembedding_rows(
-    backend: Any, ids: torch.Tensor | None
+    backend: HFBackend, ids: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return rows of an hf model's output matrix and of its bias, if any; ``None``: all rows."""
     lm_head = backend.lm_head

@@ -103,7 +103,7 @@ def load_weights_and_tokenizer(model: str) -> tuple[WeightSource, Any]:
 
 
 def hidden_states(
-    backend: Any, ids: torch.Tensor, spans: Sequence[Span], layers: Sequence[int] = ()
+    backend: Backend, ids: torch.Tensor, spans: Sequence[Span], layers: Sequence[int] = ()
 ) -> list[torch.Tensor]:
     """Return hidden states [n, d] of ids [n] after each of ``layers``, then the last one."""
     h, previous_layer, states = backend.embed(ids, spans), 0, []

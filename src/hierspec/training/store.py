@@ -13,12 +13,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from hierspec.lm.backend import Span
+from hierspec.lm.backend import Backend, Span
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.files import write_atomically
 from hierspec.utils.json_lines import read_line
@@ -65,7 +64,9 @@ class FeatureStore:
         max_bytes: largest size of ``features.bin``.
     """
 
-    def __init__(self, folder: Path, backend: Any, layers: Sequence[int], max_bytes: float) -> None:
+    def __init__(
+        self, folder: Path, backend: Backend, layers: Sequence[int], max_bytes: float
+    ) -> None:
         self.folder, self.backend, self.layers = folder, backend, tuple(layers)
         self.parts = len(self.layers) + 1
         self.width = self.parts * backend.hidden_size

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hierspec.lm.backend import Backend
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.verifiers.formulas import overlap, tokens_of_round
 
@@ -25,7 +26,7 @@ _ROWS = 512  # of scores over the target's vocabulary, computed at once
 def measure(
     network: Eagle3Network,
     batches: Batches,
-    backend: Any,
+    backend: Backend,
     group: str,
     depth: int,
     report_share: Callable[[float], None] = lambda share: None,
@@ -77,7 +78,7 @@ def measure(
 
 
 def _target_distributions(
-    network: Eagle3Network, backend: Any, batch: FeatureBatch
+    network: Eagle3Network, backend: Backend, batch: FeatureBatch
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the target's probabilities of draft tokens [n, D], its likeliest ids, and row sums."""
     probs, best = [], []

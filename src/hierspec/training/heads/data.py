@@ -24,6 +24,7 @@ from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend
 from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.training.family.corpus import load_corpus
@@ -63,7 +64,7 @@ class TrainingData:
 
 def choose_texts(
     model: str,
-    backend: Any,
+    backend: Backend,
     tokenizer: Any,
     settings: TrainingSettings,
     paths: Sequence[Path],

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hierspec.lm.backend import Span
 from hierspec.lm.exit_heads import Heads
+from hierspec.lm.hf.decoder import HFBackend
 from hierspec.training.losses import distances
 from hierspec.training.models import hidden_states
 from hierspec.verifiers.formulas import overlap
@@ -19,13 +20,9 @@ _CHUNK = 1 << 23  # scores held at once, of one exit
 
 
 class Frozen:
-    """A model of which nothing is trained: hidden states at exits, and their distances.
+    """A model of which nothing is trained: hidden states at exits, and their distances."""
 
-    Args:
-        backend: run by transformers' own modules (:class:`~hierspec.lm.hf.decoder.HFBackend`).
-    """
-
-    def __init__(self, backend: Any, exits: Sequence[int]) -> None:
+    def __init__(self, backend: HFBackend, exits: Sequence[int]) -> None:
         self.backend = backend
         backend.model.requires_grad_(False)
         self.exits = tuple(exits)

@@ -22,8 +22,10 @@ from torch import nn
 
 from hierspec.config import exit_heads as files
 from hierspec.errors import HierspecError
+from hierspec.lm.backend import Backend
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.exit_heads import FULL, MLP, Heads
+from hierspec.lm.hf.decoder import HFBackend
 from hierspec.profiling.settings import ReportProgress
 from hierspec.training import resuming
 from hierspec.training.fit import Losses, Objective, Schedule, TrainingStep, curve, fit
@@ -104,6 +106,7 @@ def train(
     # Gradients pass through transformers' own modules alone.
     backend, tokenizer = load_model(model, dtype, device, "hf")
     check_decoder_only(backend, "training of heads", "its exits draft without heads (early_exit)")
+    assert isinstance(backend, HFBackend)
     _check_settings(settings, backend)
     initial = None if start_from is None else _read_start(start_from, settings)
     if not texts and not registry.is_shipped(model):  # the texts that the model writes are kept
@@ -211,7 +214,7 @@ def train(
     return files.read(path)
 
 
-def _check_settings(settings: HeadsSettings, backend: Any) -> None:
+def _check_settings(settings: HeadsSettings, backend: Backend) -> None:
     """Refuse exits, a vocabulary or a width that the model has no room for."""
     last = backend.num_layers - 1
     if min(settings.exits) < 1 or max(settings.exits) > last:
