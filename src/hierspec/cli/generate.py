@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -383,6 +382,8 @@ def _open_tracer(path: Path | None) -> Iterator[Any]:
 
 def _check_trace(path: Path) -> None:
     """Refuse to overwrite any file but an earlier trace."""
+    from hierspec.timeline.events import is_event
+
     if not path.is_file():
         return
     try:
@@ -390,9 +391,5 @@ def _check_trace(path: Path) -> None:
             line = file.readline()
     except OSError:
         return  # opening it for writing fails too, with a message
-    try:
-        event = json.loads(line) if line.strip() else {"kind": "", "sequence": 0}
-    except ValueError:
-        event = None
-    if not (isinstance(event, dict) and {"kind", "sequence"} <= event.keys()):
+    if line.strip() and not is_event(line):
         raise HierspecError(f"{path} is not a trace: choose another file")

@@ -6,7 +6,6 @@ A pool's entrants are the loaded candidates, then the target.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
+from hierspec.utils.documents import read_json
 from hierspec.utils.files import check_writable, json_digest
 from hierspec.utils.records import to_json
 from hierspec.utils.schema import validate
@@ -165,9 +165,11 @@ def _merge_file(data: dict[str, Any], path: Path) -> bool:
 
 def _read_started(path: Path | None, request: str) -> dict[str, Any] | None:
     """Read the unfinished or finished profile of the same request; ``None`` if there is none."""
+    if path is None:
+        return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
-    except (OSError, ValueError):
+        data = read_json(dict[str, Any], path, "the profile")
+    except HierspecError:
         return None  # missing, another kind of file, or damaged: measured anew
     expected = {"kind": KIND, "schema_version": SCHEMA_VERSION, "request": request}
-    return data if isinstance(data, dict) and expected.items() <= data.items() else None
+    return data if expected.items() <= data.items() else None

@@ -13,7 +13,8 @@ from pydantic import dataclasses as pydantic
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
 from hierspec.utils.files import read_bytes
-from hierspec.utils.json_lines import parse_lines
+from hierspec.utils.json_lines import parse_lines, read_line
+from hierspec.utils.records import Record
 
 AtLeastZero = Annotated[int, Strict(), Field(ge=0)]
 Seconds = Annotated[float, Strict(), Field(ge=0)]
@@ -101,6 +102,16 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     if not events:
         raise HierspecError(f"{path} holds no events; {_AGAIN}")
     return events
+
+
+class _AnyEvent(Record):
+    kind: str
+    sequence: int
+
+
+def is_event(line: str) -> bool:
+    """Return whether a line is an event of a trace, of whatever version."""
+    return read_line(_AnyEvent, line) is not None
 
 
 def _checked(event: Any) -> dict[str, Any]:

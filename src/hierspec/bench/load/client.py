@@ -142,25 +142,25 @@ def refusal(status: int, text: str) -> str:
     return f"HTTP {status}: {' '.join(message.split())}"[:_LONGEST_ERROR]
 
 
-class _Delta(Record):
+class _StreamDelta(Record):
     content: str | None = None
     reasoning_content: str | None = None
 
 
-class _Choice(Record):
+class _StreamChoice(Record):
     text: str | None = None
-    delta: _Delta | None = None
+    delta: _StreamDelta | None = None
     finish_reason: str | None = None
 
 
-class _Usage(Record):
+class _StreamUsage(Record):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
 
 
-class _Event(Record):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+class _StreamEvent(Record):
+    choices: list[_StreamChoice] | None = None
+    usage: _StreamUsage | None = None
     error: Any = None
 
 
@@ -176,12 +176,12 @@ async def _read_stream(response: aiohttp.ClientResponse, outcome: RequestOutcome
         if data == b"[DONE]":
             finished = True
             continue
-        event = validate(_Event, parse_json(data, "the stream"), "the stream")
+        event = validate(_StreamEvent, parse_json(data, "the stream"), "the stream")
         if error := event.error:
             outcome.error = str(error.get("message") if isinstance(error, dict) else error)
             return
         for choice in event.choices or ():
-            delta = choice.delta or _Delta()
+            delta = choice.delta or _StreamDelta()
             if text := choice.text or delta.content or delta.reasoning_content:
                 outcome.arrivals.append(now)
                 outcome.text += text
