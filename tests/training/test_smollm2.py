@@ -14,6 +14,7 @@ from fakes import Letters
 
 from hierspec.cli import run
 from hierspec.config.exit_heads import read
+from hierspec.errors import HierspecError
 from hierspec.training import smollm2
 from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.family.export import model_card
@@ -241,3 +242,18 @@ def test_a_text_and_conversations_may_come_together(tmp_path) -> None:
     (tmp_path / "b.txt").write_text("plain")
     found = from_files([tmp_path])
     assert found == [Conversation(messages=messages, domain="other"), "plain"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "folder", "report"),
+    [
+        (build.train_heads, "smollm2-heads", "exit_heads.json"),
+        (build.train_eagle3, "smollm2-eagle3", "hierspec.json"),
+    ],
+)
+def test_a_damaged_report_of_a_finished_stage_is_named(tmp_path, stage, folder, report):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "exit_heads.safetensors").touch()
+    (tmp_path / folder / report).write_text("[")
+    with pytest.raises(HierspecError, match=rf"{report}: not valid JSON.*: delete its folder"):
+        stage(build.DraftersSettings(), tmp_path, lambda stage, share: None)

@@ -23,7 +23,7 @@ from hierspec.training.family.export import model_card
 from hierspec.training.windows import Stream
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo.registry import DATA, ngram_path, resolve
-from hierspec.zoo.synthetic import inflate, widen
+from hierspec.zoo.synthetic import Calibration, inflate, widen
 
 SHIPPED = ("small", "mid", "trunk")
 PROMPT = 'def add(a, b):\n    """Return the sum."""\n'
@@ -180,6 +180,15 @@ def test_the_zoo_is_small() -> None:
 
 def test_shipped_table_fits_the_vocabulary() -> None:
     assert NgramModel.load(ngram_path("zoo:ngram"), max_order=3).vocab_size == 4096
+
+
+def test_a_damaged_calibration_is_named(tmp_path: Path) -> None:
+    assert Calibration.load(tmp_path, 2) == Calibration(1.0, (1.0, 1.0))
+    (tmp_path / "large.json").write_text('{"scale": 0.5, "residual_rms": [2, 3.5], "of": "trunk"}')
+    assert Calibration.load(tmp_path, 2) == Calibration(0.5, (2.0, 3.5))
+    (tmp_path / "large.json").write_text('{"scale": 0.5}')
+    with pytest.raises(ValueError, match=r"large\.json: 'residual_rms' is missing: write it again"):
+        Calibration.load(tmp_path, 2)
 
 
 def test_damaged_checkpoints_are_explained(tmp_path: Path) -> None:
