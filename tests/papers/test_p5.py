@@ -15,6 +15,7 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.presets.registry import preset
+from hierspec.timeline.events import as_record
 from hierspec_papers import MEASURED, replayed, reproduce
 from hierspec_papers.lab import Lab
 from hierspec_papers.measured import model_notes
@@ -449,15 +450,21 @@ def test_entropies_that_part():
 # --- Windows over time
 
 
+def event_of(kind, index, base, **fields):
+    times = {"began": 0.0, "seconds": 0.0}
+    place = {"kind": kind, "sequence": 0, "level": str(index), "index": index, "base_length": base}
+    return as_record({**place, **times, **fields})
+
+
 def check_event(index, base, draft, kept):
-    return {"kind": "check", "index": index, "base_length": base, "draft": draft,
-            "num_accepted": kept}  # fmt: skip
+    fields = {"draft": draft, "owners": [0] * len(draft), "emitted": [*draft[:kept], 1]}
+    return event_of("check", index, base, **fields, num_accepted=kept)
 
 
 def test_rounds_of_the_target_alone():
     events = [
         check_event(2, 4, [], 0),  # the prompt
-        {"kind": "draft", "index": 0, "base_length": 5},
+        event_of("draft", 0, 5, tokens=[8], leaf=True),
         check_event(1, 5, [8, 8], 1),
         check_event(2, 5, [8, 9, 7], 2),
         check_event(2, 8, [1], 1),

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 from xml.sax.saxutils import escape
 
 from hierspec.errors import HierspecError
@@ -30,6 +29,7 @@ from hierspec.plotting.figures import (
     VERMILION,
 )
 
+from .events import TraceEvent
 from .sequence import Call, Timeline, TokenCell, timelines
 
 TokenText = Callable[[int], str]
@@ -67,9 +67,7 @@ _BAR, _CELL, _UNIT, _REPEAT, _HEADER = 9.0, 6.0, 4.0, 1400.0, 16.0
 _LETTER, _LINE_HEIGHT, _LETTERS = 7.25, 17.0, 100
 
 
-def svg(
-    events: Sequence[Mapping[str, Any]], sequence: int = 0, texts: TokenText | None = None
-) -> str:
+def svg(events: Sequence[TraceEvent], sequence: int = 0, texts: TokenText | None = None) -> str:
     """Draw one sequence; return a whole SVG document.
 
     Args:

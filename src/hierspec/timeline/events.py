@@ -81,11 +81,12 @@ class RowEvent(_Event):
 
 
 Event: TypeAlias = DraftEvent | CheckEvent | RowEvent
+TraceEvent: TypeAlias = Event | Mapping[str, Any]  # as read from a file, or as a tracer has it
 _AGAIN = "write it again with: hierspec generate --trace FILE"
 _ANY = cast(type[Any], Annotated[Event, Field(discriminator="kind")])
 
 
-def read(path: str | Path) -> list[dict[str, Any]]:
+def read(path: str | Path) -> list[Event]:
     """Read the events of a trace file, in order.
 
     A last line that was cut off by an interruption is left out.
@@ -96,7 +97,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     path = Path(path)
     body = read_bytes(path, "the trace")
     try:
-        events = [event for _, event in parse_lines(body, str(path), _checked, may_be_cut=True)]
+        events = [event for _, event in parse_lines(body, str(path), as_record, may_be_cut=True)]
     except HierspecError as error:
         raise HierspecError(f"{error}; {_AGAIN}") from None
     if not events:
@@ -114,13 +115,8 @@ def is_event(line: str) -> bool:
     return read_line(_AnyEvent, line) is not None
 
 
-def _checked(event: Any) -> dict[str, Any]:
-    check(event)
-    return event
-
-
-def check(event: Any) -> Event:
-    """Check that an event can be drawn, and return it as a record.
+def as_record(event: Any) -> Event:
+    """Check that an event of a trace can be drawn, and return it as a record.
 
     Raises:
         HierspecError: it cannot be drawn; with the reason.

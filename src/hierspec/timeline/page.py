@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
 from hierspec.plotting.pages import render_page
 
 from .drawing import FATES, TokenText, draw, duration
+from .events import TraceEvent
 from .sequence import Timeline, timelines
 
 
-def html(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) -> str:
+def html(events: Sequence[TraceEvent], texts: TokenText | None = None) -> str:
     """Render the page; hovering over a bar or a token explains it.
 
     Args:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .drawing import TokenText
+from .events import TraceEvent
 from .sequence import Call, Timeline, timelines
 
 
-def chrome(events: Sequence[Mapping[str, Any]], texts: TokenText | None = None) -> dict[str, Any]:
+def chrome(events: Sequence[TraceEvent], texts: TokenText | None = None) -> dict[str, Any]:
     """Return the object to write as JSON: a process per sequence, a track per level, target on top.
 
     ``ts`` and ``dur`` are microseconds. Generations that share a trace are laid side by side:

@@ -8,13 +8,12 @@ are the text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from hierspec.errors import HierspecError
 
-from .events import CheckEvent, DraftEvent, Event, RowEvent, check
+from .events import CheckEvent, DraftEvent, Event, RowEvent, TraceEvent, as_record
 
 _ROUNDING = 2e-6  # seconds; times in files are rounded
 FATES = ("text", "dropped", "rejected", "unseen")
@@ -117,7 +116,7 @@ class Timeline:
         return sum(a is not None for a in judged), sum(a is True for a in judged)
 
 
-def timelines(events: Sequence[Mapping[str, Any]]) -> list[Timeline]:
+def timelines(events: Sequence[TraceEvent]) -> list[Timeline]:
     """Rebuild every sequence of a trace, in order; batches that share a file follow each other.
 
     Raises:
@@ -126,7 +125,7 @@ def timelines(events: Sequence[Mapping[str, Any]]) -> list[Timeline]:
     if not events:
         raise HierspecError("there are no events to draw: run a generation with a tracer first")
     out: list[Timeline] = []
-    for generation, part in enumerate(_split_generations([check(event) for event in events])):
+    for generation, part in enumerate(_split_generations([as_record(event) for event in events])):
         levels = dict(sorted({event.index: event.level for event in part}.items()))
         for sequence in dict.fromkeys(event.sequence for event in part):
             sequence_events = [event for event in part if event.sequence == sequence]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hierspec.bench.memory import level_parameters
 from hierspec.bench.methods.base import RunRequest
@@ -18,6 +17,7 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.drafters.base import CheckedDraft
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
+from hierspec.timeline.events import CheckEvent, DraftEvent, Event, as_record
 from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import overlap
 from hierspec.verifiers.multi_draft import outcomes
@@ -28,11 +28,10 @@ from hierspec_papers.p5.rounds import Round, target_rounds
 from .files import EntropyVerdict, ExperimentRun, KeptSums, LevelCounts, PositionSums, RoundCounts
 from .methods import MULTI_DRAFT_RULES
 
-Events = Sequence[dict[str, Any]]
 POWERS = (0.75, 1.0, 1.2, 2.0)  # of q at temperature .6: q at temperatures .8, .6, .5 and .3
 
 
-def count_levels(events: Events) -> list[LevelCounts]:
+def count_levels(events: Sequence[Event]) -> list[LevelCounts]:
     """Count each level's calls, tokens handed up and tokens kept, smallest first, target last.
 
     The target's call for the prompt is left out.
@@ -42,14 +41,15 @@ def count_levels(events: Events) -> list[LevelCounts]:
     """
     by_node: dict[int, LevelCounts] = {}
     for event in events:
-        if event["kind"] == "draft" and not event["leaf"]:
+        if isinstance(event, DraftEvent) and not event.leaf:
             continue
-        zeros = LevelCounts(name=event["level"], calls=0, drafted=0, accepted=0)
-        level = by_node.setdefault(event["index"], zeros)
-        level.calls += len(event["tokens"]) if event["kind"] == "draft" else 1
-        for position, owner in enumerate(event.get("owners", ())):
-            by_node[owner].drafted += 1
-            by_node[owner].accepted += position < event["num_accepted"]
+        zeros = LevelCounts(name=event.level, calls=0, drafted=0, accepted=0)
+        level = by_node.setdefault(event.index, zeros)
+        level.calls += len(event.tokens) if isinstance(event, DraftEvent) else 1
+        if isinstance(event, CheckEvent):
+            for position, owner in enumerate(event.owners):
+                by_node[owner].drafted += 1
+                by_node[owner].accepted += position < event.num_accepted
     if by_node:
         by_node[max(by_node)].calls -= 1
     return [by_node[index] for index in sorted(by_node)]
@@ -142,9 +142,9 @@ def measure_runs(
     tracer = ListTracer()
     expected = ExpectedTokens(method.hierarchy.root.index) if compares_kept else None
     runs = method.run_batch(prompts, request, tracer, [expected] if expected else [])
-    by_sequence: dict[int, list[dict[str, Any]]] = {}
-    for event in tracer.events:
-        by_sequence.setdefault(event["sequence"], []).append(event)
+    by_sequence: dict[int, list[Event]] = {}
+    for event in map(as_record, tracer.events):
+        by_sequence.setdefault(event.sequence, []).append(event)
     measured = []
     sequences = sorted(by_sequence)
     for number, (run, prompt, sequence) in enumerate(zip(runs, prompts, sequences, strict=True)):

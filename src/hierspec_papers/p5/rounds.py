@@ -9,6 +9,7 @@ from typing import Any
 from hierspec.bench.methods.base import Run, RunRequest
 from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.engine.trace import ListTracer
+from hierspec.timeline.events import CheckEvent, Event, as_record
 from hierspec.utils import schema
 from hierspec_papers.lab import Lab
 
@@ -32,13 +33,13 @@ class Round:
         return self.kept < self.offered
 
 
-def target_rounds(events: Sequence[dict[str, Any]]) -> list[Round]:
+def target_rounds(events: Sequence[Event]) -> list[Round]:
     """Return the target's rounds in one sequence's trace, those without a draft left out."""
-    target = max(event["index"] for event in events)
+    target = max(event.index for event in events)
     return [
-        Round(event["base_length"], len(event["draft"]), event["num_accepted"])
+        Round(event.base_length, len(event.draft), event.num_accepted)
         for event in events
-        if event["kind"] == "check" and event["index"] == target and event["draft"]
+        if isinstance(event, CheckEvent) and event.index == target and event.draft
     ]
 
 
@@ -51,7 +52,8 @@ def run_traced(
         tracer = ListTracer()
         request = RunRequest(lab.max_new_tokens, temperature, lab.seed + number)
         run = method.run(lab.prompts[number], request, tracer)
-        return {"run": run.to_dict(), "rounds": list(map(asdict, target_rounds(tracer.events)))}
+        rounds = target_rounds([as_record(event) for event in tracer.events])
+        return {"run": run.to_dict(), "rounds": [asdict(each) for each in rounds]}
 
     key = f"{method.name}, temperature {temperature:g}, prompt {number}"
     record = lab.once(key, observe)
