@@ -1,9 +1,10 @@
 """What anyone can observe of hierspec, recorded before a refactoring and compared after it.
 
-    python benchmarks/unchanged.py record -o benchmarks/results/unchanged.json
-    python benchmarks/unchanged.py compare benchmarks/results/unchanged.json [--only runs plans]
+    python benchmarks/unchanged.py record -o unchanged.json
+    python benchmarks/unchanged.py compare unchanged.json [--only runs plans] [-o compared.json]
 
-``compare`` prints a line per difference and ends with status 1 if there is one. Only the command
+``compare`` prints a line per difference and ends with status 1 if there is one; with ``-o`` it
+writes how many entries of each part it compared on which commits, and the lines. Only the command
 line and the public names of ``hierspec`` are used, so that the script outlives its modules. Times
 and what follows from them (``auto``, tuning, costs) are left out. Token ids are comparable on one
 kind of machine and one version of torch only: kernels round differently. Run it with
@@ -391,23 +392,29 @@ def compact(parts: Mapping[str, Json]) -> str:
     return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
-def compare(file: Path, only: list[str]) -> int:
-    """Print what differs; 1 if anything does."""
+def compare(file: Path, only: list[str], output: Path | None = None) -> int:
+    """Print what differs, and write a summary to ``output``; 1 if anything does."""
     recorded = json.loads(file.read_text())
     import torch
 
     version = recorded["environment"]["versions"]["torch"]
     if version != torch.__version__:
         say(f"recorded with torch {version}, this is {torch.__version__}: tokens may differ")
-    count = 0
+    found: list[str] = []
+    compared: dict[str, int] = {}
     for name, section in sections(recorded["profile"]).items():
         if only and name not in only:
             continue
+        compared[name] = len(recorded[name])
         for line in differences(recorded[name], afresh(section), name):
             print(line, flush=True)
-            count += 1
-    say(f"{count} differences")
-    return int(count > 0)
+            found.append(line)
+    say(f"{len(found)} differences")
+    if output is not None:
+        commits = {"before": recorded["environment"], "after": environment()}
+        summary = {**commits, "compared": compared, "differences": found}
+        output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+    return int(len(found) > 0)
 
 
 def afresh(section: Callable[[], Iterator[tuple[str, Json]]]) -> Json:
@@ -459,10 +466,11 @@ def main() -> int:
     comparing = ways.add_parser("compare")
     comparing.add_argument("file", type=Path)
     comparing.add_argument("--only", nargs="+", default=[], choices=sorted(sections({})))
+    comparing.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
     if chosen.way == "record":
         return record(chosen.output)
-    return compare(chosen.file, chosen.only)
+    return compare(chosen.file, chosen.only, chosen.output)
 
 
 if __name__ == "__main__":
