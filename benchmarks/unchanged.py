@@ -1,7 +1,7 @@
 """What anyone can observe of hierspec, recorded before a refactoring and compared after it.
 
-    python benchmarks/unchanged.py record -o unchanged.json
-    python benchmarks/unchanged.py compare unchanged.json [--only runs plans] [-o compared.json]
+    python benchmarks/unchanged.py record -o benchmarks/results/unchanged.json
+    python benchmarks/unchanged.py compare benchmarks/results/unchanged.json [--only runs plans]
 
 ``compare`` prints a line per difference and ends with status 1 if there is one; with ``-o`` it
 writes how many entries of each part it compared on which commits, and the lines. Only the command
@@ -411,6 +411,8 @@ def compare(file: Path, only: list[str], output: Path | None = None) -> int:
             found.append(line)
     say(f"{len(found)} differences")
     if output is not None:
+        from common import environment
+
         commits = {"before": recorded["environment"], "after": environment()}
         summary = {**commits, "compared": compared, "differences": found}
         output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
