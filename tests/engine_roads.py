@@ -14,87 +14,13 @@ import tape
 import torch
 
 from hierspec.core import distributions as distributions
-from hierspec.core.context import Context
-from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.drafters import model as drafting
-from hierspec.lm.base import DeviceDrafts, Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.sampler import NoDistributionError
 from hierspec.utils.graphs import Graphs
 from hierspec.verifiers import leading
 from hierspec.verifiers.roads import host
-
-# --- models that stand in for those that draft by themselves
-
-
-class Ahead(TabularModel):
-    """A table that continues a draft, as a trunk on the CPU does."""
-
-    def score_stepwise(self, queries, counts):
-        contexts = [query.context for query in queries]
-
-        def after(going: Sequence[int], last: Sequence[int]) -> torch.Tensor:
-            for i, token in zip(going, last, strict=True):
-                contexts[i] = contexts[i].with_tokens((token,))
-            return self.score(
-                [Query(queries[i].slot, contexts[i], len(contexts[i])) for i in going]
-            )
-
-        return self.score(queries), after
-
-
-class Device(TabularModel):
-    """A table that drafts as a trunk on an accelerator does: all sequences, then cut."""
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.graphs = Graphs(torch.device("cpu"))
-
-    def draft(self, queries, counts, steps, reading, uniforms):
-        filled = [[*own, *[0.0] * (steps - len(own))] for own in uniforms]
-        rng = torch.tensor(filled, dtype=torch.float64)
-        contexts = [Context(query.context.committed, query.context.pending) for query in queries]
-        steps_taken = []
-        for step in range(steps):
-            asked = [
-                Query(query.slot, context, len(context))
-                for query, context in zip(queries, contexts, strict=True)
-            ]
-            picked = reading.pick_on_device(self.score(asked), rng[:, step])
-            if not bool(picked.ok.all()):
-                raise NoDistributionError
-            steps_taken.append(picked)
-            contexts = [
-                context.with_tokens((token,))
-                for context, token in zip(contexts, picked.tokens.tolist(), strict=True)
-            ]
-        tokens = [
-            [int(p.tokens[row]) for p in steps_taken[:count]] for row, count in enumerate(counts)
-        ]
-        rows = []
-        for row, own in enumerate(tokens):
-            if reading.greedy:
-                rows.append(OneHotDistributions(tuple(own)))
-            else:
-                rows.append(
-                    DenseDistributions(torch.stack([p.probs[row] for p in steps_taken[: len(own)]]))
-                )
-        values = None
-        if reading.signal:
-            values = [
-                [float(p.signals[row]) for p in steps_taken[:count]]
-                for row, count in enumerate(counts)
-            ]
-        return DeviceDrafts(tokens, rows, steps, values)
-
-
-class Single(TabularModel):
-    """A table that scores in float32, as models do."""
-
-    def score(self, queries):
-        return super().score(queries).float()
 
 
 def like(kind: type[TabularModel], table: TabularModel, **options) -> TabularModel:

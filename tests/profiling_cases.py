@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from fakes import bytes_tokenizer
+from fakes.tokenizers import bytes_tokenizer
 
 from hierspec import TargetConfig
 from hierspec.lm.tabular import TabularModel

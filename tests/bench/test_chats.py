@@ -4,6 +4,7 @@ import json
 
 import pytest
 from chat_models import save_chat
+from fakes.tokenizers import RecordingTemplate
 
 from hierspec.bench import chats
 from hierspec.bench.methods.base import RunRequest, Unavailable
@@ -86,23 +87,10 @@ def test_no_chat_is_both_measured_and_tuned_on(folder):
         choose("target", None, 4, 1, chat=True)
 
 
-class Template:
-    """A tokenizer whose ids are the messages themselves, to look at."""
-
-    chat_template = "yes"
-
-    def __init__(self):
-        self.asked = []
-
-    def apply_chat_template(self, messages, **options):
-        self.asked.append([dict(message) for message in messages])
-        return [len(self.asked) - 1]
-
-
 def test_each_answer_is_fed_into_the_next_turn():
     chat = chats.Chat("d", "", ({"role": "system", "content": "s"},), ("one", "two", "three"))
     turns = [chats.ChatTurn(chat, number) for number in range(3)]
-    template, answered = Template(), []
+    template, answered = RecordingTemplate(), []
 
     def answer(ids):
         answered.append(template.asked[ids[0]][-1]["content"])

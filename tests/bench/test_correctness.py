@@ -5,7 +5,8 @@ import math
 
 import pytest
 import torch
-from fakes import fixed
+from fakes.methods import fixed
+from fakes.tables import OneLaw
 from tiny_benches import PROMPTS, TOKENS, bench, fake_entry, methods_of, shown
 
 from hierspec.bench import correctness
@@ -75,21 +76,8 @@ def test_a_lossy_method_is_caught_by_the_likelihood(models):
 
 
 def test_likelihood_against_the_law_by_hand():
-    class Coin:
-        """Scores of a law over three tokens, whatever came before."""
-
-        law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-
-        def open(self):
-            return None
-
-        def close(self, slot):
-            pass
-
-        def score(self, queries):
-            return self.law.log().expand(queries[0].num_rows, 3)
-
-    found = correctness.likelihood(Coin(), [0], [0, 2, 1], 1.0)
+    model = OneLaw(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log())
+    found = correctness.likelihood(model, [0], [0, 2, 1], 1.0)
     p = [0.5, 0.3, 0.2]
     entropy = -sum(x * math.log(x) for x in p)
     variance = sum(x * math.log(x) ** 2 for x in p) - entropy**2
@@ -97,7 +85,7 @@ def test_likelihood_against_the_law_by_hand():
     assert found.surplus == pytest.approx(found.logprob + 3 * entropy)
     assert found.variance == pytest.approx(3 * variance)
     squared = [x * x / sum(y * y for y in p) for x in p]  # temperature ½
-    assert correctness.likelihood(Coin(), [0], [1], 0.5).logprob == pytest.approx(
+    assert correctness.likelihood(model, [0], [1], 0.5).logprob == pytest.approx(
         math.log(squared[1])
     )
 
@@ -112,24 +100,11 @@ def test_a_wrong_token_is_seen_where_the_law_leaves_nothing_to_chance():
 
 
 def test_scores_of_masked_ids_leave_the_tolerance_finite():
-    class Masked:
-        """The last of three ids cannot be."""
-
-        cache_owner = None
-
-        def open(self):
-            return None
-
-        def close(self, slot):
-            pass
-
-        def score(self, queries):
-            return torch.tensor([0.0, -5.0, -math.inf]).expand(queries[0].num_rows, 3)
-
+    model = OneLaw(torch.tensor([0.0, -5.0, -math.inf]))
     expected = correctness._FINE_ROUNDING_STEPS * torch.finfo(torch.float32).eps * 5
-    assert correctness.tolerance(Masked(), [0]) == pytest.approx(expected)
-    assert correctness.gap(Masked(), [0], [0], [1]) == 5.0
-    assert correctness.gap(Masked(), [0], [0], [2]) is None
+    assert correctness.tolerance(model, [0]) == pytest.approx(expected)
+    assert correctness.gap(model, [0], [0], [1]) == 5.0
+    assert correctness.gap(model, [0], [0], [2]) is None
 
 
 def test_an_impossible_token_is_a_row_and_the_file_stays_json(models, monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from bench_cases import results
-from fakes import FakeMethod, fixed
+from fakes.methods import FakeBatchMethod, FakeMethod, fixed
 
 from hierspec.bench import results as files
 from hierspec.bench.methods import grids
@@ -143,13 +143,6 @@ def test_what_tuning_is_not_done_on_is_told():
     assert "batches of 5, measured on batches of 8" in tuning_notes(5, 8)[0]
 
 
-class Together(FakeMethod):
-    """Runs batches, and remembers their sizes."""
-
-    def run_batch(self, prompts, request):
-        return [self.run(prompt, request) for prompt in prompts]
-
-
 def test_tuning_takes_the_fastest_candidate():
     slow, fast = FakeMethod("slow", fixed, ms=3.0), FakeMethod("fast", fixed, ms=2.0)
     shares = []
@@ -158,7 +151,7 @@ def test_tuning_takes_the_fastest_candidate():
     assert [trial.ms_per_token for trial in found.trials] == pytest.approx([3.0, 2.0])
     assert (found.prompts, found.batch_size) == (5, 1)
     assert shares[-1] == 1.0
-    _, found = tune([Together("x", fixed)], tuning_groups(PROMPTS, 2), RunRequest(4))
+    _, found = tune([FakeBatchMethod("x", fixed)], tuning_groups(PROMPTS, 2), RunRequest(4))
     assert (found.prompts, found.batch_size) == (4, 2)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fakes import FakeMethod, fixed
+from fakes.methods import FakeMethod, fixed
 
 from hierspec.bench import memory, roofline
 from hierspec.bench.methods.base import RunRequest, Unavailable

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fakes import FakeMethod, Steady, fixed
+from fakes.methods import FakeMethod, Steady, fixed
 from tiny_benches import PROMPTS, TOKENS, TUNING, bench, entry, fake_entry, methods_of, shown
 
 from hierspec.bench import results

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from fakes import fixed
+from fakes.methods import fixed
 from tiny_benches import TOKENS, bench, fake_entry, methods_of
 
 from hierspec.bench import spec_bench

@@ -2,7 +2,7 @@
 
 import io
 
-from fakes import FakeMethod
+from fakes.methods import FakeMethod
 from rich.console import Console
 
 from hierspec.bench import results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from fakes import FakeProfile
+from fakes.profiles import FakeProfile
 
 from hierspec import cli
 from hierspec.cli.options import parse_size

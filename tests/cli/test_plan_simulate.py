@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from fakes import FakeProfile
+from fakes.profiles import FakeProfile
 
 from hierspec import cli
 from hierspec.planner.simulated import Records

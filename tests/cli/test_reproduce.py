@@ -10,14 +10,13 @@ import sys
 import types
 
 import pytest
+from fakes.methods import SmallModels
 from paper_cases import FIGURES
 from svg import letters
 
 import hierspec_papers as package
 from hierspec.bench.methods.base import Unavailable
-from hierspec.bench.methods.ours import BenchModels
 from hierspec.cli import run
-from hierspec.config.schema import TargetConfig
 from hierspec_papers import (
     COMPUTED,
     MEASURED,
@@ -178,14 +177,6 @@ def test_the_experiment_gets_what_was_asked_for(hierspec, toy, tmp_path):
     assert len(found["prompts"]["sha256"]) == 64
     assert (found["prompts"]["count"], found["prompts"]["truncated_to"]) == (2, 512)
     assert found["environment"]["versions"]["torch"]
-
-
-class SmallModels(BenchModels):
-    """Names as they are, and the smallest model in every place."""
-
-    @property
-    def plain(self):
-        return BenchModels(TargetConfig(model="zoo:small")).hierarchy()
 
 
 def test_defaults(hierspec, toy, monkeypatch):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from fakes import RecordingStreamer
+from fakes.engines import RecordingStreamer
 from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
 
 import hierspec

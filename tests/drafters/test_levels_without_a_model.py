@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from fakes import ToyBackend
+from fakes.models import ToyBackend
 from loading import hierarchy_of
 
 from hierspec import HierarchyConfig, SamplingParams

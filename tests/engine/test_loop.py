@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from fakes.engines import Reader
 from loading import hierarchy_of
 
 from hierspec import HierspecError, SamplingParams
@@ -30,25 +31,6 @@ def models(tiny_family):
         level(tiny_family["draft"], 4, verify="block"),
     ]
     return hierarchy_of({"target": {"model": tiny_family["target"]}, "levels": levels})
-
-
-class Reader:
-    """A sink that keeps what it is told."""
-
-    def __init__(self, pause: float = 0.0) -> None:
-        self.events, self.ended, self.pause = [], None, pause
-        self.done = threading.Event()
-
-    def __call__(self, progress) -> None:
-        time.sleep(self.pause)
-        self.events += progress.events
-        if progress.ended is not None:
-            self.ended = progress.ended
-            self.done.set()
-
-    def wait(self):
-        assert self.done.wait(120), "never ended"
-        return self.ended
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def test_both_ways_of_drafting_leave_the_dice_alike(tiny_family, monkeypatch, bu
 
 
 def test_a_shared_pool_teaches_no_text_that_is_sampled(tiny_family):
-    """The same seed twice: drafts that its own dice wrote would be kept too often."""
+    """The same seed twice: drafts written with its own random numbers would be kept too often."""
     pool = {"method": "ngram_pool", "num_speculative_tokens": 3, "shared": True}
     hierarchy = built(tiny_family, {"levels": [pool]}, "cpu", "float64")
     first = rows(hierarchy, PROMPTS, ["as it is", "greedy", "hot"], 3)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from threading import Thread
 
 import pytest
-from fakes import RecordingStreamer, bytes_tokenizer
+from fakes.engines import RecordingStreamer
+from fakes.tokenizers import bytes_tokenizer
 from transformers import TextIteratorStreamer, TextStreamer
 
 from hierspec.engine.results import TokenEvent

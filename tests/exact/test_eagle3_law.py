@@ -9,7 +9,7 @@ import torch
 from eagle3_cases import LAYERS, save_drafter
 from engine_cases import PROMPT, TIGHT
 from engine_roads import distance
-from fakes import Laws
+from fakes.tables import ModelAsTable, TabledNetwork
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
@@ -47,46 +47,11 @@ def models(tmp_path_factory):
     return trunk.view(), trunk.view(2), Eagle3Model(trunk, network, LAYERS, "eagle3")
 
 
-class TabledNetwork:
-    """The interface of the model with a table in place of the network.
-
-    Its row is a function of how much is committed and of what is pending, so that a token's
-    distribution changes when it is committed. A third of the vocabulary is unknown to it.
-    """
-
-    leaf, graphs, max_length, name = True, None, 64, "stub"
-
-    def __init__(self, target):
-        self.vocab_size, self.device = target.vocab_size, target.device
-        self.cache_owner = target.cache_owner
-        self.rows: dict[tuple[int, ...], torch.Tensor] = {}
-
-    def open(self):
-        return self.cache_owner.open()
-
-    def close(self, slot):
-        self.cache_owner.close(slot)
-
-    def score(self, queries):
-        return torch.stack([self._row(query) for query in queries])
-
-    def _row(self, query):
-        assert query.num_rows == 1
-        context: Context = query.context
-        key = (len(context.committed), *context.pending)
-        if key not in self.rows:
-            g = torch.Generator().manual_seed(1 + hash(key) % 1000)
-            row = torch.randn(V, generator=g, dtype=torch.float64)
-            row[2] = -torch.inf
-            self.rows[key] = row
-        return self.rows[key]
-
-
 def tv(root, target, horizon=3, params=None, **more):
     params = params or SamplingParams(temperature=1.0)
     found = engine_law(root, PROMPT, horizon, params, **more)
     assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
-    return distance(found, Laws(target), PROMPT, horizon, params)
+    return distance(found, ModelAsTable(target), PROMPT, horizon, params)
 
 
 @pytest.mark.parametrize("rule", RULES)

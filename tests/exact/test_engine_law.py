@@ -1,4 +1,4 @@
-"""Losslessness of the engine as it runs: every road, enumerated through the runtime's own dice.
+"""Losslessness of the engine as it runs: every road, enumerated through the runtime's own draws.
 
 What `tests/core/test_round.py` proves of rules and windows is proved here of the code that a GPU
 or a CPU runs: shortcuts, padding, recorded decisions, drafts made ahead and in chunks, draws.
@@ -22,7 +22,8 @@ from engine_cases import (
     requests_for_drafts,
     tv,
 )
-from engine_roads import CHUNKS, VERIFYING, Ahead, Device, Single, Taped, distance, like, patched
+from engine_roads import CHUNKS, VERIFYING, Taped, distance, like, patched
+from fakes.tables import Ahead, Device, Single
 from tabular_cases import V, chain, models
 
 from hierspec.core.context import Context
@@ -214,7 +215,7 @@ def test_a_trunk_of_fixed_shapes(tiny, kind, batch):
 @pytest.mark.parametrize("rule", ["uncapped", "leading"])
 @pytest.mark.parametrize("window", ["fixed", "running entropy"])
 def test_a_loss_is_what_enumerating_the_rules_says(rule, window, road):
-    """Two enumerations that share no dice, cell by cell."""
+    """Two enumerations that share no random numbers, cell by cell."""
     small, target = models("random", 2, seed=3)
     root = chain([small, target], [rule], [2], [WINDOWS[window]])
     with patched(*VERIFYING[road]):

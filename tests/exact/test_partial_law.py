@@ -16,7 +16,8 @@ from engine_cases import (
     requests_for_drafts,
     tv,
 )
-from engine_roads import VERIFYING, Ahead, Device, like
+from engine_roads import VERIFYING, like
+from fakes.tables import Ahead, Device
 from tabular_cases import chain, models
 
 from hierspec.core.nodes import Draft, Verify

@@ -13,14 +13,13 @@ import pytest
 import torch
 from engine_cases import BATCHES, PROMPT, SAMPLING, TIGHT
 from engine_roads import distance
-from fakes import AsTable
+from fakes.tables import DecliningTabularExit
 from tabular_cases import FAMILIES, V, chain, models
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import ConfidenceWindow, FixedWindow
 from hierspec.drafters import skip_search
-from hierspec.drafters.declining import DecliningExit
 from hierspec.drafters.skip_search import SearchedSkip, SearchingDrafter, SkipSearches
 from hierspec.engine.generation import Generation
 from hierspec.engine.stopping import StopConditions
@@ -41,14 +40,10 @@ FLOOR = 0.65
 WINDOWS = {"fixed": FixedWindow(), "confidence": ConfidenceWindow(floor=0.4)}
 
 
-class TabularExit(AsTable, DecliningExit):
-    """The same class over tables."""
-
-
 def declining(family="random", seed=2):
     """An adaptive exit that declines, and a target."""
     first, deeper, target = models(family, 3, seed=seed)
-    return TabularExit([first, deeper], FLOOR, "exits"), target
+    return DecliningTabularExit([first, deeper], FLOOR, "exits"), target
 
 
 def wills(model):
@@ -80,7 +75,7 @@ def test_a_draft_that_ends_where_no_exit_is_sure(rule, window, batch):
 @pytest.mark.parametrize("rules", [["tokenwise"], ["block"], ["leading", "block"]])
 def test_exact_by_enumeration_of_the_rules(family, rules):
     first, deeper, three, target = models(family, 4, seed=9)
-    model = TabularExit([first, deeper], FLOOR, "exits")
+    model = DecliningTabularExit([first, deeper], FLOOR, "exits")
     tables = [model, three, target] if len(rules) == 2 else [model, target]
     root = chain(tables, rules, [3] if len(rules) == 1 else [2, 3])
     check(root)

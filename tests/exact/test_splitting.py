@@ -1,4 +1,4 @@
-"""Dice that split: what a program compares its draws with is enumerated."""
+"""Random numbers that split: what a program compares its draws with is enumerated."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from engine_cases import ALIKE, MULTI_DRAFT, PROMPT, SAMPLING
 from engine_roads import distance
-from fakes import Laws
+from fakes.tables import ModelAsTable
 
 from hierspec.core.nodes import Draft, Verify
 from hierspec.exact.engine_law import engine_law
@@ -81,4 +81,4 @@ def test_the_engines_law_over_trees_is_the_targets(pair, kind, rule, beside):
     check(root)
     found = engine_law(root, PROMPT, 2, SAMPLING, beside)
     tight = 1e-6 if kind in (*IN_KERNELS, "bloom") else 1e-9  # BLOOM's softmax is in float32
-    assert distance(found, Laws(target), PROMPT, 2) < tight
+    assert distance(found, ModelAsTable(target), PROMPT, 2) < tight

@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 from engine_cases import SAMPLING, tv
-from engine_roads import Ahead, Device, like, patched
+from engine_roads import like, patched
+from fakes.tables import Ahead, Device
 from tabular_cases import models
 from wrong_rules import LightResidual, SlightlyLenient
 

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from fakes import RecordingStreamer
+from fakes.engines import RecordingStreamer
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,

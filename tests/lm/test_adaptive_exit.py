@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 import torch
-from fakes import AsTable, Ledger, ToyBackend
+from fakes.models import Ledger, ToyBackend
+from fakes.tables import TabularExit
 from loading import hierarchy_of
 from tabular_cases import FAMILIES, V, chain, models
 
@@ -31,10 +32,6 @@ VOCAB = ToyBackend.vocab_size
 def built(path, **options):
     target = {"model": path, "dtype": "float64"}
     return hierarchy_of({"target": target, "levels": [{**EXITS, **options}]})
-
-
-class TabularExit(AsTable, AdaptiveExit):
-    """The same class over tables."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from fakes import Ledger, ToyBackend
+from fakes.models import Ledger, ToyBackend
 from loading import hierarchy_of
 
 from hierspec.core.context import Context

@@ -9,6 +9,7 @@ from types import MethodType, SimpleNamespace
 import pytest
 import torch
 import transformers as tf
+from fakes.models import InMemory
 from torch import nn
 
 from hierspec.core.context import Context
@@ -61,21 +62,6 @@ CONFIGS = {
 }
 # Of the largest score. Lean adds in another order; the library rounds bfloat16 more often.
 TOLERANCE = {torch.float32: 5e-6, torch.float64: 1e-12, torch.bfloat16: 0.05}
-
-
-class InMemory:
-    """A transformers model as a weight source."""
-
-    name, tokenizer_path = "tiny", None
-
-    def __init__(self, model: nn.Module) -> None:
-        self.weights, self.config = dict(model.named_parameters()), model.config
-
-    def names(self) -> list[str]:
-        return list(self.weights)
-
-    def tensor(self, name: str) -> torch.Tensor:
-        return self.weights[name].detach()
 
 
 def _double_norm(self: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers as tf
+from fakes.models import InMemory
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
@@ -57,15 +58,8 @@ def test_auto_takes_lean_for_llama_and_hf_for_the_rest(llama, tmp_path_factory):
 
 
 def test_a_weight_source_that_is_no_directory_runs_on_both(llama):
-    from hierspec.lm.weights import from_directory
-
-    checkpoint = from_directory(llama)
-
-    class Source:
-        name, config, tokenizer_path = "made", checkpoint.config, None
-        names, tensor = staticmethod(checkpoint.names), staticmethod(checkpoint.tensor)
-
-    lean, hf = load(Source()), load(Source(), backend="hf")
+    source = InMemory(tf.LlamaForCausalLM.from_pretrained(llama))
+    lean, hf = load(source), load(source, backend="hf")
     assert (_scores(lean) - _scores(hf)).abs().max() < 1e-5
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from fakes import Ledger, ToyBackend
+from fakes.models import Ledger, ToyBackend
 
 from hierspec.core.context import Context
 from hierspec.lm.base import LanguageModel, Query

@@ -6,7 +6,8 @@ import statistics
 
 import pytest
 import torch
-from fakes import FakeFamily
+from fakes.models import FakeFamily
+from fakes.tokenizers import RecordingTemplate
 
 from hierspec.errors import HierspecError
 from hierspec_papers import prompts
@@ -154,12 +155,6 @@ def test_prompts_take_turns(tmp_path):
 
 
 def test_second_turns_are_whole_conversations_with_the_first_answered(tmp_path):
-    class Tokenizer:
-        chat_template = "set"
-
-        def apply_chat_template(self, messages, **options):
-            return [len(message["content"]) for message in messages]
-
     rows = [
         {"question_id": 1, "turns": ["a", "bb"], "category": "writing"},
         {"question_id": 2, "turns": ["alone"], "category": "qa"},
@@ -177,8 +172,13 @@ def test_second_turns_are_whole_conversations_with_the_first_answered(tmp_path):
         asked_with.append(ids)
         return "answered"
 
-    assert read_prompts[1].token_ids(Tokenizer(), answer) == [4, len("answered"), 5]
-    assert asked_with == [[4]]
+    tokenizer = RecordingTemplate()
+    assert read_prompts[1].token_ids(tokenizer, answer) == [1]
+    assert asked_with == [[0]]
+    assert [[message["content"] for message in chat] for chat in tokenizer.asked] == [
+        ["cccc"],
+        ["cccc", "answered", "ddddd"],
+    ]
     assert [file["file"] for file in files] == ["spec_bench.jsonl"]
 
 

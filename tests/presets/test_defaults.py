@@ -1,5 +1,7 @@
 """What runs where nobody names a model: by what is installed and shipped."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from chat_models import save_chat
@@ -133,12 +135,10 @@ def test_an_adapter_has_no_quantized_copy(tmp_path):
 
 
 def test_trained_exits_come_before_look_ups(monkeypatch):
-    class File:
-        exits = (5, 10, 15)
-
+    file = SimpleNamespace(exits=(5, 10, 15))
     monkeypatch.setattr(quantized, "quantization_works", lambda: False)
     monkeypatch.setattr(trained, "drafters_for", lambda target: ("zoo:smollm2-heads",))
-    monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
+    monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: file)
     levels = defaults.best_unmeasured(TargetConfig(model="zoo:smollm2")).levels
     assert [level.exit_layer for level in levels] == [5, 10]
     assert {level.head for level in levels} == {"zoo:smollm2-heads"}

@@ -1,5 +1,7 @@
 """Profiles of chat models: on their answers to questions, with whatever drafts for them."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from chat_models import save_chat
@@ -57,12 +59,10 @@ def test_a_model_without_a_template_is_refused():
 
 
 def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
-    class File:
-        exits = (5, 10)
-
+    file = SimpleNamespace(exits=(5, 10))
     names = ("zoo:smollm2-eagle3", "zoo:smollm2-heads", "zoo:smollm2-small")
     monkeypatch.setattr(trained, "drafters_for", lambda target: names)
-    monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: File)
+    monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: file)
     monkeypatch.setattr(candidates, "_quantizable", lambda target: True)
     monkeypatch.setattr(candidates.kernels, "load", lambda: None)
     monkeypatch.setattr(candidates.kernels, "fast_in_4_bits", lambda: False)

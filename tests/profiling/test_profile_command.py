@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from fakes import bytes_tokenizer
+from fakes.tokenizers import bytes_tokenizer
 from profiling_cases import PROMPTS, V, save_model
 
 from hierspec import cli

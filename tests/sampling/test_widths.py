@@ -12,6 +12,7 @@ from itertools import product
 
 import pytest
 import torch
+from fakes.tables import Resized
 from loading import hierarchy_of
 from tabular_cases import chain
 from transformers import AutoModelForCausalLM, LogitsProcessorList
@@ -37,23 +38,6 @@ from hierspec.verifiers.registry import get, names
 
 V, NARROW, WIDE = 6, 4, 8
 PROMPT = [3, 5]
-
-
-class Resized:
-    """A table whose last ids are not scored, or that scores more; it reads all contexts."""
-
-    law_of_context = True
-
-    def __init__(self, table: TabularModel, width: int) -> None:
-        self.table, self.vocab_size, self.name = table, width, f"{width} wide"
-        self.max_length, self.device = table.max_length, table.device
-        self.open, self.close = table.open, table.close
-        self.cache_owner, self.graphs = self, None
-
-    def score(self, queries):
-        known = self.table.score(queries)
-        missing = max(0, self.vocab_size - known.shape[1])
-        return torch.nn.functional.pad(known, (0, missing), value=2.0)[:, : self.vocab_size]
 
 
 class Grammar(LogitsProcessor):

@@ -5,12 +5,11 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from chat_models import TURNS, save_chat
-from fakes import Letters
+from fakes.engines import Talker
+from fakes.tokenizers import Letters
 
 from hierspec.cli import run
 from hierspec.config.exit_heads import read
@@ -78,37 +77,6 @@ def test_passages_are_of_the_machines_own_sources(tmp_path: Path, monkeypatch) -
 
 
 # -- answers
-
-
-class Talker:
-    """A hierarchy that answers at once; the number of the call is in the answer."""
-
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.calls, self.stop_at = 0, stop_at
-        self.tokenizer = type(
-            "T",
-            (),
-            {
-                "chat_template": "yes",
-                "apply_chat_template": staticmethod(
-                    lambda messages, tokenize=True, **_: (
-                        [1] * min(9, len(messages[0]["content"]))
-                        if tokenize
-                        else f"<{messages[0]['content']}>"
-                    )
-                ),
-                "__call__": lambda self, text, **_: {"input_ids": [1]},
-            },
-        )()
-
-    def generate_batch(self, prompts: list[list[int]], seed: int, **_: Any) -> list[Any]:
-        self.calls += 1
-        if self.calls == self.stop_at:
-            raise KeyboardInterrupt
-        return [
-            SimpleNamespace(text=f"said {seed} for {i} at length", finish_reason="stop")
-            for i in range(len(prompts))
-        ]
 
 
 PLAN = answers.AnswerSettings(conversations=20, batch=6)

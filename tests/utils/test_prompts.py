@@ -7,7 +7,7 @@ import io
 import json
 
 import pytest
-from fakes import bytes_tokenizer
+from fakes.tokenizers import bytes_tokenizer
 
 from hierspec.utils.prompts import apply_chat, read_ids, read_prompt_file, read_prompts, read_stdin
 

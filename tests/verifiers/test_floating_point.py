@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from draft_cases import RULES, batch, proposal, random_case
-from fakes import FixedDice
+from fakes.randomness import FixedUniforms
 
 from hierspec.core.distributions import DenseDistributions
 from hierspec.core.proposals import Proposal
@@ -54,8 +54,8 @@ def test_equal_laws_keep_everything(rule, dtype, u):
     draft, _ = random_case(3, 6, 7, dtype)
     p = DenseDistributions(torch.cat([draft.distributions.probs, draft.distributions.probs[:1]]))
     for verdict in (
-        verify(get(rule), draft, p, FixedDice(*[u] * 7)),
-        verify_batch(get(rule), [draft], [p], [FixedDice(*[u] * 7)])[0],
+        verify(get(rule), draft, p, FixedUniforms(*[u] * 7)),
+        verify_batch(get(rule), [draft], [p], [FixedUniforms(*[u] * 7)])[0],
     ):
         assert verdict.num_accepted == 6
         assert len(verdict.emitted) == 7
@@ -68,8 +68,8 @@ def test_an_impossible_token_is_never_emitted(rule):
     q = DenseDistributions(torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.2, 0.6]]))
     for tokens in ((0, 0), (1, 2), (0, 2)):
         for verdict in (
-            verify(get(rule), proposal(tokens, q), p, FixedDice(0.0, 0.0, 0.0)),
-            verify_batch(get(rule), [proposal(tokens, q)], [p], [FixedDice(0.0, 0.0, 0.0)])[0],
+            verify(get(rule), proposal(tokens, q), p, FixedUniforms(0.0, 0.0, 0.0)),
+            verify_batch(get(rule), [proposal(tokens, q)], [p], [FixedUniforms(0.0, 0.0, 0.0)])[0],
         ):
             assert all(p.prob(i, t) > 0 for i, t in enumerate(verdict.emitted.tokens))
 
@@ -83,7 +83,7 @@ def test_a_token_its_drafter_calls_impossible(rule):
     accepted = get(rule).acceptance(batch(draft, p))
     assert torch.isfinite(accepted.h).all()
     assert float(accepted.h[0, 1]) == 1.0
-    verdict = verify_batch(get(rule), [draft], [p], [FixedDice(0.9, 0.9, 0.5)])[0]
+    verdict = verify_batch(get(rule), [draft], [p], [FixedUniforms(0.9, 0.9, 0.5)])[0]
     assert verdict.num_accepted == 2
 
 
@@ -94,8 +94,8 @@ def test_rejection_where_the_residual_vanishes_emits_from_p():
     draft = proposal((0,), DenseDistributions(slightly))
     u = 1.0 - 2**-53
     for verdict in (
-        verify(get("tokenwise"), draft, p, FixedDice(u, 0.9)),
-        verify_batch(get("tokenwise"), [draft], [p], [FixedDice(u, 0.9)])[0],
+        verify(get("tokenwise"), draft, p, FixedUniforms(u, 0.9)),
+        verify_batch(get("tokenwise"), [draft], [p], [FixedUniforms(u, 0.9)])[0],
     ):
         assert verdict.num_accepted == 0
         assert verdict.emitted.tokens == (1,)

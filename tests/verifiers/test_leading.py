@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from draft_cases import facts, proposal, random_case, rows
-from fakes import NoDice
+from fakes.randomness import NoUniforms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ def test_greedy_leading_reads_scores_and_breaks_ties_by_id():
     choices = OneHotDistributions((0, 1, 0))
     for tokens, tau in (((1, 2), 2), ((2, 1), 0), ((1, 3), 1), ((0, 1), 2)):
         draft = proposal(tokens, OneHotDistributions(tokens))
-        verdict = verify_batch(rule, [draft], [choices], [NoDice()], [scores])[0]
+        verdict = verify_batch(rule, [draft], [choices], [NoUniforms()], [scores])[0]
         assert verdict.num_accepted == tau
         assert verdict.emitted.tokens == (*tokens[:tau], choices.ids[tau])
         assert verdict.emitted.distributions.ids == verdict.emitted.tokens
@@ -38,7 +38,7 @@ def test_greedy_leading_of_a_verifier_narrower_than_its_draft(top_m):
     for tokens, tau in (((1, 5), 1), ((3, 1), 0), ((1, 1), 2), ((2, 0), 0)):
         draft = proposal(tokens, OneHotDistributions(tokens))
         rule = get("leading", top_m=top_m)
-        verdict = verify_batch(rule, [draft], [choices], [NoDice()], [scores])[0]
+        verdict = verify_batch(rule, [draft], [choices], [NoUniforms()], [scores])[0]
         assert verdict.num_accepted == tau
         assert verdict.emitted.tokens == (*tokens[:tau], choices.ids[tau])
 

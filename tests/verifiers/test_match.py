@@ -8,7 +8,8 @@ from itertools import product
 
 import pytest
 import torch
-from engine_roads import VERIFYING, Ahead, Device, like, patched
+from engine_roads import VERIFYING, like, patched
+from fakes.tables import Ahead, Device
 from loading import hierarchy_of
 from scipy.stats import chi2
 from tabular_cases import V, chain, models

@@ -18,7 +18,7 @@ from hierspec.verifiers.verify import verify_batch
 
 
 def test_naive_follows_up_with_real_rows():
-    """`complete` on dense laws and dice: the first three tokens are the target's (χ², 10⁻⁶)."""
+    """`complete` on dense laws and draws: the first three tokens are the target's (χ², 10⁻⁶)."""
     q, p = models("random", 2, seed=38)
     above = chain([q, p], ["naive"], [3])
     count, die = 4000, PhiloxRng(5)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 from draft_cases import RULES, batch, facts, proposal, random_case, rows
-from fakes import NoDice
+from fakes.randomness import NoUniforms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -198,7 +198,7 @@ def test_greedy_keeps_equal_choices(rule, bonus):
         ((), (4,), 0),
     ):
         draft, p = proposal(tokens, OneHotDistributions(tokens)), OneHotDistributions(choices)
-        verdict = verify_batch(get(rule), [draft], [p], [NoDice()], bonus=bonus)[0]
+        verdict = verify_batch(get(rule), [draft], [p], [NoUniforms()], bonus=bonus)[0]
         dropped = not bonus and tau == len(tokens) > 0
         assert verdict.num_accepted == tau
         assert verdict.emitted.tokens == choices[: tau + (not dropped)]

@@ -8,7 +8,7 @@ import socket
 
 import numpy as np
 import pytest
-from fakes import StubServer, serving
+from fakes.servers import StubServer, serving
 
 from hierspec import cli
 from hierspec.bench.load.client import Endpoint, RequestOutcome, events

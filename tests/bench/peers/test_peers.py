@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from fakes import FakeVllmEngine
+from fakes.engines import FakeVllmEngine
 from peer_cases import ENTRIES, GREEDY, PROMPT, TOKENS
 
 from hierspec.bench.methods.base import RunRequest, Unavailable

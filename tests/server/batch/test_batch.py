@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from asgi_cases import Echo, request, write
+from batch_cases import request, write
+from fakes.servers import Echo
 
 from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
@@ -230,7 +231,7 @@ def test_an_application_that_fails_to_start_says_so():
 SLOW = """
 import asyncio, sys
 from pathlib import Path
-from asgi_cases import Echo
+from fakes.servers import Echo
 from test_batch import batch
 print("begun", flush=True)
 batch(Path(sys.argv[1]), Path(sys.argv[2]), at_once=3)
@@ -242,8 +243,8 @@ def test_killed_at_random_moments_and_run_again(tmp_path):
     count = 60
     lines = [request(f"r{i}", f"p{i}", sleep=rng.random() / 50) for i in range(count)]
     source, target = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    here = Path(__file__).parent
-    paths = os.pathsep.join([str(here), str(here.parents[2] / "src")])
+    here, tests = Path(__file__).parent, Path(__file__).parents[2]
+    paths = os.pathsep.join(map(str, (here, tests, tests.parent / "src")))
     command = [sys.executable, "-c", SLOW, str(source), str(target)]
     kept = []
     for _ in range(3):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from asgi_cases import request, write
+from batch_cases import request, write
 from server_cases import save_family
 
 from hierspec import Hierarchy, cli

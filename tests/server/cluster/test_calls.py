@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from fakes.servers import Replicas
 
 from hierspec.errors import HierspecError
 from hierspec.server.cluster.calls import (
@@ -22,23 +23,6 @@ ERRORS = ReplicaErrors((ConnectionError,), (BlockingIOError,))
 REQUEST = HttpRequest("POST", "/v1/completions", b"", (), b"{}", "x")
 JSON = HttpStart(200, ((b"Content-Type", b"application/json"), (b"Content-Length", b"9")))
 EVENTS = HttpStart(200, ((b"content-type", b"text/event-stream; charset=utf-8"),))
-
-
-class Replicas:
-    """Each call goes to the next script: parts to send, and exceptions to raise."""
-
-    def __init__(self, *scripts):
-        self.scripts, self.asked, self.closed = list(scripts), 0, 0
-
-    async def send(self, request):
-        self.asked += 1
-        try:
-            for part in self.scripts[min(self.asked, len(self.scripts)) - 1]:
-                if isinstance(part, Exception):
-                    raise part
-                yield part
-        finally:
-            self.closed += 1
 
 
 def answer(replicas, pieces=None):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from aiohttp import web
-from fakes import StubServer, said
+from fakes.servers import StubServer, said
 
 from hierspec.server.playground.page import build_page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import chromium
 import pytest
-from fakes import serving
+from fakes.servers import serving
 from stub_levels import LevelsStub
 
 pytestmark = pytest.mark.skipif(

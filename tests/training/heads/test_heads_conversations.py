@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Letters
+from fakes.tokenizers import Letters
 
 from hierspec.training.heads.conversations import tokenize_conversation
 from hierspec.training.heads.data import from_files

@@ -1,0 +1,1 @@
+"""Stand-ins for whole components, a file a kind of component."""
