@@ -1,8 +1,9 @@
-"""Draft models with acceptance heads, for the tests."""
+"""Draft models with acceptance heads, and levels that ask them."""
 
 import shutil
 
 import torch
+from loading import hierarchy_of
 from transformers import AutoConfig
 
 from hierspec.config.acceptance_head import FILE, write
@@ -19,3 +20,17 @@ def with_acceptance_head(model, folder):
     info |= {"hidden_size": size, "depth": 1}
     write(folder / FILE, head, info)
     return str(folder)
+
+
+SHIPPED = "zoo:mid-acceptance"
+
+
+def level(head=SHIPPED, **options):
+    window = {"kind": "acceptance", "head": str(head), **options}
+    model = {"method": "draft_model", "model": "zoo:mid"}
+    return {**model, "num_speculative_tokens": 8, "window": window}
+
+
+def hierarchy(*levels):
+    target = {"model": "zoo:trunk", "dtype": "float32"}
+    return hierarchy_of({"target": target, "levels": list(levels)})

@@ -8,14 +8,12 @@ import math
 
 import pytest
 import torch
-from loading import hierarchy_of
+from acceptance_cases import SHIPPED, hierarchy, level
 from tabular_cases import V, chain
 from tabular_cases import models as tables
 
 from hierspec.cli import run
 from hierspec.config import acceptance_head
-from hierspec.config.exit_heads import HeadsWarning
-from hierspec.config.schema import HierarchyConfig
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import AcceptanceWindow, Counting, FixedWindow
@@ -33,7 +31,6 @@ from hierspec.verifiers.soundness import check
 TIGHT = 1e-9
 PROMPT = [1, 0]
 NEIGHBOUR = Neighbour((0, 2, 1), SamplingParams(temperature=0.6))
-COPIES = {"method": "prompt_lookup", "num_speculative_tokens": 2}
 
 
 def predicting(table: TabularModel, seed: int = 0) -> TabularModel:
@@ -100,20 +97,6 @@ def test_a_case_may_have_predictions(tmp_path, capsys) -> None:
 # -- real models ----------------------------------------------------------------------------------
 
 
-SHIPPED = "zoo:mid-acceptance"
-
-
-def level(head=SHIPPED, **options):
-    window = {"kind": "acceptance", "head": str(head), **options}
-    model = {"method": "draft_model", "model": "zoo:mid"}
-    return {**model, "num_speculative_tokens": 8, "window": window}
-
-
-def hierarchy(*levels):
-    target = {"model": "zoo:trunk", "dtype": "float32"}
-    return hierarchy_of({"target": target, "levels": list(levels)})
-
-
 def test_a_head_learns_on_text_it_has_not_seen(tmp_path) -> None:
     settings = AcceptanceSettings(tokens=6_000, width=128, held_out=4, epochs=8)
     found = train("zoo:trunk", "zoo:small", settings, tmp_path / "head.safetensors").info.held_out
@@ -161,7 +144,7 @@ def test_a_sample_does_not_depend_on_its_neighbours() -> None:
     assert alone.token_ids == results[1].token_ids
 
 
-# -- training and files ---------------------------------------------------------------------------
+# -- training -------------------------------------------------------------------------------------
 
 
 def test_the_loss_is_least_at_the_weighted_share() -> None:
@@ -202,49 +185,3 @@ def test_the_command_trains_and_shows(tmp_path, capsys) -> None:
     assert '"kind": "acceptance"' in " ".join(capsys.readouterr().err.split())
     assert run(["heads", "show", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["target"] == "zoo:trunk"
-
-
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        ([level("")], "needs a trained head"),
-        ([level("/nowhere.safetensors")], "no acceptance head at"),
-        ([{**level(""), "method": "early_exit"}], "model"),
-        ([level("x", threshold=1.5)], "between 0 and 1"),
-        (
-            [{"method": "prompt_lookup", "num_speculative_tokens": 2, "window": "acceptance"}],
-            "copies",
-        ),
-        (
-            [
-                COPIES,
-                {**level("x"), "verify": "block"},
-            ],
-            "belongs to a first level",
-        ),
-    ],
-)
-def test_mistakes_are_one_line(levels, message) -> None:
-    with pytest.raises(HierspecError, match=message):
-        hierarchy(*levels)
-
-
-def test_heads_of_other_models_are_told(tmp_path) -> None:
-    other = {**level(), "model": "zoo:small"}
-    with pytest.raises(HierspecError, match="hidden_size is 256"):
-        hierarchy(other)
-    path = tmp_path / "head.safetensors"
-    info = {**acceptance_head.read(SHIPPED).info.to_dict(), "fingerprint": "0" * 16}
-    acceptance_head.write(path, acceptance_head.load(acceptance_head.read(SHIPPED)), info)
-    with pytest.warns(HeadsWarning, match="other weights"):
-        hierarchy(level(path))
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(HierspecError, match="acceptance head"):
-        acceptance_head.load(acceptance_head.read(path))
-
-
-def test_files_keep_the_window() -> None:
-    whole = {"target": {"model": "zoo:trunk"}, "levels": [level(threshold=0.8)]}
-    config = HierarchyConfig.from_dict(whole)
-    assert HierarchyConfig.from_dict(config.to_dict()) == config
-    assert config.levels[0].window == AcceptanceWindow(0.8, SHIPPED)

@@ -1,10 +1,8 @@
-"""The zoo: text, tokenizer, training, checkpoints, and the model made large at load time."""
+"""The zoo: tokenizer, checkpoints, and the model made large at load time."""
 
 import hashlib
-import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,71 +13,21 @@ from typer.testing import CliRunner
 from hierspec.cli.zoo import app
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
-from hierspec.training.family import build
-from hierspec.training.family.build import train
-from hierspec.training.family.corpus import Document, functions_with_docstrings, load_corpus
 from hierspec.training.family.evaluate import load_llama
-from hierspec.training.family.export import model_card
-from hierspec.training.windows import Stream
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo.registry import DATA, ngram_path, resolve
 from hierspec.zoo.synthetic import Calibration, inflate, widen
 
 SHIPPED = ("small", "mid", "trunk")
 PROMPT = 'def add(a, b):\n    """Return the sum."""\n'
-
-
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny family, trained in seconds."""
-    folder = tmp_path_factory.mktemp("zoo")
-    train(folder, quick=True)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _global_generator_untouched() -> Iterator[None]:
-    before = torch.random.get_rng_state()
-    yield
-    assert torch.equal(before, torch.random.get_rng_state()), "the global generator was used"
+pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 
 
 def ids(length: int = 40, vocab: int = 4096) -> torch.Tensor:
     return torch.randint(vocab, (1, length), generator=torch.Generator().manual_seed(5))
 
 
-# -- text ---------------------------------------------------------------------------------------
-
-
-def test_corpus_split_is_decided_by_names() -> None:
-    once, again = load_corpus(max_files=200), load_corpus(max_files=200)
-    assert once == again
-    names = [{d.name for d in part} for part in (once.train, once.held_out)]
-    assert names[0]
-    assert names[1]
-    assert not names[0] & names[1]
-    assert all(d.held_out for d in once.held_out)
-    assert not any("site-packages" in name or "_sysconfigdata" in name for name in names[0])
-
-
-def test_functions_become_texts_of_their_own() -> None:
-    text = 'import os\n\n@cache\ndef f(x):\n    """Doc."""\n    return x\n\ndef g(): pass\n'
-    found = functions_with_docstrings(Document("m.py", text))
-    assert found == ['@cache\ndef f(x):\n    """Doc."""\n    return x\n']
-    assert functions_with_docstrings(Document("m.py", "def f(:")) == []
-
-
-def test_stream_is_a_function_of_the_step() -> None:
-    pieces = [torch.arange(i * 100, i * 100 + 30, dtype=torch.int16) for i in range(8)]
-    one, two = Stream(pieces, 1), Stream(pieces, 1)
-    for _ in range(40):  # several passes
-        two.batch(_, 2, 8)
-    inputs, targets = one.batch(17, 2, 8)
-    again = two.batch(17, 2, 8)
-    assert torch.equal(inputs, again[0])
-    assert torch.equal(targets, again[1])
-    assert torch.equal(inputs[:, 1:], targets[:, :-1])
-    assert not torch.equal(inputs, Stream(pieces, 2).batch(17, 2, 8)[0])
+# -- tokenizer ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -108,47 +56,6 @@ def test_tokenizer_knows_indentation_and_the_end() -> None:
         assert len(tokenizer(" " * width)["input_ids"]) == 1
     prompt, rest = tokenizer(PROMPT)["input_ids"], tokenizer("    return a + b\n")["input_ids"]
     assert tokenizer(PROMPT + "    return a + b\n")["input_ids"] == prompt + rest
-
-
-# -- training -----------------------------------------------------------------------------------
-
-
-def test_an_interrupted_training_ends_the_same(
-    tmp_path: Path, quick: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    metrics = json.loads((quick / "metrics.json").read_text())
-    monkeypatch.setattr(build, "measure", lambda *_: metrics)  # of models compared below
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, quick=True, stop_after=4)
-    assert not (tmp_path / "trunk").exists()
-    train(tmp_path, quick=True)
-    for name in SHIPPED:
-        one, two = (from_directory(folder / name) for folder in (quick, tmp_path))
-        for key in one.names():
-            torch.testing.assert_close(one.tensor(key), two.tensor(key), msg=f"{name} {key}")
-
-
-def test_a_training_with_another_seed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, quick=True, stop_after=2)
-    with pytest.raises(ValueError, match=r"\(--seed was 0, is 1\): give .*--no-resume"):
-        train(tmp_path, seed=1, quick=True, stop_after=4)
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, seed=1, quick=True, stop_after=2, resume=False)
-    assert torch.load(tmp_path / ".training" / "trunk.pt")["step"] == 2
-
-
-def test_a_quick_zoo_is_whole(quick: Path) -> None:
-    metrics = json.loads((quick / "metrics.json").read_text())
-    assert (quick / "MODEL_CARD.md").read_text() == model_card("family", metrics)
-    assert metrics["plan"]["students"]["other_rate"] == 3e-3  # the key of old files
-    result = metrics["evaluation"]
-    assert {"ngram", "small", "mid", "trunk@1", "trunk@4", "trunk"} < set(result["names"])
-    for matrix in result["acceptance"].values():
-        assert all(0 <= x <= 1.0001 for row in matrix for x in row)
-    assert NgramModel.load(ngram_path("zoo:ngram", quick)).vocab_size == 384
-    assert resolve("zoo:large", quick).config.num_hidden_layers == 16
-    assert not list(quick.rglob("*.tmp"))
 
 
 # -- checkpoints --------------------------------------------------------------------------------
@@ -248,9 +155,9 @@ def test_widening_is_exact_in_bfloat16() -> None:
     assert not torch.equal(wide[:24], wide[24:])
 
 
-def test_without_eps_large_is_the_trunk(quick: Path) -> None:
-    trunk = resolve("zoo:trunk", quick)
-    small, large = build_hf_model(trunk), build_hf_model(inflate(trunk, quick, eps=0.0, seed=7))
+def test_without_eps_large_is_the_trunk(quick_zoo: Path) -> None:
+    trunk = resolve("zoo:trunk", quick_zoo)
+    small, large = build_hf_model(trunk), build_hf_model(inflate(trunk, quick_zoo, eps=0.0, seed=7))
     tokens = ids(vocab=384)
     with torch.no_grad():
         a = small(tokens, output_hidden_states=True)
@@ -299,10 +206,10 @@ def test_twice_as_wide_and_deep_is_bit_for_bit_what_it_was(options: str) -> None
 
 
 @pytest.mark.parametrize(("widen", "deepen"), [(4, 2), (2, 3), (8, 3)])
-def test_any_size_without_eps_is_the_trunk(quick: Path, widen: int, deepen: int) -> None:
-    trunk = resolve("zoo:trunk", quick)
+def test_any_size_without_eps_is_the_trunk(quick_zoo: Path, widen: int, deepen: int) -> None:
+    trunk = resolve("zoo:trunk", quick_zoo)
     name = f"zoo:large?eps=0&seed=7&widen={widen}&deepen={deepen}"
-    source = resolve(name, quick)
+    source = resolve(name, quick_zoo)
     assert source.name == name
     assert source.config.hidden_size == widen * trunk.config.hidden_size
     assert source.config.num_hidden_layers == deepen * trunk.config.num_hidden_layers
@@ -317,9 +224,9 @@ def test_any_size_without_eps_is_the_trunk(quick: Path, widen: int, deepen: int)
         torch.testing.assert_close(before.repeat(1, 1, widen), after, atol=1e-4, rtol=1e-4)
 
 
-def test_width_changes_the_cost_and_not_the_law(quick: Path) -> None:
+def test_width_changes_the_cost_and_not_the_law(quick_zoo: Path) -> None:
     two, eight, trunk = (
-        build_hf_model(resolve(name, quick))(ids(vocab=384)).logits.detach()
+        build_hf_model(resolve(name, quick_zoo))(ids(vocab=384)).logits.detach()
         for name in ("zoo:large?eps=2", "zoo:large?eps=2&widen=8", "zoo:trunk")
     )
     torch.testing.assert_close(two, eight, atol=1e-3, rtol=1e-3)

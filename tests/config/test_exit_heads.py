@@ -6,13 +6,24 @@ from typing import Any
 
 import pytest
 import torch
-from heads_cases import hierarchy, level
+from heads_cases import hierarchy, level, train_quickly
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from hierspec.config import acceptance_head, exit_heads
 from hierspec.config.exit_heads import HeadsWarning, read
 from hierspec.utils.testing import save_tiny
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny("llama", tmp_path_factory.mktemp("llama"), seed=3)
+
+
+@pytest.fixture(scope="module")
+def heads(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("heads") / "llama.safetensors"
+    return train_quickly(llama, "transform", path)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +73,10 @@ def _gone(info, tensors):
         (lambda info, tensors: info.pop("exits"), "holds no exit heads"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused(models, trained, tmp_path, change, message) -> None:
-    path = damaged(trained["llama"], tmp_path / "bad.safetensors", change)
+def test_a_file_that_does_not_fit_is_refused(llama, heads, tmp_path, change, message) -> None:
+    path = damaged(heads, tmp_path / "bad.safetensors", change)
     with pytest.raises(ValueError, match=message):
-        hierarchy(models["llama"], level(2, path))
+        hierarchy(llama, level(2, path))
 
 
 WRONG = {
@@ -87,11 +98,11 @@ WRONG = {
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, values in WRONG.items() for value in values]
 )
-def test_a_description_of_wrong_types_is_refused(trained, tmp_path, key, value) -> None:
+def test_a_description_of_wrong_types_is_refused(heads, tmp_path, key, value) -> None:
     def change(info: dict[str, Any], tensors: Any) -> None:
         info[key] = value
 
-    path = damaged(trained["llama"], tmp_path / "bad.safetensors", change)
+    path = damaged(heads, tmp_path / "bad.safetensors", change)
     about = "exits" if (key, value) == ("num_layers", 2) else key
     with pytest.raises(ValueError, match=rf"damaged \(its metadata\.{about}\b") as caught:
         read(path)
@@ -113,25 +124,24 @@ def _long_bias(info, tensors):
         (_long_bias, r"bias of exit 2 has shape \(33,\), not \(32,\)"),
     ],
 )
-def test_tensors_that_are_no_heads_are_refused(trained, tmp_path, change, message) -> None:
-    path = damaged(trained["llama"], tmp_path / "bad.safetensors", change)
+def test_tensors_that_are_no_heads_are_refused(heads, tmp_path, change, message) -> None:
+    path = damaged(heads, tmp_path / "bad.safetensors", change)
     with pytest.raises(ValueError, match=message):
         read(path).tensors(2)
 
 
 @pytest.mark.parametrize("left", [0, 4, 8, 60, -4000, -1])
-def test_a_file_cut_short_is_refused_in_a_line(trained, tmp_path, left) -> None:
+def test_a_file_cut_short_is_refused_in_a_line(heads, tmp_path, left) -> None:
     path = tmp_path / "short.safetensors"
-    path.write_bytes(trained["llama"].read_bytes()[:left])
+    path.write_bytes(heads.read_bytes()[:left])
     with pytest.raises(ValueError, match="is damaged") as caught:
         read(path)
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_none_are_refused(models, trained, tmp_path) -> None:
-    llama = models["llama"]
+def test_files_that_are_none_are_refused(llama, heads, tmp_path) -> None:
     short = tmp_path / "short.safetensors"
-    short.write_bytes(trained["llama"].read_bytes()[:-100])
+    short.write_bytes(heads.read_bytes()[:-100])
     with pytest.raises(ValueError, match="is damaged"):
         hierarchy(llama, level(2, short))
     with pytest.raises(ValueError, match="no exit heads at"):
@@ -141,19 +151,19 @@ def test_files_that_are_none_are_refused(models, trained, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"levels\[0\].head must be the path"):
         hierarchy(llama, {**level(2), "head": 3})
     with pytest.raises(ValueError, match="exit layers must lie between"):
-        hierarchy(llama, level(7, trained["llama"]))
+        hierarchy(llama, level(7, heads))
 
 
-def test_heads_of_other_weights_warn_and_stay_exact(trained, folder) -> None:
-    other = save_tiny("llama", folder / "other", seed=9)
+def test_heads_of_other_weights_warn_and_stay_exact(heads, tmp_path) -> None:
+    other = save_tiny("llama", tmp_path / "other", seed=9)
     with pytest.warns(HeadsWarning, match="trained on other weights"):
-        drafting = hierarchy(other, level(2, trained["llama"]))
+        drafting = hierarchy(other, level(2, heads))
     options: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True}
     plain = hierarchy(other).generate([5, 9], **options)
     assert drafting.generate([5, 9], seed=0, **options).token_ids == plain.token_ids
 
 
-def test_hierarchy_files_keep_the_head(models, trained) -> None:
-    built = hierarchy(models["llama"], level(2, trained["llama"]))
-    assert built.config.to_dict()["levels"][0]["head"] == str(trained["llama"])
-    assert "head" not in hierarchy(models["llama"], level(2)).config.to_dict()["levels"][0]
+def test_hierarchy_files_keep_the_head(llama, heads) -> None:
+    built = hierarchy(llama, level(2, heads))
+    assert built.config.to_dict()["levels"][0]["head"] == str(heads)
+    assert "head" not in hierarchy(llama, level(2)).config.to_dict()["levels"][0]
