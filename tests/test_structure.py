@@ -100,6 +100,25 @@ def test_every_room_has_its_tests():
     assert missing == []
 
 
+def test_every_folder_of_a_room_has_its_tests():
+    """A file among the room's tests is named for the folder, or for one of its modules."""
+    exempt = {"roads"}  # they are taken by `verify_batch`, and compared in test_verify.py
+    missing = []
+    for init in SRC.glob("*/**/__init__.py"):
+        folder, (package, *inside) = init.parent, init.parent.relative_to(SRC).parts
+        if len(inside) < (2 if package == "hierspec" else 1) or folder.name in exempt:
+            continue
+        room_tests = Path(__file__).parent / (inside[0] if package == "hierspec" else "papers")
+        modules_of_tests = {f"test_{path.stem}" for path in folder.glob("*.py")}
+        if not any(
+            path.stem in modules_of_tests
+            or folder.name in (path.parent.name, *path.stem.split("_"))
+            for path in room_tests.rglob("test_*.py")
+        ):
+            missing.append(folder.relative_to(SRC).as_posix())
+    assert missing == []
+
+
 def test_files_of_tests_are_named_for_what_they_test():
     """Not for being a file's second half; and they end where a second idea would begin."""
     paths = list(Path(__file__).parent.rglob("*.py"))
