@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import chromium
 import pytest
+from fakes.playground import LevelsStub
 from fakes.servers import serving
-from stub_levels import LevelsStub
 
 pytestmark = pytest.mark.skipif(
     chromium.found() is None, reason="no Chromium is installed (HIERSPEC_CHROMIUM names one)"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from aiohttp import web
-from fakes.servers import StubServer, said
 
+from fakes.servers import StubServer, said
 from hierspec.server.playground.page import build_page
 
 NAMES = ["ngram", "small", "target"]
