@@ -60,9 +60,7 @@ def test_a_running_count_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("rule", ["tokenwise", "block"])
-@pytest.mark.parametrize(
-    "neighbours", [(), (Neighbour((0, 2, 1), SamplingParams(temperature=0.6)),)]
-)
+@pytest.mark.parametrize("neighbours", [(), (NEIGHBOUR,)])
 def test_the_engine_writes_by_the_same_law(rule, neighbours) -> None:
     small, target = tables("random", 2, seed=7)
     leaf = Draft(0, "draft", predicting(small), 3, AcceptanceWindow(0.6))
