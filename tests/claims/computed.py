@@ -161,8 +161,8 @@ MISTAKES = [
     ),
     Claim(
         P1,
-        "(TV up to {}), the residual for corrected ones ({}), accepted tokens alone ({}), or "
-        "correcting from the full law instead of the residual ({}).",
+        "(TV up to {}), the residual for recovered ones ({}), accepted tokens alone ({}), or "
+        "recovering from the full distribution instead of the residual ({}).",
         lambda: largest(
             "drafter's law handed up",
             "residual handed up",
