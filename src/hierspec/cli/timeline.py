@@ -56,10 +56,11 @@ def timeline(
     if not (folder := output.parent).is_dir():
         raise HierspecError(f"cannot write {output}: there is no folder {folder}")
 
-    from hierspec.timeline import chrome, html, read, svg, timelines
+    from hierspec.timeline import chrome, html, svg, timelines
+    from hierspec.timeline.events import read_records
     from hierspec.utils.files import write_atomically
 
-    events = read(trace)
+    events = read_records(trace)
     texts = None if tokenizer is None else _texts(tokenizer)
     if suffix == ".svg":
         out = svg(events, sequence or 0, texts)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, cast
 
 from pydantic import Field, Strict, model_validator
 from pydantic import dataclasses as pydantic
@@ -16,6 +16,7 @@ from hierspec.utils.files import read_bytes
 from hierspec.utils.json_lines import parse_lines, read_line
 from hierspec.utils.records import Record
 
+T = TypeVar("T")
 AtLeastZero = Annotated[int, Strict(), Field(ge=0)]
 Seconds = Annotated[float, Strict(), Field(ge=0)]
 
@@ -86,18 +87,27 @@ _AGAIN = "write it again with: hierspec generate --trace FILE"
 _ANY = cast(type[Any], Annotated[Event, Field(discriminator="kind")])
 
 
-def read(path: str | Path) -> list[Event]:
-    """Read the events of a trace file, in order.
+def read(path: str | Path) -> list[dict[str, Any]]:
+    """Read the events of a trace file, in order, as a tracer records them.
 
     A last line that was cut off by an interruption is left out.
 
     Raises:
         HierspecError: the file cannot be read, a line is damaged, or it is empty; names both.
     """
+    return _parse(path, lambda line: (as_record(line), line)[1])
+
+
+def read_records(path: str | Path) -> list[Event]:
+    """Read the events of a trace file as :func:`read` does, as records."""
+    return _parse(path, as_record)
+
+
+def _parse(path: str | Path, parse_event: Callable[[Any], T]) -> list[T]:
     path = Path(path)
     body = read_bytes(path, "the trace")
     try:
-        events = [event for _, event in parse_lines(body, str(path), as_record, may_be_cut=True)]
+        events = [event for _, event in parse_lines(body, str(path), parse_event, may_be_cut=True)]
     except HierspecError as error:
         raise HierspecError(f"{error}; {_AGAIN}") from None
     if not events:
