@@ -176,11 +176,12 @@ def test_a_trace_that_cannot_be_written(capsys, play, argv, said):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_disk_under_standard_output():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_standard_output(unbuffered):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "hierspec", "plan", "-h"], stdout=full, stderr=subprocess.PIPE,
-            text=True, check=False, env=dict(os.environ),
+            text=True, check=False, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.strip() == (

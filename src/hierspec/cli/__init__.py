@@ -7,8 +7,10 @@ traceback appears only with ``--debug``.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import errno
 import functools
+import io
 import os
 import signal
 import sys
@@ -81,7 +83,10 @@ def _run_command(argv: list[str]) -> int:
 
 def _discard_output() -> None:
     """Send standard output to the null device, so that flushing it at exit cannot fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is None:  # closed from the start
+        return
+    with contextlib.suppress(io.UnsupportedOperation):  # a stream without a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_error(error: Exception) -> int:
@@ -96,6 +101,7 @@ def _report_error(error: Exception) -> int:
         _print_error(f"{_one_line(format_message())} (see {command} --help)")
         return 2
     if isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS:
+        _discard_output()  # or what is left of it would fail again, and be reported again
         _print_error(f"cannot write to standard output: {error.strerror}")
         return 2
     if isinstance(error, UnicodeEncodeError) and (message := _encoding_problem(error)):
