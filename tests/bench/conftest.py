@@ -1,5 +1,6 @@
 """Fixtures of the bench tests: models loaded once for all of them, and no time for the roofline."""
 
+import profiling_cases
 import pytest
 
 from hierspec import TargetConfig
@@ -20,3 +21,11 @@ def models(tiny_family):
     """A tiny target and its two drafts."""
     target = TargetConfig(model=tiny_family["target"], dtype="float32")
     return BenchModels(target, (tiny_family["small"], tiny_family["draft"]))
+
+
+@pytest.fixture(scope="session")
+def saved_models(tmp_path_factory):
+    """Folders of a target and a draft model, tiny and with a tokenizer."""
+    folder = tmp_path_factory.mktemp("models")
+    draft = profiling_cases.save_model(folder / "draft", 0.03)
+    return profiling_cases.save_model(folder / "target"), draft

@@ -32,11 +32,9 @@ SUMMARY = {
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory):
+def command(saved_models):
     """A small bench on two tiny models that have a tokenizer."""
-    folder = tmp_path_factory.mktemp("models")
-    target = profiling_cases.save_model(folder / "target")
-    draft = profiling_cases.save_model(folder / "draft", 0.03)
+    target, draft = saved_models
     return [
         "bench", "--target", target, "--draft", draft, "--num-prompts", "2",
         "--tune-prompts", "1", "--tune-tokens", "3", "--max-new-tokens", "6",

@@ -10,7 +10,6 @@ import re
 import shlex
 from pathlib import Path
 
-import profiling_cases
 import pytest
 from bench_cases import results as made_up
 
@@ -32,11 +31,9 @@ def _blank_pictures(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory):
+def command(saved_models):
     """A small bench of two methods at one temperature, one of them tuned."""
-    folder = tmp_path_factory.mktemp("models")
-    target = profiling_cases.save_model(folder / "target")
-    draft = profiling_cases.save_model(folder / "draft", 0.03)
+    target, draft = saved_models
     return [
         "bench", "--target", target, "--draft", draft, "--methods", "speculative",
         "--temperature", "0", "--num-prompts", "2", "--tune-prompts", "1", "--tune-tokens", "2",
