@@ -27,7 +27,7 @@ WRITES = 8  # of the results file: begun, two methods configured, two rounds, me
 @pytest.fixture(autouse=True)
 def _blank_pictures(monkeypatch):
     """Whether a picture's file is whole is of interest here, not what it shows."""
-    monkeypatch.setattr("hierspec.bench.report.pictures.file_content", lambda figure, kind: BLANK)
+    monkeypatch.setattr("hierspec.bench.report.pictures.rendered", lambda figure, kind: BLANK)
 
 
 @pytest.fixture(scope="module")

@@ -140,13 +140,8 @@ def picture_path(path: str | Path) -> Path:
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """Render the figure, its layout settled, as the bytes of an ``svg`` or ``png`` file."""
+    """Render the figure, its layout settled, as an ``svg`` or ``png`` file without the date."""
     _settle(figure)
-    return file_content(figure, kind)
-
-
-def file_content(figure: Figure, kind: str) -> bytes:
-    """Return the figure as an ``svg`` or ``png`` file, without the date and versions."""
     file = io.BytesIO()
     figure.savefig(file, format=kind, dpi=150, metadata=_WITHOUT_DATE[kind])
     return file.getvalue()

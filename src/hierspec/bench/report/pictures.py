@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hierspec.bench.records import BenchResults
 from hierspec.errors import HierspecError
-from hierspec.plotting.figures import ENDINGS, file_content, style
+from hierspec.plotting.figures import ENDINGS, rendered, style
 from hierspec.utils.files import write_atomically
 
 from . import charts
@@ -56,7 +56,7 @@ def pictures(results: BenchResults, formats: Sequence[str] = ("svg",)) -> list[P
             for stem, (title, chart) in CHARTS.items():
                 figure = chart(results, cell)
                 if figure is not None:
-                    content = {kind: file_content(figure, kind) for kind in formats}
+                    content = {kind: rendered(figure, kind) for kind in formats}
                     name = f"{stem}-t{cell.temperature:g}"
                     drawn.append(Picture(name, f"{title}, {cell.title}", cell.temperature, content))
     return drawn
