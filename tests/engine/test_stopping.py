@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,6 +16,7 @@ from hierspec.engine.stopping import StopConditions, TextStream
 
 REPLACEMENT = "\ufffd"
 EOS = "<|endoftext|>"
+TURN = "<|im_end|>"  # special, and no end by itself
 
 
 def byte_level() -> Tokenizer:
@@ -36,7 +38,7 @@ def byte_level() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([EOS])
+    tokenizer.add_special_tokens([EOS, TURN])
     return tokenizer
 
 
@@ -52,13 +54,13 @@ def sentencepiece_like() -> Tokenizer:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    tokenizer.add_special_tokens([EOS])
+    tokenizer.add_special_tokens([EOS, TURN])
     return tokenizer
 
 
 BYTES = byte_level()
 PIECES = sentencepiece_like()
-NUM_BYTES = BYTES.get_vocab_size() - 1  # the last one is special
+NUM_BYTES = BYTES.get_vocab_size() - 1  # the last two are special
 EOS_BYTES = BYTES.token_to_id(EOS)
 FAST = PreTrainedTokenizerFast(tokenizer_object=BYTES, eos_token=EOS)
 
@@ -244,6 +246,95 @@ def test_only_a_possible_beginning_is_held_back():
     assert stream.finish() == ""
 
 
+def atoms(text: str) -> list[str]:
+    """Characters, and special tokens as one."""
+    return re.findall(rf"{re.escape(EOS)}|{re.escape(TURN)}|.", text, re.DOTALL)
+
+
+def searched(fed: list[str], stop: tuple[str, ...], include: bool) -> tuple[str, int, str | None]:
+    """(text, tokens used, reason): a stop string sees the special tokens that it names only."""
+    for n in range(1, len(fed) + 1):
+        whole, found = [atom for text in fed[:n] for atom in atoms(text)], []
+        for one, form in [(one, form) for one in stop for form in (list(one), atoms(one))]:
+            seen = [i for i, atom in enumerate(whole) if len(atom) == 1 or atom in form]
+            for start in range(len(seen) - len(form) + 1):
+                at = seen[start : start + len(form)]
+                if [whole[i] for i in at] == form:
+                    found.append((at[0], at[-1], one))
+        if found:
+            start, _, one = min(found)
+            shown = "".join(atom for atom in whole[:start] if len(atom) == 1)
+            return shown + one * include, n, "stop"
+    return "".join(text for text in fed if text not in (EOS, TURN)), len(fed), None
+
+
+NAMING = st.lists(st.sampled_from(["a", "b", "cd", "€", EOS, TURN]), min_size=1, max_size=3)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a", "b", "c", "d", "€", EOS, TURN]), max_size=12),
+    st.lists(NAMING.map("".join), max_size=3).map(tuple),
+    st.lists(st.booleans(), max_size=30),
+    st.booleans(),
+    st.booleans(),
+)
+@example(["a", "b", TURN, "c"], (f"b{TURN}c",), [], False, True)
+@example(["a", TURN, "b"], ("ab",), [], False, False)
+@example([TURN, "a", TURN, EOS, "b"], (f"{TURN}b", EOS + "a"), [], True, True)
+@example([*TURN], (TURN,), [], True, True)
+def test_stop_strings_may_name_special_tokens(parts, stop, cuts, include, byte_level):
+    tokenizer = BYTES if byte_level else PIECES
+    fed: list[tuple[int, str]] = []  # a token, and the text that it completes
+    for special, run_of in itertools.groupby(parts, lambda part: part in (EOS, TURN)):
+        if special or not byte_level:
+            vocab = tokenizer.get_vocab()
+            fed += [(vocab[part], part) for part in run_of if part in vocab]
+            continue
+        ids, seen = split("".join(run_of).encode(), cuts), ""
+        for n in range(1, len(ids) + 1):
+            text = BYTES.decode(ids[:n]).rstrip(REPLACEMENT)
+            fed.append((ids[n - 1], text[len(seen) :]))
+            seen = text
+    conditions = StopConditions(stop=stop, include_stop_str=include)
+    got = run(TextStream(tokenizer, conditions), [token for token, _ in fed])
+    assert got == searched([text for _, text in fed], stop, include)
+
+
+@pytest.mark.parametrize("include", [False, True])
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_a_stop_string_that_is_an_end_of_text_token(include, ignore_eos):
+    """It ends the text whether or not it does so by itself, and is kept where it is asked for."""
+    ids = [*BYTES.encode("ab c").ids, EOS_BYTES]
+    for stop, text in (((EOS,), "ab c"), ((f"c{EOS}",), "ab "), ((f"{EOS}?",), "ab c")):
+        conditions = StopConditions(
+            frozenset({EOS_BYTES}), stop, ignore_eos=ignore_eos, include_stop_str=include
+        )
+        ends = not ignore_eos or "?" not in stop[0]
+        shown = text + stop[0] * (include and "?" not in stop[0])
+        got = run(TextStream(BYTES, conditions), ids)
+        assert got == (shown, len(ids), "stop" if ends else None)
+
+
+def test_a_character_cut_short_by_a_special_stop_token_is_replaced_as_by_an_end_of_text():
+    ids = [*split("a€".encode()[:-1], [True] * 3), BYTES.token_to_id(TURN)]
+    for conditions in (StopConditions(stop=(TURN,)), StopConditions(frozenset({ids[-1]}))):
+        assert run(TextStream(BYTES, conditions), ids) == (BYTES.decode(ids), 4, "stop")
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_stop_tokens_stop_whatever_is_said_of_ends_of_text(ignore_eos):
+    """Their own text is kept with the stop strings', if they are not special."""
+    a, b, turn = (BYTES.token_to_id(one) for one in ("a", "b", TURN))
+    eos = frozenset({EOS_BYTES})
+    for include in (False, True):
+        options = {"ignore_eos": ignore_eos, "include_stop_str": include}
+        conditions = StopConditions(eos, stop_token_ids=frozenset({b, turn}), **options)
+        assert run(TextStream(BYTES, conditions), [a, b, a])[1:] == (2, "stop")
+        assert run(TextStream(BYTES, conditions), [a, b, a])[0] == "ab"[: 1 + include]
+        assert run(TextStream(BYTES, conditions), [a, turn, a]) == ("a", 2, "stop")
+
+
 def test_eos_stays_out_of_the_text_and_stops():
     ids = [*BYTES.encode("ab").ids, EOS_BYTES]
     conditions = StopConditions(eos_token_ids=frozenset({EOS_BYTES}), stop=("bx",))
@@ -284,6 +375,7 @@ def test_without_a_tokenizer_there_is_no_text():
     [
         ({"stop": "abc"}, r"write stop=\('abc',\)"),
         ({"stop": ("",)}, "non-empty strings"),
+        ({"stop": ("\ud83d",)}, "half a character"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"max_length": 1.5}, "max_length"),
     ],

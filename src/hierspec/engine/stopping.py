@@ -2,18 +2,24 @@
 
 Stop strings may begin and end in the middle of a token or of a draft. Text that may turn out to
 be the beginning of one is held back, so streamed text is never revised, and the token that
-completes one is the last token of the output.
+completes one is the last token of the output. They may name special tokens (``<|im_end|>``), too,
+although the text leaves these out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from hierspec.errors import HierspecError
 
 from .detokenize import detokenizer
+
+_FIRST_SURROGATE, _NUM_SURROGATES = 0xD800, 0x800
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,9 @@ class StopConditions:
     Attributes:
         eos_token_ids: any of these tokens ends the output (``"stop"``); it stays in the token ids
             and is left out of the text.
-        stop: strings that end the output (``"stop"``).
+        stop: strings that end the output (``"stop"``), as text or as special tokens.
+        stop_token_ids: end the output as ``eos_token_ids`` do, whatever ``ignore_eos`` says; with
+            ``include_stop_str`` their text is kept, unless they are special.
         max_new_tokens: the most output tokens (``"length"``).
         max_length: the most prompt and output tokens together (``"length"``).
         ignore_eos: treat end-of-text tokens as any other.
@@ -33,6 +41,7 @@ class StopConditions:
 
     eos_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
     max_new_tokens: int | None = None
     max_length: int | None = None
     ignore_eos: bool = False
@@ -45,6 +54,8 @@ class StopConditions:
         for text in cast("tuple[Any, ...]", self.stop):
             if not isinstance(text, str) or not text:
                 raise HierspecError(f"stop must hold non-empty strings, got {text!r}")
+            if _SURROGATE.search(text):
+                raise HierspecError(f"stop holds half a character, which no text has: {text!r}")
         for name in ("max_new_tokens", "max_length"):
             limit = getattr(self, name)
             if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -86,6 +97,7 @@ class TextStream:
         "_held_back",
         "_max_tokens",
         "_parts",
+        "_search",
         "conditions",
         "finish_reason",
         "num_tokens",
@@ -105,7 +117,8 @@ class TextStream:
         self._max_tokens = self.conditions.max_output_tokens(length)
         skip_special_tokens = self.conditions.skip_special_tokens
         self._detokenizer = detokenizer(tokenizer, prompt_ids, skip_special_tokens)
-        self._held_back = ""  # decoded text that may be the beginning of a stop string
+        self._search = _Search(self.conditions.stop, tokenizer if skip_special_tokens else None)
+        self._held_back = ""  # marked text that may be the beginning of a stop string
         self._parts: list[str] = []
         self.num_tokens = 0
         self.finish_reason: str | None = None
@@ -120,11 +133,20 @@ class TextStream:
         assert self.finish_reason is None, "the stream has ended"
         self.num_tokens += 1
         conditions = self.conditions
-        if token_id in conditions.eos_token_ids and not conditions.ignore_eos:
+        is_end = token_id in conditions.eos_token_ids and not conditions.ignore_eos
+        is_stop = token_id in conditions.stop_token_ids
+        new = ""
+        if not is_end and (not is_stop or conditions.include_stop_str):
+            new = self._detokenizer.add(token_id)
+        # A token with text of its own in the output needs no mark.
+        mark = "" if new else self._search.marks.get(token_id, "")
+        if is_end or is_stop:
+            new += self._detokenizer.flush()
+        delta = self._release(new + mark)
+        if self.finish_reason is None and (is_end or is_stop):
             self.finish_reason = "stop"
-            return self._end(), "stop"
-        delta = self._release(self._detokenizer.add(token_id))
-        if self.finish_reason is None and self.num_tokens == self._max_tokens:
+            delta += self._end()
+        elif self.finish_reason is None and self.num_tokens == self._max_tokens:
             self.finish_reason = "length"
             delta += self._end()
         return delta, self.finish_reason
@@ -139,37 +161,112 @@ class TextStream:
     def _end(self) -> str:
         """Return all remaining text; an incomplete last character may complete a stop string."""
         delta = self._release(self._detokenizer.flush())
-        rest, self._held_back = self._held_back, ""
+        rest, self._held_back = _without_marks(self._held_back), ""
         self._parts.append(rest)
         return delta + rest
 
     def _release(self, new: str) -> str:
         """Add ``new`` to the held back text → all of it that cannot be part of a stop string."""
         text = self._held_back + new
-        conditions = self.conditions
-        end = None
-        if new and conditions.stop:
-            # The first to begin; of those, the first to end.
-            matches = [(start, len(s)) for s in conditions.stop if (start := text.find(s)) >= 0]
-            if matches:
-                start, length = min(matches)
-                end = start + length if conditions.include_stop_str else start
-        if end is not None:
+        match = self._search.first(text) if new else None
+        if match is None:
+            start = self._search.partial(text)
+            out, self._held_back = _without_marks(text[:start]), text[start:]
+        else:
+            start, stop = match
+            out, self._held_back = _without_marks(text[:start]), ""
+            if start + 1 == len(text) and _SURROGATE.match(text[start]):
+                out += self._detokenizer.flush()  # a character that the special token cut short
+            if self.conditions.include_stop_str:
+                out += stop
             self.finish_reason = "stop"
-            text, self._held_back = text[:end], ""
-        elif conditions.stop:
-            end = len(text) - _partial_stop_length(text, conditions.stop)
-            text, self._held_back = text[:end], text[end:]
-        self._parts.append(text)
-        return text
+        self._parts.append(out)
+        return out
 
 
-def _partial_stop_length(text: str, stop: tuple[str, ...]) -> int:
-    """Return the length of the longest suffix of ``text`` that is a stop string's proper prefix."""
-    longest = 0
-    for s in stop:
-        for size in range(min(len(s) - 1, len(text)), longest, -1):
-            if text.endswith(s[:size]):
-                longest = size
-                break
-    return longest
+class _Search:
+    """Finds stop strings in *marked* text.
+
+    A mark stands where the text leaves out a special token that a stop string names: a lone
+    surrogate, which no decoded text holds. Each such stop string is looked for in two forms, as it
+    is and with marks in place of the names; a form does not see marks that it does not have.
+
+    Args:
+        tokenizer: whose special tokens are left out of the text; ``None``: none are.
+
+    Attributes:
+        marks: of special tokens, by id.
+    """
+
+    __slots__ = ("_forms", "marks")
+
+    def __init__(self, stop: tuple[str, ...], tokenizer: Any) -> None:
+        self.marks: dict[int, str] = {}
+        self._forms = [(text, text) for text in stop]
+        if not stop or tokenizer is None:
+            return
+        texts = special_texts(tokenizer)
+        named = {id: text for id, text in texts.items() if any(text in one for one in stop)}
+        names = sorted(set(named.values()), key=len, reverse=True)[:_NUM_SURROGATES]
+        if names:
+            by_name = {name: chr(_FIRST_SURROGATE + i) for i, name in enumerate(names)}
+            self.marks = {id: by_name[text] for id, text in named.items() if text in by_name}
+            pattern = re.compile("|".join(map(re.escape, names)))
+            for text in stop:
+                form = pattern.sub(lambda match: by_name[match[0]], text)
+                if form != text:
+                    self._forms.append((form, text))
+
+    def first(self, text: str) -> tuple[int, str] | None:
+        """Return where the first stop string begins, and itself; of several the first to end."""
+        matches: list[tuple[int, int, str]] = []
+        for form, stop in self._forms:
+            seen, places = self._seen(text, form)
+            if (start := seen.find(form)) >= 0:
+                matches.append((places[start], places[start + len(form) - 1], stop))
+        if not matches:
+            return None
+        start, _, stop = min(matches)
+        return start, stop
+
+    def partial(self, text: str) -> int:
+        """Return where the longest end of ``text`` begins that a stop string may begin with."""
+        first = len(text)
+        for form, _ in self._forms:
+            seen, places = self._seen(text, form)
+            for size in range(min(len(form) - 1, len(seen)), 0, -1):
+                if places[len(seen) - size] >= first:
+                    break
+                if seen.endswith(form[:size]):
+                    first = places[len(seen) - size]
+                    break
+        return first
+
+    def _seen(self, text: str, form: str) -> tuple[str, Sequence[int]]:
+        """Return what a form sees of a text, and where in it each character stands."""
+        if not self.marks:
+            return text, range(len(text))
+        places = [i for i, c in enumerate(text) if c in form or not _SURROGATE.match(c)]
+        return "".join(text[i] for i in places), places
+
+
+def _without_marks(text: str) -> str:
+    return _SURROGATE.sub("", text)
+
+
+_special_texts: WeakKeyDictionary[Any, tuple[int, Mapping[int, str]]] = WeakKeyDictionary()
+
+
+def special_texts(tokenizer: Any) -> Mapping[int, str]:
+    """Return the texts of a tokenizer's special tokens, by id."""
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not hasattr(backend, "get_added_tokens_decoder"):  # no ``tokenizers.Tokenizer`` behind it
+        return _texts(getattr(tokenizer, "added_tokens_decoder", {}))
+    size = backend.get_vocab_size(with_added_tokens=True)
+    if tokenizer not in _special_texts or _special_texts[tokenizer][0] != size:
+        _special_texts[tokenizer] = (size, _texts(backend.get_added_tokens_decoder()))
+    return _special_texts[tokenizer][1]
+
+
+def _texts(added: Mapping[int, Any]) -> dict[int, str]:
+    return {id: token.content for id, token in added.items() if token.special and token.content}
