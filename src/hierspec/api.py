@@ -190,8 +190,8 @@ class Hierarchy:
         Args:
             prompt: a text, token ids, or a conversation.
             options: as :meth:`start` explains them. Length and ends: ``max_new_tokens``, ``stop``,
-                ``include_stop_str``, ``eos_token_id``, ``ignore_eos``, ``until``,
-                ``stopping_criteria``; sampling: ``temperature`` (0, the default, is greedy),
+                ``include_stop_str``, ``stop_token_ids``, ``eos_token_id``, ``ignore_eos``,
+                ``until``, ``stopping_criteria``; sampling: ``temperature`` (0, the default, is greedy),
                 ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``, ``frequency_penalty``,
                 ``presence_penalty``, ``logit_bias``, ``logits_processors``, all of them as
                 ``sampling`` or ``generation_config``, and ``seed``; the prompt: ``chat``,
@@ -265,6 +265,7 @@ class Hierarchy:
         seed: int | Sequence[int] | None = None,
         num_return_sequences: int = 1,
         stop: Any = None,
+        stop_token_ids: int | Sequence[int] | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         ignore_eos: bool = False,
         include_stop_str: bool = False,
@@ -296,8 +297,10 @@ class Hierarchy:
                 has the randomness that it would have alone.
             num_return_sequences: samples of each prompt; results and ``sequence`` of events count
                 them prompt by prompt.
-            stop: texts that end the output where they appear; they are left out of ``text``. A list
-                of lists has those of each prompt.
+            stop: texts that end the output where they appear; they are left out of ``text``. They
+                may name special tokens (``"<|im_end|>"``). A list of lists has those of each
+                prompt.
+            stop_token_ids: end the output besides ``eos_token_id``, whatever ``ignore_eos`` says.
             eos_token_id: ends the output; default: the tokenizer's and the model's.
             chat: apply the tokenizer's chat template to prompts that are texts, too.
             tools: functions, or their JSON schemas, for the chat template.
@@ -334,6 +337,7 @@ class Hierarchy:
             seed=seed,
             num_return_sequences=num_return_sequences,
             stop=stop,
+            stop_token_ids=stop_token_ids,
             eos_token_id=eos_token_id,
             ignore_eos=ignore_eos,
             include_stop_str=include_stop_str,

@@ -2,19 +2,21 @@
 
 import io
 import json
+import shutil
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
 from hierspec.utils.testing import save_tiny
 
 TEMPLATE = (
+    "{% if enable_thinking is defined and not enable_thinking %}w93 {% endif %}"
     "{% if tools %}w90 {{ tools | length }} {% endif %}"
     "{% for m in messages %}{{ 'w91' if m.role == 'user' else 'w92' }} {{ m.content }} {% endfor %}"
     "{% if add_generation_prompt %}w92{% endif %}"
@@ -87,6 +89,82 @@ def test_a_stop_string_ends_an_answer_and_is_left_out(folder, monkeypatch, capsy
         answers.append(capsys.readouterr().out.strip())
     assert answers[0].startswith("w")
     assert answers[1] == ""
+
+
+def test_the_template_has_further_variables(folder, monkeypatch, capsys):
+    thoughtless = json.dumps({"enable_thinking": False, "nobody_reads_this": [1]})
+    argv = ["--target", str(folder), "--max-new-tokens", "3"]
+    generate = ["generate", "w5 w9", "--chat", "--json", *argv]
+    numbers = []
+    for more in ([], ["--chat-template-kwargs", thoughtless]):
+        assert run([*generate, *more]) == 0
+        numbers.append(json.loads(capsys.readouterr().out)["num_prompt_tokens"])
+        monkeypatch.setattr("sys.stdin", io.StringIO("w5 w9\n"))
+        assert run(["chat", *argv, *more]) == 0
+        numbers.append(int(capsys.readouterr().err.split(" prompt tokens")[0].split()[-1]))
+    assert numbers == [4, 4, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--chat", "--chat-template-kwargs", "no JSON"], "takes a JSON object"),
+        (["--chat", "--chat-template-kwargs", "[1]"], "takes a JSON object"),
+        (["--chat-template-kwargs", '{"a": 1}'], "add --chat"),
+        (["--stop-token-id", "4000"], "no token 4000"),
+    ],
+)
+def test_wrong_options_of_a_template_and_of_ends_are_one_clear_line(folder, options, says, capsys):
+    assert run(["generate", "w5 w9", "--target", str(folder), *options]) == 2
+    err = capsys.readouterr().err
+    last = err.splitlines()[-1]
+    assert last.startswith("hierspec: error")
+    assert says in last
+
+
+@pytest.fixture(scope="module")
+def turns(folder, tmp_path_factory):
+    """The same model, the fourth token of whose answer is special → its folder, the answer."""
+    answer = Hierarchy(str(folder)).generate([91, 5, 9, 92], max_new_tokens=6).token_ids
+    assert answer[3] not in answer[:3]
+    out = tmp_path_factory.mktemp("turns") / "model"
+    shutil.copytree(folder, out)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(out)
+    tokenizer.add_special_tokens({"additional_special_tokens": [f"w{answer[3]}"]})
+    tokenizer.save_pretrained(out)
+    return out, answer
+
+
+def test_a_special_token_and_any_token_may_end_the_text(turns, capsys):
+    """Inside a draft too: the draft model is the target itself."""
+    out, answer = turns
+    said = [{"role": "user", "content": "w5 w9"}]
+    texts = [f"w{token}" for token in answer]
+    special, before, shorter = texts[3], " " + " ".join(texts[:3]), " " + " ".join(texts[:2])
+    drafting = Hierarchy(str(out), drafts=[str(out)])
+    stops = GenerationConfig(max_new_tokens=6, stop_strings=[special])
+    for options, text in (
+        ({"stop": special}, before),
+        ({"stop": [special + texts[4], special]}, before),
+        ({"stop": f"{texts[2]}{special}"}, shorter + " "),
+        ({"stop": special, "include_stop_str": True, "ignore_eos": True}, before + special),
+        ({"stop_token_ids": answer[3]}, before),
+        ({"stop_token_ids": [answer[2]]}, shorter),
+        ({"stop_token_ids": answer[2:3], "include_stop_str": True, "ignore_eos": True}, before),
+        ({"generation_config": stops}, before),
+    ):
+        for models in (Hierarchy(str(out)), drafting):
+            lengths = {} if "generation_config" in options else {"max_new_tokens": 6}
+            found = models.generate(said, **options, **lengths)
+            assert (found.text, found.finish_reason) == (text, "stop"), options
+            assert found.token_ids == answer[: len(found.token_ids)]
+            events = list(models.stream(said, **options, **lengths))
+            assert "".join(event.text for event in events) == text
+    for more in (["--stop", special], ["--stop-token-id", str(answer[3])]):
+        argv = ["generate", "w5 w9", "--chat", "--target", str(out), "--json", *more]
+        assert run(argv) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["text"], found["finish_reason"]) == (before, "stop")
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "serve", "Python"])

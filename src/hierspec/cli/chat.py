@@ -11,17 +11,20 @@ import typer
 from hierspec.errors import HierspecError
 
 from .options import (
+    ChatTemplateKwargs,
     Device,
     DraftsOption,
     Dtype,
     FreshSeed,
     HierarchyOption,
     StopOption,
+    StopTokenId,
     TemperatureOption,
     Threads,
     TopK,
     TopP,
     note_unused,
+    parse_template_kwargs,
     split_values,
     target_config,
     target_option,
@@ -56,6 +59,8 @@ def chat(
     top_k: TopK = None,
     seed: FreshSeed = None,
     stop: StopOption = None,
+    stop_token_id: StopTokenId = None,
+    chat_template_kwargs: ChatTemplateKwargs = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -77,6 +82,7 @@ def chat(
     from .rendering import notes, say, warnings_as_notes
 
     sampling = SamplingParams.make(temperature=temperature, top_p=top_p, top_k=top_k)
+    variables = parse_template_kwargs(chat_template_kwargs)
     note_unused(sampling)
     use_threads(threads)
     config = _config(target, tuple(split_values(draft)), hierarchy, dtype, device)
@@ -97,6 +103,8 @@ def chat(
         "sampling": sampling,
         "seed": seed,
         "stop": tuple(stop or ()),
+        "stop_token_ids": stop_token_id,
+        "chat_template_kwargs": variables,
     }
     with models.session() as session:
         conversation = ChatSession(session, system, request, console)

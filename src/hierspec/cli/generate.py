@@ -17,11 +17,13 @@ from .options import (
     MODEL,
     PRESETS,
     BatchSize,
+    ChatTemplateKwargs,
     Device,
     DraftsOption,
     Dtype,
     FreshSeed,
     StopOption,
+    StopTokenId,
     TemperatureOption,
     Threads,
     TopK,
@@ -30,6 +32,7 @@ from .options import (
     json_option,
     load_tokenizer,
     note_unused,
+    parse_template_kwargs,
     split_values,
     target_config,
     target_option,
@@ -101,6 +104,7 @@ def generate(
     include_stop: Annotated[
         bool, typer.Option("--include-stop", help="Keep the stop string in the text.")
     ] = False,
+    stop_token_id: StopTokenId = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Continue after an end-of-text token.")
     ] = False,
@@ -112,6 +116,7 @@ def generate(
             "no model is named and zoo:smollm2 runs.",
         ),
     ] = None,
+    chat_template_kwargs: ChatTemplateKwargs = None,
     ids: Annotated[
         bool,
         typer.Option("--ids", help="Prompts are token ids, as in 1 2 3, and so is the output."),
@@ -167,8 +172,11 @@ def generate(
         )
     if as_json and trace is not None and str(trace) == "-":
         raise HierspecError("--json and --trace - both write to standard output: trace to a file")
-    if ids and (chat or stop):
-        raise HierspecError("--ids takes and writes token ids: leave --chat and --stop out")
+    variables = parse_template_kwargs(chat_template_kwargs)
+    if ids and (chat or stop or variables):
+        raise HierspecError(
+            "--ids takes and writes token ids: leave --chat, --chat-template-kwargs and --stop out"
+        )
     texts = _read_prompts(prompt, prompts, ids)
 
     from hierspec.config import arguments, ends
@@ -203,6 +211,8 @@ def generate(
         config = read_hierarchy(preset, target, drafts, dtype, device)
         if drafts and not target:
             note = f"hierspec: note: no --target is named: it is {config.target.model}"
+    if variables and not chat and any(isinstance(text, str) for text in texts):
+        raise HierspecError("--chat-template-kwargs are for the chat template: add --chat")
     use_threads(threads)
     note_unused(sampling)
     if note:
@@ -236,8 +246,10 @@ def generate(
         "max_new_tokens": max_new_tokens,
         "stop": tuple(stop or ()),
         "include_stop_str": include_stop,
+        "stop_token_ids": stop_token_id,
         "ignore_eos": ignore_eos,
         "chat": bool(chat),
+        "chat_template_kwargs": variables,
         "logprobs": logprobs,
         "sampling": sampling,
     }

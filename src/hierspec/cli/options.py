@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -101,7 +102,18 @@ Temperatures = Annotated[
     ),
 ]
 StopOption = Annotated[
-    list[str] | None, typer.Option(help="A string at which the text ends; repeatable.")
+    list[str] | None,
+    typer.Option(help="A string at which the text ends, special tokens included; repeatable."),
+]
+StopTokenId = Annotated[
+    list[int] | None, typer.Option(min=0, help="A token at which the text ends; repeatable.")
+]
+ChatTemplateKwargs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON",
+        help="Further variables of the chat template, as in '{\"enable_thinking\": false}'.",
+    ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 FreshSeed = Annotated[
@@ -201,6 +213,26 @@ def parse_size(text: str) -> int:
     if not float(match[1]) < 1e15:
         raise HierspecError(f"--memory-budget of {text[:20]}… is more than any machine has")
     return int(float(match[1]) * unit)
+
+
+def parse_template_kwargs(text: str | None) -> dict[str, Any] | None:
+    """Return the value of ``--chat-template-kwargs``, a JSON object.
+
+    Raises:
+        HierspecError: it is something else.
+    """
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise HierspecError(
+            "--chat-template-kwargs takes a JSON object, as in '{\"enable_thinking\": false}', not "
+            f"{text[:40]!r}"
+        )
+    return value
 
 
 def options_used(context: typer.Context) -> list[str]:

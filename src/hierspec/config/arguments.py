@@ -81,15 +81,28 @@ def stop_strings(value: Any) -> tuple[str, ...]:
 
 def eos_ids(value: Any) -> frozenset[int]:
     """Return the ids that end the output, from one or several."""
+    return _id_set(value, "eos_token_id", " (ignore_eos=True: none)")
+
+
+def stop_token_ids(value: Any, vocab_size: int) -> frozenset[int]:
+    """Return the further ids that end the output, from one, several or ``None``."""
+    ids = frozenset[int]() if value is None else _id_set(value, "stop_token_ids")
+    if ids and max(ids) >= vocab_size:
+        raise HierspecError(
+            f"stop_token_ids: the target has {vocab_size} tokens, from 0 on, and no token "
+            f"{max(ids)}"
+        )
+    return ids
+
+
+def _id_set(value: Any, name: str, hint: str = "") -> frozenset[int]:
     is_vector = hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1
     if is_vector or isinstance(value, list | tuple | set | frozenset | range):
-        ids = [_token_id(token, "eos_token_id") for token in value]
+        ids = [_token_id(token, name) for token in value]
     else:
-        ids = [_token_id(value, "eos_token_id")]
+        ids = [_token_id(value, name)]
     if ids and min(ids) < 0:
-        raise HierspecError(
-            f"eos_token_id must be at least 0, not {min(ids)} (ignore_eos=True: none)"
-        )
+        raise HierspecError(f"{name} must be at least 0, not {min(ids)}{hint}")
     return frozenset(ids)
 
 

@@ -52,7 +52,6 @@ _OPTION_HINTS = {
     "n": "use num_return_sequences",
     "num_beams": "beam search is not supported",
     "stop_strings": "use stop",
-    "stop_token_ids": "use eos_token_id",
     "use_cache": "there always is one",
 }
 

@@ -49,6 +49,7 @@ def resolve_requests(
     seed: Any,
     num_return_sequences: int,
     stop: Any,
+    stop_token_ids: Any,
     eos_token_id: Any,
     ignore_eos: bool,
     include_stop_str: bool,
@@ -93,11 +94,13 @@ def resolve_requests(
     for sampling_params in sampling:
         options.check_logit_bias(sampling_params, vocab_size)
     num_samples = options.num_samples(num_return_sequences, sampling)
+    stop_ids = arguments.stop_token_ids(stop_token_ids, vocab_size)
     stops = [
         StopConditions(
             eos_token_ids=eos_token_ids(eos_token_id),
             ignore_eos=ignore_eos,
             stop=texts,
+            stop_token_ids=stop_ids,
             max_new_tokens=length,
             max_length=model.max_length,
             include_stop_str=include_stop_str,
