@@ -191,12 +191,13 @@ class Hierarchy:
             prompt: a text, token ids, or a conversation.
             options: as :meth:`start` explains them. Length and ends: ``max_new_tokens``, ``stop``,
                 ``include_stop_str``, ``stop_token_ids``, ``eos_token_id``, ``ignore_eos``,
-                ``until``, ``stopping_criteria``; sampling: ``temperature`` (0, the default, is greedy),
-                ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``, ``frequency_penalty``,
-                ``presence_penalty``, ``logit_bias``, ``logits_processors``, all of them as
-                ``sampling`` or ``generation_config``, and ``seed``; the prompt: ``chat``,
-                ``tools``, ``chat_template_kwargs``; what comes out: ``logprobs``,
-                ``num_return_sequences``, ``streamer``, ``tracer``, ``observers``; and ``cache``.
+                ``until``, ``stopping_criteria``; sampling: ``temperature`` (0, the default, is
+                greedy), ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``,
+                ``frequency_penalty``, ``presence_penalty``, ``logit_bias``,
+                ``logits_processors``, all of them as ``sampling`` or ``generation_config``, and
+                ``seed``; the prompt: ``chat``, ``tools``, ``chat_template_kwargs``; what comes out:
+                ``logprobs``, ``num_return_sequences``, ``streamer``, ``tracer``, ``observers``; and
+                ``cache``.
 
         Returns:
             the text, its token ids, why it ended, and how fast it was.

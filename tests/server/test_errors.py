@@ -71,8 +71,6 @@ def test_what_cannot_be_done_is_refused_in_openais_form(ask, name):
         ),
         ("/v1/responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, {}, "tools"),
         ("/v1/responses", {**RESPONSES, "tool_choice": "required"}, {}, "there are no tools"),
-        ("/v1/responses", {"input": "a"}, {}, "model"),
-        ("/v1/chat/completions", {"messages": CHAT["messages"]}, {}, "model"),
         ("/v1/completions", {"prompt": "a"}, {"content-type": "text/plain"}, "application/json"),
     ],
 )

@@ -286,6 +286,7 @@ def generate(
 
 def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
     """Return the prompts: texts, or lists of token ids."""
+    from hierspec.utils.checks import HALF_CHARACTERS
     from hierspec.utils.prompts import parse_ids, read_ids, read_prompts, read_stdin
 
     if file is not None:
@@ -297,7 +298,7 @@ def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
         )
     text = read_stdin() if prompt == "-" else prompt
-    if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that are not UTF-8
+    if HALF_CHARACTERS.search(text):  # Python decodes bytes that are not UTF-8 to these
         raise HierspecError("the prompt is not UTF-8 text")
     if not text:
         raise HierspecError("the prompt is empty: give at least one token to continue")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.conversations import is_conversation
 from hierspec.utils.prompts import apply_chat
 
@@ -48,6 +49,8 @@ class Template:
                 "the target has no tokenizer beside it: name one (on the command line --tokenizer "
                 "FOLDER, in Python the second argument), or give token ids (--ids)"
             )
+        if isinstance(prompt, str) and HALF_CHARACTERS.search(prompt):
+            raise HierspecError("a prompt holds half a character (a lone surrogate): leave it out")
         if needs_template:
             return apply_chat(self.tokenizer, prompt, self.tools, **(self.variables or {}))
         ids = self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked later

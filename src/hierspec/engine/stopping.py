@@ -15,11 +15,11 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from hierspec.errors import HierspecError
+from hierspec.utils.checks import HALF_CHARACTERS
 
 from .detokenize import detokenizer
 
 _FIRST_SURROGATE, _NUM_SURROGATES = 0xD800, 0x800
-_SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StopConditions:
         for text in cast("tuple[Any, ...]", self.stop):
             if not isinstance(text, str) or not text:
                 raise HierspecError(f"stop must hold non-empty strings, got {text!r}")
-            if _SURROGATE.search(text):
+            if HALF_CHARACTERS.search(text):
                 raise HierspecError(f"stop holds half a character, which no text has: {text!r}")
         for name in ("max_new_tokens", "max_length"):
             limit = getattr(self, name)
@@ -175,7 +175,7 @@ class TextStream:
         else:
             start, stop = match
             out, self._held_back = _without_marks(text[:start]), ""
-            if start + 1 == len(text) and _SURROGATE.match(text[start]):
+            if start + 1 == len(text) and HALF_CHARACTERS.match(text[start]):
                 out += self._detokenizer.flush()  # a character that the special token cut short
             if self.conditions.include_stop_str:
                 out += stop
@@ -246,12 +246,12 @@ class _Search:
         """Return what a form sees of a text, and where in it each character stands."""
         if not self.marks:
             return text, range(len(text))
-        places = [i for i, c in enumerate(text) if c in form or not _SURROGATE.match(c)]
+        places = [i for i, c in enumerate(text) if c in form or not HALF_CHARACTERS.match(c)]
         return "".join(text[i] for i in places), places
 
 
 def _without_marks(text: str) -> str:
-    return _SURROGATE.sub("", text)
+    return HALF_CHARACTERS.sub("", text)
 
 
 _special_texts: WeakKeyDictionary[Any, tuple[int, Mapping[int, str]]] = WeakKeyDictionary()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+from typing import Any
 
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hierspec.utils.checks import HALF_CHARACTERS
 
 from .errors import ApiError
 from .service import Service
@@ -22,6 +26,47 @@ def service_of(request: Request) -> Service:
 def tenant_of(request: Request) -> str:
     """Return the tenant of a request: requests with different keys share no cached state."""
     return request.scope.get("hierspec_tenant", "")
+
+
+async def refuse_half_characters(request: Request) -> None:
+    """Refuse a body with half a character in any text, before its fields are looked at.
+
+    JSON may hold one (``"\\ud83d"``); UTF-8 may not, so that no answer could say it again.
+
+    Raises:
+        ApiError: there is one.
+    """
+    if request.method != "POST":  # no other has a body
+        return
+    try:
+        body = await request.json()
+        if not HALF_CHARACTERS.search(json.dumps(body, ensure_ascii=False)):
+            return
+        place = ".".join(_half_character(body) or ())[:256]
+    except ValueError:  # no JSON, as the check of the fields will say
+        return
+    except RecursionError:
+        raise ApiError("the body is nested too deeply") from None
+    raise ApiError(
+        f"{place or 'the body'} holds half a character (a lone surrogate), as of an emoji that was "
+        "cut in two: send whole ones",
+        param=place or None,
+        code="invalid_unicode",
+    )
+
+
+def _half_character(value: Any) -> list[str] | None:
+    """Return the keys that lead to the first half character; ``None`` if there is none."""
+    if isinstance(value, str):
+        return [] if HALF_CHARACTERS.search(value) else None
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        if _half_character(key) is not None:
+            return []
+        if (rest := _half_character(inner)) is not None:
+            return [str(key), *rest]
+    return None
 
 
 class Access:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi_offline import FastAPIOffline
 
@@ -13,7 +13,7 @@ from hierspec import __version__
 from hierspec.api import Hierarchy
 
 from . import errors
-from .access import Access
+from .access import Access, refuse_half_characters
 from .loading import load
 from .logs import RequestLog
 from .routes import chat, completions, info, page, responses
@@ -47,6 +47,7 @@ def create_app(
         version=__version__,
         description=_ABOUT,
         lifespan=lifespan,
+        dependencies=[Depends(refuse_half_characters)],
         static_url="/docs-static",
     )
     app.state.service = service

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import ApiError
-from .prepare import text_of
+from .prepare import template_variables, text_of
 from .service import Service
 from .tools import plain_tools, template_supports_tools, write_tools_as_text
 from .wire.chat import FunctionCall, Message, Tool
@@ -49,12 +49,14 @@ def chat_ids(
     messages: list[dict[str, Any]],
     tools: Sequence[Tool] = (),
     add_generation_prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Return the token ids of a conversation, up to where the answer begins.
 
     Args:
         tools: described to the model.
         add_generation_prompt: end with the tokens that begin the model's answer.
+        variables: further ones of the template.
 
     Raises:
         ApiError: the model has no chat template, or the template refuses these messages.
@@ -66,9 +68,9 @@ def chat_ids(
             "instruction-tuned model",
             code="no_chat_template",
         )
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = template_variables(variables)
     if template_supports_tools(tokenizer):
-        options = {"tools": plain_tools(tools) or None}
+        options["tools"] = plain_tools(tools) or None
     else:
         messages = write_tools_as_text(messages, tools)
     try:

@@ -115,15 +115,15 @@ def install(app: FastAPI) -> None:
 
 def first_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     """Return the first error in a request's body, in one line, and the field it is in."""
-    # Of a union, pydantic reports every alternative: a message of our own validators says most.
-    first = next((error for error in errors if error["type"] == "value_error"), errors[0])
+    # A message of our own validators says most; a wrong kind of object explains what it lacks.
+    own = [error for error in errors if error["type"] == "value_error"]
+    kinds = [error for error in errors if error["loc"] and error["loc"][-1] in ("type", "role")]
+    first = [*own, *kinds, *errors][0]
     parts = [str(part) for part in first["loc"] if part != "body"]
     place = ".".join(part for part in parts if part.isidentifier() or part.isdigit()) or None
     if first["type"] == "json_invalid":
         return f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}", None
     if first["type"] in ("model_attributes_type", "dict_type") and place is None:
         return "the body must be a JSON object, sent with Content-Type: application/json", None
-    if first["type"] == "missing" and place == "model":
-        return "model is required: GET /v1/models names it, and 'default' does too", place
     message = str(first["msg"]).removeprefix("Value error, ")
     return (f"{place}: {message}" if place else message), place

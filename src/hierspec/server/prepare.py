@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.tickets import EngineRequest
@@ -17,6 +20,12 @@ from .errors import ApiError
 from .service import Service
 from .wire.common import GenerationRequest
 
+# Arguments of the method that renders the template; every other name is a variable of it.
+_TEMPLATE_ARGUMENTS = {
+    name
+    for name in inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+    if name not in ("documents", "kwargs")
+}
 DEFAULT_MODEL = "default"  # names the only model of a service
 
 
@@ -52,10 +61,17 @@ def engine_requests(
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if any(not text for text in stop):
         raise ApiError("stop must hold non-empty texts", param="stop")
+    stop_ids = frozenset(body.stop_token_ids or ())
+    if stop_ids and max(stop_ids) >= service.vocab_size:
+        raise ApiError(
+            f"stop_token_ids: {max(stop_ids)} is not a token id below {service.vocab_size}",
+            param="stop_token_ids",
+        )
     conditions = StopConditions(
         eos_token_ids=service.hierarchies[hierarchy].eos_token_ids(),
         ignore_eos=body.ignore_eos,
         stop=stop,
+        stop_token_ids=stop_ids,
         max_new_tokens=max(max_tokens, 1),
         max_length=service.max_length,
         include_stop_str=body.include_stop_str_in_output,
@@ -113,7 +129,10 @@ def text_of(content: Any) -> str:
         return content or ""
     texts: list[str] = []
     for part in content:
-        text = part.get("text") if isinstance(part, dict) else part.text or part.refusal
+        if isinstance(part, dict):
+            text = part.get("text")
+        else:
+            text = part.refusal if part.text is None else part.text
         if not isinstance(text, str):
             raise ApiError("only text can be read here: every part of a content needs its text")
         texts.append(text)
@@ -126,18 +145,53 @@ def requested_hierarchy(service: Service, body: GenerationRequest) -> str:
     Raises:
         ApiError: the request names another model, or a hierarchy that the service does not have.
     """
-    if body.model not in (None, DEFAULT_MODEL, service.model):
-        raise ApiError(
-            f"there is no model {body.model!r}; this service has {service.model!r}",
-            404,
-            param="model",
-            code="model_not_found",
-        )
-    name = body.hierarchy or service.default
+    name = named_hierarchy(service, body.model)
+    if body.hierarchy is not None:
+        if name not in (None, body.hierarchy):
+            raise ApiError(
+                f"model names the hierarchy {name!r} and hierarchy {body.hierarchy!r}: leave one "
+                "out",
+                param="hierarchy",
+            )
+        name = body.hierarchy
+    name = name or service.default
     if name not in service.hierarchies:
         names = ", ".join(service.hierarchies)
         raise ApiError(f"there is no hierarchy {name!r}; there are: {names}", param="hierarchy")
     return name
+
+
+def named_hierarchy(service: Service, model: str | None) -> str | None:
+    """Return the hierarchy that a request's ``model`` chooses; ``None``: it chooses none.
+
+    Raises:
+        ApiError: it is neither the model of the service, nor ``default``, nor a hierarchy of it.
+    """
+    if model in (None, DEFAULT_MODEL, service.model):
+        return None
+    if model in service.hierarchies:
+        return model
+    raise ApiError(
+        f"there is no model {model!r}; this service has {service.model!r}",
+        404,
+        param="model",
+        code="model_not_found",
+    )
+
+
+def template_variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return ``chat_template_kwargs`` as further variables of the chat template.
+
+    Raises:
+        ApiError: one would change what is done with the template, or replace it.
+    """
+    for name in variables or {}:
+        if name in _TEMPLATE_ARGUMENTS:
+            raise ApiError(
+                f"chat_template_kwargs: {name!r} is no variable of the template: leave it out",
+                param="chat_template_kwargs",
+            )
+    return dict(variables or {})
 
 
 def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams:

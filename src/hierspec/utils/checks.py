@@ -1,13 +1,17 @@
-"""Checks of numbers, the same for files, command-line options and Python callers."""
+"""Checks of numbers and texts, the same for files, command-line options and Python callers."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, TypeGuard
 
 from hierspec.errors import HierspecError
 
 MIN_TEMPERATURE = 1e-5  # float32 scores divided by less lose the digits that matter
+
+
+HALF_CHARACTERS = re.compile(r"[\ud800-\udfff]")  # lone surrogates, which UTF-8 does not encode
 
 
 def check_temperature(value: Any, name: str) -> None:

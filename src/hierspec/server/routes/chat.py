@@ -62,7 +62,9 @@ def _prepare(service: Service, body: ChatRequest, tenant: str) -> list[EngineReq
     grammar = request_grammar(body.response_format, body.tools or (), body.tool_choice)
     offered = [] if body.tool_choice == "none" else body.tools or []
     messages = plain_messages(body.messages)
-    prompt = chat_ids(service, messages, offered, body.add_generation_prompt)
+    prompt = chat_ids(
+        service, messages, offered, body.add_generation_prompt, body.chat_template_kwargs
+    )
     max_tokens = body.max_completion_tokens or body.max_tokens
     return engine_requests(
         service,

@@ -14,13 +14,14 @@ from hierspec.core.nodes import walk_levels
 from hierspec.server.access import service_of
 from hierspec.server.conversation import chat_ids, plain_messages
 from hierspec.server.errors import ApiError
-from hierspec.server.prepare import tokenize
+from hierspec.server.prepare import named_hierarchy, tokenize
 from hierspec.server.wire.chat import Message
 from hierspec.server.wire.common import (
     ErrorAnswer,
     Name,
     RequestModel,
     ResponseModel,
+    TemplateVariables,
     Text,
     TokenId,
 )
@@ -37,6 +38,7 @@ class TokenizeRequest(RequestModel):
     messages: Annotated[list[Message], Field(max_length=4096)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+    chat_template_kwargs: TemplateVariables | None = None
 
 
 class TokenizeAnswer(ResponseModel):
@@ -95,11 +97,9 @@ async def models(request: Request) -> ModelList:
 
 @router.get("/v1/models/{model:path}", response_model=ModelCard, responses=_ERRORS)
 async def model(request: Request, model: str) -> ModelCard:
-    """Describe one model."""
-    card = _card(request)
-    if model != card.id:
-        raise ApiError(f"there is no model {model!r}", 404, param="model", code="model_not_found")
-    return card
+    """Describe the model, also by the name ``default`` or that of a hierarchy."""
+    named_hierarchy(service_of(request), model)
+    return _card(request)
 
 
 @router.post("/tokenize", response_model=TokenizeAnswer, responses=_ERRORS)
@@ -112,7 +112,9 @@ async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
         ids = await service.in_background(tokenize, service, body.prompt, body.add_special_tokens)
     else:
         plain = plain_messages(body.messages or [])
-        ids = await service.in_background(chat_ids, service, plain, (), body.add_generation_prompt)
+        ids = await service.in_background(
+            chat_ids, service, plain, (), body.add_generation_prompt, body.chat_template_kwargs
+        )
     return TokenizeAnswer(tokens=ids, count=len(ids), max_model_len=service.max_length)
 
 

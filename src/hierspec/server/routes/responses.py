@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -22,7 +22,11 @@ from hierspec.server.tools import CallStream, split_calls
 from hierspec.server.wire.chat import FunctionCall, ToolCall
 from hierspec.server.wire.common import ErrorAnswer, JsonSchemaFormat, ResponseFormat
 from hierspec.server.wire.responses import (
+    INPUT_ITEM,
     InputCall,
+    InputMessage,
+    InputReasoning,
+    InputReference,
     InputResult,
     ResponsesAnswer,
     ResponsesNamedTool,
@@ -34,17 +38,51 @@ _EXAMPLE = {"model": DEFAULT_MODEL, "input": "Say hello.", "max_output_tokens": 
 
 
 class StoredConversations:
-    """Conversations up to the latest responses, by tenant and response id; in memory only."""
+    """Conversations up to the latest responses, by tenant and response id; in memory only.
+
+    The items of those responses are kept by their own ids, too.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._messages: OrderedDict[tuple[str, str], list[dict[str, Any]]] = OrderedDict()
+        self._items: dict[tuple[str, str], dict[str, InputMessage | InputCall]] = {}
 
-    def add(self, tenant: str, response_id: str, messages: list[dict[str, Any]]) -> None:
-        """Store a conversation that ends with a response; the oldest ones make room."""
-        self._messages[tenant, response_id] = messages
+    def add(
+        self,
+        tenant: str,
+        response_id: str,
+        messages: list[dict[str, Any]],
+        output: Sequence[dict[str, Any]],
+    ) -> None:
+        """Store a conversation that ends with a response's output; the oldest ones make room."""
+        key = tenant, response_id
+        self._messages[key] = messages
+        self._items[key] = {item["id"]: INPUT_ITEM.validate_python(item) for item in output}
         while len(self._messages) > self.capacity:
-            self._messages.popitem(last=False)
+            oldest, _ = self._messages.popitem(last=False)
+            del self._items[oldest]
+
+    def item(self, tenant: str, reference: InputReference) -> InputMessage | InputCall:
+        """Return an item of a stored response.
+
+        Raises:
+            ApiError: the item is not stored here.
+        """
+        for (owner, _), items in self._items.items():
+            if owner == tenant and reference.id in items:
+                return items[reference.id]
+        raise ApiError(
+            f"item_reference {reference.id!r}: {self._absence}; send the item itself instead",
+            param="input",
+            code="item_not_found",
+        )
+
+    @property
+    def _absence(self) -> str:
+        if self.capacity:
+            return "it is not stored (any more)"
+        return "responses are not stored here"
 
     def get(self, tenant: str, response_id: str) -> list[dict[str, Any]]:
         """Return the conversation up to a response.
@@ -54,12 +92,9 @@ class StoredConversations:
         """
         messages = self._messages.get((tenant, response_id))
         if messages is None:
-            reason = (
-                "it is not stored (any more)" if self.capacity else "responses are not stored here"
-            )
             raise ApiError(
-                f"previous_response_id {response_id!r}: {reason}; send the whole conversation as "
-                "input",
+                f"previous_response_id {response_id!r}: {self._absence}; send the whole "
+                "conversation as input",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
@@ -80,7 +115,7 @@ async def responses(request: Request, body: ResponsesRequest) -> Any:
     earlier: list[dict[str, Any]] = []
     if body.previous_response_id is not None:
         earlier = stored.get(tenant, body.previous_response_id)
-    messages = earlier + _messages(body)
+    messages = earlier + _messages(body, stored, tenant)
     requests = await service.in_background(_prepare, service, body, messages, tenant)
     streams = service.submit(requests)
     answer = _ResponsesAnswer(service, body, tenant, messages, stored)
@@ -89,18 +124,26 @@ async def responses(request: Request, body: ResponsesRequest) -> Any:
     return await wait_for_answer(request, streams, answer.complete(streams))
 
 
-def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
+def _messages(
+    body: ResponsesRequest, stored: StoredConversations, tenant: str
+) -> list[dict[str, Any]]:
     if isinstance(body.input, str):
         return [{"role": "user", "content": body.input}]
+    sent = {item.id for item in body.input if not isinstance(item, InputReference)}
     out: list[dict[str, Any]] = []
     for item in body.input:
+        if isinstance(item, InputReference) and item.id not in sent:
+            item = stored.item(tenant, item)
+        if isinstance(item, InputReference | InputReasoning):
+            continue  # an item that is there itself, or one that no model here reads
         if isinstance(item, InputCall):
             if not out or out[-1]["role"] != "assistant":
                 out.append({"role": "assistant", "content": ""})
             function = FunctionCall(name=item.name, arguments=item.arguments)
             out[-1].setdefault("tool_calls", []).append(plain_call(item.call_id, function))
         elif isinstance(item, InputResult):
-            out.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+            result = {"role": "tool", "content": text_of(item.output)}
+            out.append(result if item.call_id is None else {**result, "tool_call_id": item.call_id})
         else:
             role = "system" if item.role == "developer" else item.role
             out.append({"role": role, "content": text_of(item.content)})
@@ -124,7 +167,7 @@ def _prepare(
     tools = body.chat_tools()
     grammar = request_grammar(response_format, tools, body.chat_tool_choice(), "text.format")
     offered = [] if body.tool_choice == "none" else tools
-    prompt = chat_ids(service, messages, offered)
+    prompt = chat_ids(service, messages, offered, variables=body.chat_template_kwargs)
     return engine_requests(
         service,
         body,
@@ -160,16 +203,16 @@ class _ResponsesAnswer:
 
     def _response(self, ended: Ended) -> dict[str, Any]:
         text, calls = split_calls(ended.text) if self.with_tools else (ended.text, [])
-        if self.stores:
-            answer: dict[str, Any] = {"role": "assistant", "content": text}
-            if calls:
-                answer["tool_calls"] = [plain_call(call.id, call.function) for call in calls]
-            self.stored.add(self.tenant, self.id, [*self.messages, answer])
         is_complete = bool(calls) or ended.finish_reason == "stop"
         status = "completed" if is_complete else "incomplete"
         usage = count_usage([ended])
         output = [self._message(status, [self._part(text)])] if text or not calls else []
         output += [self._call(call) for call in calls]
+        if self.stores:
+            answer: dict[str, Any] = {"role": "assistant", "content": text}
+            if calls:
+                answer["tool_calls"] = [plain_call(call.id, call.function) for call in calls]
+            self.stored.add(self.tenant, self.id, [*self.messages, answer], output)
         return {
             **self._object(status, output),
             "completed_at": int(time.time()) if is_complete else None,

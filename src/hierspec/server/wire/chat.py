@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
-from .common import GenerationRequest, Name, RequestModel, ResponseModel, Text, Usage, text_only
+from .common import (
+    ConversationModel,
+    GenerationRequest,
+    Name,
+    RequestModel,
+    ResponseModel,
+    TemplateVariables,
+    Text,
+    Usage,
+    either,
+    text_only,
+)
 
 
-class TextPart(RequestModel):
+class TextPart(ConversationModel):
     """A part of a message; only text is supported."""
 
     type: Literal["text", "input_text", "output_text", "refusal"]
@@ -17,24 +28,30 @@ class TextPart(RequestModel):
     refusal: Text | None = None
 
 
-class FunctionCall(RequestModel):
+Content = Annotated[
+    Annotated[Text, Tag("a text")]
+    | Annotated[list[TextPart], Field(max_length=1024), Tag("a list")],
+    either("a text", "a list of parts"),
+    BeforeValidator(text_only),
+]
+
+
+class FunctionCall(ConversationModel):
     name: Name
     arguments: Text
 
 
-class ToolCall(RequestModel):
+class ToolCall(ConversationModel):
     id: Name | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class Message(RequestModel):
+class Message(ConversationModel):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[
-        Text | Annotated[list[TextPart], Field(max_length=1024)] | None, BeforeValidator(text_only)
-    ] = None
+    content: Content | None = None
     name: Name | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
     tool_call_id: Name | None = None
@@ -44,14 +61,14 @@ class Message(RequestModel):
     function_call: FunctionCall | None = None
 
 
-class Function(RequestModel):
+class Function(ConversationModel):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(RequestModel):
+class Tool(ConversationModel):
     type: Literal["function"]
     function: Function
 
@@ -68,16 +85,23 @@ class NamedTool(RequestModel):
 class ChatRequest(GenerationRequest):
     """A conversation to answer."""
 
-    model: Name = Field(default=...)
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
     max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: (
+        Annotated[
+            Annotated[Literal["none", "auto", "required"], Tag("a text")]
+            | Annotated[NamedTool, Tag("an object")],
+            either('"none", "auto", "required"', "an object that names a function"),
+        ]
+        | None
+    ) = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool = True
+    chat_template_kwargs: TemplateVariables | None = None
     # Accepted because clients send them; they change nothing here.
     store: bool | None = None
     metadata: dict[str, str] | None = None

@@ -5,12 +5,27 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 Text = Annotated[str, Field(max_length=1 << 22)]
 Name = Annotated[str, Field(max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+
+
+def kind_of(value: Any) -> str | None:
+    """Return what a JSON value is, as a tag of a union's alternatives.
+
+    An error then tells of the one alternative that was meant. Tags are no identifiers, so that
+    :func:`hierspec.server.errors.first_error` leaves them out of the place.
+    """
+    kinds = {str: "a text", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "an object" if isinstance(value, BaseModel) else None)
+
+
+def either(*kinds: str) -> Discriminator:
+    """Return what tells a union's alternatives apart by :func:`kind_of`."""
+    return Discriminator(kind_of, "wrong_kind", f"must be {' or '.join(kinds)}")
 
 
 class RequestModel(BaseModel):
@@ -31,6 +46,36 @@ class RequestModel(BaseModel):
         return data
 
 
+class ConversationModel(RequestModel):
+    """Base of what a conversation consists of: fields that are none of ours are left out.
+
+    Clients send back what other servers gave them (``reasoning_content``, ``index``), and hints
+    to those (``cache_control``). A field that looks like one of ours by another name is refused,
+    as is what would change the answer.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        for key in [key for key, value in data.items() if key not in names and value]:
+            if key in _CONTINUED:
+                raise ValueError(f"{key} is not supported: an answer is always a new message")
+            nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0.8)
+            if nearest and nearest[0] not in data:
+                raise ValueError(
+                    f"unknown parameter: {str(key)[:64]!r}; did you mean {nearest[0]!r}?"
+                )
+        return data
+
+
+_CONTINUED = ("prefix", "partial")  # other servers go on with a message that says so
+
+
 def text_only(content: Any) -> Any:
     """Refuse parts of a message that are not text, by name.
 
@@ -48,6 +93,9 @@ class ResponseModel(BaseModel):
     """Base of what clients receive."""
 
     model_config = ConfigDict(extra="allow")
+
+
+TemplateVariables = Annotated[dict[str, Any], Field(max_length=64)]
 
 
 class StreamOptions(RequestModel):
@@ -79,7 +127,10 @@ class PredictedOutput(RequestModel):
     """Text that the answer is expected to repeat for the most part; drafts are copied from it."""
 
     type: Literal["content"] = "content"
-    content: Text | list[dict[str, Any]]
+    content: Annotated[
+        Annotated[Text, Tag("a text")] | Annotated[list[dict[str, Any]], Tag("a list")],
+        either("a text", "a list of parts"),
+    ]
 
 
 class GenerationRequest(RequestModel):
@@ -95,7 +146,15 @@ class GenerationRequest(RequestModel):
     presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     logit_bias: Annotated[dict[str, Bias], Field(max_length=1024)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
+    stop: (
+        Annotated[
+            Annotated[Text, Tag("a text")]
+            | Annotated[list[Text], Field(max_length=16), Tag("a list")],
+            either("a text", "a list of texts"),
+        ]
+        | None
+    ) = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     n: Annotated[int, Field(ge=1, le=128)] | None = None

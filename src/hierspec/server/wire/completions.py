@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from .common import GenerationRequest, ResponseModel, Text, TokenId, Usage
+from .common import GenerationRequest, ResponseModel, Text, TokenId, Usage, kind_of
 
 _Ids = Annotated[list[TokenId], Field(min_length=1, max_length=1 << 20)]
+
+
+def _kind(prompt: Any) -> str | None:
+    if not isinstance(prompt, list):
+        return kind_of(prompt)
+    inner = prompt[0] if prompt else ""
+    if isinstance(inner, int | float):
+        return "token ids"
+    return {"a text": "a list of texts", "a list": "lists of token ids"}.get(kind_of(inner) or "")
 
 
 class CompletionRequest(GenerationRequest):
     """A prompt to continue: text or token ids, one or several."""
 
-    prompt: (
-        Text
-        | _Ids
-        | Annotated[list[Text], Field(min_length=1, max_length=2048)]
-        | Annotated[list[_Ids], Field(min_length=1, max_length=2048)]
-    )
+    prompt: Annotated[
+        Annotated[Text, Tag("a text")]
+        | Annotated[_Ids, Tag("token ids")]
+        | Annotated[list[Text], Field(min_length=1, max_length=2048), Tag("a list of texts")]
+        | Annotated[list[_Ids], Field(min_length=1, max_length=2048), Tag("lists of token ids")],
+        Discriminator(_kind, "wrong_kind", "must be a text, token ids, or a list of such"),
+    ]
     max_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = 16
     echo: bool | None = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 
-from .chat import Function, NamedTool, TextPart, Tool
-from .common import GenerationRequest, Name, RequestModel, ResponseModel, Text, text_only
+from .chat import Content, Function, NamedTool, Tool
+from .common import (
+    ConversationModel,
+    GenerationRequest,
+    Name,
+    RequestModel,
+    ResponseModel,
+    TemplateVariables,
+    Text,
+    either,
+)
 
 
-class InputItemBase(RequestModel):
+class InputItemBase(ConversationModel):
     """Fields that any item of the input may have: clients send back items of earlier outputs."""
 
     id: Name | None = None
@@ -20,11 +29,9 @@ class InputItemBase(RequestModel):
 class InputMessage(InputItemBase):
     """One message of the input."""
 
-    type: Literal["message"] = "message"
+    type: Literal["message"] | None = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        Text | Annotated[list[TextPart], Field(max_length=1024)], BeforeValidator(text_only)
-    ]
+    content: Content | None = None
     phase: Name | None = None
 
 
@@ -41,20 +48,65 @@ class InputResult(InputItemBase):
     """The result of a call."""
 
     type: Literal["function_call_output"]
-    call_id: Name
-    output: Text
+    call_id: Name | None = None
+    output: Content | None = None
+
+
+class InputReasoning(InputItemBase):
+    """What another model thought; no model here reads it."""
+
+    type: Literal["reasoning"]
+
+
+class InputReference(InputItemBase):
+    """An item that was sent or answered before, by its id."""
+
+    type: Literal["item_reference"] | None = None
+    id: Name = Field(default=...)
 
 
 def _kind(item: Any) -> str:
-    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
-    return kind if kind in ("function_call", "function_call_output") else "message"
+    kind = item.get("type")
+    if kind is None:
+        kind = "item_reference" if "id" in item and "role" not in item else "message"
+    return f"{kind} item"
 
 
+def _check_kind(item: Any) -> Any:
+    if not isinstance(item, dict):
+        raise ValueError("an item of the input must be an object")
+    if (kind := _kind(item)) not in _KINDS:
+        raise ValueError(f"{kind[:64]}s are not supported: leave them out")
+    return item
+
+
+_KINDS = (
+    "message item",
+    "function_call item",
+    "function_call_output item",
+    "reasoning item",
+    "item_reference item",
+)
 InputItem = Annotated[
-    Annotated[InputMessage, Tag("message")]
-    | Annotated[InputCall, Tag("function_call")]
-    | Annotated[InputResult, Tag("function_call_output")],
+    Annotated[InputMessage, Tag(_KINDS[0])]
+    | Annotated[InputCall, Tag(_KINDS[1])]
+    | Annotated[InputResult, Tag(_KINDS[2])]
+    | Annotated[InputReasoning, Tag(_KINDS[3])]
+    | Annotated[InputReference, Tag(_KINDS[4])],
     Discriminator(_kind),
+    BeforeValidator(_check_kind),
+]
+INPUT_ITEM: TypeAdapter[Any] = TypeAdapter(InputItem)  # reads items of an output, too
+
+# What may be asked to be in the output: kinds of items that it never has here.
+_NEVER_INCLUDED = Literal[
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
 ]
 
 
@@ -91,21 +143,32 @@ class TextOptions(RequestModel):
 class ResponsesRequest(GenerationRequest):
     """A text or a conversation to answer."""
 
-    model: Name = Field(default=...)
-    input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=4096)]
+    input: Annotated[
+        Annotated[Text, Tag("a text")]
+        | Annotated[list[InputItem], Field(min_length=1, max_length=4096), Tag("a list")],
+        either("a text", "a list of items"),
+    ]
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     text: TextOptions | None = None
     previous_response_id: Name | None = None
     store: bool | None = None
     tools: Annotated[list[ResponsesTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ResponsesNamedTool | None = None
+    tool_choice: (
+        Annotated[
+            Annotated[Literal["none", "auto", "required"], Tag("a text")]
+            | Annotated[ResponsesNamedTool, Tag("an object")],
+            either('"none", "auto", "required"', "an object that names a function"),
+        ]
+        | None
+    ) = None
+    chat_template_kwargs: TemplateVariables | None = None
     # Accepted because clients send them; they change nothing here.
     metadata: dict[str, str] | None = None
     service_tier: Name | None = None
     truncation: Literal["disabled"] | None = None
     parallel_tool_calls: bool | None = None
-    include: Annotated[list[Name], Field(max_length=0)] | None = None
+    include: Annotated[list[_NEVER_INCLUDED], Field(max_length=16)] | None = None
     background: Literal[False] | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
