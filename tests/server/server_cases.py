@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -20,7 +21,7 @@ from hierspec.server.settings import ServeSettings
 from hierspec.utils.testing import tiny_model
 
 TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% if enable_thinking is defined and not enable_thinking %}/no_think {% endif %}{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -113,6 +114,13 @@ def asking(app: Any, work: Callable[[httpx.AsyncClient], Awaitable[Any]], **opti
         return asyncio.run(run())
     finally:
         app.state.service.close()
+
+
+def openai_client(client: httpx.AsyncClient) -> openai.AsyncOpenAI:
+    """OpenAI's own client of the same application."""
+    return openai.AsyncOpenAI(
+        base_url="http://tiny/v1", api_key="none", max_retries=0, http_client=client
+    )
 
 
 def chunks(text: str) -> list[Any]:

@@ -79,6 +79,7 @@ BAD = {
     "stream has no meaning": json.dumps(request("s", "p", stream=True)),
     "unknown key 'boddy'; did you mean 'body'?": json.dumps({**request("k", "p"), "boddy": {}}),
     "not JSON: ": "[" * 100_000,
+    "custom_id holds half a character": json.dumps(request("\ud83d", "p")),
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hierspec.errors import HierspecError
+from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.schema import NonEmptyString, checked_dataclass, validate
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
@@ -98,6 +99,8 @@ def _parse_line(number: int, raw: bytes, custom_ids: set[str]) -> Line:
             raise _BadLineError(f"it is longer than {_MAX_LINE_BYTES >> 20} MiB")
         request = _parse_object(raw)
         if isinstance(request.get("custom_id"), str):
+            if HALF_CHARACTERS.search(request["custom_id"]):
+                raise _BadLineError("custom_id holds half a character, which no output can")
             custom_id = request["custom_id"]
         _check(request)
         if custom_id in custom_ids:
