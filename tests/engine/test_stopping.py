@@ -255,7 +255,7 @@ def searched(fed: list[str], stop: tuple[str, ...], include: bool) -> tuple[str,
     """(text, tokens used, reason): a stop string sees the special tokens that it names only."""
     for n in range(1, len(fed) + 1):
         whole, found = [atom for text in fed[:n] for atom in atoms(text)], []
-        for one, form in [(one, form) for one in stop for form in (list(one), atoms(one))]:
+        for one, form in [(text, form) for text in stop for form in (list(text), atoms(text))]:
             seen = [i for i, atom in enumerate(whole) if len(atom) == 1 or atom in form]
             for start in range(len(seen) - len(form) + 1):
                 at = seen[start : start + len(form)]

@@ -21,7 +21,8 @@ from hierspec.server.settings import ServeSettings
 from hierspec.utils.testing import tiny_model
 
 TEMPLATE = (
-    "{% if enable_thinking is defined and not enable_thinking %}/no_think {% endif %}{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% if enable_thinking is defined and not enable_thinking %}/no_think {% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

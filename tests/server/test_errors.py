@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from server_cases import CHAT, RESPONSES, TEXT, app_of, asking, chunks, post
+from server_cases import RESPONSES, TEXT, app_of, asking, chunks, post
 
 from hierspec.lm.trunk.trunk import Trunk
 

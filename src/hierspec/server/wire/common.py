@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -51,10 +51,16 @@ class ConversationModel(RequestModel):
 
     Clients send back what other servers gave them (``reasoning_content``, ``index``), and hints
     to those (``cache_control``). A field that looks like one of ours by another name is refused,
-    as is what would change the answer.
+    and so is one without which the conversation would be another.
+
+    Attributes:
+        refused: such fields, and what to do without them.
     """
 
     model_config = ConfigDict(extra="ignore")
+    refused: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("prefix", "partial"), "an answer does not go on with an earlier message"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -63,17 +69,14 @@ class ConversationModel(RequestModel):
             return data
         names = [field.alias or name for name, field in cls.model_fields.items()]
         for key in [key for key, value in data.items() if key not in names and value]:
-            if key in _CONTINUED:
-                raise ValueError(f"{key} is not supported: an answer is always a new message")
-            nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0.8)
+            if key in cls.refused:
+                raise ValueError(f"{key} is not supported here: {cls.refused[key]}")
+            nearest = difflib.get_close_matches(str(key), [*names, *cls.refused], n=1, cutoff=0.8)
             if nearest and nearest[0] not in data:
                 raise ValueError(
                     f"unknown parameter: {str(key)[:64]!r}; did you mean {nearest[0]!r}?"
                 )
         return data
-
-
-_CONTINUED = ("prefix", "partial")  # other servers go on with a message that says so
 
 
 def text_only(content: Any) -> Any:

@@ -33,6 +33,9 @@ class InputMessage(InputItemBase):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content | None = None
     phase: Name | None = None
+    refused = ConversationModel.refused | dict.fromkeys(
+        ("tool_calls", "function_call", "tool_call_id"), "calls and their results are items"
+    )
 
 
 class InputCall(InputItemBase):
