@@ -81,7 +81,6 @@ def test_each_prompt_may_have_parameters_of_its_own(plain_one):
         ([3], {"stop_token_ids": "2"}, "stop_token_ids holds '2'"),
         ([3], {"stop_token_ids": [3, -1]}, "stop_token_ids must be at least 0"),
         ([3], {"stop_token_ids": 96}, "stop_token_ids: the target has 96 tokens"),
-        ("\ud83d", {}, "half a character"),
         ([3], {"sampling": 5}, "sampling must be"),
         ([3], {"sampling": {"heat": 1}}, "unknown key 'heat'"),
         ([3], {"sampling": {}, "top_k": 1}, "not both"),
