@@ -67,12 +67,13 @@ class MultiDrafter(ModelDrafter):
 
         def step(active: Sequence[int]) -> torch.Tensor:
             scores, rows = self.rows([drafts[i] for i in active])
-            probabilities = torch.cat([row.dense(row.width) for row in rows])
-            if not bool((probabilities.amax(-1) > 0.0).all()):  # NaN compares as false
-                raise scores_error([drafts[i].next_job() for i in active], scores, scores)
-            # The drafts of a tree end together, so those of each growing tree are side by side.
-            for i, tree_rows in zip(active[::width], probabilities.split(width), strict=True):
-                trees[i // width].add_depth(tree_rows)
+            # The drafts of a tree end together, so those of each growing tree are side by side. Of
+            # other requests' rows they may differ in width.
+            for first, i in enumerate(active[::width]):
+                tree_rows = DenseDistributions.merged(rows[first * width : (first + 1) * width])
+                if not bool((tree_rows.probs.amax(-1) > 0.0).all()):  # NaN compares as false
+                    raise scores_error([drafts[i].next_job() for i in active], scores, scores)
+                trees[i // width].add_depth(tree_rows.probs)
             return scores
 
         self.grow(drafts, step)
