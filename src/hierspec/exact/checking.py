@@ -17,8 +17,8 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.verifiers.multi_draft import outcomes
-from hierspec.verifiers.remembering import remembered_rows
 
+from .remembering import remembered_rows
 from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 
 Verdicts = list[tuple[float, Verdict]]

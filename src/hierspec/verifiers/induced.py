@@ -29,7 +29,6 @@ from hierspec.core.rules import Choice, Stop, residual
 from .block import Block
 from .formulas import overlap, prefix_weights, scan_from_end
 from .multi_draft import target_row
-from .remembering import remembers
 from .rows import dense_residual, mass, normalised, resize_row, token_prob
 
 # Often both choices keep as much, and then the last digits of scores must not decide.
@@ -128,7 +127,6 @@ class _Path:
         return mass(dense_residual(self.p[k], self.induced[k], w))
 
 
-@remembers
 def preference(
     p: torch.Tensor, q: torch.Tensor, m: int
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
@@ -170,13 +168,11 @@ def best_of_draws(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tenso
     return rank, best_q
 
 
-@remembers
 def highest(rank: torch.Tensor, tokens: tuple[int, ...]) -> int:
     """Return the token of the highest rank."""
     return tokens[int(rank[torch.tensor(tokens, device=rank.device)].argmax())]
 
 
-@remembers
 def restrict(q: torch.Tensor, rank: torch.Tensor | None, token: int) -> torch.Tensor:
     """Return q [V] given that the draw ranks below ``token``; without ranks, that it differs."""
     if rank is None:

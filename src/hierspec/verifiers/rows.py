@@ -14,8 +14,6 @@ from hierspec.core.distributions import (
 )
 from hierspec.core.rules import residual
 
-from .remembering import remembers
-
 
 def parts(distributions: Distributions) -> tuple[Distributions, ...]:
     """Return the dense and one-hot parts, in order."""
@@ -50,25 +48,21 @@ def residual_row(p: torch.Tensor, q: Distributions, i: int, w: float = 1.0) -> t
     return dense_residual(p, q.row(i), w)
 
 
-@remembers
 def dense_residual(p: torch.Tensor, q: torch.Tensor, w: float = 1.0) -> torch.Tensor:
     """Return max(w·p − q, 0) of rows p [V] and q, whose mass past V cannot matter."""
     return residual(p, resize_row(q, p.shape[0]).to(p), w)
 
 
-@remembers
 def mass(row: torch.Tensor) -> float:
     return float(row.sum())
 
 
-@remembers
 def normalised(rest: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
     """Return ``rest`` divided by its sum; ``otherwise`` where rounding left nothing of it."""
     total = rest.sum()
     return rest / total if total > 0.0 else otherwise
 
 
-@remembers
 def token_prob(row: torch.Tensor, token: int) -> float:
     """Return a token's probability in a row [V]; 0 for ids past its vocabulary."""
     return float(row[token]) if token < row.shape[0] else 0.0
