@@ -8,7 +8,6 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.lm.base import ModelVerify
-from hierspec.utils import threads
 from hierspec.verifiers.soundness import check as check_soundness
 
 from .chains import AnyLevelConfig
@@ -61,7 +60,6 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
     root = build_nodes(config.levels, model_and_name, rule)
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
     name = config.target.model
-    threads.end_threads()  # loading started threads, and rounds may run in another thread
     return Built(root, loaded.tokenizers.get(name), config, loaded.eos_ids(name))
 
 

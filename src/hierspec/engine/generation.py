@@ -19,7 +19,6 @@ from hierspec.errors import HierspecError
 from hierspec.lm.base import ModelVerify
 from hierspec.lm.encoder_decoder import split_prompt
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils import threads
 
 from .caches import KeptCache
 from .control import Controller, Steering, initial_window_states
@@ -167,7 +166,6 @@ class Generation:
         finally:
             for output in self.streams:
                 output.close()
-            threads.end_threads()  # the next call may come from another thread
 
     @property
     def continues_prompts(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import AsyncIterator, Mapping
 
 from fastapi import Depends, FastAPI
@@ -17,6 +18,7 @@ from .access import Access, refuse_half_characters
 from .loading import load
 from .logs import RequestLog
 from .routes import chat, completions, info, page, responses
+from .same_seed import SameSeedWarning, obstacles
 from .service import Service
 from .settings import ServeSettings
 
@@ -35,7 +37,11 @@ def create_app(
         HierspecError: a model cannot be read.
     """
     settings = settings or ServeSettings()
-    service = Service(settings, hierarchies or load(settings))
+    hierarchies = hierarchies or load(settings)
+    if settings.deterministic:
+        for line in obstacles(hierarchies):
+            warnings.warn(line, SameSeedWarning, stacklevel=2)
+    service = Service(settings, hierarchies)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+
 from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import TargetConfig
 from hierspec.core.nodes import walk_levels
 from hierspec.errors import HierspecError
+from hierspec.lm.lean import kernels
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import AUTO
+from hierspec.utils import threads
 from hierspec.utils.machine import available_memory
 
 from .settings import ServeSettings
@@ -24,18 +29,23 @@ def load(settings: ServeSettings) -> dict[str, Hierarchy]:
     Raises:
         HierspecError: a model or a hierarchy cannot be read.
     """
-    loaded = Loaded()
+    loaded = Loaded(deterministic=settings.deterministic)
     out = {"default": _load(settings.hierarchy, settings, loaded)}
     for name, source in settings.hierarchies.items():
         if name in out:
             raise HierspecError(f"hierarchies: {name!r} is taken by the default one: rename it")
         out[name] = _load(source, settings, loaded)
+    threads.end_threads()  # loading started threads, and rounds run in another thread
     return out
 
 
 def _load(hierarchy: str | None, settings: ServeSettings, loaded: Loaded) -> Hierarchy:
     if hierarchy == AUTO:
         target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
+        if settings.deterministic and kernels.load() is not None:
+            with contextlib.suppress(HierspecError):  # not a model that the kernels run
+                in_kernels = dataclasses.replace(target, backend="deterministic")
+                return Hierarchy.auto(in_kernels, settings.draft)
         return Hierarchy.auto(target, settings.draft)
     return Hierarchy(build(settings.configuration(hierarchy), loaded))
 

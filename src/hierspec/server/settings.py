@@ -73,6 +73,8 @@ class ServeSettings:
         prefill_chunk: prompt tokens read between two rounds.
         prefix_caching: keep the caches of ended texts for texts with the same beginning.
         adapt_to_load: let drafts be shorter where many streams make that faster.
+        deterministic: run models in the compiled kernels where these can, so that the text of a
+            seed is the same whatever is served beside it. It takes their weights' memory again.
         request_timeout: seconds that a request may take; 0: no limit.
         shutdown_grace: seconds for running requests to finish at shutdown.
         store_responses: how many responses are kept for ``previous_response_id``; 0: none.
@@ -106,6 +108,7 @@ class ServeSettings:
     prefill_chunk: AtLeastOne = 256
     prefix_caching: Boolean = True
     adapt_to_load: Boolean = True
+    deterministic: Boolean = True
     request_timeout: Annotated[float, Field(ge=0.0)] = 600.0
     shutdown_grace: Annotated[float, Field(ge=0.0)] = 20.0
     store_responses: Annotated[int, Field(ge=0)] = 0

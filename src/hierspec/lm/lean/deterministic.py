@@ -23,13 +23,17 @@ from collections.abc import Sequence
 
 import torch
 
-from hierspec.lm.backend import Linear, Span
+from hierspec.lm.backend import Backend, Linear, Span
 from hierspec.lm.weights import WeightSource
+from hierspec.utils.machine import available_memory
 
+from . import kernels
 from .decoder import LeanBackend
-from .kernel_weights import KernelWeights
+from .kernel_weights import BITS, KernelWeights
+from .linear import give_back_memory
 
 TILE = 8
+_SHARE_OF_MEMORY = 0.5  # of what is free, for a second copy of a model's weights
 
 
 class DeterministicLeanBackend(LeanBackend):
@@ -60,6 +64,16 @@ class DeterministicLeanBackend(LeanBackend):
         self.trees = self._kernels is not None
         form = f"in tiles of {self.tile}" if self._kernels is None else "in compiled kernels"
         self.fast_path += f", deterministic {form}"
+
+    @classmethod
+    def of(cls, backend: LeanBackend, weights: KernelWeights) -> DeterministicLeanBackend:
+        """Return a loaded model in the kernels; all but their copy of its weights is shared."""
+        new = object.__new__(cls)
+        vars(new).update(vars(backend))
+        new.tile, new._kernels, new.trees = TILE, weights, True
+        new._padding_cache = new.new_cache(1)
+        new.fast_path += ", deterministic in compiled kernels"
+        return new
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         if self._kernels is not None and len(h):
@@ -100,3 +114,40 @@ class DeterministicLeanBackend(LeanBackend):
             hidden = super().layers(tile, 0, self.num_layers, spans)
             scores = super().head(row.repeat(self.tile, 1))
         return bool((hidden == hidden[:1]).all()) and bool((scores == scores[:1]).all())
+
+
+def deterministic_backend(backend: Backend) -> Backend:
+    """Return a model in the kernels, where they can run it; else the backend itself."""
+    if type(backend) is not LeanBackend or _obstacle(backend) is not None:
+        return backend
+    weights = KernelWeights.build(backend)
+    give_back_memory()
+    return backend if weights is None else DeterministicLeanBackend.of(backend, weights)
+
+
+def why_rows_differ(backend: Backend) -> str | None:
+    """Return why the bits of a token may depend on how many are computed with it.
+
+    ``None`` where they do not; else the rest of a sentence that begins with the model's name.
+    """
+    if isinstance(backend, DeterministicLeanBackend):
+        return None
+    if not isinstance(backend, LeanBackend):
+        return "runs on transformers' own layers"
+    return _obstacle(backend) or 'was loaded without "deterministic": true'
+
+
+def _obstacle(backend: LeanBackend) -> str | None:
+    """Return why the kernels cannot run a lean model; ``None`` where they can."""
+    if backend.device.type != "cpu":
+        return f"runs on {backend.device}, and the compiled kernels on CPUs"
+    if backend.weight_dtype not in BITS:
+        dtype = str(backend.weight_dtype).removeprefix("torch.")
+        return f"has {dtype} weights, and the compiled kernels run float32 and bfloat16"
+    if kernels.load() is None:
+        return "needs the compiled kernels, and no C compiler was found (or HIERSPEC_KERNELS is 0)"
+    num_weights = backend.num_layers * backend._weights_per_layer + backend._lm_head.num_weights
+    num_bytes = num_weights * backend.weight_dtype.itemsize
+    if num_bytes > _SHARE_OF_MEMORY * available_memory():
+        return f"needs {num_bytes / 1e9:.1f} GB more memory to run in the compiled kernels"
+    return None

@@ -20,7 +20,7 @@ from .decoder import LeanBackend
 from .kernel_layers import KernelLayers
 from .linear import give_back_memory
 
-_BITS = {torch.float32: 32, torch.bfloat16: 16}
+BITS = {torch.float32: 32, torch.bfloat16: 16}
 MAX_ROWS = 32  # of a call that runs in the kernels
 MAX_BYTES = 256 << 20  # of weights that are copied
 
@@ -37,7 +37,7 @@ class KernelWeights:
     @classmethod
     def build(cls, backend: LeanBackend) -> KernelWeights | None:
         """Copy a model's weights; return None without kernels, or without any for its dtype."""
-        bits = _BITS.get(backend.weight_dtype)
+        bits = BITS.get(backend.weight_dtype)
         library = kernels.load() if bits else None
         return cls(backend, library, bits) if bits and library else None
 

@@ -1,0 +1,92 @@
+"""Whether a seed gives one text, whatever is served beside it, and what says otherwise.
+
+A request with a seed keeps the hierarchy as configured, and its random numbers are its own
+(:mod:`hierspec.server.prepare`). What is left are scores: they must not depend on how many tokens
+are scored together. In the compiled kernels they do not (:mod:`hierspec.lm.lean.deterministic`), so
+the service runs models there wherever it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hierspec.api import Hierarchy
+from hierspec.core.nodes import walk_levels
+from hierspec.core.windows import AcceptanceWindow
+from hierspec.drafters.skip_search import SearchedSkip
+from hierspec.errors import HierspecWarning
+from hierspec.lm.adaptive_exit import AdaptiveExit
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.layer_skip import SkippingBackend
+from hierspec.lm.lean.deterministic import why_rows_differ
+from hierspec.lm.lean.quantized import KernelBackend
+from hierspec.lm.trunk.retrieval import RetrievalModel
+from hierspec.lm.trunk.self_draft import SelfDraft
+from hierspec.lm.trunk.trunk import ExitModel
+
+
+class SameSeedWarning(HierspecWarning, UserWarning):
+    """The text of a seed may depend on the requests that are served beside it."""
+
+
+def obstacles(hierarchies: Mapping[str, Hierarchy]) -> list[str]:
+    """Return why the text of a seed may depend on other requests, a line for each reason.
+
+    The target's scores matter to every text, a draft's to sampled ones only, and not under rules by
+    which a seed decides alone.
+    """
+    lines: dict[str, None] = {}
+    for hierarchy in hierarchies.values():
+        root = hierarchy.root
+        if (reason := _why_scores_differ(root.model)) is not None:
+            lines[f"{root.name} {reason}"] = None
+        elif not root.rule.own_tokens:
+            lines |= dict.fromkeys(_draft_obstacles(root.below))
+    return [
+        f"the text of a seed may depend on the requests served beside it: {line}" for line in lines
+    ]
+
+
+def _draft_obstacles(below: Any) -> Iterator[str]:
+    for level in walk_levels(below) if below is not None else ():
+        if (reason := _why_scores_differ(level.model)) is not None:
+            yield f"the draft {level.name} {reason}"
+        elif isinstance(level.window, AcceptanceWindow):
+            yield f"the draft {level.name} ends where a trained head says so"
+
+
+def _why_scores_differ(model: Any) -> str | None:
+    """Return why a model's scores may depend on other rows or other texts.
+
+    What has no layers (tables, look-ups) computes each row by itself.
+    """
+    match model:
+        case AdaptiveExit():
+            return _first(map(_why_scores_differ, model.exits))
+        case ExitModel(head=None):
+            return why_rows_differ(model.trunk.backend)
+        case ExitModel():
+            return "has a trained head, which the compiled kernels do not run"
+        case SearchedSkip():
+            return "searches for layers to leave out on all texts"
+        case SelfDraft():
+            return _why_copy_differs(model.backend)
+        case Eagle3Model() | RetrievalModel():
+            return "runs layers that the compiled kernels do not run"
+        case _:
+            return None
+
+
+def _why_copy_differs(backend: Any) -> str | None:
+    if isinstance(backend, KernelBackend):
+        return None
+    if isinstance(backend, SkippingBackend):
+        if backend.divides_layers:
+            return "leaves out parts of layers, and the compiled kernels run whole ones"
+        return why_rows_differ(backend.backend)
+    return "has a copy in 8 bits, which without a C compiler runs outside the compiled kernels"
+
+
+def _first(reasons: Iterable[str | None]) -> str | None:
+    return next((reason for reason in reasons if reason is not None), None)
