@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--usual", action="store_true", help="also without the kernels")
     parser.add_argument("--case", action="append", choices=list(CASES), help="default: all")
     parser.add_argument("--name", default="same-seed", help="of the result file")
     args = parser.parse_args()
@@ -115,7 +116,7 @@ def main() -> None:
         hierarchy = json.dumps({"target": {"model": target, "dtype": "bfloat16"}, "levels": levels})
         began = time.monotonic()
         record: dict[str, Any] = {}
-        for mode in (True, False):
+        for mode in (True, False) if args.usual else (True,):
             settings = ServeSettings(
                 hierarchy=hierarchy, deterministic=mode, request_timeout=0.0, max_queue=4096
             )

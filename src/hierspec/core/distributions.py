@@ -266,6 +266,16 @@ def race(probs: torch.Tensor, noise: Noise, position: int) -> list[int]:
     return [checked_token(token, value) for token, value in zip(*winners, strict=True)]
 
 
+def row_sums(rows: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Sum rows [..., V] over V, with the same bits for a row alone as among others.
+
+    On a CPU torch divides the sum of a single long row among its threads, and of several the rows.
+    """
+    if rows.device.type != "cpu" or rows.numel() != rows.shape[-1]:
+        return rows.sum(-1, dtype=dtype)
+    return rows.expand(2, *rows.shape).sum(-1, dtype=dtype)[0]
+
+
 def checked_token(token: float, mass: float) -> int:
     """Return a token drawn from a row of total mass ``mass``, as an integer.
 

@@ -22,6 +22,7 @@ from hierspec.core.distributions import (
     Uniforms,
     draw,
     locate,
+    row_sums,
 )
 from hierspec.core.windows import Signal
 from hierspec.errors import HierspecError
@@ -162,7 +163,7 @@ def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch
         return surprise.gather(1, tokens.unsqueeze(1)).squeeze(1).double().exp()
     # Clamped so that 0 · -inf is 0; exp(-1000) is 0 even in float64, so nothing else changes.
     surprise.clamp_(min=-1000.0)
-    return (scores.softmax(-1) * surprise).sum(-1).neg_().double()
+    return row_sums(scores.softmax(-1) * surprise).neg_().double()
 
 
 def _row_maxima(scores: torch.Tensor) -> tuple[list[float], list[float]]:
@@ -192,7 +193,7 @@ def _mask(values: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
 def _apply_mask(probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Keep ``probs`` where ``mask`` (overwritten) is 1, and normalise them again."""
     kept = mask.mul_(probs)
-    return kept.div_(kept.sum(-1, keepdim=True))
+    return kept.div_(row_sums(kept).unsqueeze(-1))
 
 
 def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from hierspec.core.distributions import row_sums
 from hierspec.core.rules import Batch, residual
 
 Excess = Callable[[int, float], float]  # (k, w) → D(w·p_{k+1}, q_{k+1}) of one draft
@@ -82,7 +83,7 @@ def ideal_chances(log_products: torch.Tensor) -> torch.Tensor:
 
 def excess(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:
     """Return D(w·p, q) = Σ_x max(w·p(x) − q(x), 0) over the last axis, in float64; w ≤ 1."""
-    return residual(p, q, w).sum(-1, dtype=torch.float64)
+    return row_sums(residual(p, q, w), torch.float64)
 
 
 def overlap(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from hierspec.core.distributions import row_sums
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 from hierspec.errors import HierspecError
 
@@ -63,10 +64,10 @@ class Lenient(Verifier):
         q = batch.q.to(p.dtype)
         kept = torch.minimum(q, p * self.lenience)
         rest = residual(p, q, self.lenience)
-        total = rest.sum(-1, keepdim=True)
+        total = row_sums(rest).unsqueeze(-1)
         # Nothing is left where ℓ p lies below q everywhere, so ℓ = 1 and p = q: all is kept.
         rest = torch.where(total > 0, rest / total, p)
-        mixture = kept + (1.0 - kept.sum(-1, keepdim=True)).clamp(min=0.0) * rest
+        mixture = kept + (1.0 - row_sums(kept).unsqueeze(-1)).clamp(min=0.0) * rest
         return at_drafted(mixture, batch)
 
     def greedy(

@@ -19,7 +19,12 @@ from typing import Any
 
 import torch
 
-from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    OneHotDistributions,
+    row_sums,
+)
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Draw, Request, Row
@@ -46,8 +51,8 @@ class Naive(Verifier):
         if n > 1:
             p, q = batch.p[:, 1:n].double(), batch.q[:, 1:n].double()
             difference = products[:, 1:n, None] * p - q
-            excess = difference.clamp(min=0.0).sum(-1)
-            deficit = difference.clamp(max=0.0).sum(-1).neg()
+            excess = row_sums(difference.clamp(min=0.0))
+            deficit = row_sums(difference.clamp(max=0.0)).neg()
             h[:, :-1] = torch.where(deficit > 0, (excess / deficit).clamp(max=1.0), 1.0)
         return Acceptance(set_ends(h, ends, batch.lengths), products)
 
