@@ -4,6 +4,7 @@ import asyncio
 import copy
 import inspect
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -72,14 +73,17 @@ def test_loaded_drafts_and_presets_in_custom_generate(model, small):
         assert greedy(model, **fast, **how) == expected
 
 
-def test_what_generate_keeps_from_custom_loops_is_served_or_refused(model, small):
+def test_arguments_of_custom_generate_are_served_or_refused(model, small):
     streamer = RecordingStreamer()
     fast = {"max_new_tokens": 6, "do_sample": False, "custom_generate": hierspec.custom_generate}
-    out = greedy(model, **fast, drafts=["ngram"], streamer=streamer)
+    out = greedy(model, **fast, drafts=["ngram"], token_streamer=streamer)
     assert streamer.ids == [*IDS, *out]
     assert streamer.calls[-1] == "end"
+    for kept, says in (({"assistant_model": small}, "drafts="), ({"streamer": streamer}, "token_")):
+        handed_on = {**fast, "custom_generate": partial(hierspec.custom_generate, **kept)}
+        with pytest.raises(HierspecError, match=says):
+            greedy(model, **handed_on, drafts=["ngram"])
     for how, says in (
-        ({"assistant_model": small, "drafts": ["ngram"]}, "assistant_model"),
         ({"prompt_lookup_num_tokens": 3, "drafts": ["ngram"]}, "prompt_lookup_num_tokens"),
         ({"hierarchy": "auto"}, "auto measures"),
         ({"hierarchy": "layerskpi"}, "neither a preset nor JSON"),

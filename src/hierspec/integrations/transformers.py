@@ -7,11 +7,9 @@ loop; the model's own weights are the target, through its own layers.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import weakref
 from collections.abc import Mapping, Sequence
-from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -53,8 +51,9 @@ def custom_generate(
 ) -> Any:
     """Run the decoding loop of ``model.generate`` speculatively, with the same output distribution.
 
-    transformers drops ``tokenizer=`` on the way to custom loops, so ``stop_strings`` are read with
-    the tokenizer saved beside the model.
+    transformers drops ``tokenizer=``, ``streamer=`` and ``assistant_model=`` on the way to custom
+    loops, and nothing of them reaches this function: ``stop_strings`` are read with the tokenizer
+    saved beside the model, a streamer is given as ``token_streamer``, a model as one of ``drafts``.
 
     Args:
         model: the target.
@@ -66,7 +65,7 @@ def custom_generate(
         drafts: draft models of a preset, smallest first, loaded or by name; or, without
             ``hierarchy``, what drafts as :class:`~hierspec.Hierarchy` takes it. With neither, what
             copies text.
-        token_streamer: a transformers streamer; ``streamer`` is one too.
+        token_streamer: a transformers streamer, which gets the prompt and then each token.
         seed: of the randomness; default: drawn from torch's global generator, as
             ``torch.manual_seed`` users expect of ``generate``.
         stop_strings: texts that end a row; as ``generate`` does, the tokens stay in.
@@ -85,15 +84,6 @@ def custom_generate(
             f"{type(model).__name__} is an encoder-decoder model, whose prompt generate keeps from "
             "custom loops: use hierspec.Hierarchy(model, tokenizer, drafts=[...]).generate"
         )
-    dropped = _dropped_arguments(inspect.currentframe())
-    if dropped.get("assistant_model") is not None:
-        raise HierspecError(
-            "assistant_model is transformers' own way to draft: leave it out, and give it as "
-            "drafts=[assistant_model]"
-        )
-    streamer = dropped.get("streamer")
-    if streamer is not None and token_streamer is not None:
-        raise HierspecError("streamer and token_streamer are one thing: leave one out")
     _check_request(generation_config, model_kwargs)
     check_processors(logits_processor)
     runner = _hierarchy(model, hierarchy, drafts)
@@ -120,12 +110,9 @@ def custom_generate(
         until=_stopped_by(criteria, rows, input_ids),
     )
     events = iter(generation)
-    if token_streamer is not None or streamer is not None:
-        check_single_sequence(len(rows))
     if token_streamer is not None:
+        check_single_sequence(len(rows))
         events = tee_to_streamer(events, token_streamer, rows[0])
-    elif streamer is not None:  # generate has put the prompt into it already
-        events = tee_to_streamer(events, streamer)
     for _ in events:
         pass
     out = _padded(input_ids, [r.token_ids for r in generation.results()], generation_config)
@@ -136,28 +123,24 @@ def custom_generate(
     return out
 
 
-def _dropped_arguments(frame: FrameType | None) -> Mapping[str, Any]:
-    """Return the local variables of ``generate``, if it is the caller of ``frame``.
-
-    It does not hand ``streamer`` and ``assistant_model`` to custom loops, which would then be
-    ignored without a word; its own frame is the one place that still has them.
-    """
-    caller = frame.f_back if frame is not None else None
-    if caller is None or caller.f_code.co_name != "generate":
-        return {}
-    known = caller.f_globals.get("__name__", "").startswith("transformers.")
-    return caller.f_locals if known else {}
-
-
 def _check_request(config: Any, model_kwargs: Mapping[str, Any]) -> None:
     generation_configs.refuse(config)
     if config.return_dict_in_generate:
         generation_configs.refuse_outputs(config)
+    # Of transformers' generate these never get here: it keeps them from custom loops.
+    if model_kwargs.get("assistant_model") is not None:
+        raise HierspecError(
+            "assistant_model is transformers' own way to draft: leave it out, and give it as "
+            "drafts=[assistant_model]"
+        )
+    if model_kwargs.get("streamer") is not None:
+        raise HierspecError("give the streamer as token_streamer=")
     if model_kwargs.get("inputs_embeds") is not None:
         raise HierspecError("hierspec works on token ids: give input_ids, not inputs_embeds")
-    cache = model_kwargs.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
-        raise HierspecError("hierspec keeps its own cache: leave past_key_values out")
+    for name in ("cache", "past_key_values"):  # newer and older versions of transformers
+        cache = model_kwargs.get(name)
+        if cache is not None and cache.get_seq_length() > 0:
+            raise HierspecError(f"hierspec keeps its own cache: leave {name} out")
 
 
 def _hierarchy(model: Any, hierarchy: Any, drafts: Any) -> Hierarchy:

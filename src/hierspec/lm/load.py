@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ import torch
 
 from hierspec.errors import HierspecError, first_line
 from hierspec.utils.files import expand_user
+from hierspec.utils.quiet import quiet_transformers
 
 from .adapters import is_adapter, load_adapted, plain_model
 from .backend import Backend
@@ -69,7 +68,7 @@ def load(
     if not path.is_dir():
         return _from_hub(ref, dtype, device, backend, trust_remote_code)
     if is_adapter(path):
-        with _quiet():
+        with quiet_transformers():
             adapted = load_adapted(path, dtype or "auto")
         return wrap(plain_model(adapted.to(device)), path.name, backend)
     if trust_remote_code:
@@ -209,7 +208,7 @@ def _from_pretrained(
     try:
         config = AutoConfig.from_pretrained(ref, trust_remote_code=trust_remote_code)
         auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
-        with _quiet():
+        with quiet_transformers():
             loaded: Any = auto_class.from_pretrained(
                 ref,
                 dtype=dtype or "auto",
@@ -243,25 +242,6 @@ def _check_complete(name: str, info: Mapping[str, Any]) -> None:
         check_shape(name, key, stored, expected)
     if missing := sorted(info.get("missing_keys") or ()):
         raise HierspecError(f"{name} lacks a weight that its config.json requires: {missing[0]}")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Turn off the progress bars, reports and warnings of transformers: only the command line
-    writes to the terminal."""
-    from transformers.utils import logging
-
-    has_progress_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if has_progress_bar:
-            logging.enable_progress_bar()
 
 
 def _checked_device(device: torch.device | str) -> torch.device:

@@ -6,8 +6,6 @@ Weights, dtype and device are those of our own plain decoding; each model exists
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hierspec.bench.methods.base import Unavailable
 from hierspec.errors import first_line
 from hierspec.lm.backend import backend_of
+from hierspec.utils.quiet import quiet_transformers
 
 if TYPE_CHECKING:  # torch is imported by whoever runs something
     from hierspec.bench.methods.ours import BenchModels
@@ -66,7 +65,7 @@ class ExportedModels:
         """
         if name not in self._hf:
             try:
-                with quiet():
+                with quiet_transformers():
                     self._hf[name] = _load(name, self.dtype).to(self.device)
             except (OSError, ValueError, RuntimeError) as error:
                 problem = first_line(error)
@@ -82,7 +81,7 @@ class ExportedModels:
         if name not in self._directories:
             folder = self.scratch() / f"model{len(self._directories)}"
             model = self.hf(name)
-            with quiet():
+            with quiet_transformers():
                 model.save_pretrained(folder)
             self._directories[name] = folder
         return self._directories[name]
@@ -108,22 +107,6 @@ def reset_generation(model: Any, **own: Any) -> None:
     model.generation_config = GenerationConfig(
         eos_token_id=None, pad_token_id=0, decoder_start_token_id=start, **own
     )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Stop transformers' progress bars and warnings; assisted sampling warns at every call."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _load(name: str, dtype: Any) -> Any:

@@ -18,6 +18,7 @@ from hierspec.bench.methods.entry import MethodEntry
 from hierspec.config.levels import DraftModelConfig, EarlyExitConfig
 from hierspec.config.schema import TargetConfig
 from hierspec.planner.export import ENGINES
+from hierspec.utils.quiet import quiet_transformers
 
 from .base import (
     LEVIATHAN,
@@ -27,7 +28,7 @@ from .base import (
     draft_models,
     seeded,
 )
-from .checkpoints import exported, quiet, reset_generation
+from .checkpoints import exported, reset_generation
 
 if TYPE_CHECKING:
     from hierspec.bench.methods.base import Method
@@ -85,7 +86,7 @@ class TransformersMethod(Peer):
     ) -> tuple[Sequence[int], int]:
         import torch
 
-        with quiet():
+        with quiet_transformers():
             model, arguments = self._prepared()
             if request.eos_token_ids:
                 arguments["eos_token_id"] = sorted(request.eos_token_ids)

@@ -9,12 +9,13 @@ Shapes: N packed tokens, d hidden, H query and H_kv key/value heads of D dimensi
 
 # No `from __future__ import annotations`: TorchScript reads them as objects.
 import contextlib
-import warnings
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from hierspec.utils.quiet import no_warnings
 
 from .linear import prepack, prepacking_works
 
@@ -217,8 +218,7 @@ class Stack(nn.Module):
 
 def compile_stack(stack: Stack) -> Any:
     """Compile a stack into one TorchScript function; return ``None`` where that fails."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with no_warnings():
         with contextlib.suppress(Exception):  # private, so it may be gone tomorrow
             from torch.jit._recursive import create_script_module
 

@@ -19,7 +19,6 @@ not torch's public interface: it is tried once, and a message says if it is miss
 # No `from __future__ import annotations`: TorchScript reads them as objects.
 import copy
 import threading
-import warnings
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
+from hierspec.utils.quiet import no_warnings
 
 from . import kernels, panels
 from .decoder import LeanBackend
@@ -80,8 +80,7 @@ def _pack(weight: Tensor) -> Any:
     weight = weight.detach().float()
     scales = (weight.abs().amax(1).double() / _WEIGHT_RANGE).clamp_min(1e-20)
     zeros = torch.zeros_like(scales, dtype=torch.int64)
-    with warnings.catch_warnings(), _engine_lock:
-        warnings.simplefilter("ignore")
+    with no_warnings(), _engine_lock:
         rounded = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
         previous_engine = torch.backends.quantized.engine
         try:

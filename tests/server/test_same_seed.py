@@ -1,0 +1,150 @@
+"""The text of a seed is the same alone and among others; where it may not be, that is said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+
+import pytest
+import torch
+from eagle3_cases import save_drafter
+from server_cases import asking
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
+
+from hierspec.lm.lean import kernels
+from hierspec.server.app import create_app
+from hierspec.server.same_seed import SameSeedWarning
+from hierspec.server.settings import ServeSettings
+
+needs_kernels = pytest.mark.skipif(kernels.load() is None, reason="no C compiler here")
+DRAFT = {"method": "draft_model", "num_speculative_tokens": 4}
+LEVELS = {
+    "a draft model": [DRAFT],
+    "a copy above a look-up": [
+        {"method": "suffix", "num_speculative_tokens": 3},
+        {"method": "quantized", "bits": 4, "num_speculative_tokens": 3},
+    ],
+    "an exit": [{"method": "early_exit", "exit_layer": 2, "num_speculative_tokens": 3}],
+    "layers left out": [{"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}],
+}
+BODIES = [
+    {
+        "prompt": f"{'the ' * (i % 4)}number {i % 3} on {'in the ' * (30 * (i % 3))}",
+        "max_tokens": 10 + i % 7,
+        "temperature": (0.7, 1.0, 1.3, 0.0)[i % 4],
+        "ignore_eos": True,
+        "seed": i,
+        **({"top_p": 0.9} if i % 3 else {}),
+    }
+    for i in range(16)
+]
+
+
+@pytest.fixture(scope="module")
+def bfloat16(family, tmp_path_factory):
+    """The family in bfloat16, where scores depend most on what is computed together."""
+    paths = {}
+    for name in ("target", "draft"):
+        paths[name] = str(tmp_path_factory.mktemp(name))
+        model = AutoModelForCausalLM.from_pretrained(family[name], dtype=torch.bfloat16)
+        model.save_pretrained(paths[name])
+        AutoTokenizer.from_pretrained(family[name]).save_pretrained(paths[name])
+    return paths
+
+
+def settings(target, levels, draft="", **top):
+    levels = [{**level, "model": draft} if level is DRAFT else level for level in levels]
+    hierarchy = {"target": target, "levels": levels, **top.pop("top", {})}
+    return ServeSettings(hierarchy=json.dumps(hierarchy), prefill_chunk=32, **top)
+
+
+def texts(app, bodies, together):
+    async def work(client):
+        made = [client.post("/v1/completions", json=body) for body in bodies]
+        answers = await asyncio.gather(*made) if together else [await one for one in made]
+        return [answer.json()["choices"][0] for answer in answers]
+
+    return asking(app, work)
+
+
+@needs_kernels
+@pytest.mark.parametrize("levels", LEVELS)
+def test_seeded_texts_are_those_alone(bfloat16, levels):
+    own = settings(bfloat16["target"], LEVELS[levels], bfloat16["draft"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SameSeedWarning)
+        alone = texts(create_app(own), BODIES, together=False)
+        app = create_app(own)
+    others = [{**body, "seed": None} for body in BODIES]
+    assert texts(app, [*others, *reversed(BODIES)], together=True)[len(others) :] == alone[::-1]
+
+
+def reasons(own):
+    with pytest.warns(SameSeedWarning) as caught:
+        create_app(own).state.service.close()
+    said = [str(warning.message) for warning in caught if warning.category is SameSeedWarning]
+    return [line.partition(": ")[2] for line in said]
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("target", "levels", "says"),
+    [
+        ({"backend": "hf"}, [], "runs on transformers' own layers"),
+        ({"backend": "lean"}, [], 'was loaded without "deterministic": true'),
+        ({"dtype": "float64"}, [], "has float64 weights"),
+        ({}, [{"method": "eagle3"}], "runs layers that the compiled kernels do not run"),
+        ({}, [{"method": "retrieval", "budget": 16}], "runs layers that"),
+        ({}, [{"method": "layer_skip", "skip_mlp": [1]}], "leaves out parts of layers"),
+        ({}, [{"method": "layer_skip", "skip": 0.4, "search": {}}], "searches for layers"),
+        ({}, [{**DRAFT, "backend": "hf"}], "the draft .*runs on transformers' own layers"),
+    ],
+)
+def test_what_cannot_keep_the_promise_is_named(bfloat16, tmp_path, target, levels, says):
+    levels = [{"num_speculative_tokens": 2, **level} for level in levels]
+    for level in levels:
+        if level["method"] == "eagle3":
+            config = AutoConfig.from_pretrained(bfloat16["target"])
+            level["model"] = str(save_drafter(tmp_path, config, max_position_embeddings=2048))
+        if level["method"] == "draft_model":
+            level["model"] = bfloat16["draft"]
+    own = settings({"model": bfloat16["target"], **target}, levels)
+    (reason,) = reasons(own)
+    assert says.removeprefix("the draft .*") in reason
+    assert reason.startswith("the draft " if levels else bfloat16["target"])
+
+
+def test_without_a_compiler_or_on_other_layers_it_is_said_once(bfloat16, monkeypatch, tmp_path):
+    gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=300))
+    gpt2.save_pretrained(tmp_path)
+    (reason,) = reasons(settings(str(tmp_path), []))
+    assert "runs on transformers' own layers" in reason
+    monkeypatch.setattr(kernels, "load", lambda: None)
+    (reason,) = reasons(settings(bfloat16["target"], [DRAFT], bfloat16["draft"]))
+    assert "no C compiler was found" in reason
+
+
+@needs_kernels
+def test_rules_by_which_a_seed_decides_need_only_the_target(bfloat16):
+    level = {**DRAFT, "backend": "hf", "model": bfloat16["draft"]}
+    own = settings(bfloat16["target"], [level], top={"verify": "match"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SameSeedWarning)
+        create_app(own).state.service.close()
+
+
+def test_who_wants_the_usual_layers_gets_them(bfloat16):
+    own = settings(bfloat16["target"], [], deterministic=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SameSeedWarning)
+        app = create_app(own)
+    root = app.state.service.hierarchies["default"].root
+    app.state.service.close()
+    assert "deterministic" not in root.model.trunk.backend.fast_path
