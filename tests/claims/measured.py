@@ -27,6 +27,7 @@ from .benches import (
     table_cell,
     useless,
 )
+from .reproducible import kernels_beside
 
 MEASURED_PAGE = "docs/measured.md"
 
@@ -222,6 +223,7 @@ MEASURED = [
         every_settings,
     ),
     *_every_table(),
+    kernels_beside(MEASURED_PAGE),
     Claim(
         MEASURED_PAGE,
         "Of {} greedy texts {} equal plain decoding's and {} diverge from it at a near-tie.",

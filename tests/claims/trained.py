@@ -8,6 +8,7 @@ from typing import Any
 
 from .base import ROOT, Claim, data, short
 from .benches import EVERY, method
+from .reproducible import kernels_beside
 
 ZOO = ROOT / "src" / "hierspec" / "zoo" / "data"
 SMOLLM2, HEADS = "docs/smollm2.md", "docs/heads.md"
@@ -119,6 +120,7 @@ def _moved_by() -> list[str]:
 
 
 TRAINED = [
+    kernels_beside(SMOLLM2),
     Claim(SMOLLM2, "network ([how it works](eagle3.md)) of {:,} parameters", _counted(_eagle3)),
     Claim(SMOLLM2, "trained on {:,} tokens of answers", lambda: [_eagle3()["tokens"]]),
     *(Claim(SMOLLM2, f"| {i + 1} | {{}} | {{}} |", lambda i=i: _by_step(i)) for i in range(5)),

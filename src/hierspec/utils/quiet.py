@@ -31,12 +31,12 @@ def quiet_transformers() -> Generator[None]:
     logger = logging.get_logger()  # the library's own, configured
     with _lock:
         level, bars = logger.level, logging.is_progress_bar_enabled()
-        logger.setLevel(logging.ERROR)
+        logging.set_verbosity_error()
         # Not by disable_progress_bar, which also changes huggingface_hub's bars.
-        vars(logging)["_tqdm_active"] = False
+        setattr(logging, "_tqdm_active", False)  # noqa: B010
         try:
             with no_warnings(FutureWarning):
                 yield
         finally:
             logger.setLevel(level)
-            vars(logging)["_tqdm_active"] = bars
+            setattr(logging, "_tqdm_active", bars)  # noqa: B010
