@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hierspec.core import distributions
-from hierspec.core.distributions import race
+from hierspec.core.distributions import race, row_sums
 from hierspec.core.rng import PhiloxRng
 
 
@@ -60,3 +60,17 @@ def test_a_row_that_is_no_distribution():
     for row in ([0.0, 0.0], [float("nan")] * 2):
         with pytest.raises(ValueError, match="not finite"):
             race(torch.tensor([row]), noise, 0)
+
+
+@pytest.mark.parametrize("width", [50, 49_152, 151_936])
+def test_a_rows_sum_has_the_same_bits_alone_and_among_others(width):
+    """torch would share out the sum of a single long row among its threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        rows = torch.rand(8, width, generator=torch.Generator().manual_seed(1)).softmax(-1)
+        alone = torch.cat([row_sums(row.unsqueeze(0)) for row in rows])
+        assert torch.equal(row_sums(rows), alone)
+        assert torch.equal(row_sums(rows[None]), alone[None])
+    finally:
+        torch.set_num_threads(threads)

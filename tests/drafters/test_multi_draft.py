@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from fakes.tables import Resized
 from tabular_cases import chain, pair
 from tabular_cases import models as family_models
 from tabular_cases import several as tree
@@ -241,6 +242,50 @@ def test_greedy_drafts_change_nothing(tiny_family, rule, penalties, level):
         sampling=[SamplingParams.make(**penalties), SamplingParams(temperature=1.0)],
     )
     assert mixed[0].token_ids == expected[0]
+
+
+def forbids_the_last(ids, scores):
+    return scores.index_fill(1, ids[0, -1:] % scores.shape[1], -torch.inf)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("trees", [True, False])
+@pytest.mark.parametrize("rule", RULES)
+def test_requests_whose_rows_differ_in_width_share_a_batch(rule, trees, temperature):
+    """A drafter of another vocabulary: what edits scores for the target makes its rows wider."""
+    q, p = pair(6, 1, 31)
+    q.trees = p.trees = trees
+    edits = [
+        {},
+        {"logit_bias": dict.fromkeys(range(5), -3.0)},
+        {"logits_processors": (forbids_the_last,)},
+        {"presence_penalty": 0.5, "top_k": 3},
+    ]
+    for width in (3, 4, 8):
+        drafter = Resized(q, width)
+        drafter.trees = trees
+        root = tree(drafter, p, rule, 3, 2)
+
+        def written(numbers, root=root):
+            live = [
+                LiveSequence(
+                    i,
+                    root,
+                    [0],
+                    SamplingParams.make(temperature=temperature, **edits[i]),
+                    PhiloxRng(1, i),
+                    num_remaining_tokens=12,
+                )
+                for i in numbers
+            ]
+            runtime = Runtime(root, 6)
+            for _ in range(3):
+                for sequence, verdict in zip(live, runtime.round(live), strict=True):
+                    sequence.tokens.extend(verdict.emitted.tokens)
+            return [sequence.tokens for sequence in live]
+
+        alone = [written([i])[0] for i in range(len(edits))]
+        assert written(range(len(edits))) == alone
 
 
 def test_caches_of_all_drafts_are_given_back():
