@@ -146,7 +146,7 @@ def main() -> None:
     args = parser.parse_args()
     from hierspec.config.checkpoints import load_tokenizer
     from hierspec.zoo import registry
-    from hierspec.zoo.gguf import is_gguf, smollm2_file
+    from hierspec.zoo.gguf.files import is_gguf, smollm2_file
 
     source = registry.resolve(args.model)
     tokenizer = load_tokenizer(source)

@@ -355,7 +355,7 @@ def warn_if_other_weights(path: Path, trained_on: str | None, model: str, conseq
         trained_on: fingerprint of those weights, where the file has it.
         consequence: the end of the warning: what may follow, and what to do.
     """
-    if trained_on and fingerprint.compute_if_local(model) not in (None, trained_on):
+    if trained_on and fingerprint.is_local(model) and not fingerprint.matches(model, trained_on):
         warnings.warn(
             f"{path} was trained on other weights than those of {model}: output stays exact, "
             + consequence,

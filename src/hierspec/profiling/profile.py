@@ -204,7 +204,7 @@ def stale(profile: Profile) -> list[str]:
     ]
     for model in profile.models:
         source = _source(model, target)
-        if not model.weights or model.weights == fingerprint.compute(source):
+        if not model.weights or fingerprint.matches(source, model.weights):
             continue
         if fingerprint.is_local(source):
             reasons.append(f"the weights of {source!r} have changed")

@@ -15,7 +15,8 @@ from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
 from hierspec.utils.files import expand_user
 
 from . import sibling
-from .gguf import check_file, convert, is_gguf, smollm2_file
+from .gguf.convert import convert
+from .gguf.files import check_file, is_gguf, smollm2_file
 from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 PREFIX = "zoo:"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
 from hierspec.zoo import registry
-from hierspec.zoo.gguf import is_gguf, smollm2_file
+from hierspec.zoo.gguf.files import is_gguf, smollm2_file
 
 from .base import PROMPT_LOOKUP, Peer, Stopwatch, import_peer
 from .checkpoints import exported

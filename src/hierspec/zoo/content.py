@@ -1,0 +1,62 @@
+"""Hashes of whole files, remembered in the user's cache until a file changes.
+
+Reading a checkpoint of many gigabytes takes too long to be done at every start, and its ends alone
+do not tell it from another of the same size. So the hash of a file is kept under its path, size and
+times. The time of its last change of any kind (``st_ctime``) is among them, which copying with
+times kept, or setting them, does not set back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import time
+from pathlib import Path
+
+from hierspec.errors import HierspecError
+from hierspec.utils.files import cache_folder, json_digest, write_atomically
+
+# A file that changed as recently may change again within the resolution of its file system's clock.
+_SETTLED_AFTER = 2.0  # seconds
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+def content_hash(path: Path) -> str:
+    """Return the SHA-256 of a file.
+
+    Raises:
+        HierspecError: the file cannot be read.
+    """
+    try:
+        known = _known_as(path)
+        if known is not None and (found := _read(known)):
+            return found
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if known is not None and known == _known_as(path):  # it did not change meanwhile
+            with contextlib.suppress(HierspecError):  # then it is hashed again
+                write_atomically(known, digest, "the hash of a file")
+        return digest
+    except OSError as error:
+        raise HierspecError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _known_as(path: Path) -> Path | None:
+    """Return where the hash of a file in its present state is kept; ``None``: nowhere, as yet."""
+    status = path.stat()
+    if time.time() - max(status.st_ctime, status.st_mtime) < _SETTLED_AFTER:
+        return None
+    state = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    try:
+        return cache_folder("hashes") / json_digest([str(path.resolve()), *state])
+    except HierspecError:  # no home folder
+        return None
+
+
+def _read(known: Path) -> str | None:
+    try:
+        found = known.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return found if _HASH.fullmatch(found) else None
