@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 FILE = Path(__file__).parent / "data" / "llama_cpp_ids.json"
-PRE = (
-    "llama-bpe dbrx glm4 gpt-2 smollm qwen2 qwen35 seed-coder tekken gpt-4o deepseek-v3 "
-    "deepseek-coder"
-).split()
+PRE = [
+    *("llama-bpe", "dbrx", "glm4", "gpt-2", "smollm", "qwen2", "qwen35", "seed-coder", "tekken"),
+    *("gpt-4o", "deepseek-v3", "deepseek-coder"),
+]
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 SPECIAL = ["<|begin|>", "<|end_of_text|>", "<|eot_id|>", "<unk>", "<think>", "</think>", "  \t  "]
 KINDS = [3, 3, 3, 2, 4, 4, 4]
@@ -44,7 +44,7 @@ TEXTS = [
     "<|begin|><|begin|> <|begin|>  a",
     "not <|a token|> < |begin|> </s> <s> <think",
     "\x00\x01\x1f\x7f\u0085 \u00a0x\u00a0\u00a0y \u2003z \u3000w \u2028v\u2029",
-    "HTTPServer camelCase snake_case x=y+z; a/b//c ~/path\\n \"q\" `t` (p)[i]{j} <= >= != -> #@$%^&*",
+    'HTTPServer camelCase snake_case x=y+z; a/b//c ~/path\\n "q" `t` (p)[i]{j} <= >= != -> #@$%^&*',
     "def f(x):\n    return x\n\n\tif not x:  # done\n        pass",
     "......!!!!!!?????? ---- ==== ____ ''''''````\"\"\"\"",
     "нещо на Български ПРИВЕТ Ωμέγα שלום مرحبا",
@@ -58,8 +58,10 @@ CORPUS = (
     "the cat sat on the mat. hello world, hello there! don't stop; I'm here and we've won.\n"
     "def add(a, b):\n    return a + b\n\n    if not x:\n        pass\n\n\n1 12 123 1234 12345 3.14 "
     "1000000 1314151 x=y+z; a/b//c HTTPServer camelCase naïve café Straße ÉCOLE Éa "
-    "日本語とカタカナ 我想在apple工作天 한국어 中文，。！ 😀😁 👩\u200d👩\u200d👧 🚀!! нещо на Български ПРИВЕТ\r\n\r\n"
-    "e\u0301e\u0301 cafe\u0301 ١٢٣١٢٣ ½½ '''' ==== ---- ...... ???? \t\t\t\t  \t  hello   hello     hello\n"
+    "日本語とカタカナ 我想在apple工作天 한국어 中文，。！ 😀😁 👩\u200d👩\u200d👧 🚀!! "
+    "нещо на Български ПРИВЕТ\r\n\r\n"
+    "e\u0301e\u0301 cafe\u0301 ١٢٣١٢٣ ½½ '''' ==== ---- ...... ???? \t\t\t\t  \t  "
+    "hello   hello     hello\n"
 ) * 8
 
 

@@ -20,6 +20,7 @@ from hierspec.zoo.gguf.convert import convert
 
 pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
 
+
 @pytest.fixture(autouse=True)
 def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
@@ -145,7 +146,7 @@ def test_a_split_file_is_given_by_its_first_part(tmp_path):
     assert (folder / name).read_bytes() == (whole / name).read_bytes()
     files[2].write_bytes(rewrite_inside(files[2]))
     assert convert(files[0]) != folder
-    with pytest.raises(HierspecError, match="give its first, tiny-00001-of-00003.gguf"):
+    with pytest.raises(HierspecError, match=r"give its first, tiny-00001-of-00003\.gguf"):
         convert(files[1])
     content = files[0].read_bytes()
     files[0].write_bytes(files[2].read_bytes())
@@ -157,15 +158,14 @@ def test_a_split_file_is_given_by_its_first_part(tmp_path):
         convert(tmp_path / "renamed.gguf")
     (tmp_path / "renamed.gguf").rename(files[0])
     files[1].unlink()
-    with pytest.raises(HierspecError, match="tiny-00002-of-00003.gguf is not beside it"):
+    with pytest.raises(HierspecError, match=r"tiny-00002-of-00003\.gguf is not beside it"):
         convert(files[0])
 
 
 def test_two_at_once_make_one_folder(tmp_path, cache):
     path, told, found = save(tmp_path / "tiny.gguf", tiny()), [], []
     threads = [
-        threading.Thread(target=lambda: found.append(convert(path, told.append)))
-        for _ in range(2)
+        threading.Thread(target=lambda: found.append(convert(path, told.append))) for _ in range(2)
     ]
     for thread in threads:
         thread.start()

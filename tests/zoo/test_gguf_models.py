@@ -19,6 +19,7 @@ pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (ext
 
 IDS = torch.arange(100).remainder(len(gguf_files.TOKENS))[None]
 ROPE = {"rope_theta": 50000.0}
+DEFAULT = {**ROPE, "rope_type": "default"}
 LLAMA3 = {
     **ROPE,
     "rope_type": "llama3",
@@ -60,7 +61,10 @@ def read(path: Any) -> Any:
         ("qwen2", {}),
         ("qwen3", {"head_dim": 32}),
         ("phi3", {"tie_word_embeddings": False}),
-        ("phi3", {"rope_parameters": {**ROPE, "rope_type": "default", "partial_rotary_factor": 0.5}}),
+        (
+            "phi3",
+            {"rope_parameters": {**ROPE, "rope_type": "default", "partial_rotary_factor": 0.5}},
+        ),
         ("gemma", {"head_dim": 32}),
         ("gemma2", {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 24}),
         (
@@ -140,7 +144,6 @@ def yarn_with_attention(writer: Any) -> None:
 
 
 LINEAR = {**ROPE, "rope_type": "linear", "factor": 4.0}
-DEFAULT = {**ROPE, "rope_type": "default"}
 USUAL = 0.1 * np.log(4.0) + 1.0  # YaRN's factor of attention
 
 

@@ -144,9 +144,10 @@ def test_phi_3_takes_the_blanks_after_its_tokens():
         tokenizer = build_tokenizer(Vocabulary(Header(case.header.path, fields, {})))
         return tokenizer("<|eot_id|> \n a")["input_ids"]
 
-    assert ids("Phi-3 Mini 4k Instruct") == build_tokenizer(vocabulary(SPM))("<|eot_id|>a")[
-        "input_ids"
-    ]
+    assert (
+        ids("Phi-3 Mini 4k Instruct")
+        == build_tokenizer(vocabulary(SPM))("<|eot_id|>a")["input_ids"]
+    )
     assert ids("Llama 2") != ids("Phi-3 Mini 4k Instruct")
 
 

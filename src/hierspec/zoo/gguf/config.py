@@ -192,9 +192,7 @@ def read_config(header: Header, vocabulary: Vocabulary, read: Read) -> dict[str,
         "head_dim": head_dim,
         "max_position_embeddings": vocabulary.context_length,
         "rms_norm_eps": header.number(f"{key}.attention.layer_norm_rms_epsilon"),
-        "rope_parameters": rope_parameters(
-            header, head_dim, read, family.partial_rotation
-        ),
+        "rope_parameters": rope_parameters(header, head_dim, read, family.partial_rotation),
         "vocab_size": len(vocabulary.tokens),
         "hidden_act": "silu",
         "tie_word_embeddings": tied,

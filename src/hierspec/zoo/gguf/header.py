@@ -24,9 +24,7 @@ _VERSIONS = (2, 3)
 _MOST = 1 << 24  # items of a list or bytes of a text: more than any vocabulary or template has
 _ALIGNMENT = 32
 _FORMATS = {
-    kind: struct.Struct("<" + code)
-    for kind, code in enumerate("B b H h I i f ? . . Q q d".split())
-    if code != "."
+    kind: struct.Struct("<" + code) for kind, code in enumerate("BbHhIif?..Qqd") if code != "."
 }
 _STRING, _ARRAY = 8, 9
 # What a file is by its ``general.type``, and by the architecture of older ones

@@ -1,7 +1,7 @@
 """How the heads of a GGUF file's model are rotated, as transformers' ``rope_parameters``.
 
-llama.cpp keeps it in several places: a base, a scaling with or without a type, an older key, and for
-some models a tensor of factors that the frequencies are divided by. What cannot be said in
+llama.cpp keeps it in several places: a base, a scaling with or without a type, an older key, and
+for some models a tensor of factors that the frequencies are divided by. What cannot be said in
 transformers' terms is refused.
 """
 
@@ -34,7 +34,7 @@ def rope_parameters(
     prefix = f"{header.architecture}.rope"
     theta = header.number(f"{prefix}.freq_base", 10000.0)
     rotated = header.positive(f"{prefix}.dimension_count", head_dim)
-    if not 0 < theta:
+    if not theta > 0:
         raise header.damaged(f"has {prefix}.freq_base {theta}")
     if rotated > head_dim or rotated % 2:
         raise header.damaged(f"rotates {rotated} of {head_dim} dimensions of a head")

@@ -18,7 +18,7 @@ from .header import Header
 from .pre_tokenizers import SPLITS, Split
 
 
-class Kind(IntEnum):
+class TokenKind(IntEnum):
     """A token's type, as llama.cpp numbers them."""
 
     NORMAL = 1
@@ -32,14 +32,15 @@ class Kind(IntEnum):
 _BYTE_LEVEL, _SENTENCE_PIECE = "gpt2", "llama"
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-# Tokens that end a text or a turn wherever they are in a vocabulary, by their text, since many files
-# name only one of them. llama.cpp goes by the same names.
+# Tokens that end a text or a turn wherever they are in a vocabulary, by their text, since many
+# files name only one of them. llama.cpp goes by the same names.
 _ENDS = frozenset(
-    """
-    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn>
-    <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos>
-    <turn|> <｜end▁of▁sentence｜> [e~[
-    """.split()  # noqa: RUF001  (the wide bars are in DeepSeek's token)
+    (
+        *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>"),
+        *("<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<turn|>", "<eos>"),
+        *("</s>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<end_of_utterance>", "[e~["),
+        "<｜end▁of▁sentence｜>",
+    )
 )
 _HTML = "</s>"  # a tag in many byte-level vocabularies, Qwen2's for one, which call it normal
 # A vocabulary with these writes its messages in parts, each of which <|end|> ends, but no text.
@@ -88,8 +89,8 @@ class Vocabulary:
         """Return every token's kind; the file may call a turn's end normal, which none is."""
         kinds = list(self.header.integers("tokenizer.ggml.token_type"))
         for name in (_ENDS - {_HTML}) & self.ids.keys():
-            if self.ids[name] < len(kinds) and kinds[self.ids[name]] == Kind.NORMAL:
-                kinds[self.ids[name]] = Kind.CONTROL
+            if self.ids[name] < len(kinds) and kinds[self.ids[name]] == TokenKind.NORMAL:
+                kinds[self.ids[name]] = TokenKind.CONTROL
         return kinds
 
     @cached_property
@@ -134,8 +135,8 @@ class Vocabulary:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Return the ids that end a text: of the file's roles, and by name; the file's eos first."""
-        named = {name for name in _ENDS & self.ids.keys() if self._kind(name) != Kind.NORMAL}
+        """Return the ids that end a text: those of the file's roles, its eos first, and by name."""
+        named = {name for name in _ENDS & self.ids.keys() if self._kind(name) != TokenKind.NORMAL}
         if any(parts <= self.ids.keys() for parts in _PARTS_OF_MESSAGES):
             named -= {"<|end|>"}
         roles = [self.eos, self.token_id("eot"), self.token_id("eom")]
@@ -268,7 +269,7 @@ def _add_tokens(backend: Any, vocabulary: Vocabulary) -> None:
 
     name = vocabulary.header.string("general.name", "").lower()
     strips = "phi-3" in name or "phi3" in name
-    special = (Kind.CONTROL, Kind.UNKNOWN)
+    special = (TokenKind.CONTROL, TokenKind.UNKNOWN)
     added = [
         AddedToken(
             token,
@@ -277,7 +278,7 @@ def _add_tokens(backend: Any, vocabulary: Vocabulary) -> None:
             rstrip=strips and token not in _NOT_STRIPPED,
         )
         for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=False)
-        if kind in (*special, Kind.USER_DEFINED)
+        if kind in (*special, TokenKind.USER_DEFINED)
     ]
     backend.add_special_tokens([token for token in added if token.special])
     backend.add_tokens([token for token in added if not token.special])
