@@ -55,6 +55,14 @@ def number(key: str, value: int) -> Any:
     return lambda writer: writer.add_uint32(key, value)
 
 
+def flag(key: str, value: bool) -> Any:
+    return lambda writer: writer.add_bool(key, value)
+
+
+def scale(key: str, value: float) -> Any:
+    return lambda writer: writer.add_float32(key, value)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -77,6 +85,11 @@ def number(key: str, value: int) -> Any:
         ({"drop": ["token_embd.weight"]}, "lacks model.embed_tokens.weight"),
         ({"drop": ["blk.1.ffn_up.weight"]}, "lacks model.layers.1.mlp.up_proj.weight"),
         ({"edit": number("llama.expert_count", 8)}, "a mixture of experts"),
+        ({"edit": number("llama.attention.sliding_window", 64)}, "sliding_window 64, which no"),
+        ({"edit": flag("llama.attention.causal", False)}, "causal False, which no"),
+        ({"edit": scale("llama.attention.scale", 0.5)}, r"scale 0\.5, which no"),
+        ({"edit": scale("llama.logit_scale", 8.0)}, r"logit_scale 8\.0, which no"),
+        ({"edit": scale("llama.final_logit_softcapping", 30.0)}, "softcapping 30"),
         ({"edit": lists("attention.head_count_kv", [2, 1])}, "layers of different sizes"),
         ({"edit": lists("feed_forward_length", [96, 64])}, "layers of different sizes"),
         ({"edit": lists("attention.head_count", ["four"])}, "that is not a whole number"),
@@ -108,6 +121,18 @@ def test_a_list_of_equal_sizes_is_a_size(tmp_path):
     listed = convert(save(tmp_path / "lists.gguf", tiny(), edit=edit))
     for name in ("config.json", "model.safetensors"):
         assert (listed / name).read_bytes() == (plain / name).read_bytes()
+
+
+def test_settings_that_change_nothing_are_none(tmp_path):
+    def edit(writer: Any) -> None:
+        flag("llama.attention.causal", True)(writer)
+        number("llama.attention.sliding_window", 0)(writer)
+        for key in ("logit_scale", "residual_scale", "embedding_scale"):
+            scale(f"llama.{key}", 1.0)(writer)
+
+    plain = convert(save(tmp_path / "tiny.gguf", tiny()))
+    same = convert(save(tmp_path / "same.gguf", tiny(), edit=edit))
+    assert (same / "config.json").read_bytes() == (plain / "config.json").read_bytes()
 
 
 def test_a_vocabulary_alone(tmp_path):

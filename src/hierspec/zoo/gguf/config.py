@@ -39,6 +39,21 @@ _PHI3 = {
     "ffn_up": "mlp.gate_up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_WINDOW, _CAP = "attention.sliding_window", "final_logit_softcapping"
+# Keys that change a model's scores, and values with which they do not
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.scale": (0.0,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.temperature_scale": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    _CAP: (0.0,),
+    _WINDOW: (0,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,7 @@ class Architecture:
         interleaved: whether rows of queries and keys that rotate together are adjacent.
         norm_offset: what the file has added to the weights of norms.
         partial_rotation: whether it may rotate a part of each head.
+        reads: those of :data:`_NEUTRAL` that ``extra`` reads.
     """
 
     model_class: str
@@ -61,6 +77,7 @@ class Architecture:
     interleaved: bool = False
     norm_offset: float = 0.0
     partial_rotation: bool = False
+    reads: tuple[str, ...] = ()
 
 
 def _biases(header: Header, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +125,7 @@ def _phi3(header: Header, sizes: dict[str, Any]) -> dict[str, Any]:
         "original_max_position_embeddings": header.positive(
             f"{key}.rope.scaling.original_context_length", length
         ),
-        "sliding_window": header.integer(f"{key}.attention.sliding_window", 0) or None,
+        "sliding_window": header.integer(f"{key}.{_WINDOW}", 0) or None,
     }
 
 
@@ -117,7 +134,9 @@ ARCHITECTURES = {
     "llama": Architecture("LlamaForCausalLM", "llama", _LLAMA, _biases, interleaved=True),
     "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", _LLAMA),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", {**_LLAMA, **_HEAD_NORMS}),
-    "phi3": Architecture("Phi3ForCausalLM", "phi3", _PHI3, _phi3, partial_rotation=True),
+    "phi3": Architecture(
+        "Phi3ForCausalLM", "phi3", _PHI3, _phi3, partial_rotation=True, reads=(_WINDOW,)
+    ),
     "gemma": Architecture("GemmaForCausalLM", "gemma", _LLAMA, _gemma, norm_offset=1.0),
     "gemma2": Architecture(
         "Gemma2ForCausalLM",
@@ -125,6 +144,7 @@ ARCHITECTURES = {
         {**_ATTENTION, **_GEMMA_NORMS, **_MLP},
         _gemma2,
         norm_offset=1.0,
+        reads=(_WINDOW, _CAP, "attn_logit_softcapping"),
     ),
     "gemma3": Architecture(
         "Gemma3ForCausalLM",
@@ -132,6 +152,7 @@ ARCHITECTURES = {
         {**_ATTENTION, **_HEAD_NORMS, **_GEMMA_NORMS, **_MLP},
         _gemma3,
         norm_offset=1.0,
+        reads=(_WINDOW, _CAP),
     ),
 }
 
@@ -154,7 +175,15 @@ def architecture_of(header: Header) -> Architecture:
             f"holds a mixture of experts ({name}.expert_count), which is not read from GGUF files: "
             "give the folder of its Hugging Face checkpoint instead"
         )
-    return ARCHITECTURES[name]
+    family = ARCHITECTURES[name]
+    for key, neutral in _NEUTRAL.items():
+        value = header.fields.get(f"{name}.{key}", neutral[0])
+        if key not in family.reads and value not in neutral:
+            raise header.refuse(
+                f"has {name}.{key} {value}, which no {family.model_class} has: give the folder of "
+                "its Hugging Face checkpoint instead"
+            )
+    return family
 
 
 def read_config(header: Header, vocabulary: Vocabulary, read: Read) -> dict[str, Any]:
@@ -219,7 +248,7 @@ def _query_scale(sizes: dict[str, Any], layers_of_largest: int) -> int:
 
 def _windows(header: Header, sizes: dict[str, Any], every: int, window: int) -> dict[str, Any]:
     """Return which layers attend to a window: all but one in ``every``, or as the file lists."""
-    key, layers = f"{header.architecture}.attention.sliding_window", sizes["num_hidden_layers"]
+    key, layers = f"{header.architecture}.{_WINDOW}", sizes["num_hidden_layers"]
     window = header.integer(key, window)
     if window <= 0:
         return {"layer_types": ["full_attention"] * layers}

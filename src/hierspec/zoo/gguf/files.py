@@ -35,13 +35,14 @@ def smollm2_file() -> Path:
 
 
 def check_file(path: str | Path) -> None:
-    """Refuse the path of a GGUF file that does not exist.
+    """Refuse the path of a GGUF file that does not exist, or is not the first of its parts.
 
     Raises:
-        HierspecError: there is no such file.
+        HierspecError: there is no such file, or a part of it is missing.
     """
     if not Path(path).is_file():
         raise HierspecError(f"there is no file {str(path)!r}: give the path of a GGUF file")
+    shards(Path(path))
 
 
 def shards(path: Path) -> list[Path]:
