@@ -166,6 +166,7 @@ def save(
     edit: Callable[[Any], None] | None = None,
     drop: Collection[str] = (),
     extra: Mapping[str, np.ndarray] | None = None,
+    stored: Mapping[str, tuple[np.ndarray, Any]] | None = None,
 ) -> Path:
     """Write a model as a GGUF file.
 
@@ -175,6 +176,7 @@ def save(
         edit: writes or changes metadata.
         drop: keys and names of tensors that are left out.
         extra: tensors beside the model's.
+        stored: tensors that are quantized already: their blocks, and ggml's type of these.
     """
     import gguf
 
@@ -187,6 +189,10 @@ def save(
         writer.kv_data[0].pop(key, None)
     for name, data in {**tensors(model, like or architecture), **(extra or {})}.items():
         if name in drop:
+            continue
+        if stored and name in stored:
+            blocks, kind = stored[name]
+            writer.add_tensor(name, blocks, raw_dtype=kind)
             continue
         if quantization and data.ndim == 2:
             kind = gguf.GGMLQuantizationType[quantization]

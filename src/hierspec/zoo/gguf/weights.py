@@ -110,21 +110,13 @@ def dequantized(header: Header, tensor: StoredTensor) -> np.ndarray[Any, np.dtyp
     rows = data.reshape(*tensor.shape[:-1], tensor.shape[-1] // per_block * block_size)
     try:
         with np.errstate(all="ignore"):  # a damaged scale may overflow
-            values = dequantize(_typed(rows, kind.name), kind)
+            values = dequantize(rows, kind)
     except (NotImplementedError, ValueError, KeyError) as error:
         raise header.refuse(
             f"holds {tensor.name} in the quantization {kind.name}, which cannot be dequantized "
             f"({first_line(error)}): use a file with another, such as Q8_0 or Q4_K_M"
         ) from None
     return np.ascontiguousarray(values, np.float32).reshape(tensor.shape)
-
-
-def _typed(rows: Any, kind: str) -> Any:
-    """Return bytes as the numbers they are, for tensors that are not quantized."""
-    types = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
-    if kind in types:
-        return rows.view(types[kind]).astype(np.float32)
-    return rows
 
 
 def _named(header: Header, family: Architecture) -> Iterator[tuple[str, StoredTensor]]:
