@@ -189,7 +189,7 @@ def test_matches_are_those_of_one_token_after_another(target):
     for slot, text in zip(slots, texts, strict=True):
         view.score([Query(slot, Context(text[:-1]), 1)])
     before = [view.score([Query(s, Context(t), 2)]) for s, t in zip(slots, texts, strict=True)]
-    num_cached = [slot.state.num_cached for slot in slots]
+    lengths = [(slot.state.lengths, slot.state.drafted) for slot in slots]
     written = [
         RecentTokens(slot, text, len(text) - 4) for slot, text in zip(slots, texts, strict=True)
     ]
@@ -202,7 +202,7 @@ def test_matches_are_those_of_one_token_after_another(target):
         wanted.append(sum(same) / 4)
     assert model.measure_matches(written, SKIP) == wanted
     assert min(wanted) >= 0.5
-    assert [slot.state.num_cached for slot in slots] == num_cached
+    assert [(slot.state.lengths, slot.state.drafted) for slot in slots] == lengths
     for slot, text, rows in zip(slots, texts, before, strict=True):
         assert torch.equal(view.score([Query(slot, Context(text), 2)]), rows)
 

@@ -45,6 +45,9 @@ class SkippingBackend:
         backend: whose layers, embedding, norm and head are used.
         skip: the parts left out; or layers, both parts of which are left out.
 
+    Attributes:
+        kept: what is run of each layer; ``attended``: the layers whose attention is run.
+
     Raises:
         HierspecError: a layer does not exist or is named twice, nothing is left out, or nothing
             kept; or the layers cannot be divided into attention and MLP.
@@ -62,6 +65,7 @@ class SkippingBackend:
                 )
         parts = [LayerParts(i, i not in skip.attention, i not in skip.mlp) for i in range(depth)]
         self.kept = tuple(part for part in parts if part.attention or part.mlp)
+        self.attended = tuple(part.layer for part in self.kept if part.attention)
         if not self.kept or not any(skip):
             fault = "leaves no layer" if any(skip) else "skips nothing"
             raise HierspecError(f"skip_layers {fault} of {backend.name}: keep at least one")

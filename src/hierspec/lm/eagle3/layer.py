@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from hierspec.lm import poison
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.lean.layers import Layer, Matrix, Norm
 from hierspec.lm.lean.linear import padded_rows
@@ -88,7 +89,7 @@ class Eagle3Layer:
     def new_cache(self, capacity: int) -> torch.Tensor:
         """Return an empty cache for the keys and values of ``capacity`` rows."""
         shape = (1, 2 * self.config.num_kv_heads, capacity, self.config.head_dim)
-        return torch.empty(shape, dtype=self.attention_dtype, device=self.device)
+        return poison.empty(shape, self.attention_dtype, self.device)
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
         """Combine the target's hidden states [N, 3 d] into [N, d]."""

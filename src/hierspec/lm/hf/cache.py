@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 
+from hierspec.lm import poison
 from hierspec.lm.backend import Span
 
 
@@ -34,11 +35,15 @@ class Storage:
         end = start + k.shape[2]
         keys, values = self.keys[layer], self.values[layer]
         if keys is None or values is None:
-            keys = self.keys[layer] = k.new_empty(1, k.shape[1], self.capacity, k.shape[3])
-            values = self.values[layer] = v.new_empty(1, v.shape[1], self.capacity, v.shape[3])
+            keys = self.keys[layer] = self._tensor_like(k)
+            values = self.values[layer] = self._tensor_like(v)
         keys[:, :, start:end] = k
         values[:, :, start:end] = v
         return keys[:, :, :end], values[:, :, :end]
+
+    def _tensor_like(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a tensor for ``capacity`` rows like those of x [1, H_kv, n, d]."""
+        return poison.empty((1, x.shape[1], self.capacity, x.shape[3]), x.dtype, x.device)
 
     def grow(self, capacity: int) -> Self:
         new = type(self)(len(self.keys), capacity)
@@ -54,8 +59,7 @@ class Storage:
                     continue
                 target = targets[i]
                 if target is None:
-                    size = (1, source.shape[1], destination.capacity, source.shape[3])
-                    target = targets[i] = source.new_empty(size)
+                    target = targets[i] = destination._tensor_like(source)
                 target[:, :, :length] = source[:, :, :length]
 
     def move(self, indices: Sequence[int], start: int) -> None:

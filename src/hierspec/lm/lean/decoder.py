@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F
 
 from hierspec.errors import HierspecError
+from hierspec.lm import poison
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.weights import WeightSource
 from hierspec.utils.threads import OneThread, is_small
@@ -104,7 +105,7 @@ class LeanBackend:
 
     def new_cache(self, capacity: int) -> torch.Tensor:
         shape = (self.num_layers, 1, 2 * self.shape.num_kv_heads, capacity, self.shape.head_dim)
-        return torch.empty(shape, dtype=self.attention_dtype, device=self.device)
+        return poison.empty(shape, self.attention_dtype, self.device)
 
     def grow(self, cache: torch.Tensor, capacity: int) -> torch.Tensor:
         new = self.new_cache(capacity)

@@ -53,7 +53,8 @@ class Arena:
             for output in self.outputs:
                 output[row].zero_()
         self._free.remove(row)
-        state = SlotState(None, 0, [0] * self._num_segments, [], row)
+        num_layers = self.forward.backend.num_layers
+        state = SlotState(None, 0, [0] * self._num_segments, [], [0] * num_layers, row)
         self._set_views(state)
         self._states.add(state)
         weakref.finalize(state, self._free.append, row).atexit = False

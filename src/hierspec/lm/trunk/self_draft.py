@@ -7,6 +7,10 @@ does it (Xia et al. 2025, arXiv 2410.06916; :mod:`hierspec.lm.layer_skip`).
 For every token the target has checked, the draft reads the target's keys and values, so it needs no
 pass over the prompt and its errors do not add up; past them it writes its own, which the target's
 next check overwrites. A position that it has written to no longer counts as the target's.
+
+Several forms may draft after one another on one cache, as parts of a draft or as levels. A form
+goes on from what others have drafted, where that includes keys and values in every layer that it
+attends in; it runs all tokens from the first one on that lacks some.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import torch
 
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import NextScores, Query
+from hierspec.lm.layer_skip import SkippingBackend
 
 from .slots import SlotState
 from .trunk import SlotSharingModel, Trunk
@@ -40,6 +45,14 @@ class SelfDraft(SlotSharingModel):
         self.name = backend.name
         self.vocab_size, self.max_length = backend.vocab_size, backend.max_length
         self.device = backend.device
+        skipping = isinstance(backend, SkippingBackend)
+        self._attended = backend.attended if skipping else tuple(range(backend.num_layers))
+        # The layers that it attends in, by segment of the trunk.
+        self._attended_by_segment = [
+            (segment, layers)
+            for segment, (lo, hi) in enumerate(trunk.bounds)
+            if (layers := [layer for layer in self._attended if lo <= layer < hi])
+        ]
         self.calls = self.tokens = 0
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
@@ -72,7 +85,8 @@ class SelfDraft(SlotSharingModel):
             for i, token in zip(indices, tokens, strict=True):
                 slots[i].tokens.append(token)
             states = [slots[i].state for i in indices]
-            spans = [Span(state.cache, state.num_cached, 1) for state in states]
+            starts = [len(slots[i].tokens) - 1 for i in indices]
+            spans = [Span(s.cache, start, 1) for s, start in zip(states, starts, strict=True)]
             return self.backend.head(self._run(tokens, states, spans))
 
         return scores, next_scores
@@ -85,10 +99,7 @@ class SelfDraft(SlotSharingModel):
         for item in prepared:
             # Rows asked for again are computed again: hidden states are not cached.
             first = item.first if item.rows is None else min(item.rows)
-            start = min(max(item.state.lengths[-1], item.state.num_cached), first)
-            item.state.num_cached = start
-            item.state.lengths = [min(n, start) for n in item.state.lengths]
-            starts.append(start)
+            starts.append(self._begin(item.state, first))
         num_run = list(starts)  # tokens of each query that have been run
         while any(n < item.end for n, item in zip(num_run, prepared, strict=True)):
             num_left, spans = self.trunk.chunk, dict[int, Span]()  # by index of the query
@@ -106,14 +117,29 @@ class SelfDraft(SlotSharingModel):
         items = zip(prepared, parts, starts, strict=True)
         return torch.cat([item.select_rows(torch.cat(part), start) for item, part, start in items])
 
+    def _begin(self, state: SlotState, first: int) -> int:
+        """Return the first token to run for rows from ``first`` on: the first one without keys and
+        values that it reads, at most ``first``. From there on it will own the cache."""
+        lengths, drafted = state.lengths, state.drafted
+        start = first
+        for segment, layers in self._attended_by_segment:
+            num_readable = max(lengths[segment], min([drafted[layer] for layer in layers]))
+            start = min(start, num_readable)
+        # Before anything is written: an interrupted call leaves no approximate value as exact.
+        state.lengths = [min(n, start) for n in lengths]
+        for layer in self._attended:
+            drafted[layer] = min(drafted[layer], start)
+        return start
+
     def _run(
         self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]
     ) -> torch.Tensor:
         """Return the last layer's output [N, d] for N tokens, and count them in their states."""
         h = self.trunk.embed(ids, spans)
         h = self.backend.layers(h, 0, self.backend.num_layers, spans)
-        for state, span in zip(states, spans, strict=True):
-            state.num_cached = span.start + span.n
+        for state, (_, start, n, _) in zip(states, spans, strict=True):
+            for layer in self._attended:
+                state.drafted[layer] = start + n
         self.calls += 1
         self.tokens += len(ids)
         return h

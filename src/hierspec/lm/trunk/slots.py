@@ -4,17 +4,27 @@ Invariants, at any time an exception may occur (out of memory, Ctrl-C):
 ``lengths[0] ≥ lengths[1] ≥ …``, ``lengths[0] ≤ len(slot.tokens)`` (with a token tree, plus its
 nodes), and a length is raised only after its segment has finished. Hence an interrupted call costs
 recomputation, never correctness.
+
+Keys and values are the target's own in a segment's layers up to its length: the target and its
+exits read nothing else. Past it they are whatever form of the model has drafted last, layer by
+layer, up to ``drafted``; a form runs what the layers that it attends in lack
+(:mod:`hierspec.lm.trunk.self_draft`). Beyond both, memory is uninitialised or stale, and nobody
+reads it: :mod:`hierspec.lm.poison` makes that visible.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 
 from hierspec.core.context import Context
+from hierspec.lm import poison
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import Query, Slot, check_query
 from hierspec.lm.trees import Branches
@@ -34,24 +44,24 @@ class SlotState:
         lengths: how many leading tokens have been through each segment, including nodes of
             ``branches`` that are stored behind the text.
         outputs: of each segment by position, [capacity, d]: what an exit above it reads.
+        drafted: by layer, how many leading tokens have keys and values in ``cache`` for drafts to
+            read, exact or drafted ones; less than the segment's length where none were drafted.
         row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
         branches: the nodes of a token tree that are stored behind the text.
-        num_cached: how many leading tokens have keys and values in ``cache``: the target's or, past
-            ``lengths[-1]``, those of a draft (:mod:`hierspec.lm.trunk.self_draft`).
     """
 
     cache: Any
     capacity: int
     lengths: list[int]
     outputs: list[torch.Tensor]
+    drafted: list[int]
     row: int = 0
-    num_cached: int = 0
     branches: Branches | None = None
 
     def rewind(self, length: int) -> None:
         """Forget all but the first ``length`` tokens."""
         self.lengths = [min(n, length) for n in self.lengths]
-        self.num_cached = min(self.num_cached, length)
+        self.drafted = [min(n, length) for n in self.drafted]
         self.branches = None
 
 
@@ -90,11 +100,17 @@ class TrunkSlots:
     """The owner of one backend's slots, whatever model reads them.
 
     Args:
-        num_segments: into how many parts the backend's layers are cut.
+        exits: after how many layers each segment ends.
+
+    Attributes:
+        bounds: the first layer of each segment, and the one after its last.
     """
 
-    def __init__(self, backend: Backend, num_segments: int) -> None:
-        self.backend, self.num_segments = backend, num_segments
+    poison = math.nan  # what cache without values holds in :mod:`hierspec.lm.poison`'s mode
+
+    def __init__(self, backend: Backend, exits: Sequence[int]) -> None:
+        self.backend, self.num_segments = backend, len(exits)
+        self.bounds = tuple(pairwise((0, *exits)))
 
     def open(self) -> Slot:
         """Return an empty slot, for all models of this trunk; its first tokens allocate memory."""
@@ -109,9 +125,10 @@ class TrunkSlots:
     def fork(self, slot: Slot, length: int) -> Slot:
         """Return a new slot with a copy of what ``slot`` has cached of ``length`` tokens."""
         new, state = self.open(), slot.state
-        if state is None or not min(length, state.lengths[0]):
+        # What all layers have of the target's own: a copy has no gaps, and nothing drafted.
+        length = 0 if state is None else min(length, state.lengths[-1], len(slot.tokens))
+        if not length:
             return new
-        length = min(length, state.lengths[0], len(slot.tokens))
         with torch.inference_mode():
             new_state = self.make_room(new, length)
             self.backend.copy(state.cache, new_state.cache, length)
@@ -166,6 +183,7 @@ class TrunkSlots:
         state.branches = branches
         rows = [*range(end), *(end + node for node in nodes)][query.first_row :]
         tokens = [*slot.tokens, *branches.tokens]
+        self._poison_rest(state)
         return PreparedQuery(state, tokens, query.first_row, 1 + max(rows), rows)
 
     def _prepare_slot(self, slot: Slot, context: Context, end: int) -> SlotState:
@@ -181,20 +199,21 @@ class TrunkSlots:
             for segment, length in enumerate(lengths):
                 if length > shared:
                     lengths[segment] = shared
-            state.num_cached = min(state.num_cached, shared)
+            state.drafted = [min(n, shared) for n in state.drafted]
             slot.tokens[shared:] = context.tokens(shared)
+        self._poison_rest(state)
         return state
 
     def _keep_branch(self, slot: Slot, state: SlotState, context: Context, end: int) -> None:
         """Keep the tree's path that the context continues with: move it to directly after the
         text, and drop the other nodes."""
-        branches, lengths = state.branches, state.lengths
+        branches, lengths, drafted = state.branches, state.lengths, state.drafted
         assert branches is not None
-        base, num_cached = branches.base, state.num_cached
+        base, num_stored = branches.base, max(lengths[0], *drafted)
         continues = slot.overlap(context, end) == base < end
         path = branches.longest_path(context.tokens(base)[: end - base]) if continues else []
         # Nodes that no segment has seen may lie past the capacity, which grows after they are added
-        path = [node for node in path if base + node < max(lengths[0], num_cached)]
+        path = [node for node in path if base + node < num_stored]
         indices = [base + node for node in path]
         state.rewind(base)
         if indices != list(range(base, base + len(path))):
@@ -203,8 +222,10 @@ class TrunkSlots:
                 for output in state.outputs:
                     output[base : base + len(path)] = output[indices]
         slot.tokens += [branches.nodes[node].token for node in path]
-        state.lengths = [min(n, base) + sum(index < n for index in indices) for n in lengths]
-        state.num_cached = min(num_cached, base) + sum(index < num_cached for index in indices)
+        state.lengths, state.drafted = (
+            [min(n, base) + sum(index < n for index in indices) for n in numbers]
+            for numbers in (lengths, drafted)
+        )
 
     def make_room(self, slot: Slot, end: int) -> SlotState:
         """Return the slot's state, with room for ``end`` tokens.
@@ -220,13 +241,12 @@ class TrunkSlots:
         capacity = min(capacity, max(backend.max_length, end))
         shape = (capacity, backend.hidden_size)
         outputs = [
-            torch.empty(shape, dtype=backend.dtype, device=backend.device)
-            for _ in range(self.num_segments)
+            poison.empty(shape, backend.dtype, backend.device) for _ in range(self.num_segments)
         ]
         if state is None:
             slot.tokens, slot.num_committed = [], 0
             cache, lengths = backend.new_cache(capacity), [0] * self.num_segments
-            state = SlotState(cache, capacity, lengths, outputs)
+            state = SlotState(cache, capacity, lengths, outputs, [0] * backend.num_layers)
         else:
             cache = backend.grow(state.cache, capacity)
             for old, new in zip(state.outputs, outputs, strict=True):
@@ -234,3 +254,16 @@ class TrunkSlots:
             state = dataclasses.replace(state, cache=cache, capacity=capacity, outputs=outputs)
         slot.state = state
         return state
+
+    def _poison_rest(self, state: SlotState) -> None:
+        """Make a read of what holds no values show, in the mode of :mod:`hierspec.lm.poison`."""
+        if not poison.enabled:
+            return
+        with torch.inference_mode():
+            for (lo, hi), length, output in zip(
+                self.bounds, state.lengths, state.outputs, strict=True
+            ):
+                output[length:] = self.poison
+                for layer in range(lo, hi):
+                    start = max(length, state.drafted[layer])
+                    poison.fill_layer(state.cache, layer, start, self.poison)

@@ -59,10 +59,9 @@ class Trunk(TrunkSlots):
             )
         if chunk < 1:
             raise HierspecError(f"chunk must be at least 1, got {chunk}")
-        super().__init__(backend, len(self.exits))
+        super().__init__(backend, self.exits)
         self.graphs: Graphs | None = None
         self.chunk = chunk
-        self.bounds = tuple(zip((0, *self.exits[:-1]), self.exits, strict=True))
         self.counters = TrunkCounters(len(self.bounds))
 
     @property
