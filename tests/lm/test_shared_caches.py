@@ -6,6 +6,7 @@ Cache without values holds NaN here (:mod:`hierspec.lm.poison`), which would rea
 
 from __future__ import annotations
 
+import contextlib
 import random
 from itertools import product
 
@@ -19,13 +20,13 @@ from hierspec.lm.base import Query
 from hierspec.lm.layer_skip import Skip, SkippingBackend
 from hierspec.lm.lean import kernels
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.quantized import quantize
-from hierspec.lm.load import load
+from hierspec.lm.lean.quantized import quantization_works, quantize
 from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.weights import from_directory
 from hierspec.utils.testing import save_tiny
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8, *range(60, 80)]]
@@ -44,6 +45,7 @@ OTHERS = {
     "retrieval": {"method": "retrieval", "budget": 16, "chunk_size": 4, "refresh": 4},
 }
 FORMS = {**DRAFTS, **OTHERS}
+BESIDE_OTHERS = {"skip 1", "skip attention", "8 bits"}
 ON_HF = ("skip 1", "skip attention", "swift", "exit")
 WITH_TREES = ("skip 1", "skip attention", "8 bits", "4 bits", "exit")
 GREEDY = {"max_new_tokens": 7, "ignore_eos": True}
@@ -91,7 +93,8 @@ def all_pairs():
     ):
         for first, second in product(names, names):
             only_drafts = second == "swift" and form is not one_after_another
-            if {first, second} & {*DRAFTS} and not only_drafts:
+            others = {first, second} & {*OTHERS}
+            if (not others or {first, second} & BESIDE_OTHERS) and not only_drafts:
                 name = f"{backend}, {form.__name__}: {first}, {second}"
                 marks = [needs_kernels] if "4 bits" in (first, second) else []
                 yield pytest.param(backend, form, first, second, id=name, marks=marks)
@@ -108,6 +111,80 @@ def plain(path):
         return found[backend]
 
     return texts
+
+
+def fail_half_way(backend):
+    """Let the next call of a backend's layers fail when they have written to the cache."""
+
+    def layers(*arguments):
+        del backend.layers
+        backend.layers(*arguments)
+        raise MemoryError
+
+    backend.layers = layers
+
+
+def history(backend, trunk_class, seed):
+    """Scores of a random history of all forms of a model on one slot, and those of the target and
+    its exits on slots of their own."""
+    rng = random.Random(seed)
+    trunk = trunk_class(backend, [1, 3], chunk=rng.choice([4, 512]))
+    exact = [trunk.view(1), trunk.view(3), trunk.view()]
+    skips = [Skip.whole_layers([1]), Skip.whole_layers([2]), Skip((0, 3), (1,)), Skip((0, 1), ())]
+    drafts = [SelfDraft(trunk, SkippingBackend(backend, skip)) for skip in skips]
+    if quantization_works():
+        drafts.append(SelfDraft(trunk, quantize(backend)))
+    models = [*exact, *drafts, RetrievalModel(trunk, 16, 4, 4)]
+    slot, committed, pending = trunk.open(), ids(rng, 24), ()
+    scores, wanted = [], []
+    for step in range(60):
+        pending = (*pending[: rng.randint(0, len(pending))], *ids(rng, 1))
+        if rng.random() < 0.3:
+            committed, pending = [*committed, *pending], ()
+        context, model, tree = Context(committed, pending), rng.choice(models), None
+        if rng.random() < 0.1:
+            slot = trunk.fork(slot, rng.randint(1, len(context)))
+        start, kind = rng.randint(len(committed), len(context)), rng.random()
+        if kind < 0.2 and not isinstance(model, RetrievalModel):
+            tokens = ids(rng, 4)
+            tree = Tree(tuple(tokens), (-1, 0, -1, 2))
+            pending = (*pending, *tokens[rng.choice([slice(2), slice(2, 4), slice(2, 3)])])
+        elif kind < 0.3 and isinstance(model, SelfDraft):
+            fail_half_way(rng.choice([model.backend, backend]))
+            with contextlib.suppress(MemoryError):
+                model.score([Query(slot, context, start)])
+            vars(backend).pop("layers", None)
+            vars(model.backend).pop("layers", None)
+        elif kind < 0.6 and not isinstance(model, RetrievalModel):
+            first, after = model.score_stepwise([Query(slot, context, len(context))], [3])
+            rows = [first, *(after([0], [token]) for token in ids(rng, rng.randint(0, 2)))]
+            scores.append(torch.cat(rows))
+        scores.append(model.score([Query(slot, context, start, tree=tree)]))
+        if model in exact:
+            fresh = Trunk(backend, [1, 3]).view(model.exit_layer)
+            alone = fresh.score([Query(fresh.open(), context, start, tree=tree)])
+            wanted.append((step, len(scores) - 1, alone))
+    return scores, wanted
+
+
+def ids(rng, n):
+    return [rng.randrange(3, 90) for _ in range(n)]
+
+
+@pytest.mark.parametrize("trunk_class", [Trunk, CudaGraphTrunk])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_history_of_forms_leaves_the_target_its_own_scores(path, trunk_class, seed):
+    """With trees, forks, rewinds and calls that fail half-way."""
+    backend = LeanBackend(from_directory(path), torch.float64)
+    unpoisoned, _ = history(backend, trunk_class, seed)
+    with poison.poisoned():
+        scores, wanted = history(backend, trunk_class, seed)
+    for found, other in zip(scores, unpoisoned, strict=True):
+        assert torch.equal(found, other)
+        assert found.isfinite().all()
+    assert len(wanted) > 15
+    for step, i, alone in wanted:
+        assert (scores[i] - alone).abs().max() < 1e-11, step
 
 
 @pytest.mark.parametrize(("backend", "form", "first", "second"), all_pairs())
