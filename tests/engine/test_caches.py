@@ -64,6 +64,42 @@ def test_turns_are_those_of_cold_runs_and_read_only_what_is_new(hierarchy, tempe
         text += list(warm)
 
 
+def level(method, **more):
+    return {"method": method, "num_speculative_tokens": 4, **more}
+
+
+RETRIEVAL = level("retrieval", budget=16, chunk_size=4, refresh=48)
+SEARCH = {"context_window": 2, "bayes_interval": 2, "enough": 2.0}
+SKIP = level("layer_skip", skip_layers=[1])
+KEEPING = {  # a part of a text, what a text has taught, or how drafts have fared
+    "retrieval": [RETRIEVAL],
+    "retrieval above a draft": [SKIP, {**RETRIEVAL, "verify": "block"}],
+    "search": [level("layer_skip", skip=0.5, search=SEARCH)],
+    "suffixes": [level("suffix")],
+    "pool": [level("ngram_pool")],
+    "window": [level("quantized", window="entropy")],
+    "several drafts": [{**SKIP, "num_drafts": 2}],
+    "one after another": [{"method": "concatenate", "parts": [SKIP, level("quantized")]}],
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_turn_draws_what_the_same_call_draws_without_a_session(tiny_family, name):
+    """Nothing kept of earlier turns changes a draft, and so the use of random numbers."""
+    config = {"target": {"model": tiny_family["target"], "dtype": "float64"}}
+    rule = "block-rrs" if name == "several drafts" else "block"
+    hierarchy = hierarchy_of({**config, "levels": KEEPING[name], "verify": rule})
+    for seed in range(2):
+        kept, text = KeptCache(), [*PROMPT, *range(3, 40)]
+        for addition in ([], [4, 4, 17], [33]):
+            text = text + addition
+            options = {"max_new_tokens": 12, "ignore_eos": True, "temperature": 1.0, "seed": seed}
+            cold = hierarchy.generate(text, **options)
+            warm = hierarchy.generate(text, cache=kept, **options)
+            assert warm.token_ids == cold.token_ids
+            text += list(warm.token_ids)
+
+
 def test_another_text_is_read_from_where_it_differs(hierarchy):
     kept = KeptCache()
     turn(hierarchy, PROMPT, kept)

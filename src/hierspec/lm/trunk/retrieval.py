@@ -48,7 +48,8 @@ class _RetrievalState:
 
     Attributes:
         text: the tokens of the sequence.
-        base: how many leading tokens were chosen from; 0: nothing is copied yet.
+        cache: ``None``: nothing is chosen yet.
+        base: how many leading tokens were chosen from.
         num_chosen: how many were chosen; they are stored first, tokens from ``base`` on after them.
         length: how many leading tokens of the text are covered by the cache.
     """
@@ -65,15 +66,19 @@ class _RetrievalState:
         self.text.num_committed = min(self.text.num_committed, length)
         self.length = min(self.length, length)
         if self.length < self.base:  # the tokens chosen may be of another text
-            self.base = self.num_chosen = self.length = 0
+            self._forget_choice()
 
     def forget_committed(self) -> None:
         """See :class:`hierspec.lm.base.AttachedState`."""
         self.text.num_committed = 0
+        self._forget_choice()  # the next text's drafts must not depend on when this one chose
 
     def fork(self, length: int) -> _RetrievalState:
         """See :class:`hierspec.lm.base.AttachedState`; the copy chooses anew."""
         return _RetrievalState(None)
+
+    def _forget_choice(self) -> None:
+        self.cache, self.base, self.num_chosen, self.length = None, 0, 0, 0
 
     def span(self, start: int, end: int) -> Span:
         """Return the span of the text's tokens ``start … end − 1``."""
