@@ -5,13 +5,14 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.lm import dtypes
 from hierspec.lm.load import load
 from hierspec.lm.weights import from_directory, stored_dtype
-from hierspec.utils.testing import tiny_model
+from hierspec.utils.testing import save_tiny, tiny_model
 
 PROMPT = [5, 17, 3, 42, 8, 61, 30]
 
@@ -73,3 +74,68 @@ def test_a_shard_that_is_missing_is_named(tmp_path):
     shard.unlink()
     with pytest.raises(HierspecError, match=shard.name):
         load(folder)
+
+
+def edited(folder, family, remove=(), add=None, config=None, **changes):
+    """A tiny checkpoint without some weights or with others, and another configuration."""
+    save_tiny(family, folder, seed=3, layers=2, **changes)
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    for name in remove:
+        del weights[name]
+    weights |= {name: torch.ones(size) for name, size in (add or {}).items()}
+    save_file(weights, file, {"format": "pt"})
+    data = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(data | (config or {})))
+    return folder
+
+
+ATTENTION = "model.layers.1.self_attn."
+UNTIED = {"tie_word_embeddings": False}
+OTHER_WEIGHTS = {
+    "untied, no head": ("llama", {"remove": ["lm_head.weight"], **UNTIED}, "lacks .*lm_head"),
+    "untied, no head, hf": ("phi3", {"remove": ["lm_head.weight"], **UNTIED}, "lacks .*lm_head"),
+    "no bias": ("qwen2", {"remove": [ATTENTION + "k_proj.bias"]}, r"lacks .*k_proj\.bias"),
+    "biases said": ("llama", {"config": {"attention_bias": True}}, r"lacks .*_proj\.bias"),
+    "biases of MLPs said": ("llama", {"config": {"mlp_bias": True}}, r"lacks .*_proj\.bias"),
+    "no norm": ("llama", {"remove": ["model.norm.weight"]}, r"lacks .*model\.norm"),
+    "a layer less": ("qwen3", {"config": {"num_hidden_layers": 3}}, r"lacks .*layers\.2\."),
+    "a layer more": ("llama", {"config": {"num_hidden_layers": 1}}, r"holds model\.layers\.1\."),
+    "a layer more, hf": ("gpt2", {"config": {"n_layer": 1}}, r"holds transformer\.h\.1\."),
+    "a layer more, T5": ("t5", {"config": {"num_decoder_layers": 1}}, r"holds decoder\.block\.1"),
+    "a bias more": ("mistral", {"add": {ATTENTION + "q_proj.bias": 32}}, r"holds .*q_proj\.bias"),
+    "a bias of the head": ("llama", {"add": {"lm_head.bias": 96}}, r"holds lm_head\.bias"),
+    "norms of heads": ("llama", {"add": {ATTENTION + "q_norm.weight": 8}}, r"holds .*q_norm"),
+    "float8": ("llama", {"config": {"dtype": "float8_e4m3fn"}}, "float8_e4m3fn, in which no model"),
+    "float8, hf": ("phi3", {"config": {"dtype": "float8_e5m2"}}, "float8_e5m2, in which no model"),
+    "int8": ("llama", {"config": {"dtype": "int8"}}, "int8, in which no model runs: give another"),
+}
+
+
+@pytest.mark.parametrize("backend", ["auto", "hf", "deterministic"])
+@pytest.mark.parametrize("name", OTHER_WEIGHTS)
+def test_weights_that_the_configuration_does_not_describe_are_named(tmp_path, name, backend):
+    family, edits, says = OTHER_WEIGHTS[name]
+    folder = edited(tmp_path / "m", family, **edits)
+    if backend == "deterministic" and family in ("phi3", "gpt2", "t5"):
+        says = "deterministic decoding needs a Llama-shaped model|" + says
+    with pytest.raises(HierspecError, match=says) as error:
+        load(folder, backend=backend)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("backend", ["auto", "hf"])
+def test_what_other_programs_store_beside_the_weights_is_left_alone(tmp_path, backend):
+    extra = {ATTENTION + "rotary_emb.inv_freq": 4, "vision_tower.layers.0.norm.weight": 8}
+    folder = edited(tmp_path / "m", "llama", add=extra, config={"dtype": "float8_e4m3fn"})
+    assert load(folder, torch.float32, backend=backend).weight_dtype == torch.float32
+
+
+def test_an_adapters_base_is_complete(tmp_path):
+    peft = pytest.importorskip("peft")
+    base = edited(tmp_path / "base", "llama", remove=["lm_head.weight"], **UNTIED)
+    adapted = peft.get_peft_model(tiny_model("llama"), peft.LoraConfig(target_modules=["q_proj"]))
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    adapted.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(HierspecError, match=r"base lacks .*lm_head\.weight"):
+        load(tmp_path / "adapter")

@@ -9,6 +9,8 @@ from hierspec.errors import HierspecError, first_line
 from hierspec.utils.documents import read_json
 from hierspec.utils.records import Record
 
+from .weights import check_loaded
+
 FILE = "adapter_config.json"
 
 
@@ -60,8 +62,18 @@ def load_adapted(path: str | Path, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, use_safetensors=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            base,
+            dtype=dtype,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are refused below, in one line
+            output_loading_info=True,
+        )
+        model, info = loaded
+        check_loaded(base, model, info)
         return PeftModel.from_pretrained(model, str(path)).eval()
+    except HierspecError:
+        raise
     except Exception as error:  # both libraries raise errors of many kinds
         raise HierspecError(
             f"the adapter {path} on {base} cannot be loaded: {first_line(error)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,8 @@ from .weights import (
     InMemory,
     WeightSource,
     build_hf_model,
+    check_loaded,
     check_reference,
-    check_shape,
     from_directory,
     stored_dtype,
 )
@@ -121,15 +120,13 @@ def _from_source(
             )
         return _from_pretrained(str(source.path), dtype, device, name=source.name)
     dtype = dtype or default_dtype(stored_dtype(source), device)
+    check_dtype(source.name, dtype)
     lean_class = _lean_class(source, device, backend)
     if lean_class is not None:
         try:
             return lean_class(source, dtype, device)
         except KeyError as error:
-            raise HierspecError(
-                f"{source.name} lacks a weight that its config.json requires: "
-                + str(error.args[0]).removeprefix(f"{source.name} has no parameter ")
-            ) from None
+            raise _missing(source.name, error) from None
         except RuntimeError as error:
             if "memory" in str(error):
                 raise
@@ -141,7 +138,30 @@ def _from_source(
 
     if isinstance(source, Checkpoint):
         return _from_pretrained(str(source.path), dtype, device, name=source.name)
-    return HFBackend(build_hf_model(source, dtype).to(device), source.name)
+    try:
+        model = build_hf_model(source, dtype)
+    except KeyError as error:
+        raise _missing(source.name, error) from None
+    return HFBackend(model.to(device), source.name)
+
+
+def check_dtype(name: str, dtype: torch.dtype | None) -> None:
+    """Refuse a data type that nothing computes in; ``None`` where a checkpoint states none.
+
+    Raises:
+        HierspecError: it is float8, an integer type or the like.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise HierspecError(
+            f"the dtype of {name} is {str(dtype).removeprefix('torch.')}, in which no model runs: "
+            "give another (--dtype float32, bfloat16, float16 or float64), or add the "
+            "quantization_config that its weights were made with to its config.json"
+        )
+
+
+def _missing(name: str, error: KeyError) -> HierspecError:
+    parameter = str(error.args[0]).removeprefix(f"{name} has no parameter ").strip("'")
+    return HierspecError(f"{name} lacks a weight that its config.json requires: {parameter}")
 
 
 def _lean_class(
@@ -207,6 +227,9 @@ def _from_pretrained(
 
     try:
         config = AutoConfig.from_pretrained(ref, trust_remote_code=trust_remote_code)
+        if dtype is None and getattr(config, "quantization_config", None) is None:
+            stated = getattr(config, "dtype", None)
+            check_dtype(name or ref, stated if isinstance(stated, torch.dtype) else None)
         auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
         with quiet_transformers():
             loaded: Any = auto_class.from_pretrained(
@@ -218,30 +241,17 @@ def _from_pretrained(
                 output_loading_info=True,
             )
     except Exception as error:  # models and their validators raise errors of many kinds
-        if isinstance(error, MemoryError) or "memory" in str(error):
+        if isinstance(error, MemoryError | HierspecError) or "memory" in str(error):
             raise
         raise HierspecError(
             f"{ref} cannot be loaded by transformers: {first_line(error)}"
         ) from error
     model, info = loaded
-    _check_complete(name or ref, info)
+    check_loaded(name or ref, model, info)
     # Quantized weights stay where they were loaded, and as they were; most refuse to be moved.
     if getattr(model, "quantization_method", None) is None:
         model = model.to(device, dtype or default_dtype(model.dtype, device))
     return _hf_backend(model, name or ref)
-
-
-def _check_complete(name: str, info: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose missing weights transformers would initialise at random.
-
-    Raises:
-        HierspecError: a parameter is missing, or of another shape than the configuration asks for.
-    """
-    mismatched: list[tuple[str, Any, Any]] = sorted(info.get("mismatched_keys") or ())
-    for key, stored, expected in mismatched:
-        check_shape(name, key, stored, expected)
-    if missing := sorted(info.get("missing_keys") or ()):
-        raise HierspecError(f"{name} lacks a weight that its config.json requires: {missing[0]}")
 
 
 def _checked_device(device: torch.device | str) -> torch.device:

@@ -7,7 +7,8 @@ disk; the zoo's large model computes it from a smaller one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -200,6 +201,50 @@ def check_shape(model: str, name: str, shape: Sequence[int], expected: Sequence[
             f"{model}: {name} has shape {tuple(shape)}, but its config.json asks for "
             f"{tuple(expected)}: config and weights are of different models"
         )
+
+
+# Names of what old checkpoints store though it follows from the configuration, or is no weight.
+_NO_WEIGHT = re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.(masked_)?bias$|\.[kv]_scale$")
+
+
+def check_unused(model: str, names: Iterable[str]) -> None:
+    """Refuse a checkpoint with weights of a model's own parts that the model does not use.
+
+    Raises:
+        HierspecError: one of ``names`` is such a weight.
+    """
+    if unused := sorted(name for name in names if not _NO_WEIGHT.search(name)):
+        raise HierspecError(
+            f"{model} holds {unused[0]}, which a model with its config.json does not have: config "
+            "and weights are of different models"
+        )
+
+
+def check_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint in which transformers found other weights than those of the model.
+
+    It would initialise missing ones at random, and leave out those that it does not know.
+
+    Args:
+        info: what ``from_pretrained`` returned beside the model.
+
+    Raises:
+        HierspecError: a parameter is missing, left over, or of another shape than the configuration
+            asks for.
+    """
+    from torch import nn
+
+    mismatched: list[tuple[str, Any, Any]] = sorted(info.get("mismatched_keys") or ())
+    for key, stored, expected in mismatched:
+        check_shape(name, key, stored, expected)
+    if missing := sorted(info.get("missing_keys") or ()):
+        raise HierspecError(f"{name} lacks a weight that its config.json requires: {missing[0]}")
+    modules = dict(model.named_modules())
+    lists = tuple(f"{path}." for path, m in modules.items() if isinstance(m, nn.ModuleList))
+    unknown: list[str] = list(info.get("unexpected_keys") or ())
+    # Other parts, such as one that reads pictures, are none of this model's business.
+    own = [key for key in unknown if key.startswith(lists) or key.rpartition(".")[0] in modules]
+    check_unused(name, own)
 
 
 def check_reference(ref: str) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from hierspec.errors import HierspecError
-from hierspec.lm.weights import SCORED, WeightSource, check_shape
+from hierspec.lm.weights import EMBEDDING, HEAD, SCORED, WeightSource, check_shape, check_unused
 
 from .layers import Layer, Matrix, Norm, Stack
 from .linear import give_back_memory
@@ -28,6 +27,7 @@ class LeanLoader:
     def __init__(self, source: WeightSource, shape: LlamaShape, backend: Any) -> None:
         self.source, self.shape, self.backend = source, shape, backend
         self.names = set(source.names())
+        self.unused = self.names - {SCORED}
         self.scored: torch.Tensor | None = None
         if SCORED in self.names:
             self.scored = source.tensor(SCORED).to(backend.device, torch.int64)
@@ -36,25 +36,23 @@ class LeanLoader:
         """Load the embedding [V, d], the layers, the final norm and the head."""
         # A tensor of a checkpoint may be a view of the mapped file; a copy lets the file go.
         width, vocab = self.shape.hidden_size, self.shape.vocab_size
-        embedding = self.get("model.embed_tokens.weight", vocab, width).clone()
-        beyond = f"model.layers.{self.shape.num_layers}."
-        if extra := [name for name in self.names if name.startswith(beyond)]:
-            raise HierspecError(
-                f"{self.source.name} holds {min(extra)}, but its config.json has "
-                f"{self.shape.num_layers} layers: config and weights are of different models"
-            )
+        embedding = self.get(EMBEDDING, vocab, width).clone()
         layers = []
         for i in range(self.shape.num_layers):
             layers.append(self.layer(i))
             give_back_memory()
-        tied = "lm_head.weight" not in self.names
+        tied = HEAD not in self.names and self.source.config.tie_word_embeddings
         rows = vocab if self.scored is None else len(self.scored)
-        head = Matrix(embedding if tied else self.get("lm_head.weight", rows, width))
-        return embedding, Stack(layers), self.norm("model.norm"), head
+        head = Matrix(embedding if tied else self.get(HEAD, rows, width))
+        norm = self.norm("model.norm")
+        parts = ("model.layers.", "model.norm.", "model.embed_tokens.", "lm_head.")
+        check_unused(self.source.name, (n for n in self.unused if n.startswith(parts)))
+        return embedding, Stack(layers), norm, head
 
     def get(self, name: str, *shape: int) -> torch.Tensor:
         tensor = self.source.tensor(name)
         check_shape(self.source.name, name, tensor.shape, shape)
+        self.unused.discard(name)
         return tensor.to(self.backend.device, self.backend.weight_dtype)
 
     def norm(self, name: str) -> Norm:
@@ -85,16 +83,16 @@ class LeanLoader:
     def fuse(self, parts: Mapping[str, tuple[int, int]], num_rotated: int = 0) -> Matrix:
         """Return one matrix of several, given by name and shape; rows of the first
         ``num_rotated``, those of queries and keys, are paired (:func:`~.shape.pair_rows`)."""
-        weights, biases, names = [], [], list(parts)
-        for j, (name, shape) in enumerate(parts.items()):
+        weights, biases = [], []
+        biased = [name.split(".")[-1].removesuffix("_proj") in self.shape.biased for name in parts]
+        for j, ((name, shape), has_bias) in enumerate(zip(parts.items(), biased, strict=True)):
             weight = self.get(f"{name}.weight", *shape)
-            has_bias = f"{name}.bias" in self.names
             bias = self.get(f"{name}.bias", shape[0]) if has_bias else weight.new_zeros(len(weight))
             if j < num_rotated:
                 weight, bias = self.pair(weight), self.pair(bias)
             weights.append(weight)
             biases.append(bias)
-        if not any(f"{name}.bias" in self.names for name in names):
+        if not any(biased):
             return Matrix(torch.cat(weights))
         return Matrix(torch.cat(weights), torch.cat(biases))
 

@@ -19,7 +19,8 @@ class LlamaShape:
     """A Llama-shaped model: H query heads, H_kv key/value heads of D dimensions, V tokens.
 
     ``windows`` holds, for every layer, how many positions it attends to (its own included); None:
-    all. ``qk_norm``: whether the heads of queries and keys are normalised, as in Qwen3.
+    all. ``qk_norm``: whether the heads of queries and keys are normalised, as in Qwen3. ``biased``:
+    the projections that have a bias, of q, k, v, o, gate, up and down.
     """
 
     vocab_size: int
@@ -33,6 +34,7 @@ class LlamaShape:
     max_length: int
     qk_norm: bool
     windows: tuple[int | None, ...]
+    biased: frozenset[str]
 
     @property
     def distinct_windows(self) -> tuple[int | None, ...]:
@@ -67,6 +69,7 @@ class LlamaShape:
                 window if kind == "sliding_attention" else None
                 for kind in layer_kinds(config, layers)
             ),
+            biased=_biased_projections(config),
         )
 
 
@@ -88,6 +91,18 @@ def unsupported_reason(config: Any) -> str | None:
     if unknown := sorted(kinds - {"full_attention", "sliding_attention"}):
         return f"it has layers of type {', '.join(unknown)}"
     return None
+
+
+def _biased_projections(config: Any) -> frozenset[str]:
+    """Return the projections that transformers gives a bias."""
+    family, biased = config.model_type, set[str]()
+    if family == "qwen2":
+        biased.update("qkv")
+    if family in ("llama", "qwen3") and config.attention_bias:
+        biased.update("qkvo")
+    if family == "llama" and config.mlp_bias:
+        biased.update(("gate", "up", "down"))
+    return frozenset(biased)
 
 
 def rotations(config: Any, length: int) -> torch.Tensor:

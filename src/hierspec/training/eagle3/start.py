@@ -15,7 +15,7 @@ import torch
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.config import Eagle3Config, default_layers
 from hierspec.lm.eagle3.network import Eagle3Network
-from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
+from hierspec.lm.weights import HEAD, WeightSource
 from hierspec.training.store import FeatureStore
 from hierspec.training.texts import TrainingText
 
@@ -93,14 +93,13 @@ def initial_network(
     network.set_vocabulary(ids)
     d = config.hidden_size
     last_layer = f"model.layers.{source.config.num_hidden_layers - 1}."
-    tied = HEAD not in source.names()
     layer, mlp = network.midlayer, network.midlayer.mlp
 
     def get(name: str) -> torch.Tensor:
         return source.tensor(name).float()
 
     with torch.no_grad():
-        network.lm_head.weight.copy_(get(EMBEDDING if tied else HEAD)[ids])
+        network.lm_head.weight.copy_(get(HEAD)[ids])
         network.norm.weight.copy_(get("model.norm.weight"))
         network.fc.weight[:, -d:] += torch.diag(1 / scale[-d:])
         for part in "qkv":

@@ -153,7 +153,7 @@ def train(
             network.fc.weight /= scale
     network.train()
     embedding = source.tensor(EMBEDDING).float()
-    unembed = embedding if HEAD not in source.names() else source.tensor(HEAD).float()
+    unembed = source.tensor(HEAD).float()
     target_scores = teacher(backend, network, unembed)
     passes = Passes(store, settings.batch, settings.seed, num_end_tokens=2)
     batches = Batches(passes, embedding, scale)
