@@ -99,7 +99,7 @@ OTHER_WEIGHTS = {
     "biases said": ("llama", {"config": {"attention_bias": True}}, r"lacks .*_proj\.bias"),
     "biases of MLPs said": ("llama", {"config": {"mlp_bias": True}}, r"lacks .*_proj\.bias"),
     "no norm": ("llama", {"remove": ["model.norm.weight"]}, r"lacks .*model\.norm"),
-    "a layer less": ("qwen3", {"config": {"num_hidden_layers": 3}}, r"lacks .*layers\.2\."),
+    "a layer less": ("llama", {"config": {"num_hidden_layers": 3}}, r"lacks .*layers\.2\."),
     "a layer more": ("llama", {"config": {"num_hidden_layers": 1}}, r"holds model\.layers\.1\."),
     "a layer more, hf": ("gpt2", {"config": {"n_layer": 1}}, r"holds transformer\.h\.1\."),
     "a layer more, T5": ("t5", {"config": {"num_decoder_layers": 1}}, r"holds decoder\.block\.1"),

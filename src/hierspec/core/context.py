@@ -34,6 +34,13 @@ class Context:
             return list(self.pending[start - base :])
         return [*self.committed[start:], *self.pending]
 
+    def first(self, length: int) -> Context:
+        """Return the context of the first ``length`` tokens."""
+        base = len(self.committed)
+        if length >= base:
+            return Context(self.committed, self.pending[: length - base], self.source)
+        return Context(self.committed[:length], (), self.source)
+
     def with_tokens(self, tokens: Sequence[int]) -> Context:
         """Return this context, continued by ``tokens``."""
         return Context(self.committed, (*self.pending, *tokens), self.source)

@@ -102,13 +102,11 @@ class BackgroundDrafting:
         report(drafts.forwards, drafts.seconds)
 
 
-def ahead_limit(
-    leaf: ModelDraft, sequence: LiveSequence, num_drafted: int, max_context: int
-) -> int:
+def ahead_limit(leaf: ModelDraft, sequence: LiveSequence, num_drafted: int, room: int) -> int:
     """Return how many tokens may be drafted ahead, after a draft of ``num_drafted`` tokens.
 
     Args:
-        max_context: the longest context that all models of the hierarchy can take.
+        room: how many tokens the models of the hierarchy can take after that draft.
 
     Returns:
         the limit; 0 or less: do not draft ahead.
@@ -117,7 +115,7 @@ def ahead_limit(
         return 0
     # The next round's verification adds a token of its own.
     usable = sequence.num_remaining_tokens - num_drafted - 1
-    return min(leaf.budget, usable, max_context - len(sequence.tokens) - num_drafted)
+    return min(leaf.budget, usable, room)
 
 
 def ahead_call(

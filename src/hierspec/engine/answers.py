@@ -142,10 +142,10 @@ class Responder:
             yield
             return
         node_infos = tasks[0].node_infos
-        max_context = node_infos[node.index].max_context
         calls: list[AheadCall] = []
         for task, draft in zip(tasks, drafts, strict=True):
-            limit = ahead_limit(leaf, task.sequence, len(draft), max_context)
+            room = node_infos[node.index].room(len(task.sequence.tokens) + len(draft))
+            limit = ahead_limit(leaf, task.sequence, len(draft), room)
             if limit > 0:
                 job = self._job(leaf, task, task.sequence.context(draft.tokens), 1)
                 calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))

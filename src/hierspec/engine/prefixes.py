@@ -193,4 +193,4 @@ def _copy_slots(slots: Slots, sequence: LiveSequence) -> None:
     for key, (owner, slot) in slots.items():
         if key[1] == 0 and isinstance(owner, ForkingCacheOwner) and isinstance(slot, Slot):
             length = common_prefix_length(sequence.tokens, slot.tokens)
-            sequence.slots[key] = (owner, owner.fork(slot, length))
+            sequence.add_slot(key, owner, owner.fork(slot, length))

@@ -18,6 +18,7 @@ from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import drafter_of
 from hierspec.drafters.base import Learner
+from hierspec.lm.backend import position_switch
 from hierspec.lm.base import ModelNode, ModelVerify, scores_part
 
 from .answers import Responder, with_logprobs
@@ -45,6 +46,8 @@ class Runtime:
         if learners := [model for model in leaves if isinstance(model, Learner)]:
             self.observe(Training(root.index, learners))
         self._responder = Responder(root, vocab_size, self._observers)
+        switches = [position_switch(level.model.cache_owner) for level in walk_levels(root)]
+        self._switches = tuple({s.length for s in switches if s is not None and s.recomputes})
         self._groups: dict[Hashable, Group] = {}
         self._node_infos: dict[ModelVerify, Mapping[int, NodeInfo]] = {}
 
@@ -124,7 +127,7 @@ class Runtime:
 
     def _info(self, node: ModelNode) -> NodeInfo:
         partial = not isinstance(node, Concatenate) and scores_part(node.model)
-        return NodeInfo(_max_context(node), self._group(node), partial)
+        return NodeInfo(_max_context(node), self._group(node), partial, self._switches)
 
     def _group(self, node: ModelNode) -> Group | None:
         """Return the group of a node: nodes that differ in budget or lower levels share one.

@@ -16,7 +16,7 @@ from hierspec.core.requests import Check, Propose, Request, Row
 from hierspec.core.rng import Noise, Rng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters.base import Drafter, Shareable
-from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify
+from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, Slot
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
@@ -109,7 +109,7 @@ class LiveSequence:
         owner = model.cache_owner
         key = (id(owner), draft)
         if key not in self.slots:
-            self.slots[key] = (owner, self._open(owner))
+            self.add_slot(key, owner, self._open(owner))
         return self.slots[key][1]
 
     def _open(self, owner: CacheOwner) -> Any:
@@ -125,9 +125,16 @@ class LiveSequence:
             return cast(Shareable, owner).open_private()
         return owner.open()
 
+    def add_slot(self, key: tuple[int, int], owner: CacheOwner, slot: Any) -> None:
+        """Add a slot, new or of an earlier text."""
+        if isinstance(slot, Slot):
+            slot.prompt_length = self.prompt_length
+        self.slots[key] = (owner, slot)
+
     def adopt(self, kept: KeptCache) -> None:
         """Start from the slots that an earlier generation left in ``kept``."""
-        self.slots.update(kept.take())
+        for key, (owner, slot) in kept.take().items():
+            self.add_slot(key, owner, slot)
         self.kept = kept
 
     def close(self) -> None:
@@ -160,6 +167,7 @@ class NodeInfo:
 
     Attributes:
         max_context: the longest context that all models at and below it can take.
+        switches: lengths that no draft may pass: beyond them a model encodes positions otherwise.
         group: the nodes it shares calls with; ``None`` for a concatenation, which has no model.
         partial: whether its model scores a part of the vocabulary only.
     """
@@ -167,6 +175,12 @@ class NodeInfo:
     max_context: int
     group: Group | None
     partial: bool
+    switches: tuple[int, ...] = ()
+
+    def room(self, length: int) -> int:
+        """Return how many tokens may be drafted after a text of ``length`` tokens."""
+        ends = [n for n in self.switches if n >= length]
+        return min(self.max_context, *ends) - length if ends else self.max_context - length
 
 
 class Task:
@@ -210,7 +224,7 @@ class Task:
             info = self.node_infos[request.node.index]
             if isinstance(request, Propose):
                 # When the context of some model of the node is full, it hands up nothing.
-                room = info.max_context - len(self.sequence.tokens) - len(request.pending)
+                room = info.room(len(self.sequence.tokens) + len(request.pending))
                 limit = min(request.limit, room)
                 if limit <= 0:
                     answer = (Proposal(), request.states)

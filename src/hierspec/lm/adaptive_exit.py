@@ -20,7 +20,6 @@ of these again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -131,9 +130,4 @@ def _restrict(query: Query, first: int, last: int) -> Query:
     context, start, length = query.context, query.start + first, query.start + last
     if query.tree is not None:
         return Query(query.slot, context, start, tree=query.tree.first_nodes(length - len(context)))
-    base = len(context.committed)
-    if length >= base:
-        context = replace(context, pending=context.pending[: length - base])
-    else:
-        context = replace(context, committed=context.committed[:length], pending=())
-    return Query(query.slot, context, start)
+    return Query(query.slot, context.first(length), start)

@@ -40,6 +40,32 @@ class Span(NamedTuple):
         return range(self.start, self.start + self.n)
 
 
+class PositionSwitch(NamedTuple):
+    """How a model encodes positions that depends on how long a text is: Phi-3's longrope.
+
+    Up to a length positions are encoded by one set of factors, beyond it by another. Where a text
+    passes that length while it is written, transformers computes the whole cache of a Phi-3 anew;
+    that of other architectures keeps the old keys, and tokens behind them get the other factors.
+
+    Attributes:
+        length: the longest text with the factors of short ones.
+        recomputes: whether all tokens of a text have the same factors, those of its own length;
+            otherwise those of a prompt's length, and tokens from ``length`` on the others.
+    """
+
+    length: int
+    recomputes: bool
+
+    def first_long(self, text_length: int, prompt_length: int) -> int:
+        """Return the first position with a long text's factors, for a text with such a prompt."""
+        decisive = text_length if self.recomputes else prompt_length
+        return 0 if decisive > self.length else self.length
+
+    def divides(self, first: int, last: int) -> bool:
+        """Return whether texts of ``first`` to ``last`` tokens cannot share one cache."""
+        return self.recomputes and first <= self.length < last
+
+
 class LayerParts(NamedTuple):
     """The parts of a layer to run: its attention, its MLP, or both."""
 
@@ -120,6 +146,12 @@ class HasBackend(Protocol):
 
     @property
     def backend(self) -> Backend: ...
+
+
+def position_switch(owner: object) -> PositionSwitch | None:
+    """Return how the positions of a backend, or of whoever owns its caches, depend on a text's
+    length; ``None``: not at all."""
+    return getattr(owner, "position_switch", None)
 
 
 def backend_of(model: CacheUser) -> Backend | None:

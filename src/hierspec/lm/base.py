@@ -49,12 +49,14 @@ class Slot:
         num_committed: how many of them, from the first, are known to equal the sequence's
             committed tokens, which never change; :meth:`overlap` compares only those that follow.
         state: the model's own.
+        prompt_length: of the text as the current call found it; 0: that of its first query.
         attached: states of other models that work on this one's, by the model's ``id``.
     """
 
     tokens: list[int] = field(default_factory=list[int])
     num_committed: int = 0
     state: Any = None
+    prompt_length: int = 0
     attached: dict[int, AttachedState] = field(default_factory=dict[int, "AttachedState"])
 
     def overlap(self, context: Context, max_length: int) -> int:

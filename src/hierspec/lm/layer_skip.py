@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from hierspec.errors import HierspecError
 
-from .backend import Backend, DivisibleBackend, LayerParts, Span
+from .backend import Backend, DivisibleBackend, LayerParts, Span, position_switch
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +74,7 @@ class SkippingBackend:
         self.new_cache, self.grow, self.embed = backend.new_cache, backend.grow, backend.embed
         self.head, self.unembedding, self.copy = backend.head, backend.unembedding, backend.copy
         self.move, self.trees = backend.move, backend.trees
+        self.position_switch = position_switch(backend)
         num_kept = sum(part.attention + part.mlp for part in self.kept) / 2
         self.name = f"{backend.name}~{num_kept:g}/{depth}"
         self.fast_path = backend.fast_path

@@ -143,7 +143,8 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
     except Exception as error:  # transformers and its validators raise errors of many kinds
-        raise HierspecError(f"{path / 'config.json'} cannot be used: {error}") from error
+        reason = " ".join(str(error).split())  # one line, of a validator's several
+        raise HierspecError(f"{path / 'config.json'} cannot be used: {reason}") from error
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
     return Checkpoint(path, path.name, config, _locate(path), tokenizer_path)

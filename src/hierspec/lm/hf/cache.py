@@ -6,6 +6,7 @@ to the tokens they add, whatever is stored beyond.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -19,12 +20,16 @@ class Storage:
     """One sequence's keys and values: per layer [1, H_kv, capacity, d_head], made on first use.
 
     Shapes are known only when layers run (H_kv and d_head may differ from layer to layer).
+
+    Attributes:
+        first_long: the first position that is encoded as in a long text
+            (:class:`hierspec.lm.backend.PositionSwitch`); beyond all where none is chosen.
     """
 
-    __slots__ = ("capacity", "keys", "values")
+    __slots__ = ("capacity", "first_long", "keys", "values")
 
     def __init__(self, num_layers: int, capacity: int) -> None:
-        self.capacity = capacity
+        self.capacity, self.first_long = capacity, sys.maxsize
         self.keys: list[torch.Tensor | None] = [None] * num_layers
         self.values: list[torch.Tensor | None] = [None] * num_layers
 
@@ -52,6 +57,7 @@ class Storage:
 
     def copy_to(self, destination: Storage, length: int) -> None:
         """Copy the first ``length`` positions to another storage."""
+        destination.first_long = self.first_long
         pairs = ((self.keys, destination.keys), (self.values, destination.values))
         for sources, targets in pairs:
             for i, source in enumerate(sources):

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import LayerParts, Linear, Span
+from hierspec.lm.backend import LayerParts, Linear, PositionSwitch, Span
 
 from .alibi import alibi_of
 from .attention import (
@@ -73,6 +73,7 @@ class HFBackend(StorageBackend):
         self.hidden_size = config.hidden_size
         self.vocab_size = self.lm_head.weight.shape[0]
         self.max_length = longest_context(config)
+        self.position_switch = _position_switch(self.name, config)
         self.device = self.embedding.weight.device
         self.dtype = self.weight_dtype = self.embedding.weight.dtype
         self.kinds = layer_kinds(config, self.num_layers)
@@ -211,10 +212,31 @@ class HFBackend(StorageBackend):
         if not self.is_rotary_dynamic:
             return self.rotary(h, self._positions(spans)[None], *kind)
         # Frequencies depend on a text's length, so each text of the call has its own.
-        rotations = [
-            with_own_buffers(self.rotary)(h, self._positions([span])[None], *kind) for span in spans
-        ]
+        rotations = [self._rotation_of(h, span, *kind) for span in spans]
         return tuple(torch.cat(parts, dim=1) for parts in zip(*rotations, strict=True))
+
+    def _rotation_of(self, h: torch.Tensor, span: Span, *kind: str) -> Any:
+        """Return cosines and sines [1, n, d] of a span whose text's length decides on them.
+
+        Transformers decides by the last position of a call: one more is added where the span has
+        none as late, and where it has later ones than it should, those are given apart.
+        """
+        rotary, positions = with_own_buffers(self.rotary), self._positions([span])
+        if self.position_switch is None:
+            return rotary(h, positions[None], *kind)
+        first_long, late = span.cache.first_long, positions.new_full((1,), self.max_length - 1)
+        is_long = [position >= first_long for position in span.positions]
+        parts = []
+        if any(is_long):
+            rotated = rotary(h, torch.cat((positions, late))[None], *kind)
+            parts.append([x[:, :-1] for x in rotated])
+        if not all(is_long):
+            short = positions.clamp(max=self.position_switch.length - 1)
+            parts.append(rotary(h, short[None], *kind))
+        if len(parts) == 1:
+            return parts[0]
+        where = torch.tensor(is_long, device=self.device)[None, :, None]
+        return [torch.where(where, a, b) for a, b in zip(*parts, strict=True)]
 
     def _mask(self, span: Span, kind: str) -> torch.Tensor | None:
         """Return a mask [1, 1, n, start + n]; None where none is needed, as in transformers."""
@@ -253,6 +275,8 @@ class HFBackend(StorageBackend):
         n = min(8, self.max_length)
         ids = (torch.arange(n, device=self.device) * 7 + 3) % self.vocab_size
         first, second = self.new_cache(n), self.new_cache(n)
+        if self.position_switch is not None:
+            first.first_long = second.first_long = self.position_switch.first_long(n, n)
         steps = ([Span(first, 0, n - 3)], [Span(first, n - 3, 3), Span(second, 0, n)])
         memo = {id(rotary): with_own_buffers(rotary)} if self.is_rotary_dynamic else {}
         with torch.inference_mode():
@@ -274,6 +298,36 @@ def _is_dynamic(rotary: Any) -> bool:
     kinds = getattr(rotary, "rope_type", None) or ()
     kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
     return any("dynamic" in kind or kind == "longrope" for kind in kinds)
+
+
+# Their ``generate`` computes the cache anew where a text passes the length.
+_RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")
+
+
+def _position_switch(name: str, config: Any) -> PositionSwitch | None:
+    """Return from which length on a model's positions are encoded otherwise.
+
+    Raises:
+        HierspecError: its configuration names several such lengths.
+    """
+    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    kinds = [kind for kind in (rope, *rope.values()) if isinstance(kind, dict)]
+    lengths = {
+        kind["original_max_position_embeddings"]
+        for kind in kinds
+        if kind.get("rope_type") == "longrope"
+    }
+    recomputes = config.model_type in _RECOMPUTING
+    if lengths and recomputes:
+        lengths.add(getattr(config, "original_max_position_embeddings", min(lengths)))
+    if len(lengths) > 1:
+        raise HierspecError(
+            f"{name} names several lengths up to which its positions are those of short texts, "
+            f"{', '.join(map(str, sorted(lengths)))}: original_max_position_embeddings must be the "
+            "same everywhere in its config.json"
+        )
+    switches = [PositionSwitch(n, recomputes) for n in lengths if n < longest_context(config)]
+    return switches[0] if switches else None
 
 
 def _parts(model: Any) -> dict[str, Any]:

@@ -68,9 +68,9 @@ class EncoderDecoderTrunk(Trunk):
         self._set_source(query.slot, query.context)
         return super().prepare(query)
 
-    def _prepare_slot(self, slot: Slot, context: Context, end: int) -> SlotState:
+    def _prepare_slot(self, slot: Slot, context: Context, end: int, depth: int = 0) -> SlotState:
         self._set_source(slot, context)
-        return super()._prepare_slot(slot, context, end)
+        return super()._prepare_slot(slot, context, end, depth)
 
     def _set_source(self, slot: Slot, context: Context) -> None:
         """Set the context's source; where the slot has another one, forget its text."""

@@ -57,6 +57,8 @@ class SelfDraft(SlotSharingModel):
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
+        if parts := self.trunk.divided(queries):
+            return torch.cat([self.score([part]) for part in parts])
         with torch.inference_mode():
             h = self._hidden(queries)
         # Outside inference mode, so that callers may write into the scores they get.
@@ -76,8 +78,7 @@ class SelfDraft(SlotSharingModel):
         scores = self.backend.head(self._hidden(queries))
         slots = [query.slot for query in queries]
         for query, count in zip(queries, counts, strict=True):
-            self.trunk.rewind(query.slot, len(query.context))
-            self.trunk.make_room(query.slot, len(query.context) + count - 1)
+            self.trunk.reserve(query, count)
 
         @torch.inference_mode()
         def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 import torch
 
 from hierspec.core.context import Context
+from hierspec.errors import HierspecError
 from hierspec.lm import poison
-from hierspec.lm.backend import Backend, Span
+from hierspec.lm.backend import Backend, PositionSwitch, Span, position_switch
 from hierspec.lm.base import Query, Slot, check_query
 from hierspec.lm.trees import Branches
 
@@ -111,6 +112,7 @@ class TrunkSlots:
     def __init__(self, backend: Backend, exits: Sequence[int]) -> None:
         self.backend, self.num_segments = backend, len(exits)
         self.bounds = tuple(pairwise((0, *exits)))
+        self.position_switch = position_switch(backend)
 
     def open(self) -> Slot:
         """Return an empty slot, for all models of this trunk; its first tokens allocate memory."""
@@ -126,8 +128,7 @@ class TrunkSlots:
         """Return a new slot with a copy of what ``slot`` has cached of ``length`` tokens."""
         new, state = self.open(), slot.state
         # What all layers have of the target's own: a copy has no gaps, and nothing drafted.
-        length = 0 if state is None else min(length, state.lengths[-1], len(slot.tokens))
-        if not length:
+        if state is None or not (length := min(length, state.lengths[-1], len(slot.tokens))):
             return new
         with torch.inference_mode():
             new_state = self.make_room(new, length)
@@ -173,9 +174,10 @@ class TrunkSlots:
         if tree is None:
             state = self._prepare_slot(slot, query.context, end)
             return PreparedQuery(state, slot.tokens, query.first_row, end)
+        self._choose_positions(slot, end + tree.depth)
         branches = None if slot.state is None else slot.state.branches
         if branches is None or branches.base != end or slot.overlap(query.context, end) < end:
-            self._prepare_slot(slot, query.context, end).rewind(end)
+            self._prepare_slot(slot, query.context, end, tree.depth).rewind(end)
             del slot.tokens[end:]
             branches = Branches(end)
         nodes = branches.add(tree)
@@ -186,9 +188,56 @@ class TrunkSlots:
         self._poison_rest(state)
         return PreparedQuery(state, tokens, query.first_row, 1 + max(rows), rows)
 
-    def _prepare_slot(self, slot: Slot, context: Context, end: int) -> SlotState:
+    def reserve(self, query: Query, count: int) -> None:
+        """Make room for ``count`` − 1 tokens behind a query's context, and forget what is there."""
+        first, end = len(query.context), len(query.context) + count - 1
+        switch = self.position_switch
+        assert switch is None or not switch.divides(first, end), "drafts end before a switch"
+        self.rewind(query.slot, first)
+        self.make_room(query.slot, end)
+
+    def divided(self, queries: Sequence[Query]) -> list[Query]:
+        """Return queries for the same rows, to be asked one after another, where one cache cannot
+        answer a query: positions depend on a text's length, and its rows are of texts before and
+        after the switch. Otherwise return none."""
+        if self.position_switch is None:
+            return []
+        parts = [part for query in queries for part in self._divide(query, self.position_switch)]
+        return parts if len(parts) > len(queries) else []
+
+    def _divide(self, query: Query, switch: PositionSwitch) -> list[Query]:
+        end = len(query.context)
+        depth = query.tree.depth if query.tree is not None else 0
+        if not switch.divides(query.start, end + depth):
+            return [query]
+        if switch.length >= end:
+            raise HierspecError(
+                f"{self.backend.name} encodes positions otherwise beyond {switch.length} tokens: a "
+                "token tree may not pass that length"
+            )
+        before = query.context.first(switch.length)
+        return [
+            dataclasses.replace(query, context=before, tree=None),
+            dataclasses.replace(query, start=switch.length + 1),
+        ]
+
+    def _choose_positions(self, slot: Slot, text_length: int) -> None:
+        """Have the slot's positions encoded as in a text of that length; where they were encoded
+        otherwise, forget its text (:class:`hierspec.lm.backend.PositionSwitch`)."""
+        if self.position_switch is None:
+            return
+        if not slot.prompt_length:
+            slot.prompt_length = text_length
+        cache = self.make_room(slot, 1).cache
+        first_long = self.position_switch.first_long(text_length, slot.prompt_length)
+        if cache.first_long != first_long:
+            self.rewind(slot, 0)
+            cache.first_long = first_long
+
+    def _prepare_slot(self, slot: Slot, context: Context, end: int, depth: int = 0) -> SlotState:
         """Rewind a slot to what it shares with the context's first ``end`` tokens, add the rest of
-        these, and make room for them."""
+        these, and make room for them. A tree behind the context has depth ``depth``."""
+        self._choose_positions(slot, len(context) + depth)
         state = self.make_room(slot, end)
         if state.branches is not None:
             self._keep_branch(slot, state, context, end)

@@ -96,6 +96,8 @@ class Trunk(TrunkSlots):
         self, queries: Sequence[Query], index: int, head: ScoreHead | None = None
     ) -> torch.Tensor:
         """Return scores [Σ num_rows, V] at exit ``self.exits[index]`` for all rows of queries."""
+        if parts := self.divided(queries):
+            return torch.cat([self.score([part], index, head) for part in parts])
         with torch.inference_mode():
             prepared = [self.prepare(query) for query in queries]
             self._run_segments(prepared, index)
@@ -141,8 +143,7 @@ class Trunk(TrunkSlots):
         scores = self.score(queries, index, head)
         slots = [query.slot for query in queries]
         for query, count in zip(queries, counts, strict=True):
-            self.rewind(query.slot, len(query.context))
-            self.make_room(query.slot, len(query.context) + count - 1)
+            self.reserve(query, count)
 
         @torch.inference_mode()
         def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
