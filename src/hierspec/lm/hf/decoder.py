@@ -318,8 +318,6 @@ def _position_switch(name: str, config: Any) -> PositionSwitch | None:
         if kind.get("rope_type") == "longrope"
     }
     recomputes = config.model_type in _RECOMPUTING
-    if lengths and recomputes:
-        lengths.add(getattr(config, "original_max_position_embeddings", min(lengths)))
     if len(lengths) > 1:
         raise HierspecError(
             f"{name} names several lengths up to which its positions are those of short texts, "
