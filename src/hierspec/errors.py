@@ -29,5 +29,15 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def as_exception(error: BaseException) -> Exception:
+    """Return an error that may be raised anywhere: ``SystemExit`` of a user's function as one that
+    ends no process."""
+    if isinstance(error, Exception):
+        return error
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 class HierspecWarning(Warning):
     """Something works and is probably not what was meant; the command line prints a note."""

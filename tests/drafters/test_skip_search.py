@@ -32,11 +32,11 @@ def run(settings, depth, score, rounds):
     """A search over so many rounds, and what it scored."""
     search, candidates = SkipSearch(settings, depth), []
     for _ in range(rounds):
-        search.count_round()
         if search.is_due:
             candidate = search.next_candidate()
             candidates.append(candidate)
             search.record(candidate, score(candidate))
+        search.count_round()
     return search, candidates
 
 

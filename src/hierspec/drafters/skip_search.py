@@ -94,12 +94,14 @@ class SearchingDrafter(ModelDrafter):
         for search, group in by_search.values():
             texts = [text for call in group if (text := self._recent_tokens(call, search))]
             if texts:
+                if search.is_due:
+                    candidate = search.next_candidate()
+                    shares = self.model.measure_matches(texts, candidate)
+                    search.record(candidate, sum(shares) / len(shares))
+                    scored += 1
+                # Last, and nothing after it fails: a call that is repeated finds it all undone, or
+                # all done.
                 search.count_round()
-            if texts and search.is_due:
-                candidate = search.next_candidate()
-                shares = self.model.measure_matches(texts, candidate)
-                search.record(candidate, sum(shares) / len(shares))
-                scored += 1
             for call in group:
                 length = len(call.job.context.committed)
                 self.model.choose(self._slot(call), search.best, length)

@@ -43,7 +43,7 @@ from .ahead import (
     take_ahead_draft,
 )
 from .alternatives import AlternativeRows
-from .observers import Checks, Observer
+from .observers import Checks, Observers
 from .sequences import Task
 
 
@@ -53,10 +53,10 @@ class Responder:
     Args:
         root: all levels.
         vocab_size: V of the target.
-        observers: notified of every forward and every verification; the runtime's own list.
+        observers: notified of every forward and every verification.
     """
 
-    def __init__(self, root: ModelVerify, vocab_size: int, observers: Sequence[Observer]) -> None:
+    def __init__(self, root: ModelVerify, vocab_size: int, observers: Observers) -> None:
         self._root, self._vocab_size, self._observers = root.index, vocab_size, observers
         self._graphs = root.model.graphs  # they outlive a generation
         self._background = BackgroundDrafting()
@@ -213,8 +213,6 @@ class Responder:
 
     def _complete_verdicts(self, checks: Checks, parts: Sequence[torch.Tensor]) -> list[Verdict]:
         """Add signals and log-probabilities to verdicts, from each draft's scores [n + 1, V]."""
-        for observer in self._observers:
-            observer.on_verify(checks)
         node = checks.node
         signal, is_root = node.window.signal, node.index == self._root
         verdicts: list[Verdict] = []
@@ -228,6 +226,11 @@ class Responder:
             if is_root and task.sequence.want_logprobs:
                 verdict = with_logprobs(task, verdict, scores[: len(emitted)])
             verdicts.append(verdict)
+        if is_root:
+            for i, task in enumerate(checks.tasks):
+                task.checked = (checks, i)
+        # Last, so that what is observed is not observed again where the call fails.
+        self._observers.on_verify(checks)
         return verdicts
 
     def _rows(self, node: ScoringNode, tasks: list[Task]) -> list[Distributions]:
@@ -282,8 +285,7 @@ class Responder:
         return scores, distributions(jobs, scores)
 
     def _report_forwards(self, index: int, forwards: int, seconds: float) -> None:
-        for observer in self._observers:
-            observer.on_forward(index, forwards, seconds)
+        self._observers.on_forward(index, forwards, seconds)
 
     def _checks_trees(self, node: ModelVerify) -> bool:
         """Return whether several drafts are checked as a tree in one slot of the node's model.

@@ -53,13 +53,13 @@ class KeptCache:
 
     def give_back(self, slots: Slots) -> None:
         """Keep the slots of models and close those of look-ups."""
-        for key, (owner, slot) in slots.items():
-            if isinstance(slot, Slot):
-                self._slots[key] = (owner, slot)
-            else:
-                owner.close(slot)
-        with self._lock:
-            self._in_use = False
+        models = {key: pair for key, pair in slots.items() if isinstance(pair[1], Slot)}
+        self._slots.update(models)
+        try:
+            close_slots({key: pair for key, pair in slots.items() if key not in models})
+        finally:
+            with self._lock:
+                self._in_use = False
 
     @property
     def in_use(self) -> bool:
@@ -77,9 +77,27 @@ class KeptCache:
         Raises:
             HierspecError: a generation is using it.
         """
-        for owner, slot in self.take().values():
+        try:
+            close_slots(self.take())
+        finally:
+            self.give_back({})
+
+
+def close_slots(slots: Slots) -> None:
+    """Close all slots and empty ``slots``; one that fails to close does not keep the others open.
+
+    Raises:
+        BaseException: the first error.
+    """
+    first: BaseException | None = None
+    while slots:
+        owner, slot = slots.popitem()[1]
+        try:
             owner.close(slot)
-        self.give_back({})
+        except BaseException as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:

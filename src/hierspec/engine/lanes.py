@@ -6,6 +6,7 @@ their sequences, reads their prompts and runs their rounds.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,11 +20,12 @@ from hierspec.core.nodes import initial_states
 from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.base import LookUp
+from hierspec.errors import as_exception
 from hierspec.lm.base import ModelVerify
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.sampling.scores import logprobs, top_logprobs
 
-from .control import Controller, Steering, label
+from .control import Controller, Steering
 from .load import LoadControl, Plans, in_same_class
 from .metrics import SequenceMetrics
 from .output import Output
@@ -32,6 +34,8 @@ from .runtime import Runtime
 from .sequences import LiveSequence
 from .stopping import TextStream
 from .tickets import EngineRequest, Ticket, TokenScore
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +76,8 @@ class ServedLane:
         predictor = lane.predictor if lane.controller is None else None
         self.plans = Plans(root, predictor, lane.display_name)
         self.load = LoadControl(len(self.plans.arms), adapt_to_load)
-        self.runtime = Runtime(self.plans.root, lane.root.model.vocab_size)
+        vocab_size = lane.root.model.vocab_size
+        self.runtime = Runtime(self.plans.root, vocab_size, log_observer_errors=True)
         self.prefixes = PrefixCache()
         self.sequence_metrics = SequenceMetrics(self.plans.root)
         self.runtime.observe(self.sequence_metrics)
@@ -135,24 +140,40 @@ class ServedLane:
         Args:
             num_streams: number of live requests, including those whose prompts are being read.
         """
-        outputs = [ticket.output for ticket in tickets if ticket.output is not None]
         # A round measures an arm only if most of its requests follow the load.
         measurable = 2 * sum(map(_follows_load, tickets)) > len(tickets)
-        arm, began = self.load.choose(num_streams, measurable), time.monotonic()
+        began = time.monotonic()
+        arm = self._choose_arm(num_streams, measurable)
         measurable = measurable and in_same_class(num_streams, len(tickets))
-        for ticket, output in zip(tickets, outputs, strict=True):
-            output.prepare_round(self._plan(ticket.request, output, self.plans.arms[arm]))
-            measurable = measurable and output.started  # and if it reads no prompt
-            if output.started:
-                plan = label(output.sequence.root)
-                ticket.rounds_by_plan[plan] = ticket.rounds_by_plan.get(plan, 0) + 1
+        outcomes: dict[Ticket, Verdict | Exception] = {}
+        prepared: dict[Ticket, LiveSequence] = {}
+        for ticket in tickets:
+            try:
+                output = ticket.output
+                assert output is not None
+                output.prepare_round(self._plan(ticket.request, output, self.plans.arms[arm]))
+                measurable = measurable and output.started  # and if it reads no prompt
+                prepared[ticket] = output.sequence
+            except BaseException as error:
+                outcomes[ticket] = as_exception(error)
         with self.lock:
-            verdicts = self.runtime.round_apart([output.sequence for output in outputs])
+            verdicts = self.runtime.round_apart(list(prepared.values()))
+        outcomes.update(zip(prepared, verdicts, strict=True))
         if measurable:
             seconds = time.monotonic() - began
             num_tokens = sum(len(v.emitted) for v in verdicts if not isinstance(v, Exception))
-            self.load.record_round(len(tickets), arm, num_tokens, seconds)
-        return verdicts
+            try:
+                self.load.record_round(len(tickets), arm, num_tokens, seconds)
+            except Exception:
+                log.exception("a round was not measured")
+        return [outcomes[ticket] for ticket in tickets]
+
+    def _choose_arm(self, num_streams: int, measurable: bool) -> int:
+        try:
+            return self.load.choose(num_streams, measurable)
+        except Exception:
+            log.exception("drafts do not follow the load in this round")
+            return 0
 
     def _plan(self, request: EngineRequest, output: Output, arm: ModelVerify) -> ModelVerify | None:
         """Return the plan of a sequence's next round; ``None``: let its steering choose."""

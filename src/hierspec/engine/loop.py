@@ -7,6 +7,12 @@ is read in chunks between rounds, so that the other sequences' next tokens need 
 No sequence depends on the others: its random numbers are keyed by (seed, place in its
 request), and a call that fails is repeated for each sequence alone
 (:meth:`~hierspec.engine.runtime.Runtime.round_apart`).
+
+Nothing is lost when something fails. A request waits in the queue or is one of the loop's ``live``
+ones until its end is reported. What is done for one request alone ends that request where it fails,
+and to end one cannot fail: what its end frees is freed as far as that goes. A step that fails
+beyond that is taken again, and where it goes on failing, all requests end with its error. Nothing
+ends the thread but closing the loop; :attr:`EngineLoop.problem` says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -20,11 +26,15 @@ from dataclasses import dataclass
 
 import torch
 
-from hierspec.errors import HierspecError
+from hierspec.core.proposals import Verdict
+from hierspec.errors import HierspecError, as_exception
 from hierspec.lm.lean.linear import give_back_memory
+from hierspec.utils.best_effort import best_effort
 
+from .control import label
 from .lanes import Lane, ServedLane
 from .metrics import LevelStats
+from .output import Output
 from .results import TokenEvent
 from .tickets import (
     DeadlineError,
@@ -34,12 +44,17 @@ from .tickets import (
     RequestCancelledError,
     Sink,
     Ticket,
+    TokenScore,
 )
 from .waiting import WaitingQueue
 
 # Freed memory goes back to the system after this many requests, or this many seconds without work:
 # caches have many sizes, and the heap would grow by fragmentation.
 _REQUESTS_PER_TRIM, _IDLE_SECONDS = 256, 0.2
+# A step that fails is taken again after a pause, doubled each time; after so many in a row all
+# requests end with the error.
+_MAX_FAILED_STEPS, _FIRST_PAUSE, _LONGEST_PAUSE = 3, 0.01, 1.0
+_MAX_TRIES = 3  # to report an end
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +72,7 @@ class LoopSettings:
         adapt_to_load: let drafts follow the load (:mod:`hierspec.engine.load`).
         prefix_caching: keep the caches of ended texts for new ones with the same prefix.
         threads: of torch; ``None``: torch's own default.
+        stall_timeout: seconds after which a step that has not ended is a problem; 0: none is.
     """
 
     max_num_seqs: int = 64
@@ -66,6 +82,7 @@ class LoopSettings:
     adapt_to_load: bool = True
     prefix_caching: bool = True
     threads: int | None = None
+    stall_timeout: float = 120.0
 
 
 class EngineLoop:
@@ -76,7 +93,8 @@ class EngineLoop:
 
     Attributes:
         lanes: the served hierarchies, by name.
-        reading: requests whose prompts are being read; ``running``: requests in rounds.
+        waiting: requests that are not admitted yet.
+        live: requests that are admitted and have not ended, the oldest first.
     """
 
     def __init__(self, lanes: Mapping[str, Lane], settings: LoopSettings | None = None) -> None:
@@ -85,11 +103,12 @@ class EngineLoop:
         self.lanes = {name: ServedLane(lane, adapt) for name, lane in lanes.items()}
         self.default = next(iter(self.lanes))
         self.waiting = WaitingQueue[Ticket](self.settings.max_queue, self.settings.max_num_seqs)
-        self.reading: list[Ticket] = []
-        self.running: list[Ticket] = []
+        self.live: list[Ticket] = []
         self.last_step_time = time.monotonic()
         self._numbers = itertools.count()
         self._num_steps = self._num_untrimmed = 0
+        self._num_failed_steps = 0  # in a row
+        self._error: BaseException | None = None  # of the last step that failed
         self._deadline: float | None = None
         self._thread: threading.Thread | None = None
 
@@ -112,8 +131,14 @@ class EngineLoop:
                     "tokens"
                 )
             tickets.append(Ticket(request, sink, next(self._numbers), max_tokens))
+        if not self._has_work:
+            self.last_step_time = time.monotonic()
         self.waiting.push(tickets)
-        self._start()
+        try:
+            self._start()
+        except BaseException:  # no thread: the caller is told, so nobody waits for these
+            self.waiting.remove(lambda queued: queued in tickets)
+            raise
         return tickets
 
     def num_cache_tokens(self) -> int:
@@ -131,7 +156,7 @@ class EngineLoop:
         if self._thread is not None:
             self._thread.join()
         for lane in self.lanes.values():
-            with lane.lock:
+            with best_effort("freeing the caches of ended texts"), lane.lock:
                 lane.prefixes.clear()
 
     def wait(self, seconds: float) -> None:
@@ -144,29 +169,86 @@ class EngineLoop:
         """Whether new requests are accepted."""
         return not self.waiting.closed
 
+    @property
+    def reading(self) -> list[Ticket]:
+        """Requests whose prompts are being read."""
+        return [ticket for ticket in self.live if not ticket.joined]
+
+    @property
+    def running(self) -> list[Ticket]:
+        """Requests in rounds."""
+        return [ticket for ticket in self.live if ticket.joined]
+
+    @property
+    def seconds_since_step(self) -> float:
+        """Seconds since the last step began, or work came; 0 without work."""
+        return time.monotonic() - self.last_step_time if self._has_work else 0.0
+
+    @property
+    def problem(self) -> str | None:
+        """Why requests make no progress; ``None`` if they do, or if there are none."""
+        thread, seconds = self._thread, self.seconds_since_step
+        is_over = self.waiting.closed and not self._has_work
+        if thread is not None and not thread.is_alive() and not is_over:
+            return "the engine's thread has ended"
+        if self._num_failed_steps >= _MAX_FAILED_STEPS:
+            return f"the last {self._num_failed_steps} steps failed: {self._error!r}"
+        if 0 < self.settings.stall_timeout < seconds:
+            return f"the engine has been in one step for {seconds:.0f} s"
+        return None
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self.live) or len(self.waiting) > 0
+
     # --- the loop's own thread
 
     def _start(self) -> None:
         with self.waiting.changed:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="hierspec", daemon=True)
-                self._thread.start()
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="hierspec", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
-        # A thread inherits whatever count was in force when it first used torch.
-        torch.set_num_threads(self.settings.threads or torch.get_num_threads())
+        error: BaseException = RuntimeError("the engine's thread has ended")
+        try:
+            while True:
+                try:
+                    # A thread inherits whatever count was in force when it first used torch.
+                    torch.set_num_threads(self.settings.threads or torch.get_num_threads())
+                    self._run_steps()
+                    return
+                except BaseException as failure:
+                    error = failure
+                    self._recover(failure)
+        finally:
+            self._end_all(error)  # nothing is left, unless what recovers has failed
+
+    def _run_steps(self) -> None:
         while self._wait_for_work():
-            try:
-                self.step()
-            except Exception as error:
-                log.exception("a step of the engine failed")
-                for ticket in [*self.reading, *self.running]:
-                    self._finish(ticket, error)
+            self.step()
+            self._num_failed_steps, self._error = 0, None
+
+    def _recover(self, error: BaseException) -> None:
+        """Pause after a failed step, before another; if several failed, end all requests."""
+        self._error = error
+        self._num_failed_steps += 1
+        with best_effort("reporting a failed step"):
+            log.error("a step of the engine failed", exc_info=error)
+        if self._num_failed_steps >= _MAX_FAILED_STEPS:
+            self._end_all(error)
+        # Not much longer than a step: requests may be served all the same.
+        time.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._num_failed_steps))
+
+    def _end_all(self, error: BaseException) -> None:
+        for ticket in self._all_requests():
+            self._end(ticket, error)
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is work → false if the loop is closed and there is none left."""
         with self.waiting.changed:
-            while not (self.reading or self.running or len(self.waiting)):
+            while not self._has_work:
                 if self.waiting.closed:
                     return False
                 if not self.waiting.changed.wait(_IDLE_SECONDS if self._num_untrimmed else None):
@@ -175,169 +257,223 @@ class EngineLoop:
 
     def _trim_memory(self) -> None:
         self._num_untrimmed = 0
-        give_back_memory()
+        with best_effort("giving memory back"):
+            give_back_memory()
 
     def step(self) -> None:
         """Drop, admit and read requests, then run one round of all that are read."""
         self.last_step_time = time.monotonic()
         self._drop_requests()
         self._admit_requests()
-        self.running += self._read_prompts()
+        self._read_prompts()
+        running = self.running
         for lane in self.lanes.values():
-            tickets = [ticket for ticket in self.running if self._lane_of(ticket) is lane]
+            tickets = [ticket for ticket in running if self._lane_of(ticket) is lane]
             if tickets:
                 self._run_round(lane, tickets)
         if self._num_untrimmed >= _REQUESTS_PER_TRIM:
             self._trim_memory()
 
     def _drop_requests(self) -> None:
-        """Finish requests that were cancelled or are late; all of them when draining is over."""
+        """End requests that were cancelled or are late; all of them when draining is over."""
         now = time.monotonic()
-        if self._deadline is not None and now >= self._deadline:
-            for ticket in [*self.reading, *self.running, *self.waiting.remove(lambda _: True)]:
-                self._finish(ticket, RequestCancelledError("the service is shutting down"))
-            return
-
-        def is_over(ticket: Ticket) -> bool:
+        is_over = self._deadline is not None and now >= self._deadline
+        for ticket in self._all_requests():
             deadline = ticket.request.deadline
-            return ticket.cancelled or (deadline is not None and now >= deadline)
-
-        over = [t for t in [*self.reading, *self.running] if is_over(t)]
-        for ticket in [*over, *self.waiting.remove(is_over)]:
-            cancelled = RequestCancelledError("cancelled")
-            self._finish(ticket, cancelled if ticket.cancelled else DeadlineError("out of time"))
+            if ticket.ended:  # its end was interrupted
+                self._remove(ticket)
+            elif is_over:
+                self._end(ticket, RequestCancelledError("the service is shutting down"))
+            elif ticket.cancelled:
+                self._end(ticket, RequestCancelledError("cancelled"))
+            elif deadline is not None and now >= deadline:
+                self._end(ticket, DeadlineError("out of time"))
 
     def _admit_requests(self) -> None:
         settings = self.settings
         while (ticket := self.waiting.first()) is not None:
-            if len(self.reading) + len(self.running) >= settings.max_num_seqs:
-                return
-            room = settings.max_cache_tokens - self._num_live_tokens() - ticket.max_tokens
-            if room < 0:
-                return
-            self._limit_kept_tokens(room)
+            if ticket not in self.live:  # else a step was interrupted
+                if len(self.live) >= settings.max_num_seqs:
+                    break
+                room = settings.max_cache_tokens - self._num_live_tokens() - ticket.max_tokens
+                if room < 0:
+                    break
+                with best_effort("freeing the caches of ended texts"):
+                    self._limit_kept_tokens(room)
+                self.live.append(ticket)
             self.waiting.remove(lambda queued, first=ticket: queued is first)
-            ticket.start_time = time.monotonic()
+        for ticket in [ticket for ticket in self.live if not ticket.start_time]:
+            began = time.monotonic()
             try:
                 limit = self._output_limit(ticket.request)
                 assert limit is not None, "max_new_tokens is always set"
                 self._lane_of(ticket).create_output(ticket, limit)
-            except Exception as error:
-                self._finish(ticket, error)
-                continue
-            self.reading.append(ticket)
+                ticket.start_time = began
+            except BaseException as error:
+                self._end(ticket, error)
 
-    def _read_prompts(self) -> list[Ticket]:
-        """Read about a chunk of prompts; return the requests that join the next round.
+    def _read_prompts(self) -> None:
+        """Read about a chunk of prompts; those that are read join the next round.
 
         What little is left of their prompts is not read here but by that round. It counts as part
         of the chunk, which a step may exceed by up to half. The oldest prompt and the shortest take
         turns, so that a short one never waits for all of a long one, nor a long one for ever.
         """
         self._num_steps += 1
-        left, joining = self.settings.prefill_chunk, list[Ticket]()
-        while self.reading and left > 0:
-            ticket = self.reading[0]
+        left = self.settings.prefill_chunk
+        while left > 0 and (reading := self.reading):
+            ticket = reading[0]
             if self._num_steps % 2:
-                ticket = min(self.reading, key=lambda t: (t.num_unread, t.order))
-            wants_logprobs = ticket.request.prompt_logprobs is not None
-            if self.settings.prefix_caching and not (ticket.prefix_copied or wants_logprobs):
-                lane = self._lane_of(ticket)
-                live = [t for t in [*self.reading, *self.running] if self._lane_of(t) is lane]
-                lane.copy_prefix(ticket, live)
-            short = ticket.num_unread <= max(left, self.settings.prefill_chunk // 2)
-            if short and not wants_logprobs:
-                self.reading.remove(ticket)
-                joining.append(ticket)
-                left -= ticket.num_unread
-                continue
-            if left < self.settings.prefill_chunk:
-                break  # whole chunks, so that a prompt is split the same whatever else is served
+                ticket = min(reading, key=lambda t: (t.num_unread, t.order))
             try:
-                end = min(ticket.num_read + left, len(ticket.request.prompt))
-                self._lane_of(ticket).read_prompt(ticket, end)
-            except Exception as error:
-                self._finish(ticket, error)
+                left -= self._read_some(ticket, left)
+            except BaseException as error:
+                self._end(ticket, error)
+                continue
+            if not ticket.joined:
+                return  # as much was read as a step may read
+
+    def _read_some(self, ticket: Ticket, left: int) -> int:
+        """Let a request join the next round, or read a chunk of its prompt, if a step may still
+        read that much → how many tokens of it the round will read."""
+        lane, chunk = self._lane_of(ticket), self.settings.prefill_chunk
+        wants_logprobs = ticket.request.prompt_logprobs is not None
+        if self.settings.prefix_caching and not (ticket.prefix_copied or wants_logprobs):
+            lane.copy_prefix(ticket, [live for live in self.live if self._lane_of(live) is lane])
+        if not wants_logprobs and ticket.num_unread <= max(left, chunk // 2):
+            ticket.joined = True
+            return ticket.num_unread
+        if (
+            left == chunk
+        ):  # whole chunks, so that a prompt is split the same whatever else is served
+            lane.read_prompt(ticket, min(ticket.num_read + left, len(ticket.request.prompt)))
             if wants_logprobs and not ticket.num_unread:
-                self.reading.remove(ticket)
-                joining.append(ticket)
-            break
-        return joining
+                ticket.joined = True
+                return left
+        return 0
 
     def _run_round(self, lane: ServedLane, tickets: list[Ticket]) -> None:
-        outputs = [ticket.output for ticket in tickets if ticket.output is not None]
         # Requests whose prompts are being read will join soon.
-        num_streams = len(tickets) + sum(self._lane_of(ticket) is lane for ticket in self.reading)
-        verdicts, now = lane.run_round(tickets, num_streams), time.monotonic()
-        for ticket, output, verdict in zip(tickets, outputs, verdicts, strict=True):
+        num_streams = sum(self._lane_of(ticket) is lane for ticket in self.live)
+        verdicts, now = self._verdicts(lane, tickets, num_streams), time.monotonic()
+        for ticket, verdict in zip(tickets, verdicts, strict=True):
             if isinstance(verdict, Exception):
-                self._finish(ticket, verdict)
+                self._end(ticket, verdict)
                 continue
+            events = list[TokenEvent]()
             try:
-                output.record_round(verdict, now)
-                events = list(output.commit(verdict))
-            except Exception as error:
-                self._finish(ticket, error)
-                continue
-            level_counts = lane.sequence_metrics.round_counts(output.sequence)
-            if output.finish_reason is None:
-                logprobs = tuple(ticket.prompt_logprobs) if len(output.emitted) == 1 else ()
-                self._report(ticket, Progress(events, level_counts, prompt_logprobs=logprobs))
-            else:
-                self._finish(ticket, None, events, level_counts)
+                self._record_round(lane, ticket, verdict, now, events)
+            except BaseException as error:
+                self._end(ticket, error, events)
 
-    def _finish(
+    def _verdicts(
+        self, lane: ServedLane, tickets: list[Ticket], num_streams: int
+    ) -> list[Verdict | Exception]:
+        """Run a round; if it fails as a whole, run it for each request alone."""
+        sequences = [ticket.output.sequence for ticket in tickets if ticket.output is not None]
+        checkpoints = [sequence.checkpoint() for sequence in sequences]
+        try:
+            return lane.run_round(tickets, num_streams)
+        except BaseException:
+            with best_effort("reporting a failed round"):
+                log.exception("a round failed, and is run for each request alone")
+        verdicts = list[Verdict | Exception]()
+        for ticket, sequence, checkpoint in zip(tickets, sequences, checkpoints, strict=True):
+            try:
+                sequence.restore(checkpoint)
+                verdicts += lane.run_round([ticket], num_streams)
+            except BaseException as error:
+                verdicts.append(as_exception(error))
+        return verdicts
+
+    def _record_round(
+        self,
+        lane: ServedLane,
+        ticket: Ticket,
+        verdict: Verdict,
+        now: float,
+        events: list[TokenEvent],
+    ) -> None:
+        """Commit a round's tokens, adding to ``events``, and report them."""
+        output = ticket.output
+        assert output is not None
+        if output.started:
+            plan = label(output.sequence.root)
+            ticket.rounds_by_plan[plan] = ticket.rounds_by_plan.get(plan, 0) + 1
+        output.record_round(verdict, now)
+        events.extend(output.commit(verdict))  # up to where that fails
+        level_counts = lane.sequence_metrics.round_counts(output.sequence)
+        if output.finish_reason is not None:
+            self._end(ticket, None, events, level_counts)
+            return
+        logprobs = tuple(ticket.prompt_logprobs) if len(output.emitted) == 1 else ()
+        try:
+            ticket.sink(Progress(events, level_counts, prompt_logprobs=logprobs))
+        except BaseException:  # for example, the client has disconnected
+            log.debug("a sink failed", exc_info=True)
+            ticket.cancelled = True
+
+    def _end(
         self,
         ticket: Ticket,
-        error: Exception | None,
+        error: BaseException | None,
         events: Sequence[TokenEvent] = (),
         level_counts: tuple[tuple[str, int, int], ...] = (),
     ) -> None:
-        """Free a request's caches and report its end; ``error`` is the exception that ended it."""
-        for tickets in (self.reading, self.running):
-            if ticket in tickets:
-                tickets.remove(ticket)
-        now, output, request = time.monotonic(), ticket.output, ticket.request
-        levels = tuple[LevelStats, ...]()
-        self._num_untrimmed += 1
-        if output is not None:
-            lane = self._lane_of(ticket)
-            levels = lane.sequence_metrics.forget(output.sequence)
-            with lane.lock:
-                if error is None and self.settings.prefix_caching:
-                    room = self.settings.max_cache_tokens - self._num_live_tokens()
-                    lane.prefixes.keep(output.sequence, request.tenant, room)
-                output.close()
-            if output.started:
-                self.waiting.record_service_time(now - ticket.start_time)
-        first = output.first_round_time if output is not None and output.started else now
-        ended = Ended(
-            finish_reason="cancelled" if error or output is None else output.finish_reason or "",
-            error=error,
-            text="" if output is None else output.text.text,
-            token_ids=() if output is None else tuple(output.emitted),
-            num_prompt_tokens=len(request.prompt),
-            num_cached_tokens=ticket.num_cached,
-            queue_seconds=(ticket.start_time or now) - ticket.arrival_time,
-            time_to_first_token=first - ticket.arrival_time,
-            total_seconds=now - ticket.arrival_time,
-            target_calls=0 if output is None else output.sequence.target_calls,
-            mean_acceptance_length=0.0 if output is None else output.mean_acceptance_length(),
-            levels=levels,
-            plans=dict(ticket.rounds_by_plan),
-            seed=request.seed,
-            prompt_logprobs=tuple(ticket.prompt_logprobs),
-        )
-        in_first_round = output is not None and len(output.emitted) == 1
-        logprobs = tuple(ticket.prompt_logprobs) if in_first_round else ()
-        self._report(ticket, Progress(list(events), level_counts, ended, logprobs))
+        """Free a request's caches and report its end, once; never raise.
 
-    def _report(self, ticket: Ticket, progress: Progress) -> None:
-        try:
-            ticket.sink(progress)
-        except Exception:  # for example, the client has disconnected
-            log.debug("a sink failed", exc_info=True)
-            ticket.cancelled = True
+        Args:
+            error: the exception that ended it.
+        """
+        if ticket.ended:
+            return
+        output, levels, logprobs = ticket.output, tuple[LevelStats, ...](), tuple[TokenScore, ...]()
+        if output is not None:
+            levels = self._free(ticket, output, keep=error is None)
+            if len(output.emitted) == 1:
+                logprobs = tuple(ticket.prompt_logprobs)
+        self._num_untrimmed += 1
+        self._remove(ticket)
+        ticket.ended, ticket.output = True, None
+        progress: Progress | None = None
+        for _ in range(_MAX_TRIES):
+            try:
+                if progress is None:
+                    ended = _ended(ticket, output, error, levels)
+                    progress = Progress(list(events), level_counts, ended, logprobs)
+                ticket.sink(progress)
+                return
+            except BaseException as failure:
+                if progress is None:
+                    output, error = None, error or failure
+                with best_effort("reporting that a request's end was not taken"):
+                    log.debug("a request's end was not taken", exc_info=failure)
+
+    def _free(self, ticket: Ticket, output: Output, keep: bool) -> tuple[LevelStats, ...]:
+        """Free what a request holds, as far as that goes → the counters of its drafts."""
+        lane, levels = self._lane_of(ticket), tuple[LevelStats, ...]()
+        with best_effort("counting a request's drafts"):
+            levels = lane.sequence_metrics.forget(output.sequence)
+        if keep and self.settings.prefix_caching:
+            with best_effort("keeping the caches of a text"), lane.lock:
+                room = self.settings.max_cache_tokens - self._num_live_tokens() + ticket.max_tokens
+                lane.prefixes.keep(output.sequence, ticket.request.tenant, room)
+        with best_effort("freeing the caches of a text"), lane.lock:
+            output.close()
+        if output.started:
+            with best_effort("measuring how long a request took"):
+                self.waiting.record_service_time(time.monotonic() - ticket.start_time)
+        return levels
+
+    def _remove(self, ticket: Ticket) -> None:
+        """Take an ended request out of all lists; what fails here is made up for by a step."""
+        with best_effort("leaving the live requests"):
+            self.live = [live for live in self.live if live is not ticket]
+        with best_effort("leaving the queue"):
+            self.waiting.remove(lambda queued: queued is ticket)
+
+    def _all_requests(self) -> list[Ticket]:
+        return [*self.live, *self.waiting.items()]
 
     def _limit_kept_tokens(self, limit: int) -> None:
         """Drop kept texts until those of all lanes hold at most ``limit`` tokens."""
@@ -349,7 +485,7 @@ class EngineLoop:
                 lane.prefixes.limit_tokens(max(0, lane.prefixes.num_tokens - excess))
 
     def _num_live_tokens(self) -> int:
-        return sum(ticket.max_tokens for ticket in [*self.reading, *self.running])
+        return sum(ticket.max_tokens for ticket in self.live)
 
     def _num_kept_tokens(self) -> int:
         return sum(lane.prefixes.num_tokens for lane in self.lanes.values())
@@ -359,3 +495,31 @@ class EngineLoop:
 
     def _output_limit(self, request: EngineRequest) -> int | None:
         return request.stop.max_output_tokens(len(request.prompt))
+
+
+def _ended(
+    ticket: Ticket,
+    output: Output | None,
+    error: BaseException | None,
+    levels: tuple[LevelStats, ...],
+) -> Ended:
+    """Return a request's result; without an output, that of one that wrote nothing."""
+    now, request = time.monotonic(), ticket.request
+    first = output.first_round_time if output is not None and output.started else now
+    return Ended(
+        finish_reason="cancelled" if error or output is None else output.finish_reason or "",
+        error=None if error is None else as_exception(error),
+        text="" if output is None else output.text.text,
+        token_ids=() if output is None else tuple(output.emitted),
+        num_prompt_tokens=len(request.prompt),
+        num_cached_tokens=ticket.num_cached,
+        queue_seconds=(ticket.start_time or now) - ticket.arrival_time,
+        time_to_first_token=first - ticket.arrival_time,
+        total_seconds=now - ticket.arrival_time,
+        target_calls=0 if output is None else output.sequence.target_calls,
+        mean_acceptance_length=0.0 if output is None else output.mean_acceptance_length(),
+        levels=levels,
+        plans=dict(ticket.rounds_by_plan),
+        seed=request.seed,
+        prompt_logprobs=tuple(ticket.prompt_logprobs),
+    )

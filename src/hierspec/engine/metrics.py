@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
+from weakref import WeakKeyDictionary
 
 from hierspec.core.nodes import walk_levels
 from hierspec.core.proposals import Proposal, Verdict
@@ -142,9 +143,10 @@ class SequenceMetrics(Observer):
 
     def __init__(self, root: ModelVerify) -> None:
         self._names = {node.index: node.name for node in walk_levels(root.below)}
-        self._stats: dict[LiveSequence, dict[int, LevelStats]] = {}
+        # By weak references: a sequence that is gone is forgotten in any case.
+        self._stats = WeakKeyDictionary[LiveSequence, dict[int, LevelStats]]()
         # (tokens drafted, tokens kept) of each level when round_counts was last called
-        self._previous: dict[LiveSequence, dict[int, tuple[int, int]]] = {}
+        self._previous = WeakKeyDictionary[LiveSequence, dict[int, tuple[int, int]]]()
 
     def follow(self, sequence: LiveSequence) -> None:
         """Count a sequence's drafts from now on."""

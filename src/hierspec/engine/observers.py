@@ -1,11 +1,12 @@
-"""Observers of a runtime: counters, traces, drafters that learn, and measurements.
+"""Observers of a runtime: counters, traces and measurements; and drafters that learn.
 
-They are added by :meth:`hierspec.engine.runtime.Runtime.observe`, and decide nothing.
+Observers are added by :meth:`hierspec.engine.runtime.Runtime.observe`, and decide nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from hierspec.drafters.base import CheckedDraft, Learner
 from hierspec.lm.base import ModelVerify
 
 from .sequences import LiveSequence, Task
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,28 +77,69 @@ class Observer:
         """Handle the end of a round, before its verdicts are committed."""
 
 
-class Training(Observer):
-    """Lets drafters learn from what the target verified.
+class Observers(Observer):
+    """Several observers as one.
 
     Args:
-        root: index of the target's node.
+        log_errors: whether an observer's error is logged; else it is raised.
     """
 
-    def __init__(self, root: int, learners: Sequence[Learner]) -> None:
-        self._root, self._learners = root, learners
+    def __init__(self, log_errors: bool = False) -> None:
+        self._observers: list[Observer] = []
+        self._log_errors = log_errors
+
+    def add(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    def on_round_begin(self, sequences: Sequence[LiveSequence]) -> None:
+        self._notify(lambda observer: observer.on_round_begin(sequences))
+
+    def on_forward(self, index: int, calls: int, seconds: float) -> None:
+        self._notify(lambda observer: observer.on_forward(index, calls, seconds))
 
     def on_verify(self, checks: Checks) -> None:
-        if checks.node.index != self._root:
+        self._notify(lambda observer: observer.on_verify(checks))
+
+    def on_answer(
+        self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
+    ) -> None:
+        self._notify(lambda observer: observer.on_answer(tasks, answers, began, seconds))
+
+    def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+        self._notify(lambda observer: observer.on_round_end(sequences, verdicts))
+
+    def _notify(self, handle: Callable[[Observer], None]) -> None:
+        for observer in self._observers:
+            try:
+                handle(observer)
+            except Exception:
+                if not self._log_errors:
+                    raise
+                log.exception("an observer failed")
+
+
+class Training:
+    """Lets drafters learn from what the target verified, sequence by sequence as rounds end.
+
+    Not earlier, so that a call that fails can be repeated: what was learnt cannot be taken back.
+    """
+
+    def __init__(self, learners: Sequence[Learner]) -> None:
+        self._learners = learners
+
+    def learn(self, task: Task) -> None:
+        """Learn from the target's check in a round whose tokens are not committed yet."""
+        if task.checked is None:
             return
-        for task, draft, p, verdict, drafts in zip(
-            checks.tasks,
-            checks.drafts,
-            checks.p,
-            checks.verdicts,
-            checks.checked_drafts,
-            strict=True,
-        ):
-            for learner in self._learners:
-                slot = task.sequence.slot(learner)
-                text = task.sequence.tokens
-                learner.learn_from(text, draft, p, verdict.num_accepted, drafts, slot)
+        checks, i = task.checked
+        text, verdict = task.sequence.tokens, checks.verdicts[i]
+        for learner in self._learners:
+            slot = task.sequence.slot(learner)
+            learner.learn_from(
+                text,
+                checks.drafts[i],
+                checks.p[i],
+                verdict.num_accepted,
+                checks.checked_drafts[i],
+                slot,
+            )

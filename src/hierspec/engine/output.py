@@ -109,10 +109,12 @@ class Output:
 
         Safe to call twice.
         """
-        if self.finish_reason is None:
-            self.finish_reason = "cancelled"
-            self.text.finish()
-        self.sequence.close()
+        try:
+            if self.finish_reason is None:
+                self.finish_reason = "cancelled"
+                self.text.finish()
+        finally:
+            self.sequence.close()
 
     def mean_acceptance_length(self) -> float:
         """Return the tokens after the first per call of the target."""

@@ -25,7 +25,7 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import walk_levels
 from hierspec.lm.base import ForkingCacheOwner, LanguageModel, Query, Slot
 
-from .caches import Slots, common_prefix_length
+from .caches import Slots, close_slots, common_prefix_length
 from .sequences import LiveSequence
 
 MIN_TOKENS = 8  # shorter prefixes are read faster than searched and copied
@@ -101,7 +101,10 @@ class PrefixCache:
         return copied
 
     def keep(self, sequence: LiveSequence, tenant: str, room: int) -> None:
-        """Keep an ended sequence's slots, if ``room`` tokens can hold them; else close it."""
+        """Keep an ended sequence's slots, if ``room`` tokens can hold them; close the others.
+
+        At any time an exception may occur, each slot is the sequence's or a kept text's.
+        """
         slots = {
             key: (owner, slot)
             for key, (owner, slot) in sequence.slots.items()
@@ -109,15 +112,21 @@ class PrefixCache:
         }
         num_cached = max((len(slot.tokens) for _, slot in slots.values()), default=0)
         if MIN_TOKENS <= num_cached <= room:
-            for key, (owner, slot) in slots.items():
-                del sequence.slots[key]
+            for owner, slot in slots.values():
                 owner.compact(slot)  # live slots have room to grow, too much for many short texts
             tokens = list(sequence.tokens)
             # A chat's new turn includes its earlier turns.
-            for text in [text for text in self.kept if text.tenant == tenant]:
-                if common_prefix_length(tokens, text.tokens) == len(text.tokens):
-                    self._drop(text)
+            earlier = [
+                text
+                for text in self.kept
+                if text.tenant == tenant
+                and common_prefix_length(tokens, text.tokens) == len(text.tokens)
+            ]
             self.kept.append(_KeptText(tenant, tokens, {**slots}, num_cached))
+            for key in slots:
+                del sequence.slots[key]
+            for text in earlier:
+                self._drop(text)
             self.limit_tokens(room)
         sequence.close()
 
@@ -134,8 +143,7 @@ class PrefixCache:
 
     def _drop(self, text: _KeptText) -> None:
         self.kept.remove(text)
-        for owner, slot in text.slots.values():
-            owner.close(slot)
+        close_slots(text.slots)
 
 
 def prefill(sequence: LiveSequence, end: int, first: int | None = None) -> torch.Tensor:

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from hierspec.core.nodes import Concatenate, Draft, walk, walk_levels
 from hierspec.core.proposals import Verdict
-from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import drafter_of
-from hierspec.drafters.base import Learner
+from hierspec.drafters.base import Learner, LookUpDrafter
+from hierspec.errors import as_exception
 from hierspec.lm.backend import position_switch
 from hierspec.lm.base import ModelNode, ModelVerify, scores_part
 
 from .answers import Responder, with_logprobs
 from .metrics import Metrics
-from .observers import Observer, Training
+from .observers import Observer, Observers, Training
 from .sequences import Group, LiveSequence, NodeInfo, Task
 
 
@@ -34,17 +35,20 @@ class Runtime:
         root: all levels. Sequences may follow plans of their own, whose nodes have its indices;
             requests of different plans share a call where their answers do not depend on the plan.
         vocab_size: V of the target.
+        log_observer_errors: whether an observer's error is logged; else it is raised.
     """
 
-    def __init__(self, root: ModelVerify, vocab_size: int) -> None:
+    def __init__(
+        self, root: ModelVerify, vocab_size: int, log_observer_errors: bool = False
+    ) -> None:
         self.root = root
         self.vocab_size = vocab_size
         nodes = sorted(walk(root), key=lambda node: node.index)
         self.metrics = Metrics({node.index: node.name for node in nodes}, root.index)
-        self._observers: list[Observer] = [self.metrics]
+        self._observers = Observers(log_observer_errors)
+        self._observers.add(self.metrics)
         leaves = [node.model for node in nodes if isinstance(node, Draft)]
-        if learners := [model for model in leaves if isinstance(model, Learner)]:
-            self.observe(Training(root.index, learners))
+        self._training = Training([model for model in leaves if isinstance(model, Learner)])
         self._responder = Responder(root, vocab_size, self._observers)
         switches = [position_switch(level.model.cache_owner) for level in walk_levels(root)]
         self._switches = tuple({s.length for s in switches if s is not None and s.recomputes})
@@ -53,71 +57,91 @@ class Runtime:
 
     def observe(self, observer: Observer) -> None:
         """Add an observer of all that happens from now on."""
-        self._observers.append(observer)
+        self._observers.add(observer)
 
     def round(self, sequences: Sequence[LiveSequence]) -> list[Verdict]:
         """Run one round of the target for every sequence; nothing is committed to them yet."""
-        for observer in self._observers:
-            observer.on_round_begin(sequences)
+        self._observers.on_round_begin(sequences)
         tasks = [Task(sequence, self._infos(sequence.root)) for sequence in sequences]
         while waiting := [task for task in tasks if task.verdict is None]:
-            self._advance(_lowest_group(waiting))
-        return self._end_round(tasks)
+            batch = _lowest_group(waiting)
+            for task, answer in zip(batch, self._answer(batch), strict=True):
+                task.advance(answer)
+        verdicts = [self._complete(task) for task in tasks]
+        self._observers.on_round_end(sequences, verdicts)
+        return verdicts
 
     def round_apart(self, sequences: Sequence[LiveSequence]) -> list[Verdict | Exception]:
         """Run one round in which a failure affects only the sequence that causes it.
 
-        A call that fails is repeated for each of its sequences alone, with the same random
-        numbers. If that fails too, the sequence's round is over and its outcome is the exception;
-        observers see the round end without it.
+        A call that fails is repeated for each of its sequences alone, from where they were before
+        it (:meth:`LiveSequence.checkpoint`). If that fails too, the sequence's round is over and
+        its outcome is the exception; observers see the round end without it.
         """
-        for observer in self._observers:
-            observer.on_round_begin(sequences)
-        failed: dict[int, Exception] = {}
-        tasks: list[Task] = []
+        self._observers.on_round_begin(sequences)
+        outcomes: list[Verdict | Exception | None] = [None] * len(sequences)
+        tasks: dict[Task, int] = {}
         for i, sequence in enumerate(sequences):
             try:
-                tasks.append(Task(sequence, self._infos(sequence.root)))
-            except Exception as error:
-                failed[i] = error
-        started = [i for i in range(len(sequences)) if i not in failed]
-        index = dict(zip(tasks, started, strict=True))
-        while waiting := [t for t in tasks if t.verdict is None and index[t] not in failed]:
+                tasks[Task(sequence, self._infos(sequence.root))] = i
+            except BaseException as error:
+                outcomes[i] = as_exception(error)
+        while waiting := [t for t, i in tasks.items() if t.verdict is None and outcomes[i] is None]:
             batch = _lowest_group(waiting)
-            positions = [_rng_of(task).num_taken for task in batch]
-            try:
-                self._advance(batch)
-                continue
-            except Exception as error:
-                if len(batch) == 1:
-                    failed[index[batch[0]]] = error
-                    continue
-            for task, position in zip(batch, positions, strict=True):
-                _rng_of(task).rewind(position)
+            if isinstance(batch[0].group.drafter, LookUpDrafter):
+                batch = batch[:1]  # a look-up shares nothing, and a part of one cannot be undone
+            for task, error in self._advance_apart(batch):
+                outcomes[tasks[task]] = error
+        for task, i in tasks.items():
+            if outcomes[i] is None:
                 try:
-                    self._advance([task])
-                except Exception as error:
-                    failed[index[task]] = error
-        finished = [task for task in tasks if index[task] not in failed]
-        outcomes: dict[int, Verdict | Exception] = dict(failed)
-        outcomes |= zip((index[task] for task in finished), self._end_round(finished), strict=True)
-        return [outcomes[i] for i in range(len(sequences))]
+                    outcomes[i] = self._complete(task)
+                except BaseException as error:
+                    outcomes[i] = as_exception(error)
+        pairs = zip(sequences, outcomes, strict=True)
+        finished = [(sequence, end) for sequence, end in pairs if isinstance(end, Verdict)]
+        self._observers.on_round_end([s for s, _ in finished], [v for _, v in finished])
+        return [outcome for outcome in outcomes if outcome is not None]
 
-    def _advance(self, tasks: list[Task]) -> None:
-        """Answer the requests of these tasks in one call, and run each on to its next request."""
+    def _advance_apart(self, tasks: list[Task]) -> list[tuple[Task, Exception]]:
+        """Answer these tasks' requests in one call, and run each on → those that failed, and why.
+
+        A call of several that fails is repeated for each alone.
+        """
+        checkpoints = [task.sequence.checkpoint() for task in tasks]
+        failed: list[tuple[Task, Exception]] = []
+        try:
+            answers = self._answer(tasks)
+        except BaseException as error:
+            if len(tasks) == 1:
+                return [(tasks[0], as_exception(error))]
+            for task, checkpoint in zip(tasks, checkpoints, strict=True):
+                try:
+                    task.sequence.restore(checkpoint)
+                    failed += self._advance_apart([task])
+                except BaseException as error:
+                    failed.append((task, as_exception(error)))
+            return failed
+        for task, answer in zip(tasks, answers, strict=True):
+            try:
+                task.advance(answer)
+            except BaseException as error:
+                failed.append((task, as_exception(error)))
+        return failed
+
+    def _answer(self, tasks: list[Task]) -> list[Any]:
+        """Answer the requests of these tasks in one call."""
         began = time.perf_counter()
         answers = self._responder.answer(tasks)
         seconds = time.perf_counter() - began
-        for observer in self._observers:
-            observer.on_answer(tasks, answers, began, seconds)
-        for task, answer in zip(tasks, answers, strict=True):
-            task.advance(answer)
+        self._observers.on_answer(tasks, answers, began, seconds)
+        return answers
 
-    def _end_round(self, tasks: Sequence[Task]) -> list[Verdict]:
-        sequences, verdicts = [task.sequence for task in tasks], [_final_verdict(t) for t in tasks]
-        for observer in self._observers:
-            observer.on_round_end(sequences, verdicts)
-        return verdicts
+    def _complete(self, task: Task) -> Verdict:
+        """Return a finished round's verdict, after letting drafters learn from it."""
+        verdict = _final_verdict(task)
+        self._training.learn(task)
+        return verdict
 
     def _infos(self, plan: ModelVerify) -> Mapping[int, NodeInfo]:
         """Return the information on each node of a plan, by index."""
@@ -154,12 +178,6 @@ def _lowest_group(waiting: Sequence[Task]) -> list[Task]:
     first = min(waiting, key=lambda task: task.group.index)
     kind, group = type(first.request), first.group
     return [task for task in waiting if task.group is group and type(task.request) is kind]
-
-
-def _rng_of(task: Task) -> PhiloxRng:
-    rng = task.sequence.rng
-    assert isinstance(rng, PhiloxRng), "its random numbers can be taken again"
-    return rng
 
 
 def _final_verdict(task: Task) -> Verdict:

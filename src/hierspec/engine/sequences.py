@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -13,14 +13,17 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, initial_states
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Propose, Request, Row
-from hierspec.core.rng import Noise, Rng
+from hierspec.core.rng import Noise, PhiloxRng, Rng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters.base import Drafter, Shareable
 from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, Slot
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
-from .caches import KeptCache, Slots
+from .caches import KeptCache, Slots, close_slots
+
+if TYPE_CHECKING:
+    from .observers import Checks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +47,21 @@ class AheadDraft:
         return length == self.length and tuple(context.tokens(length - len(self.tail))) == self.tail
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What calls of a round use up of a sequence, so that they can be repeated.
+
+    What models cache is not part of it: a slot compares its tokens with each context. Look-ups are
+    asked for one sequence at a time, and learn when a round has ended.
+    """
+
+    num_taken: int
+    ahead: AheadDraft | None
+    states: States
+    target_calls: int
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class LiveSequence:
     """One generation in progress: its text, its randomness, and its slots in models' caches.
 
@@ -131,6 +148,20 @@ class LiveSequence:
             slot.prompt_length = self.prompt_length
         self.slots[key] = (owner, slot)
 
+    def checkpoint(self) -> Checkpoint:
+        """Return what :meth:`restore` needs to repeat what happens from now on."""
+        assert isinstance(self.rng, PhiloxRng), "its random numbers can be taken again"
+        return Checkpoint(self.rng.num_taken, self.ahead, self.states, self.target_calls)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to a checkpoint of the same round, after a call that failed."""
+        assert isinstance(self.rng, PhiloxRng)
+        self.rng.rewind(checkpoint.num_taken)
+        self.ahead, self.states = checkpoint.ahead, checkpoint.states
+        self.target_calls = checkpoint.target_calls
+        if self.history is not None:  # it may have been counting
+            self.history = History(self.prompt_length)
+
     def adopt(self, kept: KeptCache) -> None:
         """Start from the slots that an earlier generation left in ``kept``."""
         for key, (owner, slot) in kept.take().items():
@@ -141,11 +172,9 @@ class LiveSequence:
         """Give the slots back to ``kept``, or free them. Safe to call twice."""
         if self.kept is not None:
             kept, self.kept = self.kept, None
-            kept.give_back(self.slots)
-            self.slots = {}
-        while self.slots:
-            owner, slot = self.slots.popitem()[1]
-            owner.close(slot)
+            slots, self.slots = self.slots, {}
+            kept.give_back(slots)
+        close_slots(self.slots)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,12 +218,23 @@ class Task:
     Attributes:
         request: what it waits for, until there is a ``verdict``.
         group: of the node that the request is for.
+        checked: the target's check of its draft, among others', and its number there; ``None``
+            before it.
         node_infos: of the nodes of the sequence's plan, by index.
         row_scores: the target's scores [1, V] for each :class:`Row` it answered, by ``pending``;
             filled where log-probabilities are requested.
     """
 
-    __slots__ = ("_stack", "group", "node_infos", "request", "row_scores", "sequence", "verdict")
+    __slots__ = (
+        "_stack",
+        "checked",
+        "group",
+        "node_infos",
+        "request",
+        "row_scores",
+        "sequence",
+        "verdict",
+    )
 
     request: Request
     group: Group
@@ -202,6 +242,7 @@ class Task:
     def __init__(self, sequence: LiveSequence, node_infos: Mapping[int, NodeInfo]) -> None:
         self.sequence = sequence
         self.verdict: Verdict | None = None
+        self.checked: tuple[Checks, int] | None = None
         self.row_scores: dict[tuple[int, ...], torch.Tensor] = {}
         self.node_infos = node_infos
         root, limit, states = sequence.root, sequence.num_remaining_tokens, sequence.states

@@ -111,11 +111,14 @@ class Progress:
     prompt_logprobs: tuple[TokenScore, ...] = ()
 
 
+# One that raises has not taken the progress: its request is cancelled, or the end is told again.
 Sink = Callable[[Progress], None]
 
 
 class Ticket:
-    """A request in the loop.
+    """A request in the loop, from its arrival to its end.
+
+    It waits until it is admitted; is then read until ``joined``, and in rounds until ``ended``.
 
     Attributes:
         number: unique in the loop.
@@ -124,11 +127,15 @@ class Ticket:
         num_read: tokens of the prompt that are in its caches; ``num_cached``: of these, copied
             from other texts.
         prefix_copied: whether such texts were searched.
+        joined: whether it takes part in rounds.
+        ended: whether its end was reported.
     """
 
     __slots__ = (
         "arrival_time",
         "cancelled",
+        "ended",
+        "joined",
         "max_tokens",
         "num_cached",
         "num_read",
@@ -149,7 +156,7 @@ class Ticket:
         self.order = (request.priority, number)
         self.arrival_time = time.monotonic()
         self.start_time = 0.0
-        self.cancelled = self.prefix_copied = False
+        self.cancelled = self.prefix_copied = self.joined = self.ended = False
         self.output: Output | None = None
         self.num_read = self.num_cached = 0
         self.rounds_by_plan: dict[str, int] = {}

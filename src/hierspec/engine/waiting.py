@@ -85,6 +85,11 @@ class WaitingQueue(Generic[T]):
         with self.changed:
             return self._items[0] if self._items else None
 
+    def items(self) -> list[T]:
+        """Return all items, the first one first, without removing them."""
+        with self.changed:
+            return list(self._items)
+
     def remove(self, condition: Callable[[T], bool]) -> list[T]:
         """Remove and return the items for which ``condition`` holds."""
         with self.changed:

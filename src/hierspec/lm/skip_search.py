@@ -87,13 +87,13 @@ class SkipSearch:
         )
 
     def count_round(self) -> None:
-        """Count a round of the target, which is about to begin."""
+        """Count a round of the target, in which a candidate was scored if one :attr:`is_due`."""
         self.num_rounds += 1
 
     @property
     def is_due(self) -> bool:
-        """Whether a candidate is to be scored in the round that was counted last."""
-        return not self.finished and (self.num_rounds - 1) % self.settings.interval == 0
+        """Whether a candidate is to be scored in the round that is counted next."""
+        return not self.finished and self.num_rounds % self.settings.interval == 0
 
     def next_candidate(self) -> Skip:
         """Return the set to score next: the initial one, then drawn or suggested ones."""

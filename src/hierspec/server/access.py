@@ -15,7 +15,7 @@ from hierspec.utils.checks import HALF_CHARACTERS
 from .errors import ApiError
 from .service import Service
 
-_PUBLIC_PATHS = ("/health", "/version", "/")  # need no key
+_PUBLIC_PATHS = ("/health", "/health/live", "/health/ready", "/version", "/")  # need no key
 
 
 def service_of(request: Request) -> Service:

@@ -21,7 +21,7 @@ log = logging.getLogger("hierspec.server")
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
-_UNLOGGED_PATHS = ("/health", "/metrics")
+_UNLOGGED_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 
 
 class JsonFormatter(logging.Formatter):

@@ -5,7 +5,6 @@ The engine's own counters are read on each request for metrics; histograms grow 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,15 +92,18 @@ class _EngineCollector:
 
     def collect(self) -> Iterator[Any]:
         engine = self.engine
-        running = len(engine.running) + len(engine.reading)
+        running = len(engine.live)
         used = engine.num_cache_tokens() / engine.settings.max_cache_tokens
-        since_step = time.monotonic() - engine.last_step_time if running else 0.0
         prefixes = [lane.prefixes for lane in engine.lanes.values()]
         gauges = (
             ("num_requests_running", "Sequences in rounds or being read.", running),
             ("num_requests_waiting", "Sequences in the queue.", len(engine.waiting)),
             ("kv_cache_usage_perc", "Share of the cache in use or reserved, 0 to 1.", used),
-            ("seconds_since_step", "0 without work; grows if the engine is stuck.", since_step),
+            (
+                "seconds_since_step",
+                "0 without work; grows if the engine is stuck.",
+                engine.seconds_since_step,
+            ),
         )
         counters = (
             ("prefix_cache_queries", "Prompt tokens looked up.", "query_tokens"),

@@ -18,6 +18,7 @@ from hierspec.engine.loop import EngineLoop, LoopSettings
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.tickets import Ended, EngineRequest, Progress, Ticket
 from hierspec.errors import HierspecError
+from hierspec.utils.best_effort import best_effort
 from hierspec.utils.files import json_digest
 
 from .grammar import Grammars
@@ -70,6 +71,7 @@ class Service:
                 prefix_caching=settings.prefix_caching,
                 adapt_to_load=settings.adapt_to_load,
                 threads=settings.threads,
+                stall_timeout=settings.stall_timeout,
             ),
         )
         identity = [hierspec.__version__, self.model, first.config.to_dict()]
@@ -96,9 +98,11 @@ class Service:
         return streams
 
     def _record(self, ended: Ended) -> None:
-        self.metrics.record(ended)
+        with best_effort("counting a request that has ended"):
+            self.metrics.record(ended)
         if self.tracing is not None:
-            self.tracing.record(ended)
+            with best_effort("tracing a request that has ended"):
+                self.tracing.record(ended)
 
     async def in_background(self, work: Callable[..., T], *arguments: Any) -> T:
         """Run slow work (a long prompt's tokens, a large grammar) off the event loop."""
@@ -153,11 +157,14 @@ class Streams:
 
     def make_sink(self, index: int) -> Callable[[Progress], None]:
         def sink(progress: Progress) -> None:
-            if progress.ended is not None:
-                self._on_end(progress.ended)
             # A request may write only so much: an unbounded queue costs a slow reader little
             # memory, and the engine never waits for one.
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, progress))
+            if progress.ended is None or not self._loop.is_closed():  # else nobody reads it
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, progress))
+            # After that, so that nothing keeps the client waiting.
+            if progress.ended is not None:
+                with best_effort("recording a request that has ended"):
+                    self._on_end(progress.ended)
 
         return sink
 

@@ -76,6 +76,8 @@ class ServeSettings:
         deterministic: run models in the compiled kernels where these can, so that the text of a
             seed is the same whatever is served beside it. It takes their weights' memory again.
         request_timeout: seconds that a request may take; 0: no limit.
+        stall_timeout: seconds that a step of the engine may take (a round, or a chunk of a prompt)
+            before ``/health`` is 503; 0: no limit.
         shutdown_grace: seconds for running requests to finish at shutdown.
         store_responses: how many responses are kept for ``previous_response_id``; 0: none.
         log_level: ``debug``, ``info``, ``warning`` or ``error``.
@@ -110,6 +112,7 @@ class ServeSettings:
     adapt_to_load: Boolean = True
     deterministic: Boolean = True
     request_timeout: Annotated[float, Field(ge=0.0)] = 600.0
+    stall_timeout: Annotated[float, Field(ge=0.0)] = 120.0
     shutdown_grace: Annotated[float, Field(ge=0.0)] = 20.0
     store_responses: Annotated[int, Field(ge=0)] = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -63,10 +63,13 @@ class Replica:
                 yield message["body"]
 
     async def check_health(self) -> None:
-        """Raise an error if the engine has ended: Ray then replaces the replica."""
+        """Raise an error if the engine has ended, or makes no progress: Ray replaces the replica."""
         await self._start()
-        if not self.app.state.service.engine.accepts_requests:
-            raise RuntimeError("the engine has ended")
+        engine = self.app.state.service.engine
+        if problem := engine.problem or (
+            None if engine.accepts_requests else "the engine has ended"
+        ):
+            raise RuntimeError(problem)
 
     async def _start(self) -> InProcess:
         async with self.starting:

@@ -131,10 +131,22 @@ async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer
 
 
 @router.get("/health")
+@router.get("/health/ready", include_in_schema=False)
 async def health(request: Request) -> JSONResponse:
-    """Return 200 while requests are accepted, 503 once the service is shutting down."""
-    alive = service_of(request).engine.accepts_requests
-    return JSONResponse({"status": "ok" if alive else "shutting down"}, 200 if alive else 503)
+    """Return 200 while requests are accepted and served; 503 once the service is shutting down, or
+    where its engine makes no progress."""
+    engine = service_of(request).engine
+    return _health(engine.problem or (None if engine.accepts_requests else "shutting down"))
+
+
+@router.get("/health/live")
+async def live(request: Request) -> JSONResponse:
+    """Return 503 where the engine makes no progress: restart it; else 200, at shutdown as well."""
+    return _health(service_of(request).engine.problem)
+
+
+def _health(problem: str | None) -> JSONResponse:
+    return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
 
 
 @router.get("/metrics", response_class=Response)

@@ -1,0 +1,36 @@
+"""Work that may fail without harm to what follows: what it raises is logged, and nothing more."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from types import TracebackType
+
+log = logging.getLogger(__name__)
+
+
+class best_effort:  # noqa: N801 - used like contextlib.suppress
+    """A context manager that logs any error inside it, and goes on after it.
+
+    That includes :class:`SystemExit` and its like: it is for threads that have to go on.
+
+    Args:
+        work: for the log: ``"closing a file"``.
+    """
+
+    def __init__(self, work: str) -> None:
+        self._work = work
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if error is not None:
+            with contextlib.suppress(BaseException):  # a log that fails, too
+                log.error("%s failed", self._work, exc_info=error)
+        return True
