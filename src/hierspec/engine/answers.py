@@ -53,7 +53,7 @@ class Responder:
     Args:
         root: all levels.
         vocab_size: V of the target.
-        observers: notified of every forward and every verification.
+        observers: notified of every forward.
     """
 
     def __init__(self, root: ModelVerify, vocab_size: int, observers: Observers) -> None:
@@ -226,11 +226,8 @@ class Responder:
             if is_root and task.sequence.want_logprobs:
                 verdict = with_logprobs(task, verdict, scores[: len(emitted)])
             verdicts.append(verdict)
-        if is_root:
-            for i, task in enumerate(checks.tasks):
-                task.checked = (checks, i)
-        # Last, so that what is observed is not observed again where the call fails.
-        self._observers.on_verify(checks)
+        for i, task in enumerate(checks.tasks):
+            task.checked = (checks, i)
         return verdicts
 
     def _rows(self, node: ScoringNode, tasks: list[Task]) -> list[Distributions]:

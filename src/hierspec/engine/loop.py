@@ -172,12 +172,12 @@ class EngineLoop:
     @property
     def reading(self) -> list[Ticket]:
         """Requests whose prompts are being read."""
-        return [ticket for ticket in self.live if not ticket.joined]
+        return [ticket for ticket in self.live if not (ticket.joined or ticket.ended)]
 
     @property
     def running(self) -> list[Ticket]:
         """Requests in rounds."""
-        return [ticket for ticket in self.live if ticket.joined]
+        return [ticket for ticket in self.live if ticket.joined and not ticket.ended]
 
     @property
     def seconds_since_step(self) -> float:
@@ -279,20 +279,25 @@ class EngineLoop:
         now = time.monotonic()
         is_over = self._deadline is not None and now >= self._deadline
         for ticket in self._all_requests():
-            deadline = ticket.request.deadline
+            try:
+                deadline = ticket.request.deadline
+                is_late = deadline is not None and now >= deadline
+            except BaseException as error:
+                self._end(ticket, error)
+                continue
             if ticket.ended:  # its end was interrupted
                 self._remove(ticket)
             elif is_over:
                 self._end(ticket, RequestCancelledError("the service is shutting down"))
             elif ticket.cancelled:
                 self._end(ticket, RequestCancelledError("cancelled"))
-            elif deadline is not None and now >= deadline:
+            elif is_late:
                 self._end(ticket, DeadlineError("out of time"))
 
     def _admit_requests(self) -> None:
         settings = self.settings
         while (ticket := self.waiting.first()) is not None:
-            if ticket not in self.live:  # else a step was interrupted
+            if not ticket.ended and ticket not in self.live:  # else a step was interrupted
                 if len(self.live) >= settings.max_num_seqs:
                     break
                 room = settings.max_cache_tokens - self._num_live_tokens() - ticket.max_tokens
@@ -302,7 +307,7 @@ class EngineLoop:
                     self._limit_kept_tokens(room)
                 self.live.append(ticket)
             self.waiting.remove(lambda queued, first=ticket: queued is first)
-        for ticket in [ticket for ticket in self.live if not ticket.start_time]:
+        for ticket in [ticket for ticket in self.reading if not ticket.start_time]:
             began = time.monotonic()
             try:
                 limit = self._output_limit(ticket.request)

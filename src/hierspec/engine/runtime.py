@@ -16,6 +16,7 @@ import torch
 
 from hierspec.core.nodes import Concatenate, Draft, walk, walk_levels
 from hierspec.core.proposals import Verdict
+from hierspec.core.requests import Check
 from hierspec.drafters import drafter_of
 from hierspec.drafters.base import Learner, LookUpDrafter
 from hierspec.errors import as_exception
@@ -134,6 +135,9 @@ class Runtime:
         began = time.perf_counter()
         answers = self._responder.answer(tasks)
         seconds = time.perf_counter() - began
+        # Only now, since a call that fails is repeated.
+        if isinstance(tasks[0].request, Check) and (checked := tasks[0].checked) is not None:
+            self._observers.on_verify(checked[0])
         self._observers.on_answer(tasks, answers, began, seconds)
         return answers
 

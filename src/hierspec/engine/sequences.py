@@ -218,8 +218,8 @@ class Task:
     Attributes:
         request: what it waits for, until there is a ``verdict``.
         group: of the node that the request is for.
-        checked: the target's check of its draft, among others', and its number there; ``None``
-            before it.
+        checked: the last check of a draft of its, among others', and its number there; after the
+            round that is the target's. ``None`` before any.
         node_infos: of the nodes of the sequence's plan, by index.
         row_scores: the target's scores [1, V] for each :class:`Row` it answered, by ``pending``;
             filled where log-probabilities are requested.

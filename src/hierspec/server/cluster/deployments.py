@@ -63,7 +63,7 @@ class Replica:
                 yield message["body"]
 
     async def check_health(self) -> None:
-        """Raise an error if the engine has ended, or makes no progress: Ray replaces the replica."""
+        """Raise an error if the engine has ended or is stuck: Ray then replaces the replica."""
         await self._start()
         engine = self.app.state.service.engine
         if problem := engine.problem or (
