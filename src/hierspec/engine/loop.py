@@ -9,14 +9,16 @@ request), and a call that fails is repeated for each sequence alone
 (:meth:`~hierspec.engine.runtime.Runtime.round_apart`).
 
 Nothing is lost when something fails. A request waits in the queue or is one of the loop's ``live``
-ones until its end is reported. What is done for one request alone ends that request where it fails,
-and to end one cannot fail: what its end frees is freed as far as that goes. A step that fails
-beyond that is taken again, and where it goes on failing, all requests end with its error. Nothing
-ends the thread but closing the loop; :attr:`EngineLoop.problem` says what is wrong with it.
+ones until its end is reported, and what has to be done for it follows from its own state. Where
+that fails, the request alone is over, with the error. A round that fails as a whole is run for each
+request alone, from where it was. A step that fails beyond that is taken again, and where it goes
+on failing, all requests end with its error. Nothing ends the thread but closing the loop;
+:attr:`EngineLoop.problem` says what is wrong with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -35,7 +37,7 @@ from .control import label
 from .lanes import Lane, ServedLane
 from .metrics import LevelStats
 from .output import Output
-from .results import TokenEvent
+from .sequences import Checkpoint, LiveSequence
 from .tickets import (
     DeadlineError,
     Ended,
@@ -44,7 +46,6 @@ from .tickets import (
     RequestCancelledError,
     Sink,
     Ticket,
-    TokenScore,
 )
 from .waiting import WaitingQueue
 
@@ -172,12 +173,12 @@ class EngineLoop:
     @property
     def reading(self) -> list[Ticket]:
         """Requests whose prompts are being read."""
-        return [ticket for ticket in self.live if not (ticket.joined or ticket.ended)]
+        return [ticket for ticket in self.live if not (ticket.joined or ticket.is_over)]
 
     @property
     def running(self) -> list[Ticket]:
         """Requests in rounds."""
-        return [ticket for ticket in self.live if ticket.joined and not ticket.ended]
+        return [ticket for ticket in self.live if ticket.joined and not ticket.is_over]
 
     @property
     def seconds_since_step(self) -> float:
@@ -220,10 +221,12 @@ class EngineLoop:
                     self._run_steps()
                     return
                 except BaseException as failure:
-                    error = failure
-                    self._recover(failure)
+                    error = self._error = failure
+                    self._num_failed_steps += 1
+                with contextlib.suppress(BaseException):
+                    self._recover(error)
         finally:
-            self._end_all(error)  # nothing is left, unless what recovers has failed
+            self._end_all(error)  # nothing is left, unless the thread was ended by force
 
     def _run_steps(self) -> None:
         while self._wait_for_work():
@@ -232,18 +235,17 @@ class EngineLoop:
 
     def _recover(self, error: BaseException) -> None:
         """Pause after a failed step, before another; if several failed, end all requests."""
-        self._error = error
-        self._num_failed_steps += 1
-        with best_effort("reporting a failed step"):
-            log.error("a step of the engine failed", exc_info=error)
         if self._num_failed_steps >= _MAX_FAILED_STEPS:
             self._end_all(error)
-        # Not much longer than a step: requests may be served all the same.
+        with best_effort("reporting a failed step"):
+            log.error("a step of the engine failed", exc_info=error)
         time.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._num_failed_steps))
 
     def _end_all(self, error: BaseException) -> None:
         for ticket in self._all_requests():
-            self._end(ticket, error)
+            ticket.error = ticket.error or error
+            with best_effort("ending a request"):
+                self._end(ticket)
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is work → false if the loop is closed and there is none left."""
@@ -264,6 +266,7 @@ class EngineLoop:
         """Drop, admit and read requests, then run one round of all that are read."""
         self.last_step_time = time.monotonic()
         self._drop_requests()
+        self._end_requests()
         self._admit_requests()
         self._read_prompts()
         running = self.running
@@ -271,33 +274,38 @@ class EngineLoop:
             tickets = [ticket for ticket in running if self._lane_of(ticket) is lane]
             if tickets:
                 self._run_round(lane, tickets)
+                self._end_requests()
         if self._num_untrimmed >= _REQUESTS_PER_TRIM:
             self._trim_memory()
 
     def _drop_requests(self) -> None:
-        """End requests that were cancelled or are late; all of them when draining is over."""
+        """Let requests be over that were cancelled or are late; all of them when draining is."""
         now = time.monotonic()
-        is_over = self._deadline is not None and now >= self._deadline
+        is_closed = self._deadline is not None and now >= self._deadline
         for ticket in self._all_requests():
             try:
                 deadline = ticket.request.deadline
-                is_late = deadline is not None and now >= deadline
+                if is_closed:
+                    raise RequestCancelledError("the service is shutting down")
+                if ticket.cancelled:
+                    raise RequestCancelledError("cancelled")
+                if deadline is not None and now >= deadline:
+                    raise DeadlineError("out of time")
             except BaseException as error:
-                self._end(ticket, error)
-                continue
-            if ticket.ended:  # its end was interrupted
+                ticket.error = ticket.error or error
+
+    def _end_requests(self) -> None:
+        """End the requests that are over, also those whose end was interrupted."""
+        for ticket in self._all_requests():
+            if ticket.ended:
                 self._remove(ticket)
-            elif is_over:
-                self._end(ticket, RequestCancelledError("the service is shutting down"))
-            elif ticket.cancelled:
-                self._end(ticket, RequestCancelledError("cancelled"))
-            elif is_late:
-                self._end(ticket, DeadlineError("out of time"))
+            elif ticket.is_over:
+                self._end(ticket)
 
     def _admit_requests(self) -> None:
         settings = self.settings
         while (ticket := self.waiting.first()) is not None:
-            if not ticket.ended and ticket not in self.live:  # else a step was interrupted
+            if not (ticket.ended or ticket in self.live):  # else a step was interrupted
                 if len(self.live) >= settings.max_num_seqs:
                     break
                 room = settings.max_cache_tokens - self._num_live_tokens() - ticket.max_tokens
@@ -315,7 +323,7 @@ class EngineLoop:
                 self._lane_of(ticket).create_output(ticket, limit)
                 ticket.start_time = began
             except BaseException as error:
-                self._end(ticket, error)
+                ticket.error = error
 
     def _read_prompts(self) -> None:
         """Read about a chunk of prompts; those that are read join the next round.
@@ -333,7 +341,7 @@ class EngineLoop:
             try:
                 left -= self._read_some(ticket, left)
             except BaseException as error:
-                self._end(ticket, error)
+                ticket.error = error
                 continue
             if not ticket.joined:
                 return  # as much was read as a step may read
@@ -348,9 +356,8 @@ class EngineLoop:
         if not wants_logprobs and ticket.num_unread <= max(left, chunk // 2):
             ticket.joined = True
             return ticket.num_unread
-        if (
-            left == chunk
-        ):  # whole chunks, so that a prompt is split the same whatever else is served
+        # Whole chunks, so that a prompt is split the same whatever else is served.
+        if left == chunk:
             lane.read_prompt(ticket, min(ticket.num_read + left, len(ticket.request.prompt)))
             if wants_logprobs and not ticket.num_unread:
                 ticket.joined = True
@@ -358,108 +365,96 @@ class EngineLoop:
         return 0
 
     def _run_round(self, lane: ServedLane, tickets: list[Ticket]) -> None:
+        """Run a round; if it fails as a whole, run it for each request alone."""
         # Requests whose prompts are being read will join soon.
         num_streams = sum(self._lane_of(ticket) is lane for ticket in self.live)
-        verdicts, now = self._verdicts(lane, tickets, num_streams), time.monotonic()
-        for ticket, verdict in zip(tickets, verdicts, strict=True):
-            if isinstance(verdict, Exception):
-                self._end(ticket, verdict)
-                continue
-            events = list[TokenEvent]()
-            try:
-                self._record_round(lane, ticket, verdict, now, events)
-            except BaseException as error:
-                self._end(ticket, error, events)
-
-    def _verdicts(
-        self, lane: ServedLane, tickets: list[Ticket], num_streams: int
-    ) -> list[Verdict | Exception]:
-        """Run a round; if it fails as a whole, run it for each request alone."""
-        sequences = [ticket.output.sequence for ticket in tickets if ticket.output is not None]
-        checkpoints = [sequence.checkpoint() for sequence in sequences]
+        unsettled: dict[Ticket, tuple[LiveSequence, Checkpoint]] = {}
+        for ticket in tickets:
+            assert ticket.output is not None
+            sequence = ticket.output.sequence
+            unsettled[ticket] = sequence, sequence.checkpoint()
         try:
-            return lane.run_round(tickets, num_streams)
-        except BaseException:
+            self._settle_round(lane, tickets, num_streams, unsettled)
+        except BaseException as error:
+            for ticket, (sequence, checkpoint) in list(unsettled.items()):
+                try:
+                    sequence.restore(checkpoint)
+                    self._settle_round(lane, [ticket], num_streams, unsettled)
+                except BaseException as own_error:
+                    ticket.error = own_error
             with best_effort("reporting a failed round"):
-                log.exception("a round failed, and is run for each request alone")
-        verdicts = list[Verdict | Exception]()
-        for ticket, sequence, checkpoint in zip(tickets, sequences, checkpoints, strict=True):
-            try:
-                sequence.restore(checkpoint)
-                verdicts += lane.run_round([ticket], num_streams)
-            except BaseException as error:
-                verdicts.append(as_exception(error))
-        return verdicts
+                log.error("a round failed, and was run for each request alone", exc_info=error)
 
-    def _record_round(
+    def _settle_round(
         self,
         lane: ServedLane,
-        ticket: Ticket,
-        verdict: Verdict,
-        now: float,
-        events: list[TokenEvent],
+        tickets: list[Ticket],
+        num_streams: int,
+        unsettled: dict[Ticket, tuple[LiveSequence, Checkpoint]],
     ) -> None:
-        """Commit a round's tokens, adding to ``events``, and report them."""
+        """Run a round and record it; requests that it counts for are no longer ``unsettled``."""
+        verdicts, now = lane.run_round(tickets, num_streams), time.monotonic()
+        for ticket, verdict in zip(tickets, verdicts, strict=True):
+            try:
+                del unsettled[ticket]
+                if isinstance(verdict, Exception):
+                    ticket.error = verdict
+                else:
+                    self._record_round(lane, ticket, verdict, now)
+            except BaseException as error:
+                ticket.error = error
+
+    def _record_round(self, lane: ServedLane, ticket: Ticket, verdict: Verdict, now: float) -> None:
+        """Commit a round's tokens, and report them unless they are the last."""
         output = ticket.output
         assert output is not None
         if output.started:
             plan = label(output.sequence.root)
             ticket.rounds_by_plan[plan] = ticket.rounds_by_plan.get(plan, 0) + 1
         output.record_round(verdict, now)
-        events.extend(output.commit(verdict))  # up to where that fails
-        level_counts = lane.sequence_metrics.round_counts(output.sequence)
-        if output.finish_reason is not None:
-            self._end(ticket, None, events, level_counts)
-            return
-        logprobs = tuple(ticket.prompt_logprobs) if len(output.emitted) == 1 else ()
-        try:
-            ticket.sink(Progress(events, level_counts, prompt_logprobs=logprobs))
-        except BaseException:  # for example, the client has disconnected
-            log.debug("a sink failed", exc_info=True)
-            ticket.cancelled = True
+        ticket.events.extend(output.commit(verdict))  # up to where that fails
+        ticket.level_counts = lane.sequence_metrics.round_counts(output.sequence)
+        if output.finish_reason is None:
+            progress = ticket.progress(None)
+            try:
+                ticket.sink(progress)
+                ticket.events, ticket.level_counts = [], ()
+            except BaseException:  # for example, the client has disconnected
+                ticket.cancelled = True
 
-    def _end(
-        self,
-        ticket: Ticket,
-        error: BaseException | None,
-        events: Sequence[TokenEvent] = (),
-        level_counts: tuple[tuple[str, int, int], ...] = (),
-    ) -> None:
-        """Free a request's caches and report its end, once; never raise.
+    def _end(self, ticket: Ticket) -> None:
+        """Free the caches of a request that is over, and report its end, once.
 
-        Args:
-            error: the exception that ended it.
+        What fails meanwhile is logged. Where the report fails, it is made again: by
+        :meth:`_end_requests`, if this is interrupted.
         """
         if ticket.ended:
             return
-        output, levels, logprobs = ticket.output, tuple[LevelStats, ...](), tuple[TokenScore, ...]()
+        output, levels = ticket.output, tuple[LevelStats, ...]()
         if output is not None:
-            levels = self._free(ticket, output, keep=error is None)
-            if len(output.emitted) == 1:
-                logprobs = tuple(ticket.prompt_logprobs)
-        self._num_untrimmed += 1
-        self._remove(ticket)
-        ticket.ended, ticket.output = True, None
+            levels = self._free(ticket, output)
         progress: Progress | None = None
         for _ in range(_MAX_TRIES):
             try:
                 if progress is None:
-                    ended = _ended(ticket, output, error, levels)
-                    progress = Progress(list(events), level_counts, ended, logprobs)
+                    progress = ticket.progress(_ended(ticket, output, levels))
+                self._remove(ticket)
                 ticket.sink(progress)
-                return
-            except BaseException as failure:
-                if progress is None:
-                    output, error = None, error or failure
-                with best_effort("reporting that a request's end was not taken"):
-                    log.debug("a request's end was not taken", exc_info=failure)
+                break
+            except BaseException as error:
+                if progress is None:  # its result failed, so tell less
+                    output, ticket.error = None, ticket.error or error
+                with best_effort("reporting that an end was not taken"):
+                    log.debug("a request's end was not taken", exc_info=error)
+        ticket.ended, ticket.output = True, None
+        self._num_untrimmed += 1
 
-    def _free(self, ticket: Ticket, output: Output, keep: bool) -> tuple[LevelStats, ...]:
+    def _free(self, ticket: Ticket, output: Output) -> tuple[LevelStats, ...]:
         """Free what a request holds, as far as that goes → the counters of its drafts."""
         lane, levels = self._lane_of(ticket), tuple[LevelStats, ...]()
         with best_effort("counting a request's drafts"):
             levels = lane.sequence_metrics.forget(output.sequence)
-        if keep and self.settings.prefix_caching:
+        if ticket.error is None and self.settings.prefix_caching:
             with best_effort("keeping the caches of a text"), lane.lock:
                 room = self.settings.max_cache_tokens - self._num_live_tokens() + ticket.max_tokens
                 lane.prefixes.keep(output.sequence, ticket.request.tenant, room)
@@ -471,7 +466,7 @@ class EngineLoop:
         return levels
 
     def _remove(self, ticket: Ticket) -> None:
-        """Take an ended request out of all lists; what fails here is made up for by a step."""
+        """Take a request out of all lists; what fails here is made up for by a step."""
         with best_effort("leaving the live requests"):
             self.live = [live for live in self.live if live is not ticket]
         with best_effort("leaving the queue"):
@@ -502,14 +497,9 @@ class EngineLoop:
         return request.stop.max_output_tokens(len(request.prompt))
 
 
-def _ended(
-    ticket: Ticket,
-    output: Output | None,
-    error: BaseException | None,
-    levels: tuple[LevelStats, ...],
-) -> Ended:
+def _ended(ticket: Ticket, output: Output | None, levels: tuple[LevelStats, ...]) -> Ended:
     """Return a request's result; without an output, that of one that wrote nothing."""
-    now, request = time.monotonic(), ticket.request
+    now, request, error = time.monotonic(), ticket.request, ticket.error
     first = output.first_round_time if output is not None and output.started else now
     return Ended(
         finish_reason="cancelled" if error or output is None else output.finish_reason or "",

@@ -128,14 +128,20 @@ class Ticket:
             from other texts.
         prefix_copied: whether such texts were searched.
         joined: whether it takes part in rounds.
+        error: what ends it before its text does.
         ended: whether its end was reported.
+        events: of its tokens that are not reported yet.
+        level_counts: of the last round, as in :class:`Progress`.
     """
 
     __slots__ = (
         "arrival_time",
         "cancelled",
         "ended",
+        "error",
+        "events",
         "joined",
+        "level_counts",
         "max_tokens",
         "num_cached",
         "num_read",
@@ -157,7 +163,10 @@ class Ticket:
         self.arrival_time = time.monotonic()
         self.start_time = 0.0
         self.cancelled = self.prefix_copied = self.joined = self.ended = False
+        self.error: BaseException | None = None
         self.output: Output | None = None
+        self.events: list[TokenEvent] = []
+        self.level_counts: tuple[tuple[str, int, int], ...] = ()
         self.num_read = self.num_cached = 0
         self.rounds_by_plan: dict[str, int] = {}
         self.prompt_logprobs: list[TokenScore] = []
@@ -169,3 +178,15 @@ class Ticket:
     @property
     def num_unread(self) -> int:
         return len(self.request.prompt) - self.num_read
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do but to report its end."""
+        has_finished = self.output is not None and self.output.finish_reason is not None
+        return self.ended or self.error is not None or has_finished
+
+    def progress(self, ended: Ended | None) -> Progress:
+        """Return what its sink has not received yet."""
+        is_first = self.output is not None and len(self.output.emitted) == 1
+        logprobs = tuple(self.prompt_logprobs) if is_first else ()
+        return Progress(self.events, self.level_counts, ended, logprobs)
