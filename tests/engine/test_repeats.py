@@ -40,7 +40,6 @@ def configurations(family):
         "several drafts": [model(draft, 3, num_drafts=3)],
         "prompt look-up": [method("prompt_lookup")],
         "pool of n-grams": [method("ngram_pool")],
-
         "shared pool": [method("ngram_pool", shared=True)],
         "suffix": [method("suffix")],
         "suffix with a store": [method("suffix", store=500)],

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from server_cases import TEXT, app_of, asking, byte_tokenizer, post
+
+from hierspec import SamplingParams
+from hierspec.engine.loop import EngineLoop
+from hierspec.engine.stopping import StopConditions
+from hierspec.engine.tickets import EngineRequest
+from hierspec.server.cluster.deployments import Replica
+from hierspec.server.metrics import ServerMetrics
 
 
 def test_what_the_service_is(ask):
@@ -57,7 +67,78 @@ def test_the_description_is_complete_and_its_examples_run(family):
 
     described, ran = asking(app_of(family), work)
     endpoints = {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models"}
-    others = {"/tokenize", "/detokenize", "/health", "/metrics", "/version"}
+    others = {"/tokenize", "/detokenize", "/health", "/health/live", "/metrics", "/version"}
     assert endpoints | others <= set(described["paths"])
     assert ran == dict.fromkeys(ran, 200)
     assert len(ran) >= 3
+
+
+def health(*paths):
+    async def work(client):
+        return [(await client.get(path)).status_code for path in paths]
+
+    return work
+
+
+PATHS = ("/health", "/health/ready", "/health/live")
+
+
+def test_a_service_that_ends_is_live_and_not_ready(family):
+    app = app_of(family)
+    assert asking(app, health(*PATHS)) == [200, 200, 200]
+    assert asking(app, health(*PATHS)) == [503, 503, 200]  # it is closed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_engine_is_neither(family, monkeypatch):
+    monkeypatch.setattr(EngineLoop, "_run", lambda self: None)
+    app = app_of(family)
+
+    async def work(client):
+        asked = asyncio.ensure_future(client.post("/v1/completions", json=TEXT))
+        while app.state.service.engine.problem is None:
+            await asyncio.sleep(0.01)
+        replica = object.__new__(Replica)
+        replica.app, replica.service, replica.starting = app, object(), asyncio.Lock()
+        with pytest.raises(RuntimeError, match="thread has ended"):
+            await replica.check_health()
+        statuses = await health(*PATHS)(client)
+        monkeypatch.undo()
+        again = await client.post("/v1/completions", json=TEXT)
+        await replica.check_health()
+        return (
+            statuses,
+            [(await asked).status_code, again.status_code],
+            await health(*PATHS)(client),
+        )
+
+    assert asking(app, work) == ([503, 503, 503], [200, 200], [200, 200, 200])
+
+
+def test_no_failure_of_what_is_recorded_keeps_a_client_waiting(family, monkeypatch):
+    class Broken:
+        def record(self, ended):
+            raise RuntimeError("on purpose")
+
+        def close(self):
+            pass
+
+    app = app_of(family)
+    monkeypatch.setattr(ServerMetrics, "record", Broken.record)
+    app.state.service.tracing = Broken()
+    answer = asking(app, lambda client: client.post("/v1/completions", json=TEXT))
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_closed_event_loop_hurts_nobody_else(family):
+    app = app_of(family)
+    service, stop = app.state.service, StopConditions(max_new_tokens=200, max_length=500)
+    one = EngineRequest([5, 6], SamplingParams(), stop, seed=0)
+
+    async def leave():
+        service.submit([one])
+
+    asyncio.run(leave())
+    answer = asking(app, lambda client: client.post("/v1/completions", json=TEXT))
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+    assert not service.engine.live

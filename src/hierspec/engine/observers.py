@@ -129,8 +129,9 @@ class Training:
 
     def learn(self, task: Task) -> None:
         """Learn from the target's check in a round whose tokens are not committed yet."""
-        if task.checked is None:
+        if task.checked is None or not self._learners:
             return
+        task.sequence.num_learnt += 1
         checks, i = task.checked
         text, verdict = task.sequence.tokens, checks.verdicts[i]
         for learner in self._learners:

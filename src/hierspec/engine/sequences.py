@@ -52,10 +52,11 @@ class Checkpoint:
     """What calls of a round use up of a sequence, so that they can be repeated.
 
     What models cache is not part of it: a slot compares its tokens with each context. Look-ups are
-    asked for one sequence at a time, and learn when a round has ended.
+    asked for one sequence at a time, and learn when a round has ended, which cannot be undone.
     """
 
     num_taken: int
+    num_learnt: int
     ahead: AheadDraft | None
     states: States
     target_calls: int
@@ -75,6 +76,7 @@ class LiveSequence:
         private: other sequences may not draft from its text.
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
         num_top_logprobs: how many likeliest tokens to report at every position.
+        num_learnt: rounds that drafters have learnt from.
         kept: the cache that its slots come from, and go back to when it ends.
         ahead: a draft for the next round, made while the last draft was verified.
     """
@@ -93,6 +95,7 @@ class LiveSequence:
     states: States = ()
     history: History | None = None
     target_calls: int = 0
+    num_learnt: int = 0
     slots: Slots = field(default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]])
     kept: KeptCache | None = None
     ahead: AheadDraft | None = None
@@ -151,11 +154,19 @@ class LiveSequence:
     def checkpoint(self) -> Checkpoint:
         """Return what :meth:`restore` needs to repeat what happens from now on."""
         assert isinstance(self.rng, PhiloxRng), "its random numbers can be taken again"
-        return Checkpoint(self.rng.num_taken, self.ahead, self.states, self.target_calls)
+        return Checkpoint(
+            self.rng.num_taken, self.num_learnt, self.ahead, self.states, self.target_calls
+        )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint of the same round, after a call that failed."""
+        """Go back to a checkpoint of the same round, after a call that failed.
+
+        Raises:
+            RuntimeError: its drafters have learnt from the round.
+        """
         assert isinstance(self.rng, PhiloxRng)
+        if self.num_learnt != checkpoint.num_learnt:
+            raise RuntimeError("a round failed from which drafters have learnt")
         self.rng.rewind(checkpoint.num_taken)
         self.ahead, self.states = checkpoint.ahead, checkpoint.states
         self.target_calls = checkpoint.target_calls
