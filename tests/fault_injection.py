@@ -143,6 +143,8 @@ class Injector:
         self._undo.append(functools.partial(setattr, owner, attribute, value))
 
     def _wrapper(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        is_coroutine = inspect.iscoroutinefunction(function)
+
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             fault = self._count(name) if self._in_thread() else None
@@ -151,7 +153,7 @@ class Injector:
             if fault.kind == "slow":
                 time.sleep(self._slow)
                 return function(*args, **kwargs)
-            if fault.kind == "late":
+            if fault.kind == "late" and not is_coroutine:
                 function(*args, **kwargs)
             return _RAISE.get(fault.kind, _raise_error)()
 

@@ -29,7 +29,7 @@ def method(name, tokens=4, **more):
 
 
 def configurations(family):
-    """Every drafting method that keeps something from one call to the next, and ways to mix them."""
+    """Every drafting method that keeps something from call to call, and ways to mix them."""
     draft, small = family["draft"], family["small"]
     search = {"context_window": 2, "bayes_interval": 3, "enough": 2.0}
     swift = method("layer_skip", skip=0.5)
