@@ -44,7 +44,7 @@ def test_any_call_may_fail(bench, injector, modules):
     """Each function that the engine's thread called in these modules, once, in turn in every way;
     and its next call as well."""
     functions = [name for name in injector.functions if name.startswith(modules)]
-    assert len(functions) > 20
+    assert len(functions) >= 20
     happened, problems = 0, {}
     for i, function in enumerate(functions):
         kinds = KINDS[i % len(KINDS)], KINDS[(i // 2) % len(KINDS)]
