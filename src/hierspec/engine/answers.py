@@ -54,15 +54,20 @@ class Responder:
         root: all levels.
         vocab_size: V of the target.
         observers: notified of every forward.
+
+    Attributes:
+        checks: what the last answer has verified; ``None`` if it was no check.
     """
 
     def __init__(self, root: ModelVerify, vocab_size: int, observers: Observers) -> None:
         self._root, self._vocab_size, self._observers = root.index, vocab_size, observers
         self._graphs = root.model.graphs  # they outlive a generation
         self._background = BackgroundDrafting()
+        self.checks: Checks | None = None
 
     def answer(self, tasks: list[Task]) -> list[Any]:
         """Answer requests of one kind and group → answers as :meth:`.Observer.on_answer` lists."""
+        self.checks = None
         match tasks[0].request:
             case Propose():
                 return self._draft(tasks)
@@ -226,8 +231,7 @@ class Responder:
             if is_root and task.sequence.want_logprobs:
                 verdict = with_logprobs(task, verdict, scores[: len(emitted)])
             verdicts.append(verdict)
-        for i, task in enumerate(checks.tasks):
-            task.checked = (checks, i)
+        self.checks = checks
         return verdicts
 
     def _rows(self, node: ScoringNode, tasks: list[Task]) -> list[Distributions]:

@@ -37,7 +37,7 @@ from .control import label
 from .lanes import Lane, ServedLane
 from .metrics import LevelStats
 from .output import Output
-from .sequences import Checkpoint, LiveSequence
+from .sequences import LiveSequence, Snapshot
 from .tickets import (
     DeadlineError,
     Ended,
@@ -368,17 +368,17 @@ class EngineLoop:
         """Run a round; if it fails as a whole, run it for each request alone."""
         # Requests whose prompts are being read will join soon.
         num_streams = sum(self._lane_of(ticket) is lane for ticket in self.live)
-        unsettled: dict[Ticket, tuple[LiveSequence, Checkpoint]] = {}
+        unsettled: dict[Ticket, tuple[LiveSequence, Snapshot]] = {}
         for ticket in tickets:
             assert ticket.output is not None
             sequence = ticket.output.sequence
-            unsettled[ticket] = sequence, sequence.checkpoint()
+            unsettled[ticket] = sequence, sequence.snapshot()
         try:
             self._settle_round(lane, tickets, num_streams, unsettled)
         except BaseException as error:
-            for ticket, (sequence, checkpoint) in list(unsettled.items()):
+            for ticket, (sequence, snapshot) in list(unsettled.items()):
                 try:
-                    sequence.restore(checkpoint)
+                    sequence.restore(snapshot)
                     self._settle_round(lane, [ticket], num_streams, unsettled)
                 except BaseException as own_error:
                     ticket.error = own_error
@@ -390,7 +390,7 @@ class EngineLoop:
         lane: ServedLane,
         tickets: list[Ticket],
         num_streams: int,
-        unsettled: dict[Ticket, tuple[LiveSequence, Checkpoint]],
+        unsettled: dict[Ticket, tuple[LiveSequence, Snapshot]],
     ) -> None:
         """Run a round and record it; requests that it counts for are no longer ``unsettled``."""
         verdicts, now = lane.run_round(tickets, num_streams), time.monotonic()

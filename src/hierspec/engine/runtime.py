@@ -16,7 +16,6 @@ import torch
 
 from hierspec.core.nodes import Concatenate, Draft, walk, walk_levels
 from hierspec.core.proposals import Verdict
-from hierspec.core.requests import Check
 from hierspec.drafters import drafter_of
 from hierspec.drafters.base import Learner, LookUpDrafter
 from hierspec.errors import as_exception
@@ -49,7 +48,8 @@ class Runtime:
         self._observers = Observers(log_observer_errors)
         self._observers.add(self.metrics)
         leaves = [node.model for node in nodes if isinstance(node, Draft)]
-        self._training = Training([model for model in leaves if isinstance(model, Learner)])
+        learners = [model for model in leaves if isinstance(model, Learner)]
+        self._training = Training(root.index, learners)
         self._responder = Responder(root, vocab_size, self._observers)
         switches = [position_switch(level.model.cache_owner) for level in walk_levels(root)]
         self._switches = tuple({s.length for s in switches if s is not None and s.recomputes})
@@ -62,7 +62,7 @@ class Runtime:
 
     def round(self, sequences: Sequence[LiveSequence]) -> list[Verdict]:
         """Run one round of the target for every sequence; nothing is committed to them yet."""
-        self._observers.on_round_begin(sequences)
+        self._begin_round(sequences)
         tasks = [Task(sequence, self._infos(sequence.root)) for sequence in sequences]
         while waiting := [task for task in tasks if task.verdict is None]:
             batch = _lowest_group(waiting)
@@ -76,10 +76,10 @@ class Runtime:
         """Run one round in which a failure affects only the sequence that causes it.
 
         A call that fails is repeated for each of its sequences alone, from where they were before
-        it (:meth:`LiveSequence.checkpoint`). If that fails too, the sequence's round is over and
+        it (:meth:`LiveSequence.snapshot`). If that fails too, the sequence's round is over and
         its outcome is the exception; observers see the round end without it.
         """
-        self._observers.on_round_begin(sequences)
+        self._begin_round(sequences)
         outcomes: list[Verdict | Exception | None] = [None] * len(sequences)
         tasks: dict[Task, int] = {}
         for i, sequence in enumerate(sequences):
@@ -104,21 +104,25 @@ class Runtime:
         self._observers.on_round_end([s for s, _ in finished], [v for _, v in finished])
         return [outcome for outcome in outcomes if outcome is not None]
 
+    def _begin_round(self, sequences: Sequence[LiveSequence]) -> None:
+        self._training.forget()
+        self._observers.on_round_begin(sequences)
+
     def _advance_apart(self, tasks: list[Task]) -> list[tuple[Task, Exception]]:
         """Answer these tasks' requests in one call, and run each on → those that failed, and why.
 
         A call of several that fails is repeated for each alone.
         """
-        checkpoints = [task.sequence.checkpoint() for task in tasks]
+        snapshots = [task.sequence.snapshot() for task in tasks]
         failed: list[tuple[Task, Exception]] = []
         try:
             answers = self._answer(tasks)
         except BaseException as error:
             if len(tasks) == 1:
                 return [(tasks[0], as_exception(error))]
-            for task, checkpoint in zip(tasks, checkpoints, strict=True):
+            for task, snapshot in zip(tasks, snapshots, strict=True):
                 try:
-                    task.sequence.restore(checkpoint)
+                    task.sequence.restore(snapshot)
                     failed += self._advance_apart([task])
                 except BaseException as error:
                     failed.append((task, as_exception(error)))
@@ -136,8 +140,9 @@ class Runtime:
         answers = self._responder.answer(tasks)
         seconds = time.perf_counter() - began
         # Only now, since a call that fails is repeated.
-        if isinstance(tasks[0].request, Check) and (checked := tasks[0].checked) is not None:
-            self._observers.on_verify(checked[0])
+        if (checks := self._responder.checks) is not None:
+            self._training.note(checks)
+            self._observers.on_verify(checks)
         self._observers.on_answer(tasks, answers, began, seconds)
         return answers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
@@ -21,9 +21,6 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
 from .caches import KeptCache, Slots, close_slots
-
-if TYPE_CHECKING:
-    from .observers import Checks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +45,7 @@ class AheadDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Snapshot:
     """What calls of a round use up of a sequence, so that they can be repeated.
 
     What models cache is not part of it: a slot compares its tokens with each context. Look-ups are
@@ -151,25 +148,25 @@ class LiveSequence:
             slot.prompt_length = self.prompt_length
         self.slots[key] = (owner, slot)
 
-    def checkpoint(self) -> Checkpoint:
+    def snapshot(self) -> Snapshot:
         """Return what :meth:`restore` needs to repeat what happens from now on."""
         assert isinstance(self.rng, PhiloxRng), "its random numbers can be taken again"
-        return Checkpoint(
+        return Snapshot(
             self.rng.num_taken, self.num_learnt, self.ahead, self.states, self.target_calls
         )
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint of the same round, after a call that failed.
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot of the same round, after a call that failed.
 
         Raises:
             RuntimeError: its drafters have learnt from the round.
         """
         assert isinstance(self.rng, PhiloxRng)
-        if self.num_learnt != checkpoint.num_learnt:
+        if self.num_learnt != snapshot.num_learnt:
             raise RuntimeError("a round failed from which drafters have learnt")
-        self.rng.rewind(checkpoint.num_taken)
-        self.ahead, self.states = checkpoint.ahead, checkpoint.states
-        self.target_calls = checkpoint.target_calls
+        self.rng.rewind(snapshot.num_taken)
+        self.ahead, self.states = snapshot.ahead, snapshot.states
+        self.target_calls = snapshot.target_calls
         if self.history is not None:  # it may have been counting
             self.history = History(self.prompt_length)
 
@@ -229,23 +226,12 @@ class Task:
     Attributes:
         request: what it waits for, until there is a ``verdict``.
         group: of the node that the request is for.
-        checked: the last check of a draft of its, among others', and its number there; after the
-            round that is the target's. ``None`` before any.
         node_infos: of the nodes of the sequence's plan, by index.
         row_scores: the target's scores [1, V] for each :class:`Row` it answered, by ``pending``;
             filled where log-probabilities are requested.
     """
 
-    __slots__ = (
-        "_stack",
-        "checked",
-        "group",
-        "node_infos",
-        "request",
-        "row_scores",
-        "sequence",
-        "verdict",
-    )
+    __slots__ = ("_stack", "group", "node_infos", "request", "row_scores", "sequence", "verdict")
 
     request: Request
     group: Group
@@ -253,7 +239,6 @@ class Task:
     def __init__(self, sequence: LiveSequence, node_infos: Mapping[int, NodeInfo]) -> None:
         self.sequence = sequence
         self.verdict: Verdict | None = None
-        self.checked: tuple[Checks, int] | None = None
         self.row_scores: dict[tuple[int, ...], torch.Tensor] = {}
         self.node_infos = node_infos
         root, limit, states = sequence.root, sequence.num_remaining_tokens, sequence.states
