@@ -83,25 +83,24 @@ def requests() -> list[EngineRequest]:
     sampled, greedy = SamplingParams(temperature=1.0), SamplingParams()
     penalised = SamplingParams(temperature=0.8, repetition_penalty=1.2, top_k=20)
 
-    def request(prompt: list[int], tokens: int = 6, **more: Any) -> EngineRequest:
+    def request(prompt: list[int], tokens: int = 5, **more: Any) -> EngineRequest:
         stop = StopConditions(max_new_tokens=tokens, max_length=512, stop=more.pop("stop", ()))
         more = {"params": sampled, "fixed_plan": True, **more}
         return EngineRequest(prompt=prompt, stop=stop, **more)
 
     return [
         request([*shared, 5, 9], seed=1),
-        request([*shared, 6], seed=2, params=penalised, logprobs=2),
-        request([*shared, 5, 9, 11], 5, seed=3, lane="pool"),
-        request([9, 8, 9, 8, 7], 7, seed=4, lane="pool"),
-        request([4 + i % 50 for i in range(50)], 4, seed=5, lane="ahead"),
-        request([40, 41], 7, seed=6, lane="ahead"),
-        request([30, 31, 32], seed=7, lane="steered"),
-        request([60, 61], 5, seed=8, params=greedy, fixed_plan=False, prediction=(5, 6, 7, 8)),
+        request([*shared, 6], 3, seed=2, params=penalised, logprobs=2),
+        request([9, 8, 9, 8, 7], 5, seed=4, lane="pool"),
+        request([4 + i % 50 for i in range(40)], 3, seed=5, lane="ahead"),
+        request([40, 41], 5, seed=6, lane="ahead"),
+        request([30, 31, 32], 3, seed=7, lane="steered"),
+        request([60, 61], 3, seed=8, params=greedy, fixed_plan=False, prediction=(5, 6, 7, 8)),
         request(
-            [12] * 9, 4, seed=9, params=greedy, fixed_plan=False, prompt_logprobs=1, priority=-1
+            [12] * 9, 2, seed=9, params=greedy, fixed_plan=False, prompt_logprobs=1, priority=-1
         ),
-        request([70, 71], 4, seed=10, speculative=False, stop=("e", "th")),
-        request([80, 81], 4, seed=11),
+        request([70, 71], 3, seed=10, speculative=False, stop=("e", "th")),
+        request([80, 81], 3, seed=11),
     ]
 
 
@@ -168,8 +167,8 @@ class Bench:
             planned.enter_context(injector.faults(*faults))
         try:
             reading = [asyncio.ensure_future(_read(service.submit([one]))) for one in self.requests]
-            for _ in range(int(PATIENCE / 0.02)):
-                _, left = await asyncio.wait(reading, timeout=0.02)
+            for _ in range(int(PATIENCE / 0.1)):
+                _, left = await asyncio.wait(reading, timeout=0.1)
                 problem = engine.problem
                 if problem is not None:
                     problems.append(problem)
