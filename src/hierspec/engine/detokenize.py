@@ -16,7 +16,7 @@ incremental UTF-8 decoder, without calling the tokenizer (:class:`ByteDetokenize
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,6 +36,7 @@ class Detokenizer:
         prompt_ids: if given, text continues the prompt's (a leading space is kept); otherwise
             it equals decoding the output alone.
         skip_special_tokens: leave special tokens out of the text.
+        shown_ids: special tokens that stay in it all the same.
     """
 
     __slots__ = ("_cut_position", "_decode", "_num_returned", "_skipped", "_window")
@@ -45,10 +46,12 @@ class Detokenizer:
         tokenizer: Any,
         prompt_ids: Sequence[int] = (),
         skip_special_tokens: bool = True,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
-        self._decode = _decoder(tokenizer, skip_special_tokens)
-        special: Iterable[int] = getattr(tokenizer, "all_special_ids", ()) or ()
-        self._skipped = frozenset(special if skip_special_tokens else ())
+        # What is skipped here the decoder does not see; it skips all special tokens or none.
+        self._decode = _decoder(tokenizer, skip_special_tokens and not shown_ids)
+        skipped = special_ids(tokenizer) - shown_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = skipped
         self._window = [i for i in _tail(prompt_ids) if i not in self._skipped]
         self._cut_position = 0  # where in the window a character ended, so that it may be cut
         text = self._decode(self._window)
@@ -112,10 +115,11 @@ class ByteDetokenizer:
         tokenizer: Any,
         prompt_ids: Sequence[int] = (),
         skip_special_tokens: bool = True,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._tokenizer = tokenizer
         self._table, special = _table(tokenizer)
-        self._skipped: frozenset[int] = special if skip_special_tokens else frozenset()
+        self._skipped = special - shown_ids if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token_id in _tail(prompt_ids):  # its last character may end in the output
             self.add(token_id)
@@ -135,11 +139,28 @@ class ByteDetokenizer:
 
 
 def detokenizer(
-    tokenizer: Any, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True
+    tokenizer: Any,
+    prompt_ids: Sequence[int] = (),
+    skip_special_tokens: bool = True,
+    shown_ids: frozenset[int] = frozenset(),
 ) -> Detokenizer | ByteDetokenizer:
     """Choose the fastest exact detokenizer; arguments as of :class:`Detokenizer`."""
     kind = ByteDetokenizer if _is_byte_level(tokenizer) else Detokenizer
-    return kind(tokenizer, prompt_ids, skip_special_tokens)
+    return kind(tokenizer, prompt_ids, skip_special_tokens, shown_ids)
+
+
+def added_tokens(tokenizer: Any) -> Mapping[int, Any]:
+    """Return the ``AddedToken`` of every id that was added to the tokenizer's vocabulary."""
+    backend = _backend(tokenizer)
+    if hasattr(backend, "get_added_tokens_decoder"):
+        return backend.get_added_tokens_decoder()
+    return getattr(tokenizer, "added_tokens_decoder", None) or {}
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that decoders leave out of a text as special."""
+    named: Iterable[int] = getattr(tokenizer, "all_special_ids", ()) or ()
+    return frozenset(named) | {i for i, one in added_tokens(tokenizer).items() if one.special}
 
 
 def token_bytes(tokenizer: Any, token_id: int) -> bytes:
@@ -160,8 +181,7 @@ def _table(tokenizer: Any) -> _ByteTable:
     backend = _backend(tokenizer)
     size = backend.get_vocab_size(with_added_tokens=True)
     if tokenizer not in _tables or _tables[tokenizer][0] != size:
-        added = backend.get_added_tokens_decoder()
-        special = frozenset(i for i, token in added.items() if token.special)
+        special = frozenset(i for i, one in added_tokens(tokenizer).items() if one.special)
         _tables[tokenizer] = (size, ({}, special))
     return _tables[tokenizer][1]
 

@@ -37,6 +37,7 @@ class StopConditions:
         ignore_eos: treat end-of-text tokens as any other.
         include_stop_str: keep the stop string at the end of the text.
         skip_special_tokens: leave special tokens out of the text.
+        shown_special_ids: of them, those that the text shows.
     """
 
     eos_token_ids: frozenset[int] = frozenset()
@@ -47,6 +48,7 @@ class StopConditions:
     ignore_eos: bool = False
     include_stop_str: bool = False
     skip_special_tokens: bool = True
+    shown_special_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -116,7 +118,9 @@ class TextStream:
         length = len(prompt_ids) if prompt_length is None else prompt_length
         self._max_tokens = self.conditions.max_output_tokens(length)
         skip_special_tokens = self.conditions.skip_special_tokens
-        self._detokenizer = detokenizer(tokenizer, prompt_ids, skip_special_tokens)
+        self._detokenizer = detokenizer(
+            tokenizer, prompt_ids, skip_special_tokens, self.conditions.shown_special_ids
+        )
         self._search = _Search(self.conditions.stop, tokenizer if skip_special_tokens else None)
         self._held_back = ""  # marked text that may be the beginning of a stop string
         self._parts: list[str] = []

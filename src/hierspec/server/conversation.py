@@ -10,33 +10,37 @@ from typing import Any
 from .errors import ApiError
 from .prepare import template_variables, text_of
 from .service import Service
-from .tools import plain_tools, template_supports_tools, write_tools_as_text
+from .templates import template_traits
+from .tools import fit_to_template, plain_tools
 from .wire.chat import FunctionCall, Message, Tool
+
+_ROLES = {"developer": "system", "function": "tool"}  # chat templates know but one of each
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Convert messages for chat templates: content as text, arguments of calls as objects."""
     out: list[dict[str, Any]] = []
     for message in messages:
-        role = "system" if message.role == "developer" else message.role
+        role = _ROLES.get(message.role, message.role)
         plain: dict[str, Any] = {"role": role, "content": text_of(message.content)}
         if message.name is not None:
             plain["name"] = message.name
         if message.tool_call_id is not None:
             plain["tool_call_id"] = message.tool_call_id
-        if message.tool_calls:
-            plain["tool_calls"] = [
-                plain_call(call.id, call.function) for call in message.tool_calls
-            ]
+        calls = [plain_call(call.id, call.function) for call in message.tool_calls or ()]
+        if message.function_call is not None:  # as before there were tools
+            calls.append(plain_call(None, message.function_call))
+        if calls:
+            plain["tool_calls"] = calls
         out.append(plain)
     return out
 
 
 def plain_call(id: str | None, function: FunctionCall) -> dict[str, Any]:
     """Convert a call for chat templates: arguments as an object if they are JSON, else as text."""
-    arguments: Any = function.arguments
+    arguments: Any = function.arguments.strip() or "{}"
     with contextlib.suppress(ValueError, RecursionError):
-        arguments = json.loads(function.arguments)
+        arguments = json.loads(arguments)
     return {
         "id": id,
         "type": "function",
@@ -69,10 +73,10 @@ def chat_ids(
             code="no_chat_template",
         )
     options: dict[str, Any] = template_variables(variables)
-    if template_supports_tools(tokenizer):
+    traits = template_traits(tokenizer)
+    if traits.lists_tools:
         options["tools"] = plain_tools(tools) or None
-    else:
-        messages = write_tools_as_text(messages, tools)
+    messages = fit_to_template(messages, tools, traits)
     try:
         ids = tokenizer.apply_chat_template(
             messages,

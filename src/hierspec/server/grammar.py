@@ -10,21 +10,46 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from hierspec.engine.detokenize import added_tokens, special_ids
 from hierspec.errors import HierspecError
 
+from .call_formats import ARGUMENT_KEYS, CallFormat, bare_call, find_opening
 from .errors import ApiError
+from .templates import shown_ids
 
 _COMPACT: Any = {"whitespace_flexible": False}  # else a small model may write blanks for ever
+_BLANK = r"[ \n]|\n {1,12}"  # in calls models write as they were trained to
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a text must be.
+
+    Attributes:
+        grammar: of the whole text; with ``calls``, of what follows the mark before calls.
+        calls: constrain calls alone, wherever the text makes them.
+        names: functions that calls may name.
+        repeats: other text and more calls may follow a call.
+    """
+
+    grammar: str
+    calls: CallFormat | None = None
+    names: tuple[str, ...] = ()
+    repeats: bool = True
 
 
 class Grammars:
     """Makes processors for one model's tokens.
+
+    A token is to a grammar what it is in the text. So an added token is its own text, and a
+    special one is none, as the text does not show it, but for those that mark calls.
 
     Args:
         vocab_size: ids that the target scores.
@@ -33,6 +58,7 @@ class Grammars:
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
         try:
+            from llguidance import LLTokenizer, TokenizerWrapper
             from llguidance.hf import from_tokenizer
         except ImportError:
             raise HierspecError(
@@ -42,9 +68,23 @@ class Grammars:
         if not ends:
             raise ApiError("this model has no end-of-text token, which a grammar needs")
         size = max(vocab_size, len(tokenizer))
-        self._tokenizer = from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
+        try:
+            base = from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
+        except Exception as error:  # the library raises what it likes
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ApiError(
+                f"response_format and tools cannot be used with this model's tokenizer: {reason}"
+            ) from None
+        hidden = (special_ids(tokenizer) - shown_ids(tokenizer)) | eos_token_ids
+        added = {i: token.content for i, token in added_tokens(tokenizer).items()}
+        words = _Words(base, added, hidden, ends, len(tokenizer), size)
+        self._tokenizer = LLTokenizer(TokenizerWrapper(words), eos_token=ends)
+        shown = enumerate(words.tokens[:size])
+        self._words = [b"" if i in hidden else word for i, word in shown]
 
-    def processor(self, grammar: str, prompt_len: int) -> GrammarProcessor:
+    def processor(
+        self, constraint: Constraint, prompt_len: int
+    ) -> GrammarProcessor | CallsProcessor:
         """Make a processor for one sequence, whose output begins after ``prompt_len`` tokens.
 
         Raises:
@@ -52,26 +92,188 @@ class Grammars:
         """
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        matcher = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
         if matcher.is_error():
             raise ApiError(f"the schema cannot be used: {matcher.get_error().splitlines()[0]}")
-        return GrammarProcessor(matcher, prompt_len)
+        if constraint.calls is None:
+            return GrammarProcessor(matcher, prompt_len)
+        return CallsProcessor(matcher, prompt_len, constraint, self._words, len(self._words))
+
+
+class _Words:
+    """A model's tokens as the bytes they are in a text, then every byte as a token of its own.
+
+    Args:
+        base: the library's view of the tokenizer, to which every added token is special.
+        added: texts of added tokens by id.
+        hidden: tokens that no text shows.
+        num_tokens: of the tokenizer; the other ids below ``size`` are no tokens.
+    """
+
+    bos_token_id = None
+
+    def __init__(
+        self,
+        base: Any,
+        added: Mapping[int, str],
+        hidden: Collection[int],
+        ends: Sequence[int],
+        num_tokens: int,
+        size: int,
+    ) -> None:
+        self.eos_token_id = ends[0]
+        self.special_token_ids = [i for i in sorted(hidden) if i < size]
+        self._base, self._hidden = base, frozenset(hidden)
+        words = [base.decode_bytes([i]) if i < num_tokens else b"" for i in range(size)]
+        for i, text in added.items():
+            words[i] = text.encode()
+        self.tokens = words + [bytes([byte]) for byte in range(256)]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Return a text's tokens, of which none is hidden: those that a model would write."""
+        raw = text if isinstance(text, bytes) else text.encode()
+        ids: list[int] = self._base.tokenize_bytes(raw)
+        if self._hidden.isdisjoint(ids) and b"".join(self.tokens[i] for i in ids) == raw:
+            return ids
+        return self._base.greedy_tokenize(raw.decode("utf-8", "replace"))
 
 
 class GrammarProcessor:
-    """Forbids every token that the grammar does not allow after a history.
+    """Forbids every token that the grammar of the whole text does not allow after a history.
 
     Scores after a history that the grammar refuses (a draft copied from the prompt may be one) are
     left unchanged: its probability is 0, so nothing reads them.
     """
 
     def __init__(self, matcher: Any, prompt_len: int) -> None:
-        self._matcher, self._prompt_len = matcher, prompt_len
-        self._consumed: list[int] = []  # by the matcher
+        self._matcher, self._prompt_len = _History(matcher), prompt_len
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if not self._advance_to(input_ids[0, self._prompt_len :].tolist()):
+        if not self._matcher.move_to(input_ids[0, self._prompt_len :].tolist()):
             return scores
+        return self._matcher.mask(scores)
+
+    def __repr__(self) -> str:
+        return "the grammar of response_format or tools"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a text stands after a token; its characters are bytes.
+
+    Attributes:
+        tail: outside calls, the end of the text from where a call may have begun.
+        is_first: no text but calls has come before the tail.
+        call: in a call, its text up to the token from which on the call is masked.
+        first: that token's place in the history.
+        is_refused: a token of the call is not what its mask allows: a draft's, from the prompt.
+    """
+
+    tail: str = ""
+    is_first: bool = True
+    call: str | None = None
+    first: int = 0
+    is_refused: bool = False
+
+
+class CallsProcessor:
+    """Forbids in calls what their grammar does not allow; text outside calls is free.
+
+    Args:
+        words: the bytes that every token adds to the text.
+        first_byte: the matcher's token of byte 0.
+    """
+
+    def __init__(
+        self,
+        matcher: Any,
+        prompt_len: int,
+        constraint: Constraint,
+        words: Sequence[bytes],
+        first_byte: int,
+    ) -> None:
+        assert constraint.calls is not None
+        self._matcher, self._prompt_len = _History(matcher), prompt_len
+        self._form, self._repeats = constraint.calls.in_bytes(), constraint.repeats
+        self._bare = bare_call(constraint.names) if self._form.bare else None
+        self._words, self._first_byte = words, first_byte
+        self._history: list[int] = []
+        self._places = [_Place()]  # after none, one, … of the history's tokens
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        token_ids = input_ids[0, self._prompt_len :].tolist()
+        num_common = _num_common(self._history, token_ids)
+        del self._history[num_common:], self._places[num_common + 1 :]
+        for token in token_ids[num_common:]:
+            self._history.append(token)
+            self._places.append(self._after(self._places[-1], token))
+        place = self._places[-1]
+        if place.call is None or place.is_refused or not self._load(place):
+            return scores
+        return self._matcher.mask(scores)
+
+    def _after(self, place: _Place, token: int) -> _Place:
+        """Return the place after the history's last token, which is ``token``."""
+        word = self._words[token]
+        if place.call is None:
+            return self._free(place.tail + word.decode("latin-1"), place.is_first)
+        if place.is_refused or not self._load(place):
+            return replace(place, is_refused=True)
+        end = self._form.end
+        if not (self._repeats and end and self._matcher.accepts()):
+            return place
+        # The call is complete, and the token may go on beyond its end.
+        recent = b"".join(self._words[i] for i in self._history[-len(end) :]).decode("latin-1")
+        found = recent.find(end, max(len(recent) - len(word) - len(end) + 1, 0))
+        return self._free(recent[found + len(end) :], place.is_first)
+
+    def _free(self, tail: str, is_first: bool) -> _Place:
+        """Return the place after text outside calls, in which a call may begin."""
+        while True:
+            opening = find_opening(tail, self._form, self._bare, is_first)
+            is_first = is_first and not tail[: opening.start].strip()
+            if not opening.is_call:
+                return _Place(tail[opening.start :], is_first)
+            call = tail[opening.inside :]
+            place = _Place(is_first=is_first, call=call, first=len(self._history))
+            if self._load(place):
+                return place
+            tail, is_first = call, False  # it has the mark of a call and is none
+
+    def _load(self, place: _Place) -> bool:
+        """Move the matcher to a place in a call; return false if the text is not a call's."""
+        assert place.call is not None
+        before = [self._first_byte + ord(character) for character in place.call]
+        return self._matcher.move_to(before + self._history[place.first :])
+
+    def __repr__(self) -> str:
+        return "the grammar of tools"
+
+
+class _History:
+    """A matcher that moves to any history."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+        self._consumed: list[int] = []
+
+    def move_to(self, token_ids: list[int]) -> bool:
+        """Move to the end of ``token_ids``; return false if the grammar refuses one of them."""
+        num_common = _num_common(self._consumed, token_ids)
+        if num_common < len(self._consumed):
+            self._matcher.rollback(len(self._consumed) - num_common)
+            del self._consumed[num_common:]
+        missing = token_ids[num_common:]
+        count = self._matcher.try_consume_tokens(missing) if missing else 0
+        self._consumed += missing[:count]
+        return count == len(missing)
+
+    def accepts(self) -> bool:
+        """Return whether the text may end here."""
+        return bool(self._matcher.is_accepting())
+
+    def mask(self, scores: torch.Tensor) -> torch.Tensor:
+        """Forbid, in scores (1, vocabulary), every token that may not follow."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
             raise HierspecError(f"the grammar failed: {self._matcher.get_error().splitlines()[0]}")
@@ -79,27 +281,17 @@ class GrammarProcessor:
         mask = torch.from_numpy(allowed[: scores.shape[1]]).to(scores.device)
         return scores.masked_fill(~mask, -math.inf)
 
-    def _advance_to(self, token_ids: list[int]) -> bool:
-        """Move the matcher to the end of ``token_ids``; return false if it refuses one of them."""
-        consumed, num_common = self._consumed, 0
-        for a, b in zip(consumed, token_ids, strict=False):
-            if a != b:
-                break
-            num_common += 1
-        if num_common < len(consumed):
-            self._matcher.rollback(len(consumed) - num_common)
-            del consumed[num_common:]
-        missing = token_ids[num_common:]
-        count = self._matcher.try_consume_tokens(missing) if missing else 0
-        consumed += missing[:count]
-        return count == len(missing)
 
-    def __repr__(self) -> str:
-        return "the grammar of response_format or tools"
+def _num_common(some: Sequence[int], others: Sequence[int]) -> int:
+    """Return how many tokens two histories begin with alike."""
+    for i, (a, b) in enumerate(zip(some, others, strict=False)):
+        if a != b:
+            return i
+    return min(len(some), len(others))
 
 
-def schema_grammar(schema: Any) -> str:
-    """Return the grammar of JSON that follows a schema.
+def schema_constraint(schema: Any) -> Constraint:
+    """Return the constraint to JSON that follows a schema.
 
     Raises:
         ApiError: the schema cannot be used.
@@ -107,39 +299,89 @@ def schema_grammar(schema: Any) -> str:
     from llguidance import LLMatcher
 
     try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_COMPACT)
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_COMPACT)
     except (ValueError, RecursionError) as error:
         raise ApiError(f"the schema cannot be used: {error}", param="response_format") from None
+    return Constraint(grammar)
 
 
-def object_grammar() -> str:
-    """Return the grammar of any JSON object."""
-    return schema_grammar({"type": "object"})
-
-
-def calls_grammar(functions: Sequence[tuple[str, Any]], begin: str, end: str, forced: bool) -> str:
-    """Return the grammar of calls of functions (name, schema of the arguments).
+def calls_constraint(
+    form: CallFormat,
+    functions: Sequence[tuple[str, Any]],
+    *,
+    forced: bool = False,
+    several: bool = True,
+    answer: Any = None,
+) -> Constraint:
+    """Return the constraint on calls of functions (name, schema of the arguments).
 
     Args:
-        begin: text before a call; ``end``: after it.
         forced: one call and nothing else; otherwise any text, with calls anywhere in it.
+        several: more than one call may be made; otherwise a call ends the text.
+        answer: a schema; the text is calls, or JSON that follows it.
     """
-    from llguidance import LLMatcher, StructTag
+    from llguidance import LLMatcher
 
-    tags = [
-        StructTag(
-            trigger=begin,
-            begin=f'{begin}\n{{"name": {json.dumps(name)}, "arguments": ',
-            grammar=json.dumps((schema or {"type": "object"}) | {"x-guidance": _COMPACT}),
-            end=f"}}\n{end}",
+    several = several and not forced
+    rules = [f"BLANK: /{_BLANK}/", *_call_rules(form, functions)]
+    calls: list[str] = []
+    if not form.before_name:
+        more = '(BLANK? "," BLANK? object)*' if several else ""
+        calls.append(f'"[" BLANK? object {more} BLANK? "]"')
+        calls.append('object (";" BLANK? object)*' if form.bare and several else "object")
+    if form.named:
+        mark = "" if form.before_name else _quoted(form.begin)
+        calls.append(f"named (BLANK? {mark} named)*" if several else "named")
+    rules.append(f"calls: BLANK? ({' | '.join(calls)}) {_before(form.end)}")
+    names = tuple(name for name, _ in functions)
+    if forced or answer is not None:
+        begin = _quoted("" if form.bare else form.begin)
+        start = f"{begin} calls"
+        if answer is not None:
+            rules.append(f"answer: %json {json.dumps(answer | {'x-guidance': _COMPACT})}")
+            start += f" (BLANK? {begin} calls)*" if several and form.end else ""
+            start = f"answer | {start}"
+        grammar = LLMatcher.grammar_from_lark("\n".join([f"start: {start}", *rules]))
+        return Constraint(grammar)
+    if several and form.end:
+        rules += ["start: calls REST", "REST: /(?s:.*)/"]
+    else:
+        rules.append("start: calls")
+    grammar = LLMatcher.grammar_from_lark("\n".join(rules))
+    return Constraint(grammar, form, names, repeats=several)
+
+
+def _call_rules(form: CallFormat, functions: Sequence[tuple[str, Any]]) -> list[str]:
+    """Return the rules of one call, as JSON (``object``) and as a name and arguments."""
+    options = {"whitespace_flexible": True, "whitespace_pattern": _BLANK}
+    rules: list[str] = []
+    objects: list[str] = []
+    named: list[str] = []
+    number = "(ID BLANK?)? " if form.id_key else ""
+    for i, (name, schema) in enumerate(functions):
+        whole = {"type": "object", **(schema or {}), "x-guidance": options}
+        rules.append(f"arguments_{i}: %json {json.dumps(whole)}")
+        first = (
+            f'{_quoted(json.dumps(form.name_key))} BLANK? ":" BLANK? {_quoted(json.dumps(name))}'
         )
-        for name, schema in functions
-    ]
-    if not forced:
-        return LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False))
-    rules = [
-        f"call_{i}: {json.dumps(tag.begin)} %json {tag.grammar} {json.dumps(tag.end)}"
-        for i, tag in enumerate(tags)
-    ]
-    start = " | ".join(f"call_{i}" for i in range(len(tags)))
-    return LLMatcher.grammar_from_lark("\n".join([f"start: {start}", *rules]))
+        second = f'key BLANK? ":" BLANK? arguments_{i}'
+        objects.append(f'"{{" BLANK? {number}{first} BLANK? "," BLANK? {second} BLANK? "}}"')
+        before = _quoted(form.before_name + name + form.after_name)
+        named.append(f"{before} arguments_{i} {_quoted(form.after_arguments)}")
+    if form.named:
+        rules.append(f"named: {' | '.join(named)}")
+    if form.id_key:
+        rules.append(f'ID: /"{form.id_key}": ?"[0-9]{{1,3}}",/')
+    if not form.before_name:
+        rules.append(f"object: {' | '.join(objects)}")
+        rules.append(f"key: {' | '.join(_quoted(json.dumps(key)) for key in ARGUMENT_KEYS)}")
+    return rules
+
+
+def _before(mark: str) -> str:
+    return f"BLANK? {_quoted(mark)}" if mark else ""
+
+
+def _quoted(text: str) -> str:
+    """Write a text as grammars have it; nothing for an empty one."""
+    return json.dumps(text, ensure_ascii=False) if text else ""

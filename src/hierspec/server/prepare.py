@@ -18,6 +18,7 @@ from hierspec.utils.checks import MIN_TEMPERATURE
 
 from .errors import ApiError
 from .service import Service
+from .templates import shown_ids
 from .wire.common import GenerationRequest
 
 # Arguments of the method that renders the template; every other name is a variable of it.
@@ -43,7 +44,7 @@ def engine_requests(
     """Make ``n`` engine requests for every prompt, prompt after prompt.
 
     Args:
-        processors: logits processors of each sequence, where it has any.
+        processors: what holds each sequence to a grammar, where there is one.
 
     Raises:
         ApiError: no such model or hierarchy, too many sequences, a prompt too long.
@@ -75,6 +76,7 @@ def engine_requests(
         max_new_tokens=max(max_tokens, 1),
         max_length=service.max_length,
         include_stop_str=body.include_stop_str_in_output,
+        shown_special_ids=shown_ids(service.tokenizer) if processors else frozenset(),
     )
     timeouts = [seconds for seconds in (settings.request_timeout, body.timeout) if seconds]
     timeout = min(timeouts, default=None)

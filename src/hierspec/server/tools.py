@@ -1,149 +1,201 @@
-"""Tools: how they are described to a model, and how its calls are found in its text.
+"""Tools: how they are described to a model, and what they ask of its text.
 
-A chat template that supports tools describes them itself. For any other, a system message lists
-them and asks for calls in ``<tool_call>`` tags (Hermes' format, which Qwen's and many other models
-are trained on); earlier calls and their results are written the same way. Calls are recognised in
-that format only.
+A chat template that supports tools describes them itself. For any other, a system message (or the
+first message of the user) lists them and asks for calls in ``<tool_call>`` tags; earlier calls and
+their results are written the same way.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from hierspec.engine.detokenize import added_tokens
+from hierspec.utils.files import json_digest
+
+from .call_formats import TAGGED, CallStream, write_calls
 from .errors import ApiError
-from .grammar import calls_grammar
-from .wire.chat import FunctionCall, NamedTool, Tool, ToolCall
-
-_BEGIN, _END = "<tool_call>", "</tool_call>"
-_CALL = re.compile(rf"{_BEGIN}\s*(\{{.*?\}})\s*{_END}", re.DOTALL)
-
-
-def template_supports_tools(tokenizer: Any) -> bool:
-    """Return whether the chat template supports tools."""
-    return "tools" in str(getattr(tokenizer, "chat_template", None) or "")
-
-
-def write_tools_as_text(
-    messages: list[dict[str, Any]], tools: Sequence[Tool]
-) -> list[dict[str, Any]]:
-    """Write tools, calls and their results as text, for a template that does not support them."""
-    listing = "\n".join(json.dumps(tool) for tool in plain_tools(tools))
-    lines = [
-        "You may call one or more of these functions, each given as JSON:",
-        f"<tools>\n{listing}\n</tools>",
-        "For each call, answer with a JSON object in tags:",
-        f'{_BEGIN}\n{{"name": "the function", "arguments": {{}}}}\n{_END}',
-    ]
-    text = "\n".join(lines)
-    out: list[dict[str, Any]] = []
-    for message in messages:
-        message = dict(message)
-        if message.get("tool_calls"):
-            calls = [
-                f"{_BEGIN}\n{json.dumps(call['function'])}\n{_END}"
-                for call in message["tool_calls"]
-            ]
-            message["content"] = "\n".join([message.get("content") or "", *calls]).strip()
-            del message["tool_calls"]
-        if message["role"] == "tool":
-            content = f"<tool_response>\n{message.get('content') or ''}\n</tool_response>"
-            message = {"role": "user", "content": content}
-        out.append(message)
-    if not tools:
-        return out
-    if out and out[0]["role"] == "system":
-        return [{"role": "system", "content": f"{out[0]['content']}\n\n{text}"}, *out[1:]]
-    return [{"role": "system", "content": text}, *out]
+from .grammar import Constraint, calls_constraint
+from .templates import TemplateTraits, shown_ids, template_traits
+from .wire.chat import NamedTool, Tool, ToolCall
 
 
 def plain_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return [tool.model_dump(exclude_none=True) for tool in tools]
 
 
-def tools_grammar(tools: Sequence[Tool], choice: str | NamedTool | None) -> str | None:
-    """Return the grammar that tools impose on the text; ``None`` if there is none.
+class OfferedTools:
+    """The tools of one request: what they ask of the text, and how calls are found in it.
 
     Raises:
-        ApiError: the request demands an unknown tool.
+        ApiError: the request demands a tool that it does not offer.
     """
-    if choice is None:
-        choice = "auto" if tools else "none"
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        tools: Sequence[Tool],
+        choice: str | NamedTool | None = None,
+        parallel: bool = True,
+    ) -> None:
+        self._form = template_traits(tokenizer).calls
+        self._choice = choice or ("auto" if tools else "none")
+        self._parallel = parallel
+        self._chosen = _chosen(tools, self._choice)
+        added = added_tokens(tokenizer)
+        self._hidden = tuple(added[i].content for i in shown_ids(tokenizer))
+
+    @property
+    def are_forced(self) -> bool:
+        """One of them must be called."""
+        return self._choice not in ("none", "auto")
+
+    def constraint(self, answer: Any = None) -> Constraint | None:
+        """Return what the text must be; ``None``: any text.
+
+        Args:
+            answer: the schema of an answer without calls.
+        """
+        if not self._chosen:
+            return None
+        functions = [(tool.function.name, _parameters(tool)) for tool in self._chosen]
+        return calls_constraint(
+            self._form, functions, forced=self.are_forced, several=self._parallel, answer=answer
+        )
+
+    def new_stream(self) -> CallStream | None:
+        """Return what finds calls in one text; ``None``: it has none."""
+        if not self._chosen:
+            return None
+        names = [tool.function.name for tool in self._chosen]
+        return CallStream(self._form, names, self._hidden)
+
+    def read(self, text: str, reason: str) -> tuple[str, list[ToolCall], str]:
+        """Return the text outside calls, the calls, and why the answer ends.
+
+        Args:
+            reason: why the text ends.
+        """
+        stream = self.new_stream()
+        if stream is None:
+            return text, [], reason
+        rest, calls = stream.feed(text, reason)
+        assert stream.finish_reason is not None
+        return rest, calls, stream.finish_reason
+
+
+def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> Sequence[Tool]:
+    """Return the tools that may be called."""
     if choice == "none":
-        return None
+        return ()
     if isinstance(choice, NamedTool):
         chosen = [tool for tool in tools if tool.function.name == choice.function.name]
         if not chosen:
             raise ApiError(
                 f"tool_choice: there is no tool {choice.function.name!r}", param="tool_choice"
             )
-    elif not tools:
+        return chosen
+    if not tools:
         raise ApiError(f"tool_choice is {choice!r} and there are no tools", param="tool_choice")
-    else:
-        chosen = tools
-    functions = [(tool.function.name, tool.function.parameters) for tool in chosen]
-    return calls_grammar(functions, _BEGIN, _END, forced=choice != "auto")
+    return tools
 
 
-def split_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Split a text into the text outside calls, and the calls; an invalid call stays text."""
-    calls: list[ToolCall] = []
+def _parameters(tool: Tool) -> dict[str, Any]:
+    """Return the schema of a tool's arguments.
 
-    def take(match: re.Match[str]) -> str:
-        try:
-            data = json.loads(match[1])
-            name, arguments = data["name"], data.get("arguments", {})
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return match[0]
-        if not isinstance(name, str):
-            return match[0]
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        function = FunctionCall(name=name[:256], arguments=text)
-        calls.append(ToolCall(id=f"call_{secrets.token_hex(12)}", function=function))
-        return ""
-
-    rest = _CALL.sub(take, text)
-    return (rest.strip() if calls else rest), calls
-
-
-class CallStream:
-    """Splits a stream into text and calls; text that may be part of a call is held back.
-
-    Attributes:
-        count: calls found so far.
+    Raises:
+        ApiError: it is not of an object.
     """
-
-    def __init__(self) -> None:
-        self._pending = ""
-        self.count = 0
-
-    def feed(self, text: str, last: bool = False) -> tuple[str, list[ToolCall]]:
-        """Take new text; return text to send, and complete calls; ``last``: nothing follows."""
-        self._pending += text
-        begin = self._pending.find(_BEGIN)
-        if begin < 0:
-            begin = len(self._pending) if last else _partial_start(self._pending, _BEGIN)
-            return self._take(begin), []
-        end = self._pending.rfind(_END)
-        if end < 0 and not last:
-            before_call = self._take(begin)
-            return before_call.rstrip() if self.count else before_call, []
-        end = len(self._pending) if last else end + len(_END)
-        rest, calls = split_calls(self._take(end))
-        self.count += len(calls)
-        return rest, calls
-
-    def _take(self, end: int) -> str:
-        taken, self._pending = self._pending[:end], self._pending[end:]
-        return taken
+    schema = tool.function.parameters or {}
+    if schema.get("type", "object") != "object":
+        raise ApiError(
+            f"tools: the parameters of {tool.function.name!r} must be of type 'object'",
+            param="tools",
+        )
+    return schema
 
 
-def _partial_start(text: str, mark: str) -> int:
-    """Return where the longest end of ``text`` begins that is a proper prefix of ``mark``."""
-    for start in range(max(0, len(text) - len(mark) + 1), len(text)):
-        if mark.startswith(text[start:]):
-            return start
-    return len(text)
+def fit_to_template(
+    messages: Sequence[dict[str, Any]], tools: Sequence[Tool], traits: TemplateTraits
+) -> list[dict[str, Any]]:
+    """Write what a chat template cannot of tools, calls and results as text."""
+    out: list[dict[str, Any]] = []
+    were_results = False
+    for message in messages:
+        message = dict(message)
+        if message.get("tool_calls"):
+            message = _with_calls(message, traits)
+        is_result = message["role"] == "tool"
+        if is_result and traits.short_ids:
+            message["tool_call_id"] = _short_id(message.get("tool_call_id"))
+        if is_result and not traits.writes_results:
+            content = f"<tool_response>\n{message.get('content') or ''}\n</tool_response>"
+            message = {"role": "user", "content": content}
+            if were_results:  # results of one answer's calls are one message
+                out[-1]["content"] += f"\n{content}"
+                continue
+        elif were_results and message["role"] == "user" and not traits.takes_neighbours:
+            out[-1]["content"] += f"\n{message['content']}"
+            continue
+        were_results = is_result and not traits.writes_results
+        out.append(message)
+    return _with_listing(out, tools, traits) if tools and not traits.lists_tools else out
+
+
+def _with_calls(message: dict[str, Any], traits: TemplateTraits) -> dict[str, Any]:
+    """Return an assistant's message whose calls are as the template writes them, or text."""
+    calls = message["tool_calls"]
+    content = message.get("content") or ""
+    fits = not (traits.null_content and content) and (traits.writes_several or len(calls) == 1)
+    if traits.writes_calls and fits:
+        return {
+            **message,
+            "content": None if traits.null_content else content,
+            "tool_calls": [_fitting_call(call, traits) for call in calls],
+        }
+    texts = [
+        (call["function"]["name"], json.dumps(call["function"]["arguments"])) for call in calls
+    ]
+    message["content"] = f"{content}\n{write_calls(traits.calls, texts)}".strip()
+    del message["tool_calls"]
+    return message
+
+
+def _fitting_call(call: dict[str, Any], traits: TemplateTraits) -> dict[str, Any]:
+    function = dict(call["function"])
+    if traits.text_arguments and not isinstance(function["arguments"], str):
+        function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    id = _short_id(call["id"]) if traits.short_ids else call["id"]
+    return {**call, "id": id, "function": function}
+
+
+def _short_id(id: str | None) -> str:
+    """Return an id of nine letters and digits, the same for the same id."""
+    if id is not None and len(id) == 9 and id.isascii() and id.isalnum():
+        return id
+    return json_digest(id)[:9]
+
+
+def _with_listing(
+    messages: list[dict[str, Any]], tools: Sequence[Tool], traits: TemplateTraits
+) -> list[dict[str, Any]]:
+    """List the tools in the system's message, or before the user's first if there can be none."""
+    listing = "\n".join(json.dumps(tool) for tool in plain_tools(tools))
+    lines = [
+        "You may call one or more of these functions, each given as JSON:",
+        f"<tools>\n{listing}\n</tools>",
+        "For each call, answer with a JSON object in tags:",
+        f'{TAGGED.begin}\n{{"name": "the function", "arguments": {{}}}}\n{TAGGED.end}',
+    ]
+    text = "\n".join(lines)
+    if traits.takes_system:
+        if messages and messages[0]["role"] == "system":
+            first = {"role": "system", "content": f"{messages[0]['content']}\n\n{text}"}
+            return [first, *messages[1:]]
+        return [{"role": "system", "content": text}, *messages]
+    for i, message in enumerate(messages):
+        if message["role"] == "user":
+            first = {**message, "content": f"{text}\n\n{message['content']}"}
+            return [*messages[:i], first, *messages[i + 1 :]]
+    return [{"role": "user", "content": text}, *messages]

@@ -20,13 +20,13 @@ from hierspec.server.answers import (
     new_id,
     summarise_speculation,
 )
-from hierspec.server.constraints import grammar_processors, request_grammar
+from hierspec.server.constraints import constraint_processors, request_constraint
 from hierspec.server.conversation import chat_ids, plain_messages
 from hierspec.server.errors import ApiError
 from hierspec.server.prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy
 from hierspec.server.service import FinishedSequence, Service, Streams
 from hierspec.server.streaming import stream_events, wait_for_answer
-from hierspec.server.tools import CallStream, split_calls
+from hierspec.server.tools import OfferedTools
 from hierspec.server.wire.chat import ChatAnswer, ChatChoice, ChatMessage, ChatRequest
 from hierspec.server.wire.common import ErrorAnswer
 
@@ -47,43 +47,48 @@ _EXAMPLE = {
 async def chat_completions(request: Request, body: ChatRequest) -> Any:
     """Answer a conversation in the model's own chat format."""
     service = service_of(request)
-    requests = await service.in_background(_prepare, service, body, tenant_of(request))
+    tools, requests = await service.in_background(_prepare, service, body, tenant_of(request))
     streams = service.submit(requests)
-    answer = _ChatAnswer(service, body)
+    answer = _ChatAnswer(service, body, tools)
     if body.stream:
         return stream_events(streams, answer.events(streams))
     return await wait_for_answer(request, streams, answer.complete(streams))
 
 
-def _prepare(service: Service, body: ChatRequest, tenant: str) -> list[EngineRequest]:
+def _prepare(
+    service: Service, body: ChatRequest, tenant: str
+) -> tuple[OfferedTools, list[EngineRequest]]:
     requested_hierarchy(service, body)
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
-    grammar = request_grammar(body.response_format, body.tools or (), body.tool_choice)
+    tools = OfferedTools(
+        service.tokenizer, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False
+    )
+    constraint = request_constraint(body.response_format, tools)
     offered = [] if body.tool_choice == "none" else body.tools or []
     messages = plain_messages(body.messages)
     prompt = chat_ids(
         service, messages, offered, body.add_generation_prompt, body.chat_template_kwargs
     )
     max_tokens = body.max_completion_tokens or body.max_tokens
-    return engine_requests(
+    requests = engine_requests(
         service,
         body,
         [prompt],
         max_tokens=max_tokens or service.settings.max_tokens_default,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         tenant=tenant,
-        processors=grammar_processors(service, grammar, [prompt], body.n or 1),
+        processors=constraint_processors(service, constraint, [prompt], body.n or 1),
     )
+    return tools, requests
 
 
 class _ChatAnswer:
     """The answer to one request, complete or in events."""
 
-    def __init__(self, service: Service, body: ChatRequest) -> None:
-        self.service, self.body = service, body
+    def __init__(self, service: Service, body: ChatRequest, tools: OfferedTools) -> None:
+        self.service, self.body, self.tools = service, body, tools
         self.id, self.created = new_id("chatcmpl"), int(time.time())
-        self.with_tools = bool(body.tools) and body.tool_choice != "none"
 
     async def complete(self, streams: Streams) -> ChatAnswer:
         sequences = await streams.finish()
@@ -100,7 +105,7 @@ class _ChatAnswer:
 
     def _choice(self, index: int, sequence: FinishedSequence) -> ChatChoice:
         ended = sequence.ended
-        text, calls = split_calls(ended.text) if self.with_tools else (ended.text, [])
+        text, calls, finish = self.tools.read(ended.text, ended.finish_reason)
         message = ChatMessage(role="assistant", content=text if text or not calls else None)
         if calls:
             message.tool_calls = calls
@@ -108,7 +113,7 @@ class _ChatAnswer:
             index=index,
             message=message,
             logprobs=chat_logprobs(self.service, sequence.events) if self.body.logprobs else None,
-            finish_reason="tool_calls" if calls else ended.finish_reason,
+            finish_reason=finish,
         )
 
     async def events(self, streams: Streams) -> AsyncIterator[str]:
@@ -122,7 +127,7 @@ class _ChatAnswer:
             "system_fingerprint": self.service.fingerprint,
         }
         started = set[int]()
-        call_streams = [CallStream() for _ in streams.tickets]
+        call_streams = [self.tools.new_stream() for _ in streams.tickets]
         all_ended: list[Ended] = []
         async for index, progress in streams:
             ended = progress.ended
@@ -136,17 +141,16 @@ class _ChatAnswer:
                 started.add(index)
                 delta = {"role": "assistant", "content": ""}
             finish = None if ended is None else ended.finish_reason
-            if self.with_tools:
-                call_stream = call_streams[index]
+            call_stream = call_streams[index]
+            if call_stream is not None:
                 first_call = call_stream.count
-                text, calls = call_stream.feed(text, ended is not None)
+                text, calls = call_stream.feed(text, finish)
                 if calls:
                     delta["tool_calls"] = [
                         {"index": i, **call.model_dump()}
                         for i, call in enumerate(calls, first_call)
                     ]
-                if ended is not None and call_stream.count:
-                    finish = "tool_calls"
+                finish = call_stream.finish_reason
             if text:
                 delta["content"] = text
             choice: dict[str, Any] = {

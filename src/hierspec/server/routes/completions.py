@@ -22,7 +22,7 @@ from hierspec.server.answers import (
     new_id,
     summarise_speculation,
 )
-from hierspec.server.constraints import grammar_processors, request_grammar
+from hierspec.server.constraints import constraint_processors, request_constraint
 from hierspec.server.errors import ApiError
 from hierspec.server.prepare import engine_requests, requested_hierarchy, tokenize_prompt
 from hierspec.server.service import FinishedSequence, Service, Streams
@@ -71,7 +71,9 @@ def _prepare(
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
         tenant=tenant,
-        processors=grammar_processors(service, request_grammar(body.response_format), prompts, n),
+        processors=constraint_processors(
+            service, request_constraint(body.response_format), prompts, n
+        ),
     )
     return prompts, requests
 

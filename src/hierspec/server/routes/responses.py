@@ -12,13 +12,13 @@ from fastapi import APIRouter, Request
 from hierspec.engine.tickets import Ended, EngineRequest
 from hierspec.server.access import service_of, tenant_of
 from hierspec.server.answers import count_usage, format_event, new_id, summarise_speculation
-from hierspec.server.constraints import grammar_processors, request_grammar
+from hierspec.server.constraints import constraint_processors, request_constraint
 from hierspec.server.conversation import chat_ids, plain_call
 from hierspec.server.errors import ApiError, to_api_error
 from hierspec.server.prepare import DEFAULT_MODEL, engine_requests, requested_hierarchy, text_of
 from hierspec.server.service import Service, Streams
 from hierspec.server.streaming import stream_events, wait_for_answer
-from hierspec.server.tools import CallStream, split_calls
+from hierspec.server.tools import OfferedTools
 from hierspec.server.wire.chat import FunctionCall, ToolCall
 from hierspec.server.wire.common import ErrorAnswer, JsonSchemaFormat, ResponseFormat
 from hierspec.server.wire.responses import (
@@ -116,9 +116,9 @@ async def responses(request: Request, body: ResponsesRequest) -> Any:
     if body.previous_response_id is not None:
         earlier = stored.get(tenant, body.previous_response_id)
     messages = earlier + _messages(body, stored, tenant)
-    requests = await service.in_background(_prepare, service, body, messages, tenant)
+    tools, requests = await service.in_background(_prepare, service, body, messages, tenant)
     streams = service.submit(requests)
-    answer = _ResponsesAnswer(service, body, tenant, messages, stored)
+    answer = _ResponsesAnswer(service, body, tenant, messages, stored, tools)
     if body.stream:
         return stream_events(streams, answer.events(streams))
     return await wait_for_answer(request, streams, answer.complete(streams))
@@ -152,7 +152,7 @@ def _messages(
 
 def _prepare(
     service: Service, body: ResponsesRequest, messages: list[dict[str, Any]], tenant: str
-) -> list[EngineRequest]:
+) -> tuple[OfferedTools, list[EngineRequest]]:
     if (body.n or 1) != 1:
         raise ApiError("n must be 1 here: a response has one answer", param="n")
     if body.instructions is not None:
@@ -164,19 +164,26 @@ def _prepare(
         if text_format.type == "json_schema":
             schema = JsonSchemaFormat(name=text_format.name, schema=text_format.schema_)
         response_format = ResponseFormat(type=text_format.type, json_schema=schema)
-    tools = body.chat_tools()
-    grammar = request_grammar(response_format, tools, body.chat_tool_choice(), "text.format")
-    offered = [] if body.tool_choice == "none" else tools
+    chat_tools = body.chat_tools()
+    tools = OfferedTools(
+        service.tokenizer,
+        chat_tools,
+        body.chat_tool_choice(),
+        body.parallel_tool_calls is not False,
+    )
+    constraint = request_constraint(response_format, tools, "text.format")
+    offered = [] if body.tool_choice == "none" else chat_tools
     prompt = chat_ids(service, messages, offered, variables=body.chat_template_kwargs)
-    return engine_requests(
+    requests = engine_requests(
         service,
         body,
         [prompt],
         max_tokens=body.max_output_tokens or service.settings.max_tokens_default,
         logprobs=None,
         tenant=tenant,
-        processors=grammar_processors(service, grammar, [prompt], 1),
+        processors=constraint_processors(service, constraint, [prompt], 1),
     )
+    return tools, requests
 
 
 class _ResponsesAnswer:
@@ -189,21 +196,21 @@ class _ResponsesAnswer:
         tenant: str,
         messages: list[dict[str, Any]],
         stored: StoredConversations,
+        tools: OfferedTools,
     ) -> None:
-        self.service, self.body, self.tenant = service, body, tenant
+        self.service, self.body, self.tenant, self.tools = service, body, tenant, tools
         self.messages, self.stored = messages, stored
         self.stores = stored.capacity > 0 and body.store is not False
         self.id, self.message_id = new_id("resp"), new_id("msg")
         self.created = int(time.time())
-        self.with_tools = bool(body.tools) and body.tool_choice != "none"
 
     async def complete(self, streams: Streams) -> dict[str, Any]:
         (sequence,) = await streams.finish()
         return self._response(sequence.ended)
 
     def _response(self, ended: Ended) -> dict[str, Any]:
-        text, calls = split_calls(ended.text) if self.with_tools else (ended.text, [])
-        is_complete = bool(calls) or ended.finish_reason == "stop"
+        text, calls, finish = self.tools.read(ended.text, ended.finish_reason)
+        is_complete = finish in ("stop", "tool_calls")
         status = "completed" if is_complete else "incomplete"
         usage = count_usage([ended])
         output = [self._message(status, [self._part(text)])] if text or not calls else []
@@ -304,14 +311,15 @@ class _ResponsesAnswer:
         started = self._object("in_progress", [])
         yield numbered("response.created", response=started)
         yield numbered("response.in_progress", response=started)
-        call_stream, has_message = CallStream(), False
+        call_stream, has_message = self.tools.new_stream(), False
         async for _, progress in streams:
             ended = progress.ended
             text = "".join(token.text for token in progress.events)
-            if self.with_tools:  # calls are sent once the sequence has ended
-                text, _ = call_stream.feed(text, ended is not None)
-                text = text if has_message else text.lstrip()
-            ends_without_call = ended is not None and ended.error is None and not call_stream.count
+            count = 0
+            if call_stream is not None:  # calls are sent once the sequence has ended
+                text, _ = call_stream.feed(text, None if ended is None else ended.finish_reason)
+                count = call_stream.count
+            ends_without_call = ended is not None and ended.error is None and not count
             if not has_message and (text or ends_without_call):
                 has_message = True
                 item = self._message("in_progress", [])
