@@ -25,7 +25,8 @@ from .errors import ApiError
 from .templates import shown_ids
 
 _COMPACT: Any = {"whitespace_flexible": False}  # else a small model may write blanks for ever
-_BLANK = r"[ \n]|\n {1,12}"  # in calls models write as they were trained to
+# Models write calls as they were trained to, perhaps indented; one that must call is kept short.
+_BLANK, _SHORT_BLANK = r"[ \n]|\n {1,12}", r"[ \n]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +324,8 @@ def calls_constraint(
     from llguidance import LLMatcher
 
     several = several and not forced
-    rules = [f"BLANK: /{_BLANK}/", *_call_rules(form, functions)]
+    blank = _SHORT_BLANK if forced else _BLANK
+    rules = [f"BLANK: /{blank}/", *_call_rules(form, functions, " " if forced else blank)]
     calls: list[str] = []
     if not form.before_name:
         more = '(BLANK? "," BLANK? object)*' if several else ""
@@ -351,9 +353,13 @@ def calls_constraint(
     return Constraint(grammar, form, names, repeats=several)
 
 
-def _call_rules(form: CallFormat, functions: Sequence[tuple[str, Any]]) -> list[str]:
-    """Return the rules of one call, as JSON (``object``) and as a name and arguments."""
-    options = {"whitespace_flexible": True, "whitespace_pattern": _BLANK}
+def _call_rules(form: CallFormat, functions: Sequence[tuple[str, Any]], blank: str) -> list[str]:
+    """Return the rules of one call, as JSON (``object``) and as a name and arguments.
+
+    Args:
+        blank: what may stand between the parts of arguments, as a regular expression.
+    """
+    options = {"whitespace_flexible": True, "whitespace_pattern": blank}
     rules: list[str] = []
     objects: list[str] = []
     named: list[str] = []
