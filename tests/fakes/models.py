@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import torch
 from torch import nn
 
 from fakes.tokenizers import Letters
+from hierspec.lm.base import Query, Slot
 
 
 class ToyBackend:
@@ -120,3 +122,50 @@ class FakeFamily:
 
     def models(self):
         return SimpleNamespace(tokenizer=Letters())
+
+
+class ScriptedModel:
+    """A language model that writes one text after a prompt of a given length, if it is let.
+
+    After anything else it scores noise, which depends on the position alone.
+
+    Args:
+        wrong_every: every so many tokens it wants another one, as a draft does.
+    """
+
+    graphs, trees, max_length = None, False, 1 << 30
+    device = torch.device("cpu")
+
+    def __init__(self, vocab_size: int, wrong_every: int = 0) -> None:
+        self.name, self.vocab_size = "scripted", vocab_size
+        self.script: list[int] = []
+        self.prompt_length = 1
+        self._wrong_every = wrong_every
+        generator = torch.Generator().manual_seed(wrong_every)
+        self._noise = torch.randn(64, vocab_size, generator=generator, dtype=torch.float64)
+
+    @property
+    def cache_owner(self) -> ScriptedModel:
+        return self
+
+    def open(self) -> Slot:
+        return Slot()
+
+    def close(self, slot: Slot) -> None:
+        slot.tokens, slot.num_committed = [], 0
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        rows: list[torch.Tensor] = []
+        for query in queries:
+            tokens = query.context.tokens(0)
+            rows += [self._row(tokens[:end]) for end in range(query.start, len(tokens) + 1)]
+        return torch.stack(rows)
+
+    def _row(self, tokens: Sequence[int]) -> torch.Tensor:
+        written = list(tokens[self.prompt_length :])
+        place = len(written)
+        scores = self._noise[place % 64].clone()
+        follows = self.script[:place] == written and place < len(self.script)
+        if follows and not (self._wrong_every and (place + 1) % self._wrong_every == 0):
+            scores[self.script[place]] = 20.0
+        return scores

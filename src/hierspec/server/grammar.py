@@ -20,7 +20,7 @@ import torch
 from hierspec.engine.detokenize import added_tokens, special_ids
 from hierspec.errors import HierspecError
 
-from .call_formats import ARGUMENT_KEYS, CallFormat, bare_call, find_opening
+from .call_formats import ARGUMENT_KEYS, BLANKS, CallFormat, bare_call, find_opening
 from .errors import ApiError
 from .templates import shown_ids
 
@@ -235,7 +235,7 @@ class CallsProcessor:
             is_first = is_first and not tail[: opening.start].strip()
             if not opening.is_call:
                 return _Place(tail[opening.start :], is_first)
-            call = tail[opening.inside :]
+            call = tail[opening.inside :].lstrip(BLANKS)
             place = _Place(is_first=is_first, call=call, first=len(self._history))
             if self._load(place):
                 return place
@@ -334,14 +334,15 @@ def calls_constraint(
     if form.named:
         mark = "" if form.before_name else _quoted(form.begin)
         calls.append(f"named (BLANK? {mark} named)*" if several else "named")
-    rules.append(f"calls: BLANK? ({' | '.join(calls)}) {_before(form.end)}")
+    rules.append(f"calls: ({' | '.join(calls)}) {_before(form.end)}")
     names = tuple(name for name, _ in functions)
     if forced or answer is not None:
         begin = _quoted("" if form.bare else form.begin)
-        start = f"{begin} calls"
+        # SentencePiece puts a blank of its own after a mark that is one token.
+        start = f"{begin} BLANK? BLANK? calls"
         if answer is not None:
             rules.append(f"answer: %json {json.dumps(answer | {'x-guidance': _COMPACT})}")
-            start += f" (BLANK? {begin} calls)*" if several and form.end else ""
+            start += f" (BLANK? {start})*" if several and form.end else ""
             start = f"answer | {start}"
         grammar = LLMatcher.grammar_from_lark("\n".join([f"start: {start}", *rules]))
         return Constraint(grammar)

@@ -28,8 +28,7 @@ class TemplateTraits:
         lists_tools: the template is given the tools; otherwise a message lists them.
         writes_calls: it writes earlier calls; ``writes_several``: more than one in a message;
             ``writes_results``: their results.
-        text_arguments: it wants arguments as text; ``null_content``: calls without a content;
-            ``short_ids``: ids of nine letters and digits.
+        text_arguments: it wants arguments as text; ``short_ids``: ids of nine letters and digits.
         takes_system: it writes a system message.
         takes_neighbours: it writes two messages of a user in a row.
     """
@@ -40,7 +39,6 @@ class TemplateTraits:
     writes_several: bool = False
     writes_results: bool = False
     text_arguments: bool = False
-    null_content: bool = False
     short_ids: bool = False
     takes_system: bool = True
     takes_neighbours: bool = True
@@ -96,40 +94,31 @@ def _try_out(tokenizer: Any, template: str) -> TemplateTraits:
         return TemplateTraits(**takes)
     form = _call_format(tokenizer, template)
     written = False
-    for text_arguments, null_content, short_ids in itertools.product((False, True), repeat=3):
-        ways = {
-            "text_arguments": text_arguments,
-            "null_content": null_content,
-            "short_ids": short_ids,
-        }
-        text = _write(tokenizer, [_USER, *_tried(1, **ways)])
+    for text_arguments, short_ids in itertools.product((False, True), repeat=2):
+        text = _write(tokenizer, [_USER, *_tried(1, text_arguments, short_ids)])
         if "tried" not in text or "the result" not in text:
             continue
         written = written or "some value" in text
         if _ARGUMENTS.search(text) and (form.begin in text or form.bare):
-            both = _write(tokenizer, [_USER, *_tried(2, **ways)])
+            both = _write(tokenizer, [_USER, *_tried(2, text_arguments, short_ids)])
             several = len(_ARGUMENTS.findall(both)) == 2
-            return TemplateTraits(form, True, True, several, True, **ways, **takes)
+            return TemplateTraits(
+                form, True, True, several, True, text_arguments, short_ids, **takes
+            )
     if written:  # in a format that is not read here
         return TemplateTraits(**takes)
     results = "the result" in _write(tokenizer, [_USER, answer, _RESULT])
     return TemplateTraits(form, True, writes_results=results, **takes)
 
 
-def _tried(
-    count: int, text_arguments: bool, null_content: bool, short_ids: bool
-) -> list[dict[str, Any]]:
+def _tried(count: int, text_arguments: bool, short_ids: bool) -> list[dict[str, Any]]:
     """Return an assistant's message with calls, and their results."""
-    arguments = {"some_key": "some value"}
+    arguments: Any = '{"some_key": "some value"}' if text_arguments else {"some_key": "some value"}
+    function = {"name": "tried", "arguments": arguments}
     ids = [f"tried{i:04}" if short_ids else f"call_tried_{i}" for i in range(count)]
-    function = {
-        "name": "tried",
-        "arguments": '{"some_key": "some value"}' if text_arguments else arguments,
-    }
     calls = [{"id": id, "type": "function", "function": function} for id in ids]
-    content = None if null_content else ""
     return [
-        {"role": "assistant", "content": content, "tool_calls": calls},
+        {"role": "assistant", "content": "", "tool_calls": calls},
         *({**_RESULT, "tool_call_id": id} for id in ids),
     ]
 

@@ -59,6 +59,8 @@ class OfferedTools:
         """
         if not self._chosen:
             return None
+        if answer is not None:
+            self._hidden = ()  # all is calls or JSON, of which a mark may be part
         functions = [(tool.function.name, _parameters(tool)) for tool in self._chosen]
         return calls_constraint(
             self._form, functions, forced=self.are_forced, several=self._parallel, answer=answer
@@ -147,13 +149,8 @@ def _with_calls(message: dict[str, Any], traits: TemplateTraits) -> dict[str, An
     """Return an assistant's message whose calls are as the template writes them, or text."""
     calls = message["tool_calls"]
     content = message.get("content") or ""
-    fits = not (traits.null_content and content) and (traits.writes_several or len(calls) == 1)
-    if traits.writes_calls and fits:
-        return {
-            **message,
-            "content": None if traits.null_content else content,
-            "tool_calls": [_fitting_call(call, traits) for call in calls],
-        }
+    if traits.writes_calls and (traits.writes_several or len(calls) == 1):
+        return {**message, "tool_calls": [_fitting_call(call, traits) for call in calls]}
     texts = [
         (call["function"]["name"], json.dumps(call["function"]["arguments"])) for call in calls
     ]
