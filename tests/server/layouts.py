@@ -125,16 +125,16 @@ _INST_SYSTEM = (
 _IM = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _SP = ("<unk>", "<s>", "</s>")
 _SEEK = (
-    "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
-    "<｜tool▁sep｜>",
+    "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>",
 )  # fmt: skip
 _SEEK_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n@\n```<｜tool▁call▁end｜>"
 _SEEK_TEMPLATE = (
     LISTING + ROLES + "{% if m.tool_calls %}<｜Assistant｜>"
     "<｜tool▁calls▁begin｜>" + EACH_CALL + "{{ '\n' if not loop.first }}"
     + _SEEK_CALL.replace("NAME", "{{ f.name }}").replace("@", "{{ '' + f.arguments }}")
-    + "{% endfor %}<｜tool▁calls▁end｜>{% elif m.role == 'assistant' %}<｜Assistant｜>{{ m.content }}"
-    "{% elif m.role == 'user' %}<｜User｜>{{ m.content }}{% else %}{{ m.content }}{% endif %}"
+    + "{% endfor %}<｜tool▁calls▁end｜>{% elif m.role == 'assistant' %}<｜Assistant｜>"
+    "{{ m.content }}{% elif m.role == 'user' %}<｜User｜>{{ m.content }}{% else %}{{ m.content }}{% endif %}"
     + END + "{% if add_generation_prompt %}<｜Assistant｜>THINK{% endif %}"
 )  # fmt: skip
 _MISTRAL_TOOLS = (
@@ -182,7 +182,8 @@ LAYOUTS = {
     ),
     "mistral-tekken": Layout(
         _MISTRAL_TOOLS.replace(
-            "CALLS", EACH_CALL + "[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}{% endfor %}"
+            "CALLS",
+            EACH_CALL + "[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}{% endfor %}",
         ),
         (*_SP, "[INST]", "[/INST]", "[TOOL_CALLS]", "[ARGS]", "[TOOL_RESULTS]"),
         "</s>",
@@ -249,7 +250,7 @@ LAYOUTS = {
         pieces=True,
     ),
     "phi-4": Layout(
-        _turns("<|ROLE|>", "<|end|>", tools="{% if tools %}<|tool|>{{ tools | tojson }}{% endif %}"),
+        _turns("<|ROLE|>", "<|end|>", "{% if tools %}<|tool|>{{ tools | tojson }}{% endif %}"),
         ("<|endoftext|>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|tool|>",
          "<|tool_call|>", "<|/tool_call|>"),
         "<|end|>",
@@ -260,7 +261,8 @@ LAYOUTS = {
     ),
     "deepseek": Layout(
         _SEEK_TEMPLATE.replace("THINK", ""),
-        ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", *_SEEK),
+        ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>",
+         *_SEEK),
         "<｜end▁of▁sentence｜>",
         bos="<｜begin▁of▁sentence｜>",
         call=_SEEK_CALL.replace("NAME", "get_weather"),
@@ -315,7 +317,9 @@ LAYOUTS = {
         native=True,
     ),
     "olmo": Layout(
-        "<|endoftext|>" + _turns("<|ROLE|>\n", "\n"), ("<|endoftext|>", "<|padding|>"), "<|endoftext|>"
+        "<|endoftext|>" + _turns("<|ROLE|>\n", "\n"),
+        ("<|endoftext|>", "<|padding|>"),
+        "<|endoftext|>",
     ),
     "falcon": Layout(_turns("ROLE: ", "\n\n"), ("<|endoftext|>",), "<|endoftext|>"),
     "stablelm": Layout(
@@ -323,8 +327,8 @@ LAYOUTS = {
     ),
     "harmony": Layout(
         LISTING + ROLES + "<|start|>{{ m.role }}{% if m.tool_calls %}" + EACH_CALL
-        + " to=functions.{{ f.name }}<|channel|>commentary json<|message|>{{ f.arguments | tojson }}"
-        "<|call|>{% endfor %}{% else %}<|message|>{{ m.content }}<|end|>{% endif %}" + END
+        + " to=functions.{{ f.name }}<|channel|>commentary json<|message|>"
+        "{{ f.arguments | tojson }}<|call|>{% endfor %}{% else %}<|message|>{{ m.content }}<|end|>{% endif %}" + END
         + "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
         ("<|endoftext|>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|call|>",
          "<|return|>"),
@@ -366,9 +370,7 @@ def _bytes() -> Tokenizer:
 
 def _pieces() -> Tokenizer:
     """As SentencePiece's: ``▁`` for a space, one before the text, bytes for what is unknown."""
-    normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
+    normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizer
     trained.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=160, show_progress=False))

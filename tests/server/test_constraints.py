@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from layouts import script_ids, tokenizer_of
 from server_cases import CHAT, SCHEMA, TOOL, chunks, post
+
+from hierspec.engine.detokenize import detokenizer
+from hierspec.server.grammar import Grammars, calls_constraint, schema_constraint
+from hierspec.server.templates import shown_ids, template_traits
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -52,3 +58,70 @@ def test_a_tool_that_must_be_called_is(ask, choice, stream):
     assert finish == "tool_calls"
     assert call["function"]["name"] == "f"
     assert json.loads(call["function"]["arguments"])["a"] in ("x", "yy")
+
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "x", "b": true}}\n</tool_call>'
+
+
+def allowed(processor, token_ids, size):
+    """Which tokens a processor lets follow."""
+    ids = torch.tensor([token_ids], dtype=torch.long).reshape(1, -1)
+    return (processor(ids, torch.zeros(1, size))[0] == 0).tolist()
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama-2", "qwen3", "hermes"])
+@pytest.mark.parametrize("word", ["<tool_call>", "<think>", "<|im_start|>", "</s>", "é \ud7ff"])
+def test_text_that_a_schema_forces_may_be_that_of_a_token(name, word):
+    """A special token that no text shows is spelled; any other may be written as the token."""
+    tokenizer, size = tokenizer_of(name), len(tokenizer_of(name))
+    grammars = Grammars(tokenizer, size, frozenset([tokenizer.eos_token_id]))
+    processor = grammars.processor(schema_constraint({"const": word}), 0)
+    generator, written = torch.Generator().manual_seed(1), []
+    while tokenizer.eos_token_id not in written:
+        rights = torch.tensor(allowed(processor, written, size), dtype=torch.float)
+        assert rights.any(), tokenizer.decode(written)
+        written.append(int(torch.multinomial(rights, 1, generator=generator)))
+    text = detokenizer(tokenizer, (), True, shown_ids(tokenizer))
+    found = "".join(text.add(token) for token in written[:-1]) + text.flush()
+    assert json.loads(found) == word
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama-2", "qwen3", "hermes"])
+def test_the_mask_of_calls_is_a_function_of_the_history(name):
+    """Drafts ask for histories in any order; text outside calls is free."""
+    tokenizer, size = tokenizer_of(name), len(tokenizer_of(name))
+    grammars = Grammars(tokenizer, size, frozenset([tokenizer.eos_token_id]))
+    constraint = calls_constraint(template_traits(tokenizer).calls, [("f", SCHEMA)])
+    texts = [f"One.\n{CALL}\n{CALL}\nDone.", f"<think>{CALL.replace('x', 'yy')}", CALL + CALL]
+    histories = [
+        ids[:end] for ids in (script_ids(name, text) for text in texts) for end in range(len(ids))
+    ]
+    alone = [allowed(grammars.processor(constraint, 0), one, size) for one in histories]
+    shared = grammars.processor(constraint, 0)
+    for i in torch.randperm(len(histories), generator=torch.Generator().manual_seed(2)).tolist():
+        assert allowed(shared, histories[i], size) == alone[i], tokenizer.decode(histories[i])
+    assert all(alone[0])  # nothing is written yet
+    assert not all(all(one) for one in alone)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tools": [{**TOOL, "function": {"name": "f", "parameters": {"type": "array"}}}]}, "'f'"),
+        ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "no tool 'g'"),
+        ({"tools": None, "tool_choice": "required"}, "there are no tools"),
+    ],
+)
+def test_tools_that_cannot_be_called_are_refused(ask, change, message):
+    (found,) = ask(post("/v1/chat/completions", {**CHAT, "tools": [TOOL], **change}))
+    assert found.status_code == 400
+    assert message in found.json()["error"]["message"]
+
+
+def test_a_call_ends_the_text_where_calls_are_not_parallel():
+    tokenizer, size = tokenizer_of("qwen3"), len(tokenizer_of("qwen3"))
+    grammars = Grammars(tokenizer, size, frozenset([tokenizer.eos_token_id]))
+    form = template_traits(tokenizer).calls
+    constraint = calls_constraint(form, [("f", SCHEMA)], several=False)
+    after = allowed(grammars.processor(constraint, 0), script_ids("qwen3", CALL)[:-1], size)
+    assert [i for i, is_allowed in enumerate(after) if is_allowed] == [tokenizer.eos_token_id]

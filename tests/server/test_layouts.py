@@ -64,7 +64,7 @@ class Scene:
         self.service = self.app.state.service
 
     async def say(self, client, text, **fields):
-        """What the service makes of a text: (content, calls, why it ends), the same in three ways."""
+        """(content, calls, why it ends) of a text, the same whichever way it is asked for."""
         body = {"model": "default", "messages": MESSAGES, "temperature": 0, "max_tokens": 200}
         body |= fields
         asked = ChatRequest.model_validate(body)
