@@ -134,7 +134,8 @@ _SEEK_TEMPLATE = (
     "<｜tool▁calls▁begin｜>" + EACH_CALL + "{{ '\n' if not loop.first }}"
     + _SEEK_CALL.replace("NAME", "{{ f.name }}").replace("@", "{{ '' + f.arguments }}")
     + "{% endfor %}<｜tool▁calls▁end｜>{% elif m.role == 'assistant' %}<｜Assistant｜>"
-    "{{ m.content }}{% elif m.role == 'user' %}<｜User｜>{{ m.content }}{% else %}{{ m.content }}{% endif %}"
+    "{{ m.content }}{% elif m.role == 'user' %}<｜User｜>{{ m.content }}"
+    "{% else %}{{ m.content }}{% endif %}"
     + END + "{% if add_generation_prompt %}<｜Assistant｜>THINK{% endif %}"
 )  # fmt: skip
 _MISTRAL_TOOLS = (
@@ -328,7 +329,8 @@ LAYOUTS = {
     "harmony": Layout(
         LISTING + ROLES + "<|start|>{{ m.role }}{% if m.tool_calls %}" + EACH_CALL
         + " to=functions.{{ f.name }}<|channel|>commentary json<|message|>"
-        "{{ f.arguments | tojson }}<|call|>{% endfor %}{% else %}<|message|>{{ m.content }}<|end|>{% endif %}" + END
+        "{{ f.arguments | tojson }}<|call|>{% endfor %}"
+        "{% else %}<|message|>{{ m.content }}<|end|>{% endif %}" + END
         + "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
         ("<|endoftext|>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|call|>",
          "<|return|>"),
