@@ -178,7 +178,7 @@ LAYOUTS = {
         pieces=True,
         call=_LIST_CALL,
         between=", ",
-        around=("[TOOL_CALLS] [", "]"),
+        around=("[TOOL_CALLS][", "]"),
         native=True,
     ),
     "mistral-tekken": Layout(

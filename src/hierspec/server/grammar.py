@@ -338,8 +338,7 @@ def calls_constraint(
     names = tuple(name for name, _ in functions)
     if forced or answer is not None:
         begin = _quoted("" if form.bare else form.begin)
-        # SentencePiece puts a blank of its own after a mark that is one token.
-        start = f"{begin} BLANK? BLANK? calls"
+        start = f"{begin} BLANK? calls"
         if answer is not None:
             rules.append(f"answer: %json {json.dumps(answer | {'x-guidance': _COMPACT})}")
             start += f" (BLANK? {start})*" if several and form.end else ""
