@@ -82,7 +82,7 @@ VERIFYING: dict[str, tuple] = {
     "short, blocks": _IN_BLOCKS,
     "recorded": (
         _GENERAL,
-        (readings, "_nucleus", readings._nucleus_by_sorting),
+        (readings, "_nucleus", readings._nucleus_by_bins),
         (leading, "leading_tokens", _leaders_by_sorting),
     ),
 }

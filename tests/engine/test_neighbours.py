@@ -76,7 +76,7 @@ def road(request, monkeypatch):
     if request.param == "recorded":
         tape.install(monkeypatch)
         monkeypatch.setattr("hierspec.utils.graphs._TRIALS", 1)
-        monkeypatch.setattr(readings, "_nucleus", readings._nucleus_by_sorting)
+        monkeypatch.setattr(readings, "_nucleus", readings._nucleus_by_bins)
     return request.param
 
 

@@ -55,7 +55,7 @@ def fixed(request, backend, monkeypatch):
             tape.install(monkeypatch)
             # At the second use, so that many shapes are; and nuclei as a GPU finds them.
             monkeypatch.setattr("hierspec.utils.graphs._TRIALS", 1)
-            monkeypatch.setattr(readings, "_nucleus", readings._nucleus_by_sorting)
+            monkeypatch.setattr(readings, "_nucleus", readings._nucleus_by_bins)
             trunk.graphs.device = torch.device("cuda")
         return trunk
 

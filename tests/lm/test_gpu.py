@@ -34,6 +34,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.engine.answers import Responder
 from hierspec.lm.base import Query
+from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.verify import verify
@@ -241,6 +242,19 @@ def test_laws_stay_where_their_scores_are(tiny_family, device):
         assert (scores.device.type, law.probs.device.type) == (device, device)
         assert torch.allclose(law.probs.sum(-1).cpu(), torch.ones(rows), atol=1e-5)
         assert len(draw(law.probs, [0.5] * rows)) == rows
+
+
+@pytest.mark.parametrize("top_p", [None, 0.9])
+def test_a_large_vocabulary_is_searched_where_it_is(device, top_p):
+    sampler = Sampler(40_000, 1.0, top_p=top_p)
+    scores = 4.0 * torch.randn(6, 40_000, generator=torch.Generator().manual_seed(2))
+    uniforms = [0.0, 0.1, 0.5, 0.9, 0.999, 1.0 - 2**-53]
+    expected, _ = sampler.pick(scores.double(), uniforms)
+    there = torch.tensor(uniforms, dtype=torch.float64, device=device)
+    picked = sampler.pick_on_device(scores.double().to(device), there)
+    assert picked.tokens.device.type == device
+    assert picked.tokens.tolist() == expected
+    assert all(picked.ok.tolist())
 
 
 def test_every_filter_and_penalty_with_logprobs(tiny_family, device):

@@ -28,7 +28,7 @@ from hierspec.sampling.sampler import (
     NoDistributionError,
     _apply_mask,
     _nucleus,
-    _nucleus_by_sorting,
+    _nucleus_by_bins,
 )
 from hierspec.sampling.scores import (
     ScoreRows,
@@ -36,6 +36,7 @@ from hierspec.sampling.scores import (
     distributions,
     logprobs,
 )
+from hierspec.utils.graphs import NoHostReads
 
 V = 60
 PROMPT = [3, 14, 15, 9, 2, 6, 5, 3]
@@ -317,10 +318,37 @@ def test_truncation_names_unusable_scores_too(kind, after, dtype):
 def test_both_ways_to_a_nucleus_leave_no_law_a_nan(kind, width):
     bad = torch.nn.functional.pad(spoilt(NO_LAWS[kind][0]), (0, width - V), value=-math.inf)
     probs = bad.softmax(-1)
-    kept = [nucleus(probs, 0.9) for nucleus in (_nucleus, _nucleus_by_sorting)]
+    kept = [nucleus(probs, 0.9) for nucleus in (_nucleus, _nucleus_by_bins)]
     assert torch.equal(kept[0][::2], kept[1][::2])
     for mask in kept:
         assert _apply_mask(probs, mask).isnan().all(-1).tolist() == [False, True, False]
+
+
+ROWS = {
+    "all different": lambda: scores(40, dtype=torch.float64).softmax(-1),
+    "dyadic, tied at the edge": lambda: torch.tensor([0.25, 0.125] * 2 + [1 / 64] * 16).repeat(
+        3, 1
+    ),
+    "few values": lambda: (
+        torch.randint(1, 4, (40, 300)).double().sqrt().log().softmax(-1)
+    ),  # irrational, so that no sum rounds to top_p
+    "one token": lambda: torch.eye(5)[:2],
+    "all alike": lambda: torch.full((2, 512), 1 / 512),
+    "peaked": lambda: (40.0 * scores(9, dtype=torch.float64)).softmax(-1),
+    "large": lambda: torch.randn(2, 40_000, generator=torch.Generator().manual_seed(3)).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_nucleus_found_by_its_digits_is_the_sorted_one(name, dtype):
+    torch.manual_seed(5)
+    probs = ROWS[name]().to(dtype)
+    for top_p in (1e-6, 0.25, 0.5, 0.9, 0.984375, 0.999, 1.0 - 1e-9):
+        with NoHostReads():
+            mask = _nucleus_by_bins(probs, top_p)
+        # Where rounding leaves a sum below top_p even tokens of no mass are kept.
+        assert torch.equal(mask * probs, _nucleus(probs, top_p) * probs), top_p
 
 
 def test_drafts_without_replacement_refuse_what_is_no_law():

@@ -202,7 +202,7 @@ def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     Of equally likely tokens at the edge the highest ids stay, as in transformers.
     """
     if probs.device.type != "cpu":
-        return _nucleus_by_sorting(probs, top_p)
+        return _nucleus_by_bins(probs, top_p)
     edge, size = _nucleus_edge(probs, top_p, 32)
     mask = _mask(probs, edge)
     excess = mask.sum(-1, keepdim=True).sub_(size).squeeze(1).tolist()
@@ -213,14 +213,45 @@ def _nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
     return mask
 
 
-def _nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Return the same mask without a device synchronisation, by sorting the whole vocabulary."""
-    # Ascending and stable: of equals the highest id comes last, so it is the first to be kept.
-    values, ids = probs.sort(dim=-1, stable=True)
-    best = values.flip(-1)
-    mass_before = best.cumsum(-1, dtype=torch.float64).sub_(best)
-    kept = (mass_before < top_p).to(probs.dtype)
-    return torch.zeros_like(probs).scatter_(-1, ids.flip(-1), kept)
+def _nucleus_by_bins(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Return the same mask without a device synchronisation, and without sorting the vocabulary.
+
+    Numbers that are not negative are in the order of their bits. So the probability of the least
+    likely token kept is found digit by digit, from the mass of every bin of equal digits.
+    """
+    kind, digits = _DIGITS[probs.dtype]
+    bits = (probs.view(kind) & torch.iinfo(kind).max).long()  # a NaN may have a sign
+    mass, rows = probs.double(), probs.shape[0]
+    edge = bits.new_zeros(rows, 1)  # digits found so far
+    above = mass.new_zeros(rows, 1)  # mass of tokens with larger digits
+    shift = sum(digits)
+    for width in digits:
+        shift -= width
+        last = (1 << width) - 1
+        key = bits >> shift
+        places = last - (key & last)  # the largest digit first
+        inside = torch.where(key >> width == edge, mass, 0.0)
+        bins = mass.new_zeros(rows, last + 1).scatter_add_(1, places, inside)
+        masses = torch.cat([above, above + bins.cumsum(1)], 1)  # before each bin; the total
+        # Where all of it is too little, by rounding, everything is kept.
+        place = (masses[:, 1:] < top_p).sum(1, keepdim=True).clamp_(max=last)
+        above = masses.gather(1, place)
+        edge = (edge << width) | (last - place)
+    tied = bits == edge
+    num_tied = tied.sum(1, keepdim=True)
+    value = edge.to(kind).view(probs.dtype).double()
+    num_kept = ((top_p - above) / value).ceil()
+    num_dropped = (num_tied - num_kept).clamp_(min=0.0).nan_to_num_(0.0)  # those of lowest ids
+    first, _ = locate(tied.to(probs.dtype), (num_dropped + 0.5) / num_tied.clamp(min=1))
+    late = torch.arange(probs.shape[1], device=probs.device) >= first
+    return ((bits > edge) | (tied & late)).to(probs.dtype)
+
+
+# How the bits of a number are split into digits, after the sign.
+_DIGITS = {
+    torch.float32: (torch.int32, (11, 10, 10)),
+    torch.float64: (torch.int64, (11, 10, 10, 10, 11, 11)),
+}
 
 
 def _nucleus_edge(probs: torch.Tensor, top_p: float, k: int) -> tuple[torch.Tensor, torch.Tensor]:
