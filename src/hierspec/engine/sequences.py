@@ -16,7 +16,7 @@ from hierspec.core.requests import Check, Propose, Request, Row
 from hierspec.core.rng import Noise, PhiloxRng, Rng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters.base import Drafter, Shareable
-from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, Slot
+from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, ReservingCacheOwner, Slot
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
@@ -135,6 +135,9 @@ class LiveSequence:
         Sampled tokens depend on drafts, and drafts learnt from a text are not independent of the
         rng that wrote it, which may be this sequence's own in an earlier generation.
         """
+        if issubclass(type(owner), ReservingCacheOwner):
+            length = len(self.tokens) + self.num_remaining_tokens
+            cast(ReservingCacheOwner, owner).reserve(length)
         independent = self.params.greedy or self.root.rule.own_tokens
         can_share = not self.private and independent and self.root.rule.exact_for(True)
         # Faster than isinstance: Python caches the result for a class, not for an object.

@@ -164,6 +164,15 @@ class ForkingCacheOwner(CacheOwner, Protocol):
         ...
 
 
+@runtime_checkable
+class ReservingCacheOwner(CacheOwner, Protocol):
+    """A cache owner that makes room beforehand, for texts of the length it has been told."""
+
+    def reserve(self, num_tokens: int) -> None:
+        """Expect texts of up to ``num_tokens`` tokens, drafts not counted, in slots opened next."""
+        ...
+
+
 class CacheUser(Protocol):
     """Anything whose slots an owner opens, usually itself: a model, a look-up.
 
@@ -312,8 +321,8 @@ class DeviceModel(LanguageModel, Protocol):
 
         Args:
             queries: B queries for one row each (``start == len(context)``).
-            steps: how many tokens the level usually drafts, at least ``max(counts)``; the device
-                may draft that many and cut.
+            steps: how many tokens the level usually drafts, at least ``max(counts)``: what a device
+                that must fix their number may draft, and cut.
             uniforms: for each query as many as its count, used in order; none where greedy.
 
         Raises:

@@ -8,9 +8,10 @@ in between may wait for the device. On other devices the same functions run with
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,20 +46,46 @@ class Graphs:
         self.max_kept = max_kept
         self.num_recorded = 0
         self._calls: dict[Hashable, GraphCall] = {}
+        self._buffers: dict[Hashable, list[torch.Tensor]] = {}
         self._stream: Any = None
         self._pool: Any = None
 
     def get(self, key: Hashable, make: Callable[[], tuple[Any, Body]]) -> GraphCall:
         """Return the call kept for a shape; ``make`` → (static tensors, body) of a new one."""
-        if key not in self._calls:
-            if len(self._calls) == self.max_kept:
-                self.clear()
-            self._calls[key] = GraphCall(self, *make())
-        return self._calls[key]
+        return self.get_together({key: make})[0]
+
+    def get_together(
+        self, makers: Mapping[Hashable, Callable[[], tuple[Any, Body]]]
+    ) -> list[GraphCall]:
+        """Return several calls, as :meth:`get`; they find each other's results in buffers."""
+        missing = [key for key in makers if key not in self._calls]
+        if missing and len(self._calls) + len(missing) > self.max_kept:
+            self.clear()
+        for key, make in makers.items():
+            if key not in self._calls:
+                self._calls[key] = GraphCall(self, *make())
+        return [self._calls[key] for key in makers]
+
+    def buffer(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Return a static tensor in memory that calls of other shapes use under that name, too.
+
+        What it holds is lost with their next run. A shape gets the same address every time. Where
+        sizes double, all memory of a name is at most twice the largest tensor.
+        """
+        size, kept = math.prod(shape), self._buffers.setdefault((name, dtype, device), [])
+        # Each is larger than those before, so the first that fits now will be the first again.
+        found = next((memory for memory in kept if memory.numel() >= size), None)
+        if found is None:
+            found = torch.zeros(size, dtype=dtype, device=device)
+            kept.append(found)
+        return found[:size].view(*shape)
 
     def clear(self) -> None:
         """Discard all graphs: the addresses they were recorded with are about to change."""
         self._calls.clear()
+        self._buffers.clear()
         self._pool = None
 
     def record(self, body: Body) -> Body | None:

@@ -11,11 +11,14 @@ stale numbers, always finite, and the mask gives them weight 0.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .decoder import LeanBackend
+from .fused import Places, operations
 from .layers import Layer
 
 
@@ -24,6 +27,7 @@ class FixedShapeForward:
 
     def __init__(self, backend: LeanBackend) -> None:
         self.backend = backend
+        self.operations = operations(backend.device)
         self.stack = [layer for layer in backend.stack.layers if isinstance(layer, Layer)]
         self.heads, self.kv_heads = backend.shape.num_heads, backend.shape.num_kv_heads
         # The backend makes a longer table when it needs one; recorded calls still read this one.
@@ -40,41 +44,41 @@ class FixedShapeForward:
         """Return the embeddings [B n, d] of ids [B, n]."""
         return self.backend.embed(ids.flatten(), ())
 
-    def layers(
-        self, h: Tensor, lo: int, hi: int, arena: Tensor, positions: Tensor, num_columns: int
-    ) -> Tensor:
-        """Run layers lo … hi − 1 on h [B n, d], which is not changed, attending to the first
-        ``num_columns`` columns; return [B n, d]."""
-        backend = self.backend
-        columns = torch.arange(num_columns, device=positions.device)
-        causal = columns <= positions.unsqueeze(-1)  # [B, n, C']
-        masks = []
+    def places(self, positions: Tensor, num_columns: int) -> Places:
+        """Return what all layers need of ``positions``, attending to the first ``num_columns``."""
+        backend, device = self.backend, positions.device
+        columns = torch.arange(num_columns, device=device)
+        after = columns > positions.unsqueeze(-1)  # [B, n, C']
+        masks: list[Tensor] = []
         for window in backend.shape.distinct_windows:
-            mask = causal
+            hidden = after
             if window is not None:
-                mask = causal & (columns > positions.unsqueeze(-1) - window)
+                hidden = after | (columns <= positions.unsqueeze(-1) - window)
+            # Numbers, since from booleans every layer would make them anew.
+            mask = torch.zeros(hidden.shape, dtype=backend.attention_dtype, device=device)
+            mask = mask.masked_fill_(hidden, -math.inf)
             masks.append(mask.repeat(1, self.heads // self.kv_heads, 1).unsqueeze(1))
-        rotation = self.rotations[positions.flatten()]
+        rows = torch.arange(len(positions), device=device).unsqueeze(1)
+        own = self.rotations[positions.flatten()]
+        return Places(positions.contiguous(), rows, self.rotations, own, masks)
+
+    def layers(self, h: Tensor, lo: int, hi: int, arena: Tensor, places: Places) -> Tensor:
+        """Run layers lo … hi − 1 on h [B n, d], which is not changed; return [B n, d]."""
+        parts, update = self.operations, None
         h = h.clone()
         for i in range(lo, hi):
             layer = self.stack[i]
-            qkv = layer.rotate(layer.qkv(layer.norm(h)), rotation)
-            h = layer.finish(h, self._attend(qkv, arena[i], positions, masks[layer.mask_index]))
-        return h
+            qkv = layer.qkv(parts.add_norm(h, update, layer.norm))
+            q = parts.rotate(layer, qkv, places, arena[i])
+            update = layer.out(self._attend(layer, q, arena[i], places))
+            update = layer.down(parts.gate(layer.gate_up(parts.add_norm(h, update, layer.mlp_norm))))
+        return h if update is None else h.add_(update)
 
-    def _attend(self, qkv: Tensor, cache: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Write keys and values of qkv [1, H + 2 H_kv, B n, D] to cache [rows, 2 H_kv, C, D].
-
-        Return the attention of its queries, [B n, H D].
-        """
-        (batch, n), size = positions.shape, qkv.shape[3]
-        qkv = qkv[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 H_kv, n, D]
-        rows = torch.arange(batch, device=positions.device).unsqueeze(1)
-        cache.transpose(1, 2).index_put_((rows, positions), qkv[:, self.heads :].transpose(1, 2))
+    def _attend(self, layer: Layer, q: Tensor, cache: Tensor, places: Places) -> Tensor:
+        """Return the attention [B n, H D] of queries [B, H_kv, g n, D] to cache [rows, …]."""
+        (batch, n), mask = places.positions.shape, places.masks[layer.mask_index]
         keys, values = cache[:batch, :, : mask.shape[3]].split(self.kv_heads, 1)
-        # Query heads that share keys become rows of one head, as in the ordinary forward.
-        q = qkv[:, : self.heads].reshape(batch, self.kv_heads, -1, size)
         out = F.scaled_dot_product_attention(q, keys, values, mask)
         # Not a view: some kernels return other strides than those of their inputs.
-        out = out.reshape(batch, self.heads, n, size).transpose(1, 2)
-        return out.reshape(batch * n, -1).to(self.backend.weight_dtype)
+        out = out.reshape(batch, self.heads, n, -1).transpose(1, 2)
+        return out.reshape(batch * n, -1).to(layer.dtype)

@@ -1,8 +1,9 @@
 """The caches and hidden states of all sequences of a trunk, as rows of a few large tensors.
 
 Recorded calls need fixed addresses, so a sequence gets a row, which is free again when its state is
-no longer referred to. Rows and columns double when they run out; then everything moves, and
-``on_move`` is called, because recorded calls are invalid.
+no longer referred to. Rows and columns at least double when they run out; then everything moves,
+and ``on_move`` is called, because recorded calls are invalid. So that this happens before a text is
+written and not while it grows, its length is announced (:meth:`Arena.reserve`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from hierspec.lm.lean.fixed_shape import FixedShapeForward
 
 from .slots import SlotState
 
-_FIRST_COLUMNS = 256
+_FIRST_COLUMNS = 512
+_MAX_RESERVED = 8192  # columns; a longer text may never be written, and memory is short
+_ALIGNMENT = 16  # of the number of columns: kernels of attention read masks in blocks
 
 
 class Arena:
@@ -36,12 +39,14 @@ class Arena:
         self.cache = torch.empty(0)
         self.outputs: list[torch.Tensor] = []
         self._num_segments = num_segments
+        self._reserved = 0
         self._num_rows = 0
         self._free: list[int] = []
         self._states: weakref.WeakSet[SlotState] = weakref.WeakSet()
 
     def new_state(self, end: int) -> SlotState:
         """Return the state of an empty row with room for ``end`` tokens."""
+        end = max(end, self._reserved)
         if not self._free:
             self._move(max(1, 2 * self._num_rows), max(end, self.capacity))
         elif end > self.capacity:
@@ -60,6 +65,10 @@ class Arena:
         weakref.finalize(state, self._free.append, row).atexit = False
         return state
 
+    def reserve(self, end: int) -> None:
+        """Let states made from now on have room for texts of ``end`` tokens, or of a good part."""
+        self._reserved = max(self._reserved, min(end, _MAX_RESERVED))
+
     def grow(self, end: int) -> None:
         """Make room for ``end`` tokens in every row."""
         self._move(self._num_rows, end)
@@ -68,6 +77,7 @@ class Arena:
         backend = self.forward.backend
         capacity = max(_FIRST_COLUMNS, 1 << (end - 1).bit_length(), self.capacity)
         capacity = min(capacity, max(backend.max_length, end, self.capacity))
+        capacity = -(-capacity // _ALIGNMENT) * _ALIGNMENT
         self.on_move()
         with torch.inference_mode():
             cache = self.forward.new_arena(rows, capacity + 1)

@@ -11,32 +11,30 @@ Recording takes some milliseconds for each shape; a generation has few shapes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from hierspec.core.distributions import (
-    DenseDistributions,
-    Distributions,
-    OneHotDistributions,
-    Uniforms,
-)
+from hierspec.core.distributions import Uniforms
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import DeviceDrafts, Query, Slot
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
-from hierspec.sampling.sampler import NoDistributionError, Sampler
+from hierspec.lm.lean.fused import Places
+from hierspec.sampling.sampler import Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
+from .device_drafts import DeviceLoop, Scored
 from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
 from .slots import PreparedQuery, SlotState
 from .trunk import ExitModel, ScoreHead, Trunk
 
 _MAX_TOKENS = 32  # of a sequence in one call of fixed shape; longer ones are prompts
-_MIN_COLUMNS = 256
+_FEW_TOKENS = 8
+_MIN_COLUMNS = 512
 
 
 class _Shape(NamedTuple):
@@ -63,15 +61,6 @@ class _Call(NamedTuple):
     positions: list[Tensor]  # per segment, [B, num_tokens[s]]
     score_positions: Tensor  # [B, num_scores]
     scores: Tensor  # [B, num_scores, V]
-
-
-class _Loop(NamedTuple):
-    """Static tensors of a recorded draft of n tokens."""
-
-    call: _Call
-    uniforms: Tensor  # [B, n] float64
-    results: Tensor  # [3, B, n] float64: tokens, whether each could be picked, a window's signals
-    probs: Tensor | None  # [n, B, V]
 
 
 class CudaGraphTrunk(Trunk):
@@ -102,6 +91,10 @@ class CudaGraphTrunk(Trunk):
         elif end > self.arena.capacity:
             self.arena.grow(end)
         return slot.state
+
+    def reserve(self, num_tokens: int) -> None:
+        """See :class:`hierspec.lm.base.ReservingCacheOwner`."""
+        self.arena.reserve(min(num_tokens, self.backend.max_length) + _MAX_TOKENS)
 
     def compact(self, slot: Slot) -> None:
         """Leave the slot as it is: all rows of the arena are equally long."""
@@ -137,8 +130,8 @@ class CudaGraphTrunk(Trunk):
         index: int,
         head: ScoreHead | None = None,
     ) -> DeviceDrafts:
-        """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``steps`` tokens each, then cut."""
-        longest = max(len(query.context) for query in queries) + steps - 1
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``max(counts)`` tokens each, then cut."""
+        longest = max(len(query.context) for query in queries) + max(counts) - 1
         for query in queries:
             self.rewind(query.slot, len(query.context))
             self.make_room(query.slot, longest)
@@ -146,53 +139,68 @@ class CudaGraphTrunk(Trunk):
             prepared = [self.prepare(query) for query in queries]
             if max(self._shape(prepared, index).num_tokens) > _MAX_TOKENS:
                 super().score(queries, index, head)  # a prompt, in passes of its own
-            shape = self._shape(prepared, index, steps - 1)
-            key = ("draft", index, head, shape, steps, sampler)
-            graph = self.graphs.get(key, lambda: self._new_loop(shape, index, head, steps, sampler))
-            loop: _Loop = graph.tensors
-            upload(loop.call.inputs, self._inputs(prepared, shape))
-            rows = [item.state.row for item in prepared]
-            if not sampler.greedy:
-                padded = [[0.0] * steps for _ in range(shape.rows)]
-                for row, values in zip(rows, uniforms, strict=True):
-                    padded[row][: len(values)] = values
-                upload(loop.uniforms, padded)
-            graph.run()
-            tokens, ok, signals = loop.results.tolist()  # the one wait
-        if not all(all(ok[row][:n]) for row, n in zip(rows, counts, strict=True)):
-            raise NoDistributionError
+            shape = self._shape(prepared, index, max(counts))
+            backend, columns = self.backend, shape.num_columns
+
+            def make_first() -> tuple[_Call, Callable[[], Scored]]:
+                call, run = self._new_call(shape, index, head)
+
+                def scored() -> Scored:
+                    run()
+                    return Scored(call.scores[:, 0], call.score_positions)
+
+                return call, scored
+
+            def step(tokens: Tensor, positions: Tensor) -> Tensor:
+                places = self.forward.places(positions, columns)
+                for segment in range(index + 1):
+                    self._run_on_device(segment, tokens, places)
+                return self._scores(positions, index, head)[:, 0]
+
+            loop = DeviceLoop(
+                graphs=self.graphs,
+                key=(index, head, columns),
+                batch=shape.rows,
+                sampler=sampler,
+                scratch=self.arena.capacity,
+                width=backend.vocab_size,
+                dtype=backend.dtype,
+                device=backend.device,
+            )
+            drafted = loop.draft(
+                shape,
+                make_first,
+                lambda call: upload(call.inputs, self._inputs(prepared, shape)),
+                step,
+                [item.state.row for item in prepared],
+                counts,
+                uniforms,
+            )
         self._update_lengths(prepared, index, shape)
-        self.counters.head_rows += shape.rows * steps
-        drafts = [[*map(int, tokens[row][:n])] for row, n in zip(rows, counts, strict=True)]
-        for query, draft in zip(queries, drafts, strict=True):
+        self.counters.head_rows += shape.rows * drafted.calls
+        for query, draft in zip(queries, drafted.tokens, strict=True):
             query.slot.tokens += draft[:-1]
             state = query.slot.state
             for segment in range(index + 1):
                 state.lengths[segment] += len(draft) - 1
         for segment in range(index + 1):
-            self.counters.calls[segment] += steps - 1
-            self.counters.tokens[segment] += sum(len(draft) - 1 for draft in drafts)
-        distributions: list[Distributions] = []
-        with torch.no_grad():
-            for row, draft in zip(rows, drafts, strict=True):
-                if loop.probs is None:
-                    distributions.append(OneHotDistributions(tuple(draft)))
-                else:  # a copy, because the next draft writes there
-                    distributions.append(DenseDistributions(loop.probs[: len(draft), row].clone()))
-        values = [signals[row][:n] for row, n in zip(rows, counts, strict=True)]
-        return DeviceDrafts(drafts, distributions, steps, values if sampler.signal else None)
+            self.counters.calls[segment] += drafted.calls - 1
+            self.counters.tokens[segment] += sum(len(draft) - 1 for draft in drafted.tokens)
+        return drafted
 
     # --- inputs of a call
 
-    def _shape(self, prepared: Sequence[PreparedQuery], index: int, steps: int = 0) -> _Shape:
-        """Return the bucket of a call that is followed by ``steps`` steps of one token each."""
+    def _shape(self, prepared: Sequence[PreparedQuery], index: int, drafted: int = 0) -> _Shape:
+        """Return the bucket of a call, after which ``drafted`` tokens are drafted, if any."""
         segments = range(index + 1)
         missing = [max(item.end - item.state.lengths[s] for item in prepared) for s in segments]
-        end = max(item.end for item in prepared) + steps
+        end = max(item.end for item in prepared) + max(0, drafted - 1)
+        # After a check one token is missing, or two.
+        least = 2 if drafted else 1
         return _Shape(
             rows=_bucket(max(item.state.row for item in prepared) + 1),
-            num_tokens=tuple(_bucket(n) if n > 0 else 0 for n in missing),
-            num_scores=_bucket(max(item.end - item.first for item in prepared)),
+            num_tokens=tuple(_token_bucket(n, least) if n > 0 else 0 for n in missing),
+            num_scores=_token_bucket(max(item.end - item.first for item in prepared)),
             num_columns=min(self.arena.capacity, max(_MIN_COLUMNS, _bucket(end))),
         )
 
@@ -231,60 +239,27 @@ class CudaGraphTrunk(Trunk):
         inputs[:, width:] = self.arena.capacity
         ids, *positions, score_positions = inputs.split([width, *sizes], 1)
         size = (shape.rows, shape.num_scores, self.backend.vocab_size)
-        scores = torch.zeros(size, dtype=self.backend.dtype, device=device)
+        scores = self.graphs.buffer("scores", size, self.backend.dtype, device)
         call = _Call(inputs, ids, positions, score_positions, scores)
 
         def body() -> None:
             for segment in range(index + 1):
                 if shape.num_tokens[segment]:
-                    self._run_on_device(segment, ids, positions[segment], shape)
+                    places = self.forward.places(positions[segment], shape.num_columns)
+                    self._run_on_device(segment, ids, places)
             scores.copy_(self._scores(score_positions, index, head))
 
         return call, body
 
-    def _new_loop(
-        self, shape: _Shape, index: int, head: ScoreHead | None, steps: int, sampler: Sampler
-    ) -> tuple[_Loop, Body]:
-        call, run_call = self._new_call(shape, index, head)
-        device, size = self.backend.device, (shape.rows, steps)
-        uniforms = torch.zeros(size, dtype=torch.float64, device=device)
-        results = torch.zeros(3, *size, dtype=torch.float64, device=device)
-        width = min(sampler.vocab_size, self.backend.vocab_size)
-        probs = None
-        if not sampler.greedy:
-            probs = torch.zeros(steps, shape.rows, width, dtype=self.backend.dtype, device=device)
-        scratch = self.arena.capacity
-
-        def body() -> None:
-            run_call()
-            scores, last = call.scores[:, 0], call.score_positions
-            for step in range(steps):
-                picked = sampler.pick_on_device(scores, uniforms[:, step])
-                results[0, :, step], results[1, :, step] = picked.tokens, picked.ok
-                if picked.signals is not None:
-                    results[2, :, step] = picked.signals
-                if probs is not None:
-                    assert picked.probs is not None
-                    probs[step] = picked.probs
-                if step + 1 < steps:
-                    positions = torch.where(last < scratch, last + 1 + step, scratch)
-                    for segment in range(index + 1):
-                        self._run_on_device(segment, picked.tokens.unsqueeze(1), positions, shape)
-                    scores = self._scores(positions, index, head)[:, 0]
-
-        return _Loop(call, uniforms, results, probs), body
-
-    def _run_on_device(self, segment: int, ids: Tensor, positions: Tensor, shape: _Shape) -> None:
-        """Run the tokens at ``positions`` [B, n] through one segment, and store its outputs."""
-        rows = torch.arange(shape.rows, device=positions.device).unsqueeze(1)
+    def _run_on_device(self, segment: int, ids: Tensor, places: Places) -> None:
+        """Run the tokens at ``places`` through one segment, and store its outputs."""
+        at = (places.rows, places.positions)
         if segment == 0:
             h = self.forward.embed(ids)
         else:
-            h = self.arena.outputs[segment - 1][rows, positions].flatten(0, 1)
-        bounds, columns = self.bounds[segment], shape.num_columns
-        h = self.forward.layers(h, *bounds, self.arena.cache, positions, columns)
-        outputs = h.unflatten(0, positions.shape)
-        self.arena.outputs[segment].index_put_((rows, positions), outputs)
+            h = self.arena.outputs[segment - 1][at].flatten(0, 1)
+        h = self.forward.layers(h, *self.bounds[segment], self.arena.cache, places)
+        self.arena.outputs[segment].index_put_(at, h.unflatten(0, places.positions.shape))
 
     def _scores(self, positions: Tensor, index: int, head: ScoreHead | None) -> Tensor:
         """Return an exit's scores [B, n, V] at ``positions`` [B, n]."""
@@ -296,6 +271,14 @@ class CudaGraphTrunk(Trunk):
 def _bucket(n: int) -> int:
     """Return the next power of two, at least ``n``."""
     return 1 << (n - 1).bit_length()
+
+
+def _token_bucket(n: int, least: int = 1) -> int:
+    """Return to how many tokens ``n`` are rounded up: few sizes, as rows cost little.
+
+    ``least`` or else at least eight.
+    """
+    return least if n <= least else max(_FEW_TOKENS, _bucket(n))
 
 
 class CudaGraphExitModel(ExitModel):

@@ -1,0 +1,94 @@
+"""What a layer does between its matrix products in calls of fixed shape: in Triton, or by torch.
+
+A small kernel takes a GPU longer to start than to run. In torch's operations a layer has some
+twenty of them beside its products and attention; fused, it has four: two norms, each with the
+addition before it, the rotation, which writes the cache, and the activation.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .layers import Layer, Norm
+
+
+class Places(NamedTuple):
+    """Where the tokens of a call are, for all its layers.
+
+    Attributes:
+        positions: [B, n] int64.
+        rows: [B, 1] of the arena.
+        rotations: by position, [L, 1, D / 2] complex.
+        own: those of the tokens, [B n, 1, D / 2].
+        masks: for each window, what is added to the products of queries and keys: 0, or −∞ where a
+            row does not attend; [B, 1, g n, C'] with g query heads for a key head.
+    """
+
+    positions: Tensor
+    rows: Tensor
+    rotations: Tensor
+    own: Tensor
+    masks: list[Tensor]
+
+
+class Operations(Protocol):
+    """The parts of a layer between its matrix products."""
+
+    def add_norm(self, h: Tensor, update: Tensor | None, norm: Norm) -> Tensor:
+        """Add ``update`` to h [N, d], in place, and return the norm of h."""
+        ...
+
+    def rotate(self, layer: Layer, qkv: Tensor, places: Places, cache: Tensor) -> Tensor:
+        """Write keys and values of qkv [B n, (H + 2 H_kv) D] to cache [rows, 2 H_kv, C, D].
+
+        Return the queries, [B, H_kv, g n, D]: query heads that share keys are rows of one head.
+        """
+        ...
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """Return silu(gate) · up [N, I] of gate and up [N, 2 I], side by side."""
+        ...
+
+
+class TorchOperations:
+    """:class:`Operations` by torch's own; on any device."""
+
+    def add_norm(self, h: Tensor, update: Tensor | None, norm: Norm) -> Tensor:
+        return norm(h if update is None else h.add_(update))
+
+    def rotate(self, layer: Layer, qkv: Tensor, places: Places, cache: Tensor) -> Tensor:
+        batch, n = places.positions.shape
+        qkv = layer.rotate(qkv, places.own)
+        qkv = qkv[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 H_kv, n, D]
+        new = qkv[:, layer.heads :].transpose(1, 2)
+        cache.transpose(1, 2).index_put_((places.rows, places.positions), new)
+        return qkv[:, : layer.heads].reshape(batch, layer.kv_heads, -1, qkv.shape[3])
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, 1)
+        return F.silu(gate).mul_(up)
+
+
+def operations(device: torch.device) -> Operations:
+    """Return the fastest operations for a device."""
+    if not has_triton(device):
+        return TorchOperations()
+    from .triton_kernels import TritonOperations
+
+    return TritonOperations()
+
+
+def has_triton(device: torch.device) -> bool:
+    """Return whether kernels written in Triton run on a device."""
+    return device.type == "cuda" and _triton_is_installed()
+
+
+@cache
+def _triton_is_installed() -> bool:
+    return find_spec("triton") is not None
