@@ -25,6 +25,7 @@ from hierspec.verifiers.rows import parts
 from .case import DraftCase
 
 _MAX_KEPT_BYTES = 1 << 27  # of a shape's tensors; larger ones are not kept between calls
+_FEW_TOKENS = 8
 
 
 class _Decision(NamedTuple):
@@ -89,10 +90,14 @@ def _decide_recorded(
     """Decide on static tensors of that shape, by a recorded CUDA graph where possible."""
 
     def make() -> tuple[tuple[Batch, torch.Tensor, _Decision], Callable[[], None]]:
-        batch = shape.empty()
+        batch = shape.empty(graphs)
         size = (shape.rows, shape.tokens + 1)
         padded = torch.zeros(size, dtype=torch.float64, device=shape.device)
         out = _decide(rule, batch, padded)
+        if out.reported is not None:
+            reported = out.reported
+            kept = graphs.buffer("reported", reported.shape, reported.dtype, reported.device)
+            out = out._replace(reported=kept)
 
         def body() -> None:
             fresh = _decide(rule, batch, padded)
@@ -140,11 +145,15 @@ class BatchShape(NamedTuple):
                 width, *(case.scores.shape[-1] for case in cases if case.scores is not None)
             )
         tokens = max(len(case.draft) for case in cases)
-        return cls(len(cases), tokens, width, scores, *_dense_type(cases[0].p))
+        return cls(len(cases), tokens, width, scores, *_dense_type(cases))
 
     def bucket(self) -> BatchShape:
-        """Return the shape of static tensors for it: counts rounded up to powers of two."""
-        rows, tokens = (1 << (n - 1).bit_length() for n in (self.rows, max(1, self.tokens)))
+        """Return the shape of static tensors for it: counts rounded up to powers of two.
+
+        Tokens are at least a few, so that budgets that change need few shapes.
+        """
+        counts = (self.rows, max(_FEW_TOKENS, self.tokens))
+        rows, tokens = (1 << (n - 1).bit_length() for n in counts)
         return self._replace(rows=rows, tokens=tokens)
 
     @property
@@ -153,14 +162,26 @@ class BatchShape(NamedTuple):
         rows = self.rows * ((3 if self.scores else 2) * self.tokens + 2)
         return rows * self.width * self.dtype.itemsize <= _MAX_KEPT_BYTES
 
-    def empty(self) -> Batch:
-        """Make rows with all mass on token 0; every row is a draft of no tokens."""
+    def empty(self, graphs: Graphs | None = None) -> Batch:
+        """Make rows with all mass on token 0; every row is a draft of no tokens.
+
+        With ``graphs`` they are in memory that batches of other shapes use as well.
+        """
         rows, n, width, scores, dtype, device = self
-        p = torch.zeros(rows, n + 1, width, dtype=dtype, device=device)
-        p[..., 0] = 1.0
+
+        def one_hot(name: str, length: int) -> torch.Tensor:
+            size = (rows, length, width)
+            if graphs is None:
+                out = torch.zeros(size, dtype=dtype, device=device)
+            else:
+                out = graphs.buffer(name, size, dtype, device).zero_()
+            out[..., 0] = 1.0
+            return out
+
         tokens = torch.zeros(rows, n, dtype=torch.long, device=device)
         lengths = torch.zeros(rows, dtype=torch.long, device=device)
-        return Batch(p, p[:, :n].clone(), tokens, lengths, p.clone() if scores else None)
+        ranked = one_hot("ranked", n + 1) if scores else None
+        return Batch(one_hot("p", n + 1), one_hot("q", n), tokens, lengths, ranked)
 
 
 def pad_cases(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
@@ -170,13 +191,12 @@ def pad_cases(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
         fill_batch(batch, cases)
         return batch
     (case,) = cases  # nothing to pad, so nothing to copy
-    p = case.p.dense(shape.width)
+    p = case.p.dense(shape.width).to(shape.device, shape.dtype)
     return Batch(
         p.unsqueeze(0),
         case.draft.distributions.dense(shape.width).to(p).unsqueeze(0),
         torch.tensor([case.draft.tokens], dtype=torch.long, device=shape.device),
         torch.tensor([shape.tokens], device=shape.device),
-        # One-hot rows become dense on the CPU, wherever their scores are.
         widen_scores(case.scores, shape.width).to(p.device).unsqueeze(0)
         if shape.scores and case.scores is not None
         else None,
@@ -220,9 +240,19 @@ def widen_scores(scores: torch.Tensor, width: int) -> torch.Tensor:
     return torch.nn.functional.pad(scores, (0, missing), value=-torch.inf) if missing else scores
 
 
-def _dense_type(distributions: Distributions) -> tuple[torch.dtype, torch.device]:
-    """Return dtype and device that rows have once they are dense."""
-    for part in parts(distributions):
-        if isinstance(part, DenseDistributions):
-            return part.probs.dtype, part.probs.device
-    return torch.float64, torch.device("cpu")
+def _dense_type(cases: Sequence[DraftCase]) -> tuple[torch.dtype, torch.device]:
+    """Return dtype and device that rows of p have once they are dense.
+
+    One-hot rows become dense where the drafts' rows are: a greedy level above one that samples on
+    an accelerator must not bring those to the host.
+    """
+    rows = [case.p for case in cases] + [case.draft.distributions for case in cases]
+    dense = [p for row in rows for p in parts(row) if isinstance(p, DenseDistributions)]
+    far = [p.probs for p in dense if p.probs.device.type != "cpu"]
+    own = [p for p in parts(cases[0].p) if isinstance(p, DenseDistributions)]
+    if not own:
+        return (far[0].dtype, far[0].device) if far else (torch.float64, _CPU)
+    return own[0].probs.dtype, far[0].device if far else own[0].probs.device
+
+
+_CPU = torch.device("cpu")
