@@ -183,9 +183,22 @@ def real(request):
     return request.param
 
 
-NAMES = list(stacks({"draft": "", "small": ""}))
+INT8 = {"method": "quantized", "num_speculative_tokens": 4}
+INT4 = {**INT8, "bits": 4}
+EXIT = {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 2}
+COPIES = {
+    "a copy": {"levels": [INT8]},
+    "a copy in four bits": {"levels": [INT4]},
+    "a copy above an exit": {"levels": [EXIT, {**INT8, "verify": "block"}]},
+    "two copies": {"levels": [INT4, {**INT8, "num_speculative_tokens": 6, "verify": "block"}]},
+}
+NAMES = [*stacks({"draft": "", "small": ""}), *COPIES]
 FEW = ["three levels", "early exits", "one after another", "several drafts"]
 BACKENDS = [("lean", name) for name in NAMES] + [("hf", name) for name in FEW]
+
+
+def stack(family, name):
+    return COPIES[name] if name in COPIES else stacks(family)[name]
 
 
 def tokens_of(hierarchy, prompts=PROMPTS, **options):
@@ -201,7 +214,7 @@ def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, dev
     plain = built(tiny_family, {"levels": []}, device, backend=backend)
     assert plain.root.model.device.type == device
     expected = [tokens_of(plain, [prompt])[0] for prompt in PROMPTS]
-    hierarchy = built(tiny_family, stacks(tiny_family)[name], device, backend=backend)
+    hierarchy = built(tiny_family, stack(tiny_family, name), device, backend=backend)
     assert tokens_of(hierarchy) == expected
     assert tokens_of(hierarchy, PROMPTS[1:2]) == expected[1:2]
 
@@ -211,7 +224,7 @@ def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, dev
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_seed_says_everything(tiny_family, device, name):
-    hierarchy = built(tiny_family, stacks(tiny_family)[name], device)
+    hierarchy = built(tiny_family, stack(tiny_family, name), device)
     first = tokens_of(hierarchy, temperature=1.0, seed=4)
     assert tokens_of(hierarchy, temperature=1.0, seed=4) == first
     assert tokens_of(hierarchy, temperature=1.0, seed=5) != first
@@ -272,7 +285,7 @@ def test_samples_have_the_targets_law(tiny_family, real, name):
     params = SamplingParams(temperature=1.0, top_k=4)
     plain = built(tiny_family, {"levels": []}, real)
     law = joint_law(plain, PROMPTS[0], params, 2)
-    hierarchy = built(tiny_family, stacks(tiny_family)[name], real)
+    hierarchy = built(tiny_family, stack(tiny_family, name), real)
     result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 2048), law)
     assert result.degrees > 5
     assert 10**result.log10_p > 1e-4, result
@@ -350,7 +363,7 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses(pretended):
 
 # --- what the processor waits for
 
-FIXED = ["two levels", "three levels", "early exits", "leading"]
+FIXED = ["two levels", "three levels", "early exits", "leading", *COPIES]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -368,7 +381,7 @@ def test_a_draft_and_a_check_are_one_wait_each(
         return out
 
     monkeypatch.setattr(Responder, "answer", counted)
-    hierarchy = built(tiny_family, stacks(tiny_family)[name], "cuda")
+    hierarchy = built(tiny_family, stack(tiny_family, name), "cuda")
     options = {"top_p": 0.9, "top_k": 50} if temperature else {}
     tokens_of(hierarchy, temperature=temperature, max_new_tokens=16, seed=3, **options)
     # A greedy check by more than one leading token looks at each sequence's scores once more.
@@ -394,7 +407,7 @@ def test_graphs_can_be_switched_off(tiny_family, pretended):
 @pytest.mark.parametrize("name", FEW)
 def test_bfloat16_runs(tiny_family, device, name):
     """Greedy text may part from plain greedy text at a tie that rounding makes or breaks."""
-    hierarchy = built(tiny_family, stacks(tiny_family)[name], device, dtype="bfloat16")
+    hierarchy = built(tiny_family, stack(tiny_family, name), device, dtype="bfloat16")
     for temperature in (0.0, 1.0):
         found = tokens_of(hierarchy, temperature=temperature)
         assert all(len(ids) == 8 and max(ids) < 96 for ids in found)

@@ -27,6 +27,7 @@ from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.encoder_decoder import EncoderDecoder, check_decoder_only
 from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly_spaced_layers
+from hierspec.lm.trunk.cuda_graph_copy import self_draft_for
 from hierspec.lm.trunk.cuda_graphs import trunk_for
 from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.self_draft import SelfDraft
@@ -132,14 +133,14 @@ class LevelModels:
         from hierspec.lm.lean.quantized import can_quantize, quantize
 
         own_layers = isinstance(target.model, ModelInMemory) and target.backend == "auto"
-        if own_layers and can_quantize(model_config(target.model)):
+        if own_layers and can_quantize(model_config(target.model), trunk.backend.device.type):
             raise HierspecError(
                 f"a quantized draft needs the lean backend, and {target.model}, which is "
                 "loaded, runs through its own layers: give its path, or as the target "
                 'TargetConfig(model=model, backend="lean"), which copies its weights once'
             )
         if bits not in self.quantized_models:
-            self.quantized_models[bits] = SelfDraft(trunk, quantize(trunk.backend, bits))
+            self.quantized_models[bits] = self_draft_for(trunk, quantize(trunk.backend, bits))
         return self.quantized_models[bits]
 
     def _retrieval_model(self, level: RetrievalConfig) -> RetrievalModel:

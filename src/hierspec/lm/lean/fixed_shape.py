@@ -71,7 +71,9 @@ class FixedShapeForward:
             qkv = layer.qkv(parts.add_norm(h, update, layer.norm))
             q = parts.rotate(layer, qkv, places, arena[i])
             update = layer.out(self._attend(layer, q, arena[i], places))
-            update = layer.down(parts.gate(layer.gate_up(parts.add_norm(h, update, layer.mlp_norm))))
+            update = layer.down(
+                parts.gate(layer.gate_up(parts.add_norm(h, update, layer.mlp_norm)))
+            )
         return h if update is None else h.add_(update)
 
     def _attend(self, layer: Layer, q: Tensor, cache: Tensor, places: Places) -> Tensor:

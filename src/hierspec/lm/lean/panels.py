@@ -13,7 +13,7 @@ from .layers import Norm
 
 _WEIGHT_RANGE, _MAX_CODE = 127, 15
 NEAR = 8.0  # nats below the best 4-bit score within which scores are computed in 8 bits
-_PANEL, _GROUP = 16, 32  # outputs side by side, inputs of one 4-bit grid: as in kernels.c
+_PANEL, GROUP = 16, 32  # outputs side by side, inputs of one 4-bit grid: as in kernels.c
 
 
 class MatrixStruct(Structure):
@@ -53,10 +53,9 @@ class Panels:
         elif self.bits == 16:
             codes = F.pad(weight, (0, self.width % 2)).bfloat16().view(padded, -1, 2)
         elif self.bits == 8:
-            self.scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
-            codes = (weight / self.scale[:, None]).round_().to(torch.int8)
+            codes, self.scale = to_8_bits(weight)
         else:
-            codes, grid = _quantize_to_4_bits(weight)
+            codes, grid = to_4_bits(weight)
             self.grid = grid.view(-1, _PANEL, *grid.shape[1:]).permute(0, 2, 3, 1).contiguous()
             codes = codes.view(padded, -1, 2, 4)
             codes = codes[:, :, 0] | codes[:, :, 1] << 4  # [out, in / 8, 4]
@@ -78,7 +77,7 @@ class Panels:
             return (rows * self.scale[:, None])[: self.num_out]
         codes = torch.stack([rows & 15, rows >> 4], 2).flatten(1)[:, : self.width]
         step, lowest = self.grid.float().permute(2, 0, 3, 1).reshape(2, len(rows), -1)
-        step, lowest = (x.repeat_interleave(_GROUP, 1)[:, : self.width] for x in (step, lowest))
+        step, lowest = (x.repeat_interleave(GROUP, 1)[:, : self.width] for x in (step, lowest))
         return (codes * step + lowest)[: self.num_out]
 
     def struct(self) -> MatrixStruct:
@@ -88,13 +87,19 @@ class Panels:
         return MatrixStruct(*addresses, self.num_out, self.width, self.bits)
 
 
-def _quantize_to_4_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def to_8_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return codes of weights [out, in] float32, int8, and each output's scale, [out]."""
+    scale = (weight.abs().amax(1) / _WEIGHT_RANGE).clamp_min(1e-20)
+    return (weight / scale[:, None]).round_().to(torch.int8), scale
+
+
+def to_4_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return codes 0 … 15 of weights [out, in], uint8 [out, groups · 32], and each group's step and
     lowest value, float16 [out, groups, 2]."""
-    padding = -weight.size(1) % _GROUP
+    padding = -weight.size(1) % GROUP
     # The last group is padded with its own last weight, which widens no range.
     padded = torch.cat([weight, weight[:, -1:].expand(-1, padding)], 1)
-    groups = padded.view(len(weight), -1, _GROUP)
+    groups = padded.view(len(weight), -1, GROUP)
     lowest, highest = groups.aminmax(dim=2)
     grid = torch.stack([(highest - lowest) / _MAX_CODE, lowest], 2).half()
     step, start = grid.float().unsqueeze(2).unbind(3)

@@ -14,6 +14,8 @@ largest entry and written as two rows of 7 bits, the second holding the first's 
 bits alone cost a tenth of the agreement, and a second row costs next to nothing. (Sums of two
 products of 7 and 8 bits fit into the 16 bits that processors without VNNI have.) That product is
 not torch's public interface: it is tried once, and a message says if it is missing.
+
+On accelerators: :mod:`.device_copy`.
 """
 
 # No `from __future__ import annotations`: TorchScript reads them as objects.
@@ -113,17 +115,17 @@ def fbgemm_works() -> bool:
         return False
 
 
-def can_quantize(config: Any) -> bool:
-    """Return whether a model with this configuration can have such a copy on this processor."""
-    return unsupported_reason(config) is None and quantization_works()
+def can_quantize(config: Any, device: str = "cpu") -> bool:
+    """Return whether a model with this configuration can have such a copy on a type of device."""
+    return unsupported_reason(config) is None and (device != "cpu" or quantization_works())
 
 
 def quantize(backend: Any, bits: int = 8) -> LeanBackend:
     """Return a copy of a lean model in 8 or 4 bits; embedding, norms and caches are shared.
 
     Raises:
-        HierspecError: the model runs on another backend or device, or neither a C compiler nor
-            FBGEMM is here; for 4 bits, no compiler.
+        HierspecError: the model runs on another backend; or on a CPU, where neither a C compiler
+            nor FBGEMM is here; for 4 bits, no compiler.
     """
     if not isinstance(backend, LeanBackend):
         raise HierspecError(
@@ -133,12 +135,16 @@ def quantize(backend: Any, bits: int = 8) -> LeanBackend:
             "save_pretrained), or draft with the model's own layers (early_exit and layer_skip; "
             "the presets layerskip and swift)"
         )
+    if backend.device.type != "cpu":
+        from .device_copy import DeviceCopy
+
+        return DeviceCopy(backend, bits)
     library = kernels.load() if backend.dtype == torch.float32 else None
-    if backend.device.type != "cpu" or not (library or fbgemm_works()):
+    if not (library or fbgemm_works()):
         raise HierspecError(
-            "a quantized draft needs a CPU, and there a C compiler (for models that are not in "
-            "float64) or torch's FBGEMM products (x86 with AVX2): install gcc or clang, or use "
-            "early_exit or layer_skip instead"
+            "a quantized draft on a CPU needs a C compiler (for models that are not in float64) or "
+            "torch's FBGEMM products (x86 with AVX2): install gcc or clang, or use early_exit or "
+            "layer_skip instead"
         )
     if bits != 8 and not library:
         raise HierspecError(

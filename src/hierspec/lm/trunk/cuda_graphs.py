@@ -32,7 +32,7 @@ from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
 from .slots import PreparedQuery, SlotState
 from .trunk import ExitModel, ScoreHead, Trunk
 
-_MAX_TOKENS = 32  # of a sequence in one call of fixed shape; longer ones are prompts
+MAX_TOKENS = 32  # of a sequence in one call of fixed shape; longer ones are prompts
 _FEW_TOKENS = 8
 _MIN_COLUMNS = 512
 
@@ -94,7 +94,7 @@ class CudaGraphTrunk(Trunk):
 
     def reserve(self, num_tokens: int) -> None:
         """See :class:`hierspec.lm.base.ReservingCacheOwner`."""
-        self.arena.reserve(min(num_tokens, self.backend.max_length) + _MAX_TOKENS)
+        self.arena.reserve(min(num_tokens, self.backend.max_length) + MAX_TOKENS)
 
     def compact(self, slot: Slot) -> None:
         """Leave the slot as it is: all rows of the arena are equally long."""
@@ -105,7 +105,7 @@ class CudaGraphTrunk(Trunk):
         with torch.inference_mode():
             prepared = [self.prepare(query) for query in queries]
             shape = self._shape(prepared, index)
-        if max(*shape.num_tokens, shape.num_scores) > _MAX_TOKENS:
+        if max(*shape.num_tokens, shape.num_scores) > MAX_TOKENS:
             return super().score(queries, index, head)
         with torch.inference_mode():
             key = ("score", index, head, shape)
@@ -137,7 +137,7 @@ class CudaGraphTrunk(Trunk):
             self.make_room(query.slot, longest)
         with torch.inference_mode():
             prepared = [self.prepare(query) for query in queries]
-            if max(self._shape(prepared, index).num_tokens) > _MAX_TOKENS:
+            if max(self._shape(prepared, index).num_tokens) > MAX_TOKENS:
                 super().score(queries, index, head)  # a prompt, in passes of its own
             shape = self._shape(prepared, index, max(counts))
             backend, columns = self.backend, shape.num_columns
@@ -198,10 +198,10 @@ class CudaGraphTrunk(Trunk):
         # After a check one token is missing, or two.
         least = 2 if drafted else 1
         return _Shape(
-            rows=_bucket(max(item.state.row for item in prepared) + 1),
-            num_tokens=tuple(_token_bucket(n, least) if n > 0 else 0 for n in missing),
-            num_scores=_token_bucket(max(item.end - item.first for item in prepared)),
-            num_columns=min(self.arena.capacity, max(_MIN_COLUMNS, _bucket(end))),
+            rows=power_of_two(max(item.state.row for item in prepared) + 1),
+            num_tokens=tuple(token_bucket(n, least) if n > 0 else 0 for n in missing),
+            num_scores=token_bucket(max(item.end - item.first for item in prepared)),
+            num_columns=column_bucket(end, self.arena.capacity),
         )
 
     def _inputs(self, prepared: Sequence[PreparedQuery], shape: _Shape) -> list[list[int]]:
@@ -268,17 +268,22 @@ class CudaGraphTrunk(Trunk):
         return (head or self.backend.head)(h).unflatten(0, positions.shape)
 
 
-def _bucket(n: int) -> int:
+def power_of_two(n: int) -> int:
     """Return the next power of two, at least ``n``."""
     return 1 << (n - 1).bit_length()
 
 
-def _token_bucket(n: int, least: int = 1) -> int:
+def token_bucket(n: int, least: int = 1) -> int:
     """Return to how many tokens ``n`` are rounded up: few sizes, as rows cost little.
 
     ``least`` or else at least eight.
     """
-    return least if n <= least else max(_FEW_TOKENS, _bucket(n))
+    return least if n <= least else max(_FEW_TOKENS, power_of_two(n))
+
+
+def column_bucket(end: int, capacity: int) -> int:
+    """Return how many columns are attended to, at least ``end``."""
+    return min(capacity, max(_MIN_COLUMNS, power_of_two(end)))
 
 
 class CudaGraphExitModel(ExitModel):

@@ -1,4 +1,4 @@
-"""Drafts of several tokens on a device: each is picked there and fed to the next step, with one wait.
+"""Drafts on a device: each token is picked there and fed to the next step, and one wait reads all.
 
 A draft is a first call, which brings the caches up to date and picks a token, and a step for every
 further one. All steps of a shape are one recording, whatever the length of a draft: what differs

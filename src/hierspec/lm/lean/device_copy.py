@@ -1,0 +1,102 @@
+"""A copy of a lean model in 8 or 4 bits on a GPU; :mod:`.quantized` makes those of CPUs.
+
+The numbers are those of the copy on a CPU: int8 with a scale for each output, or 4 bits with a grid
+for each group of 32 inputs. Products are in the model's own dtype. With Triton the weights are read
+in 8 or 4 bits, and a draft takes as much less time; without it they are widened before each
+product, which is correct and slow.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import panels
+from .decoder import LeanBackend
+from .fused import has_triton
+from .layers import Layer, Matrix, Stack
+
+_MAX_ROWS = 64  # of a product in Triton; more are faster with weights that are widened first
+
+
+class DeviceMatrix(nn.Module):
+    """``x [n, in] → x @ weight.T + bias [n, out]`` with weights in 8 or 4 bits.
+
+    Attributes:
+        codes: int8 [out, in]; in 4 bits uint8 [out, groups, 16], a byte holding the codes of inputs
+            r (low) and r + 16 of its group.
+        grid: in 8 bits each output's scale, float32 [out]; in 4 bits the step and lowest value of
+            each group, float16 [out, groups, 2].
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, bits: int) -> None:
+        super().__init__()
+        self.is_packed = False
+        self.bits, self.width = bits, weight.shape[1]
+        self.num_out, self.num_weights = weight.shape[0], weight.numel()
+        self.bias = None if bias is None else bias.detach().float()
+        weight = weight.detach().float()
+        if bits == 8:
+            self.codes, self.grid = panels.to_8_bits(weight)
+        else:
+            codes, self.grid = panels.to_4_bits(weight)
+            low, high = codes.view(self.num_out, -1, 2, panels.GROUP // 2).unbind(2)
+            self.codes = low | high << 4
+            self.grid = self.grid.contiguous()
+        self.in_triton = has_triton(weight.device) and weight.dtype != torch.float64
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes read from memory for a product."""
+        return self.codes.nbytes + self.grid.nbytes
+
+    def dense(self) -> Tensor:
+        """Return the weights that products are computed with, float32 [out, in]."""
+        if self.bits == 8:
+            return self.codes * self.grid[:, None]
+        codes = torch.cat([self.codes & 15, self.codes >> 4], 2)  # [out, groups, 32]
+        step, lowest = self.grid.float().unsqueeze(3).unbind(2)
+        return (codes * step + lowest).flatten(1)[:, : self.width]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_triton and len(x) <= _MAX_ROWS and x.dtype != torch.float64:
+            from . import triton_kernels
+
+            product = triton_kernels.product_8 if self.bits == 8 else triton_kernels.product_4
+            return product(x.contiguous(), self.codes, self.grid, self.bias)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.dense().to(x.dtype), bias)
+
+
+class DeviceCopy(LeanBackend):
+    """A copy of a lean model on an accelerator; all but the matrices is shared.
+
+    Attributes:
+        num_bytes: of the matrices.
+    """
+
+    def __init__(self, backend: LeanBackend, bits: int) -> None:
+        vars(self).update(vars(backend))
+        matrices: list[DeviceMatrix] = []
+
+        def quantized(matrix: Matrix, bits: int) -> DeviceMatrix:
+            matrices.append(DeviceMatrix(matrix.dense(), matrix.bias, bits))
+            return matrices[-1]
+
+        def quantized_layer(layer: Layer) -> Layer:
+            copied = copy.copy(layer)
+            copied._modules = dict(layer._modules)
+            for name in ("qkv", "out", "gate_up", "down"):
+                setattr(copied, name, quantized(getattr(layer, name), bits))
+            return copied
+
+        layers = [layer for layer in backend.stack.layers if isinstance(layer, Layer)]
+        self.stack = self._run = Stack([quantized_layer(layer) for layer in layers])
+        self._lm_head = quantized(backend._lm_head, 8)  # its errors are errors of the scores
+        self.weight_dtype = torch.int8
+        self.name = f"{backend.name}:int{bits}"
+        self.fast_path = f"lean, int{bits} weights" + ", Triton" * matrices[0].in_triton
+        self.num_bytes = sum(matrix.num_bytes for matrix in matrices)
