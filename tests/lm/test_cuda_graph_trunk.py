@@ -48,7 +48,9 @@ def backend(request, tmp_path_factory):
 @pytest.fixture(params=["as it stands", "recorded"])
 def fixed(request, backend, monkeypatch):
     """A maker of fixed trunks; recorded ones believe that they are on a GPU."""
-    monkeypatch.setattr("hierspec.lm.trunk.arena._FIRST_COLUMNS", 256)  # the models' texts are short
+    monkeypatch.setattr(
+        "hierspec.lm.trunk.arena._FIRST_COLUMNS", 256
+    )  # the models' texts are short
     monkeypatch.setattr("hierspec.lm.trunk.cuda_graphs._MIN_COLUMNS", 256)
 
     def make(exits=()):

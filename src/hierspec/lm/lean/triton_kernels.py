@@ -119,9 +119,10 @@ def _product_8(
     bias,
     out,
     num_rows,
-    width,
     num_out,
+    width: tl.constexpr,
     has_bias: tl.constexpr,
+    operand: tl.constexpr,
     rows: tl.constexpr,
     outs: tl.constexpr,
     inner: tl.constexpr,
@@ -138,7 +139,7 @@ def _product_8(
         a = tl.load(x_rows + k[None, :], mask=in_rows[:, None] & (k < width)[None, :], other=0.0)
         b_mask = in_columns[None, :] & (k < width)[:, None]
         b = tl.load(code_rows + k[:, None], mask=b_mask, other=0)
-        total += tl.dot(a, b.to(a.dtype), input_precision="ieee")
+        total += tl.dot(a.to(operand), b.to(operand), input_precision="ieee")
     total *= tl.load(scale + column, mask=in_columns, other=0.0)[None, :]
     if has_bias:
         total += tl.load(bias + column, mask=in_columns, other=0.0)[None, :]
@@ -154,10 +155,11 @@ def _product_4(
     bias,
     out,
     num_rows,
-    width,
     num_out,
-    num_groups,
+    width: tl.constexpr,
+    num_bytes: tl.constexpr,
     has_bias: tl.constexpr,
+    operand: tl.constexpr,
     rows: tl.constexpr,
     outs: tl.constexpr,
     inner: tl.constexpr,
@@ -167,10 +169,9 @@ def _product_4(
     column = tl.program_id(0) * outs + tl.arange(0, outs)
     in_rows, in_columns = row < num_rows, column < num_out
     total = tl.zeros((rows, outs), tl.float32)
-    num_bytes = num_groups * _HALF_GROUP
     x_rows = x + row.to(tl.int64)[:, None] * width
     code_rows = codes + column.to(tl.int64)[None, :] * num_bytes
-    grid_rows = grid + column.to(tl.int64)[None, :] * num_groups * 2
+    grid_rows = grid + column.to(tl.int64)[None, :] * (num_bytes // _HALF_GROUP * 2)
     for start in range(0, num_bytes, inner):
         byte = start + tl.arange(0, inner)
         group = byte // _HALF_GROUP
@@ -184,12 +185,12 @@ def _product_4(
             x_rows + low[None, :], mask=in_rows[:, None] & (low < width)[None, :], other=0.0
         )
         b = (pairs & 15).to(tl.float32) * step + least
-        total += tl.dot(a, b.to(a.dtype), input_precision="ieee")
+        total += tl.dot(a.to(operand), b.to(operand), input_precision="ieee")
         a = tl.load(
             x_rows + high[None, :], mask=in_rows[:, None] & (high < width)[None, :], other=0.0
         )
         b = (pairs >> 4).to(tl.float32) * step + least
-        total += tl.dot(a, b.to(a.dtype), input_precision="ieee")
+        total += tl.dot(a.to(operand), b.to(operand), input_precision="ieee")
     if has_bias:
         total += tl.load(bias + column, mask=in_columns, other=0.0)[None, :]
     goal = out + row.to(tl.int64)[:, None] * num_out + column[None, :]
@@ -266,9 +267,10 @@ def product_8(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None) -> T
             scale if bias is None else bias,
             out,
             num,
-            width,
             num_out,
+            width=width,
             has_bias=bias is not None,
+            operand=_operand(x),
             rows=rows,
             outs=outs,
             inner=128,
@@ -281,7 +283,7 @@ def product_4(x: Tensor, codes: Tensor, grid: Tensor, bias: Tensor | None) -> Te
 
     ``grid`` [out, groups, 2] float16 has each group's step and lowest value; ``bias`` is float32.
     """
-    (num, width), (num_out, num_groups, _) = x.shape, codes.shape
+    (num, width), num_out = x.shape, len(codes)
     out, rows, outs = _sizes(x, num_out)
     with _on_device_of(x):
         _product_4[(triton.cdiv(num_out, outs), triton.cdiv(num, rows))](
@@ -291,10 +293,11 @@ def product_4(x: Tensor, codes: Tensor, grid: Tensor, bias: Tensor | None) -> Te
             grid if bias is None else bias,
             out,
             num,
-            width,
             num_out,
-            num_groups,
+            width=width,
+            num_bytes=codes[0].numel(),
             has_bias=bias is not None,
+            operand=_operand(x),
             rows=rows,
             outs=outs,
             inner=64,
@@ -307,6 +310,12 @@ def _sizes(x: Tensor, num_out: int) -> tuple[Tensor, int, int]:
     rows = _MIN_ROWS if len(x) <= _MIN_ROWS else 2 * _MIN_ROWS
     # Small matrices need many programs to use all of the device's memory bandwidth.
     return x.new_empty(len(x), num_out), rows, 16 if num_out <= 4096 else 32
+
+
+def _operand(x: Tensor) -> tl.dtype:
+    """Return the type that products are made of: x's, but the interpreter has no bfloat16 there."""
+    narrow = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+    return tl.float32 if triton.knobs.runtime.interpret else narrow.get(x.dtype, tl.float32)
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[None]:
