@@ -1,4 +1,4 @@
-"""Kernels in Triton against torch's operations: interpreted where there is no GPU, compiled on one."""
+"""Kernels in Triton against torch: interpreted, or compiled where there is a GPU."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="needs triton, which is made for Linux")
 
-from hierspec.lm.lean import triton_kernels  # noqa: E402
-from hierspec.lm.lean.decoder import LeanBackend  # noqa: E402
-from hierspec.lm.lean.device_copy import DeviceMatrix  # noqa: E402
-from hierspec.lm.lean.fixed_shape import FixedShapeForward  # noqa: E402
-from hierspec.lm.lean.fused import TorchOperations  # noqa: E402
-from hierspec.lm.lean.layers import Norm  # noqa: E402
-from hierspec.lm.weights import from_directory  # noqa: E402
-from hierspec.utils.testing import save_tiny  # noqa: E402
+from hierspec.lm.lean import triton_kernels
+from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.lean.device_copy import DeviceMatrix
+from hierspec.lm.lean.fixed_shape import FixedShapeForward
+from hierspec.lm.lean.fused import TorchOperations
+from hierspec.lm.lean.layers import Norm
+from hierspec.lm.weights import from_directory
+from hierspec.utils.testing import save_tiny
 
 no_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs an accelerator: torch sees no CUDA device"

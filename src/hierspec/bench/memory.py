@@ -93,7 +93,7 @@ def _count(models: BenchModels, backend: Backend, **included: bool) -> int:
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def peak_rise(run: Callable[[], Any], device: str = "cpu") -> int | None:
+def peak_rise(run: Callable[[], Any], device: torch.device | str = "cpu") -> int | None:
     """Measure by how many bytes ``run`` raises the peak; ``None`` where it cannot be measured.
 
     On a CPU the kernel's high-water mark is reset first (``/proc/self/clear_refs``, Linux alone).
@@ -101,13 +101,13 @@ def peak_rise(run: Callable[[], Any], device: str = "cpu") -> int | None:
     unnoticed, so small figures are lower bounds.
     """
     gc.collect()
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        allocated = torch.cuda.memory_allocated()
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        allocated = torch.cuda.memory_allocated(device)
         run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - allocated
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - allocated
     try:
         _CLEAR.write_text("5")  # resets VmHWM
         resident_kib = _field("VmRSS")

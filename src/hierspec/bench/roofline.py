@@ -14,6 +14,8 @@ from .memory import count_parameters, whole_backend
 from .records import Roofline
 
 _BUFFER_BYTES = 512 << 20  # more than the caches of most processors
+_DEVICE_BUFFER_BYTES = 4 << 30  # a GPU reads the other in less time than a wait takes
+_READS_A_WAIT = 8
 _MIN_SECONDS = 0.4
 
 
@@ -71,13 +73,16 @@ def best_bandwidth(device: torch.device) -> float:
 
 def _bandwidth_samples(device: torch.device) -> list[float]:
     """Measure bytes a second of some reads of a buffer from end to end."""
-    size = _BUFFER_BYTES
+    size, reads = _BUFFER_BYTES, 1
     if device.type == "cuda":
-        size = min(size, torch.cuda.mem_get_info(device)[0] // 4)
+        size = min(_DEVICE_BUFFER_BYTES, torch.cuda.mem_get_info(device)[0] // 4)
+        reads = _READS_A_WAIT
     buffer = torch.ones(size // 4, dtype=torch.float32, device=device)
     durations, end = [], time.perf_counter() + _MIN_SECONDS
     while len(durations) < 5 or time.perf_counter() < end:
         began = time.perf_counter()
-        buffer.sum().item()  # .item() waits for an accelerator
-        durations.append(time.perf_counter() - began)
+        for _ in range(reads):
+            total = buffer.sum()
+        total.item()  # an accelerator is waited for
+        durations.append((time.perf_counter() - began) / reads)
     return [buffer.numel() * 4 / seconds for seconds in durations[1:]]

@@ -343,9 +343,7 @@ class MethodCell:
         group = self.bench.measured[: self.bench.settings.batch_size]
         request = self.request(self.bench.settings.max_new_tokens)
         try:
-            rise = memory.peak_rise(
-                lambda: run_group(method, group, request), self.target.device.type
-            )
+            rise = memory.peak_rise(lambda: run_group(method, group, request), self.target.device)
         except Unavailable:
             return None
         return None if rise is None else weights + rise

@@ -153,21 +153,23 @@ def default_names(target: str) -> list[str]:
             names[3:4] = ["exit:1", "exit:2", "exit:4"]
         return [name for name in names if name != target]
     names = ["prompt-lookup", "suffix"]
-    has_copy = machine.device("auto").type == "cpu" and _quantizable(target)
+    on_cpu, has_copy = machine.device("auto").type == "cpu", _quantizable(target)
     for drafter in trained.drafters_for(target):
         if trained.kind(drafter) != trained.HEADS_KIND:
             names.append(drafter)
-        elif not (has_copy and kernels.load()):
+        elif not (on_cpu and has_copy and kernels.load()):
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
     if has_copy:  # last: levels of a chain keep this order, and copies cost most
-        names += ["quantized:4"] * kernels.fast_in_4_bits() + ["quantized"]
+        fast_in_4_bits = not on_cpu or kernels.fast_in_4_bits()
+        names += ["quantized:4"] * fast_in_4_bits + ["quantized"]
     return names
 
 
 def _quantizable(target: str) -> bool:
     try:
-        return not is_adapter(target) and can_quantize(model_config(target))
+        device = machine.device("auto").type
+        return not is_adapter(target) and can_quantize(model_config(target), device)
     except HierspecError:
         return False  # no such model: loading it will raise
 

@@ -33,6 +33,7 @@ from hierspec.engine.sequences import LiveSequence, Task
 from hierspec.engine.stopping import StopConditions
 from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.graphs import RUNS_BEFORE_REPLAY
 
 from .candidates import CandidatePool
 from .rounds import build_levels, open_sequence, rewind
@@ -144,9 +145,13 @@ class PairTimer:
         self.sequence.close()
 
     def turn(self, drafter: int | None, verifier: int, budget: int, times: PairTimes) -> None:
-        """Time a few rounds of a pair, after one that warms the processor's caches for it."""
+        """Time a few rounds of a pair, after one that warms the processor's caches for it.
+
+        Calls that a GPU records are recorded before, at the first turn.
+        """
         sequence, key = self.sequence, (drafter, verifier, budget)
-        if key not in self.roots:
+        is_new = key not in self.roots
+        if is_new:
             self.roots[key] = build_levels(self.pool, verifier, drafter, budget)
         sequence.root = self.roots[key]
         sequence.states = initial_states(sequence.root)
@@ -154,13 +159,15 @@ class PairTimer:
         runtime = Runtime(sequence.root, self.pool.vocab_size)
         clock = _Clock(budget if has_several else None)
         runtime.observe(clock)
-        for number in range(WARM + TIMED):
+        is_recorded = self.pool.entrants[verifier].model.graphs is not None
+        num_warm = WARM + RUNS_BEFORE_REPLAY if is_recorded and is_new else WARM
+        for number in range(num_warm + TIMED):
             clock.calls.clear()
             began = time.perf_counter()
             (verdict,) = runtime.round([sequence])
             overhead = time.perf_counter() - began - sum(seconds for *_, seconds in clock.calls)
             sequence.tokens.extend(verdict.emitted.tokens)
-            if number < WARM:
+            if number < num_warm:
                 continue
             for check, tokens, seconds in clock.calls:
                 if check:

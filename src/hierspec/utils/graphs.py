@@ -22,6 +22,7 @@ from hierspec.errors import first_line
 Body = Callable[[], None]  # reads and writes static tensors; is idempotent
 _MAX_KEPT = 64  # recordings
 _TRIALS = 2  # runs of a shape before it is recorded: they may be the only ones, and they warm up
+RUNS_BEFORE_REPLAY = _TRIALS + 1  # of a shape; the last records it
 _RECORDING_LOCK = threading.Lock()  # a process records one graph at a time
 
 

@@ -7,14 +7,17 @@ Shapes: N = B n rows, d hidden, H query and H_kv key/value heads of D dimensions
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from .fused import Places
 from .layers import Layer, Norm
+
+triton: Any = import_module("triton")  # not everywhere, and without types
+tl: Any = import_module("triton.language")
 
 _GROUP = 32  # inputs of one 4-bit grid: see `hierspec.lm.lean.panels`
 _HALF_GROUP = tl.constexpr(_GROUP // 2)
@@ -312,7 +315,7 @@ def _sizes(x: Tensor, num_out: int) -> tuple[Tensor, int, int]:
     return x.new_empty(len(x), num_out), rows, 16 if num_out <= 4096 else 32
 
 
-def _operand(x: Tensor) -> tl.dtype:
+def _operand(x: Tensor) -> Any:
     """Return the type that products are made of: x's, but the interpreter has no bfloat16 there."""
     narrow = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
     return tl.float32 if triton.knobs.runtime.interpret else narrow.get(x.dtype, tl.float32)

@@ -100,7 +100,9 @@ class DeviceLoop(NamedTuple):
 
             return None, body
 
-        calls = {("first", first_key, self.key, sampler, room): begin}
+        calls: dict[Hashable, Callable[[], tuple[Any, Body]]] = {
+            ("first", first_key, self.key, sampler, room): begin
+        }
         if longest > 1:
             calls["step", self.key, self.batch, sampler, room] = go_on
         first, *steps = self.graphs.get_together(calls)
