@@ -9,13 +9,17 @@ import pytest
 import tape
 import torch
 from following import drafted
-from stacks import PROMPTS, built, stacks
+from stacks import PROMPTS, built, model, stacks
 
 from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import OneHotDistributions
+from hierspec.core.nodes import walk_levels
+from hierspec.engine.control import JumpingController
 from hierspec.lm.base import Query
+from hierspec.lm.lean import quantized
 from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.lean.device_copy import DeviceCopy
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk, trunk_for
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
@@ -314,3 +318,36 @@ def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):
     again = [*text, 5]
     found = trunk.score([Query(slot, Context(again), 5)], 1)
     assert close(found, plain.score([Query(other, Context(again), 5)], 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"), [("draft model", 1.0), ("copy", 0.0), ("exits", 1.0)]
+)
+def test_budgets_that_change_need_few_shapes(tmp_path, monkeypatch, name, temperature):
+    """512 tokens by a controller that jumps between budgets: at most twelve shapes recur."""
+    monkeypatch.setattr(
+        "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
+    )
+    monkeypatch.setattr(quantized, "quantize", DeviceCopy)
+    long = {"max_position_embeddings": 2048, "layers": 3}
+    target, draft = (save_tiny("llama", tmp_path / part, seed=3, **long) for part in "ab")
+    lower, upper = (
+        {"method": "early_exit", "exit_layer": layer, "num_speculative_tokens": budget}
+        for layer, budget in ((1, 3), (2, 8))
+    )
+    levels = {
+        "draft model": [model(str(draft), 12)],
+        "copy": [{"method": "quantized", "num_speculative_tokens": 12}],
+        "exits": [lower, {**upper, "verify": "block"}],
+    }[name]
+    hierarchy = built({"target": str(target)}, {"levels": levels}, "cpu")
+    one, two = [(n,) for n in range(13)], [(a, b) for a in (0, 3) for b in (1, 3, 8)]
+    budgets = one if len(levels) == 1 else two
+    hierarchy.controller = JumpingController(hierarchy.root, budgets)
+    options = {"max_new_tokens": 512, "ignore_eos": True, "temperature": temperature, "seed": 1}
+    assert len(hierarchy.generate(list(range(3, 43)), **options).token_ids) == 512
+    kept = {id(node.model.graphs): node.model.graphs for node in walk_levels(hierarchy.root)}
+    recurring = [
+        key for graphs in kept.values() for key, call in graphs._calls.items() if call._runs > 2
+    ]
+    assert len(recurring) <= 12, recurring
