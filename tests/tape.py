@@ -70,7 +70,8 @@ def _attention(*args, **kwargs):
 
 
 def install(monkeypatch) -> None:
-    """Let graphs be tapes, and pinned memory be memory."""
+    """Let graphs be tapes, and pinned memory be memory; kernels are torch's own."""
+    monkeypatch.setattr("hierspec.lm.lean.fused._triton_is_installed", lambda: False)
     monkeypatch.setattr("hierspec.utils.graphs.record", record)
     monkeypatch.setattr("hierspec.utils.graphs.new_pool", object)
     monkeypatch.setattr("hierspec.utils.graphs.new_stream", lambda device: object())

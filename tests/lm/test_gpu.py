@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import warnings
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -363,15 +364,17 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses(pretended):
 
 # --- what the processor waits for
 
-FIXED = ["two levels", "three levels", "early exits", "leading", *COPIES]
+FIXED = [
+    *("two levels", "three levels", "early exits", "leading", "leading, of a greedy level"),
+    *COPIES,
+]
+SEVERAL = ["several drafts", "several, distinct", "several, as a trie"]
+RULES = ["tokenwise", "naive", "lenient", "match"]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", FIXED)
-def test_a_draft_and_a_check_are_one_wait_each(
-    tiny_family, pretend, monkeypatch, name, temperature
-):
-    waits: dict[str, set[int]] = {"Propose": set(), "Check": set()}
+def waits_of(hierarchy, pretend, monkeypatch, **options):
+    """Return how often the processor waited for an answer, by kind of request."""
+    waits: dict[str, set[int]] = defaultdict(set)
     answer = Responder.answer
 
     def counted(self, tasks):
@@ -381,15 +384,43 @@ def test_a_draft_and_a_check_are_one_wait_each(
         return out
 
     monkeypatch.setattr(Responder, "answer", counted)
+    tokens_of(hierarchy, max_new_tokens=16, seed=3, **options)
+    return waits
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", FIXED)
+def test_a_draft_and_a_check_are_one_wait_each(
+    tiny_family, pretend, monkeypatch, name, temperature
+):
     hierarchy = built(tiny_family, stack(tiny_family, name), "cuda")
     options = {"top_p": 0.9, "top_k": 50} if temperature else {}
-    tokens_of(hierarchy, temperature=temperature, max_new_tokens=16, seed=3, **options)
+    waits = waits_of(hierarchy, pretend, monkeypatch, temperature=temperature, **options)
     # A greedy check by more than one leading token looks at each sequence's scores once more.
-    more = len(PROMPTS) if name == "leading" and not temperature else 0
+    greedy = not temperature or name == "leading, of a greedy level"
+    more = len(PROMPTS) if name.startswith("leading") and greedy else 0
     assert waits["Propose"] == {1}
     assert 1 in waits["Check"]
     assert max(waits["Check"]) <= 1 + more
     assert hierarchy.root.model.graphs.num_recorded > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_check_by_any_rule_is_one_wait(tiny_family, pretend, monkeypatch, rule, temperature):
+    config = {"levels": [model(tiny_family["draft"], 3)], "verify": rule}
+    hierarchy = built(tiny_family, config, "cuda")
+    waits = waits_of(hierarchy, pretend, monkeypatch, temperature=temperature)
+    assert waits["Check"] == {1}
+    assert waits["Propose"] == {1} or (rule == "match" and temperature)  # a race reads each token
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_check_of_several_drafts_is_one_wait(tiny_family, pretend, monkeypatch, name):
+    """A rule that tries draft after draft reads its rows on the host, brought over at once."""
+    hierarchy = built(tiny_family, stack(tiny_family, name), "cuda")
+    waits = waits_of(hierarchy, pretend, monkeypatch, temperature=1.0)
+    assert waits["Check"] == {1}
 
 
 def test_graphs_can_be_switched_off(tiny_family, pretended):

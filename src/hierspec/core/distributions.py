@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -259,11 +260,43 @@ def race(probs: torch.Tensor, noise: Noise, position: int) -> list[int]:
     Raises:
         HierspecError: a row holds NaN, or has no mass.
     """
-    num, width = probs.shape
-    noises = np.stack([noise(position + i, width) for i in range(num)])
-    best, ids = (probs.double() / torch.as_tensor(noises, device=probs.device)).max(-1)
-    winners: list[list[float]] = torch.stack((ids.double(), best)).tolist()  # pyright: ignore
-    return [checked_token(token, value) for token, value in zip(*winners, strict=True)]
+    return race_each([(probs, noise, position)])[0]
+
+
+def race_each(races: Sequence[tuple[torch.Tensor, Noise, int]]) -> list[list[int]]:
+    """Return what :func:`race` does for each of its arguments, all on one device, with one wait."""
+    numbers: list[torch.Tensor] = []
+    for probs, noise, position in races:
+        num, width = probs.shape
+        noises = np.stack([noise(position + i, width) for i in range(num)])
+        best, ids = (probs.double() / torch.as_tensor(noises, device=probs.device)).max(-1)
+        numbers.append(torch.stack((ids.double(), best)))
+    winners: list[list[float]] = torch.cat(numbers, 1).tolist()  # pyright: ignore
+    tokens = iter([checked_token(token, value) for token, value in zip(*winners, strict=True)])
+    return [list(islice(tokens, len(probs))) for probs, _, _ in races]
+
+
+def on_host(distributions: Sequence[Distributions]) -> list[Distributions]:
+    """Return the same rows where the host can read them, after one wait for an accelerator."""
+    far = [
+        part.probs
+        for rows in distributions
+        for part in (rows.parts if isinstance(rows, MixedDistributions) else (rows,))
+        if isinstance(part, DenseDistributions) and part.probs.device != _CPU
+    ]
+    if not far:
+        return list(distributions)
+    numbers = torch.cat([probs.flatten() for probs in far]).cpu()
+    near = iter(numbers.split([probs.numel() for probs in far]))
+
+    def moved(rows: Distributions) -> Distributions:
+        if isinstance(rows, MixedDistributions):
+            return MixedDistributions(tuple(moved(part) for part in rows.parts))
+        if isinstance(rows, DenseDistributions) and rows.probs.device != _CPU:
+            return DenseDistributions(next(near).view(*rows.probs.shape))
+        return rows
+
+    return [moved(rows) for rows in distributions]
 
 
 def row_sums(rows: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

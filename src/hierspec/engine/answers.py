@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import Distributions, draw_each
+from hierspec.core.distributions import Distributions, draw_each, on_host
 from hierspec.core.nodes import Draft, walk
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Row
@@ -187,20 +187,17 @@ class Responder:
             drafts.append(several)
         scores, p = self._score(node, alternatives.jobs, alternatives.queries, alternatives.rows)
         began = time.perf_counter()
-        checked = [
-            list(zip(several, rows, strict=True))
-            for several, rows in zip(drafts, alternatives.distributions(p), strict=True)
-        ]
+        checked = _on_host(drafts, alternatives.distributions(p))
         choices = [
             verify_drafts(
                 node.rule,
-                several,
+                [draft for draft, _ in pairs],
                 [rows for _, rows in pairs],
                 task.sequence.rng,
                 node.bonus,
                 node.index,
             )
-            for task, several, pairs in zip(tasks, drafts, checked, strict=True)
+            for task, pairs in zip(tasks, checked, strict=True)
         ]
         seconds = time.perf_counter() - began
         chosen = [pairs[choice.draft] for pairs, choice in zip(checked, choices, strict=True)]
@@ -299,6 +296,23 @@ class Responder:
             for leaf in walk(node.below)
             if isinstance(leaf, Draft) and leaf.num_drafts > 1
         )
+
+
+def _on_host(
+    drafts: Sequence[tuple[Proposal, ...]], rows: Sequence[Sequence[Distributions]]
+) -> list[list[tuple[Proposal, Distributions]]]:
+    """Pair drafts with their rows, where the host can read both: a rule for several drafts reads
+    them number by number, so an accelerator's are brought over together."""
+    flat = [draft for several in drafts for draft in several]
+    checked_rows = [own for several in rows for own in several]
+    moved = iter(on_host([*checked_rows, *(draft.distributions for draft in flat)]))
+    near_rows = [next(moved) for _ in checked_rows]
+    near = [
+        draft if own is draft.distributions else dataclasses.replace(draft, distributions=own)
+        for draft, own in zip(flat, moved, strict=True)
+    ]
+    pairs = iter(zip(near, near_rows, strict=True))
+    return [[next(pairs) for _ in several] for several in drafts]
 
 
 def _max_num_drafts(node: ModelVerify) -> int:

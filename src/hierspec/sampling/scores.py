@@ -22,7 +22,12 @@ from itertools import groupby
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions, race
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    OneHotDistributions,
+    race_each,
+)
 from hierspec.core.rng import Noise
 from hierspec.core.windows import Signal
 from hierspec.errors import HierspecError
@@ -77,12 +82,6 @@ class ScoreRows:
         if temperature == 0.0:
             return _sampler(width, 0.0, None, None, None)
         return _sampler(width, temperature, params.top_k, params.top_p, params.min_p)
-
-    def apply_race(self, rows: Distributions) -> Distributions:
-        """Return one-hot rows of the tokens drawn by a race; ``rows`` where there is no noise."""
-        if self.noise is None or not isinstance(rows, DenseDistributions):
-            return rows
-        return OneHotDistributions(tuple(race(rows.probs, self.noise, self.start)))
 
     def edited_width(self, width: int) -> int:
         """Return how many columns the rows have once edited, of ``width`` that their model scores.
@@ -169,6 +168,7 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
         logits = _apply_edits(batch, logits, widths)
     samplers = [rows.sampler(width) for rows, width in zip(batch, widths, strict=True)]
     out: list[Distributions] = []
+    races: dict[int, tuple[torch.Tensor, Noise, int]] = {}  # by index of the result
     start = 0
     for sampler, pairs in groupby(zip(samplers, batch, strict=True), key=lambda pair: pair[0]):
         group = [rows for _, rows in pairs]
@@ -184,9 +184,14 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
         for rows in group:
             last = first + rows.num_rows
             member_rows = group_rows if len(group) == 1 else group_rows.rows(first, last)
-            out.append(rows.apply_race(member_rows))
+            if rows.noise is not None and isinstance(member_rows, DenseDistributions):
+                races[len(out)] = (member_rows.probs, rows.noise, rows.start)
+            out.append(member_rows)
             first = last
         start = stop
+    if races:
+        for index, tokens in zip(races, race_each(list(races.values())), strict=True):
+            out[index] = OneHotDistributions(tuple(tokens))
     return out
 
 
