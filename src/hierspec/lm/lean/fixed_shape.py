@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .call_places import CallPlaces
 from .decoder import LeanBackend
-from .fused import Places, operations
+from .fused import operations
 from .layers import Layer
 
 
@@ -44,7 +45,7 @@ class FixedShapeForward:
         """Return the embeddings [B n, d] of ids [B, n]."""
         return self.backend.embed(ids.flatten(), ())
 
-    def places(self, positions: Tensor, num_columns: int) -> Places:
+    def places(self, positions: Tensor, num_columns: int) -> CallPlaces:
         """Return what all layers need of ``positions``, attending to the first ``num_columns``."""
         backend, device = self.backend, positions.device
         columns = torch.arange(num_columns, device=device)
@@ -60,9 +61,9 @@ class FixedShapeForward:
             masks.append(mask.repeat(1, self.heads // self.kv_heads, 1).unsqueeze(1))
         rows = torch.arange(len(positions), device=device).unsqueeze(1)
         own = self.rotations[positions.flatten()]
-        return Places(positions.contiguous(), rows, self.rotations, own, masks)
+        return CallPlaces(positions.contiguous(), rows, self.rotations, own, masks)
 
-    def layers(self, h: Tensor, lo: int, hi: int, arena: Tensor, places: Places) -> Tensor:
+    def layers(self, h: Tensor, lo: int, hi: int, arena: Tensor, places: CallPlaces) -> Tensor:
         """Run layers lo … hi − 1 on h [B n, d], which is not changed; return [B n, d]."""
         parts, update = self.operations, None
         h = h.clone()
@@ -76,7 +77,7 @@ class FixedShapeForward:
             )
         return h if update is None else h.add_(update)
 
-    def _attend(self, layer: Layer, q: Tensor, cache: Tensor, places: Places) -> Tensor:
+    def _attend(self, layer: Layer, q: Tensor, cache: Tensor, places: CallPlaces) -> Tensor:
         """Return the attention [B n, H D] of queries [B, H_kv, g n, D] to cache [rows, …]."""
         (batch, n), mask = places.positions.shape, places.masks[layer.mask_index]
         keys, values = cache[:batch, :, : mask.shape[3]].split(self.kv_heads, 1)

@@ -9,32 +9,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .call_places import CallPlaces
 from .layers import Layer, Norm
-
-
-class Places(NamedTuple):
-    """Where the tokens of a call are, for all its layers.
-
-    Attributes:
-        positions: [B, n] int64.
-        rows: [B, 1] of the arena.
-        rotations: by position, [L, 1, D / 2] complex.
-        own: those of the tokens, [B n, 1, D / 2].
-        masks: for each window, what is added to the products of queries and keys: 0, or −∞ where a
-            row does not attend; [B, 1, g n, C'] with g query heads for a key head.
-    """
-
-    positions: Tensor
-    rows: Tensor
-    rotations: Tensor
-    own: Tensor
-    masks: list[Tensor]
 
 
 class Operations(Protocol):
@@ -44,7 +26,7 @@ class Operations(Protocol):
         """Add ``update`` to h [N, d], in place, and return the norm of h."""
         ...
 
-    def rotate(self, layer: Layer, qkv: Tensor, places: Places, cache: Tensor) -> Tensor:
+    def rotate(self, layer: Layer, qkv: Tensor, places: CallPlaces, cache: Tensor) -> Tensor:
         """Write keys and values of qkv [B n, (H + 2 H_kv) D] to cache [rows, 2 H_kv, C, D].
 
         Return the queries, [B, H_kv, g n, D]: query heads that share keys are rows of one head.
@@ -62,7 +44,7 @@ class TorchOperations:
     def add_norm(self, h: Tensor, update: Tensor | None, norm: Norm) -> Tensor:
         return norm(h if update is None else h.add_(update))
 
-    def rotate(self, layer: Layer, qkv: Tensor, places: Places, cache: Tensor) -> Tensor:
+    def rotate(self, layer: Layer, qkv: Tensor, places: CallPlaces, cache: Tensor) -> Tensor:
         batch, n = places.positions.shape
         qkv = layer.rotate(qkv, places.own)
         qkv = qkv[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 H_kv, n, D]

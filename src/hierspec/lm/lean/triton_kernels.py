@@ -4,6 +4,9 @@ Everything is computed in float32 (float64 for float64 models) and rounded once,
 Shapes: N = B n rows, d hidden, H query and H_kv key/value heads of D dimensions.
 """
 
+# Triton knows a kernel's constants by their annotations.
+# pyright: reportInvalidTypeForm=false
+
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
@@ -13,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .fused import Places
+from .call_places import CallPlaces
 from .layers import Layer, Norm
 
 triton: Any = import_module("triton")  # not everywhere, and without types
@@ -219,7 +222,7 @@ class TritonOperations:
             )
         return out
 
-    def rotate(self, layer: Layer, qkv: Tensor, places: Places, cache: Tensor) -> Tensor:
+    def rotate(self, layer: Layer, qkv: Tensor, places: CallPlaces, cache: Tensor) -> Tensor:
         (batch, n), heads, kv_heads = places.positions.shape, layer.heads, layer.kv_heads
         size, norm = cache.shape[3], layer.qk_norm
         queries = torch.empty(

@@ -17,13 +17,13 @@ from hierspec.sampling.sampler import Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
 from .cuda_graphs import MAX_TOKENS, CudaGraphTrunk, column_bucket, power_of_two, token_bucket
-from .device_drafts import DeviceLoop, Scored
+from .device_drafts import DeviceLoop, FirstScores
 from .self_draft import SelfDraft
 from .slots import PreparedQuery, SlotState
 from .trunk import Trunk
 
 
-class _Shape(NamedTuple):
+class _CopyShape(NamedTuple):
     """The shape that a call is recorded for: B rows of n tokens, S of them scored."""
 
     rows: int
@@ -32,7 +32,7 @@ class _Shape(NamedTuple):
     num_columns: int
 
 
-class _Call(NamedTuple):
+class _CopyCall(NamedTuple):
     """Static tensors of a recorded call; the integer ones are views of ``inputs`` [B, …] int64."""
 
     inputs: Tensor
@@ -70,7 +70,7 @@ class CudaGraphSelfDraft(SelfDraft):
                 return super().score(queries)
             key = ("copy", self.name, shape)
             graph = self.graphs.get(key, lambda: self._new_call(shape))
-            call: _Call = graph.tensors
+            call: _CopyCall = graph.tensors
             upload(call.inputs, self._inputs(prepared, starts, shape))
             graph.run()
             self._count(prepared, starts)
@@ -100,12 +100,12 @@ class CudaGraphSelfDraft(SelfDraft):
             shape = self._shape(prepared, starts, max(counts))
             trunk, backend = self.trunk, self.backend
 
-            def make_first() -> tuple[_Call, Callable[[], Scored]]:
+            def make_first() -> tuple[_CopyCall, Callable[[], FirstScores]]:
                 call, run = self._new_call(shape)
 
-                def scored() -> Scored:
+                def scored() -> FirstScores:
                     run()
-                    return Scored(call.scores[:, 0], call.last)
+                    return FirstScores(call.scores[:, 0], call.last)
 
                 return call, scored
 
@@ -164,11 +164,11 @@ class CudaGraphSelfDraft(SelfDraft):
 
     def _shape(
         self, prepared: Sequence[PreparedQuery], starts: Sequence[int], drafted: int = 0
-    ) -> _Shape:
+    ) -> _CopyShape:
         """Return the bucket of a call, after which ``drafted`` tokens are drafted, if any."""
         missing = max(item.end - start for item, start in zip(prepared, starts, strict=True))
         end = max(item.end for item in prepared) + max(0, drafted - 1)
-        return _Shape(
+        return _CopyShape(
             rows=power_of_two(max(item.state.row for item in prepared) + 1),
             num_tokens=token_bucket(missing, 2 if drafted else 1),
             num_scores=token_bucket(max(item.end - item.first for item in prepared)),
@@ -176,7 +176,7 @@ class CudaGraphSelfDraft(SelfDraft):
         )
 
     def _inputs(
-        self, prepared: Sequence[PreparedQuery], starts: Sequence[int], shape: _Shape
+        self, prepared: Sequence[PreparedQuery], starts: Sequence[int], shape: _CopyShape
     ) -> list[list[int]]:
         """Return [B, …]: token ids, their positions, which are scored, the last position."""
         n, scratch = shape.num_tokens, self.trunk.arena.capacity
@@ -192,7 +192,7 @@ class CudaGraphSelfDraft(SelfDraft):
 
     # --- recorded calls: nothing here may wait for the device
 
-    def _new_call(self, shape: _Shape) -> tuple[_Call, Body]:
+    def _new_call(self, shape: _CopyShape) -> tuple[_CopyCall, Body]:
         backend, n = self.backend, shape.num_tokens
         sizes = [n, n, shape.num_scores, 1]
         inputs = torch.zeros(shape.rows, sum(sizes), dtype=torch.long, device=backend.device)
@@ -207,7 +207,7 @@ class CudaGraphSelfDraft(SelfDraft):
             h = h.unflatten(0, positions.shape)[rows, scored].flatten(0, 1)
             scores.copy_(backend.head(h).unflatten(0, scored.shape))
 
-        return _Call(inputs, ids, positions, scored, last, scores), body
+        return _CopyCall(inputs, ids, positions, scored, last, scores), body
 
     def _hidden_on_device(self, ids: Tensor, positions: Tensor, num_columns: int) -> Tensor:
         """Return the last layer's output [B n, d] for tokens [B, n] at ``positions``."""

@@ -20,14 +20,14 @@ from torch import Tensor
 from hierspec.core.distributions import Uniforms
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import DeviceDrafts, Query, Slot
+from hierspec.lm.lean.call_places import CallPlaces
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
-from hierspec.lm.lean.fused import Places
 from hierspec.sampling.sampler import Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
-from .device_drafts import DeviceLoop, Scored
+from .device_drafts import DeviceLoop, FirstScores
 from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
 from .slots import PreparedQuery, SlotState
 from .trunk import ExitModel, ScoreHead, Trunk
@@ -142,12 +142,12 @@ class CudaGraphTrunk(Trunk):
             shape = self._shape(prepared, index, max(counts))
             backend, columns = self.backend, shape.num_columns
 
-            def make_first() -> tuple[_Call, Callable[[], Scored]]:
+            def make_first() -> tuple[_Call, Callable[[], FirstScores]]:
                 call, run = self._new_call(shape, index, head)
 
-                def scored() -> Scored:
+                def scored() -> FirstScores:
                     run()
-                    return Scored(call.scores[:, 0], call.score_positions)
+                    return FirstScores(call.scores[:, 0], call.score_positions)
 
                 return call, scored
 
@@ -251,7 +251,7 @@ class CudaGraphTrunk(Trunk):
 
         return call, body
 
-    def _run_on_device(self, segment: int, ids: Tensor, places: Places) -> None:
+    def _run_on_device(self, segment: int, ids: Tensor, places: CallPlaces) -> None:
         """Run the tokens at ``places`` through one segment, and store its outputs."""
         at = (places.rows, places.positions)
         if segment == 0:

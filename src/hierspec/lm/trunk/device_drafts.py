@@ -27,7 +27,7 @@ from hierspec.utils.graphs import Body, Graphs, upload
 _ROOM = 16  # tokens of a draft that memory is kept for, at least
 
 
-class Scored(NamedTuple):
+class FirstScores(NamedTuple):
     """What a first call leaves: scores [B, V] of the tokens that follow, and the last positions
     [B, 1] of the texts."""
 
@@ -36,8 +36,8 @@ class Scored(NamedTuple):
 
 
 # → the call's static tensors, and its body
-MakeFirst = Callable[[], tuple[Any, Callable[[], Scored]]]
-Step = Callable[[Tensor, Tensor], Tensor]  # tokens and their positions [B, 1] → scores [B, V]
+MakeFirst = Callable[[], tuple[Any, Callable[[], FirstScores]]]
+DeviceStep = Callable[[Tensor, Tensor], Tensor]  # tokens and their positions [B, 1] → scores [B, V]
 
 
 class DeviceLoop(NamedTuple):
@@ -63,7 +63,7 @@ class DeviceLoop(NamedTuple):
         first_key: Hashable,
         make_first: MakeFirst,
         fill: Callable[[Any], None],
-        step: Step,
+        step: DeviceStep,
         rows: Sequence[int],
         counts: Sequence[int],
         uniforms: Sequence[Uniforms],
