@@ -351,3 +351,27 @@ def test_budgets_that_change_need_few_shapes(tmp_path, monkeypatch, name, temper
         key for graphs in kept.values() for key, call in graphs._calls.items() if call._runs > 2
     ]
     assert len(recurring) <= 12, recurring
+
+
+def test_room_for_an_announced_text_is_made_before_it_grows(backend, fixed):
+    trunk = fixed()
+    trunk.reserve(400)
+    slot, text = trunk.open(), [1, 2, 3]
+    trunk.score([Query(slot, Context(text), 3)], 0)
+    address = trunk.arena.cache.data_ptr()
+    trunk.score([Query(slot, Context([*text, *[5] * 397]), 400)], 0)
+    assert trunk.arena.cache.data_ptr() == address
+    assert trunk.arena.capacity % 16 == 0
+
+
+def test_shapes_share_memory_for_what_is_read_before_the_next_call():
+    device = torch.device("cpu")
+    graphs = Graphs(device)
+    sizes = [(1, 1, 64), (1, 8, 64), (4, 8, 64), (2, 8, 64), (4, 1, 64)]
+    first = [graphs.buffer("scores", size, torch.float32, device) for size in sizes]
+    again = [graphs.buffer("scores", size, torch.float32, device) for size in sizes]
+    assert [x.data_ptr() for x in first] == [x.data_ptr() for x in again]
+    kept = graphs._buffers["scores", torch.float32, device]
+    assert sum(memory.numel() for memory in kept) <= 2 * 4 * 8 * 64
+    other = graphs.buffer("probs", (1, 1, 64), torch.float32, device)
+    assert other.data_ptr() not in {x.data_ptr() for x in first}

@@ -21,6 +21,7 @@ from stacks import PROMPTS, built, model, stacks
 from torch.overrides import TorchFunctionMode
 
 from hierspec import Hierarchy, SamplingParams
+from hierspec.bench import roofline
 from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.config.checkpoints import Loaded
 from hierspec.core.context import Context
@@ -35,6 +36,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.engine.answers import Responder
 from hierspec.lm.base import Query
+from hierspec.lm.load import load
 from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers.registry import get
@@ -430,6 +432,20 @@ def test_graphs_can_be_switched_off(tiny_family, pretended):
     assert plain.root.model.graphs is None
     assert plain.root.below.model.graphs is None
     assert tokens_of(plain) == tokens_of(built(tiny_family, config, "cuda"))
+
+
+def test_attention_is_not_cudnns(tiny_family, pretended):
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    built(tiny_family, {"levels": []}, "cuda").generate([5, 9], max_new_tokens=1)
+    load(tiny_family["small"], device="cuda")  # whatever the tests before have loaded
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_the_roofline_waits_once_for_several_reads(pretend, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 20))
+    monkeypatch.setattr(roofline, "_MIN_SECONDS", 0.0)
+    assert len(roofline._bandwidth_samples(CUDA)) == 4  # the first is not counted
+    assert pretend.waits == ["item"] * 5
 
 
 # --- half precision

@@ -287,7 +287,7 @@ def on_host(distributions: Sequence[Distributions]) -> list[Distributions]:
     if not far:
         return list(distributions)
     numbers = torch.cat([probs.flatten() for probs in far]).cpu()
-    near = iter(numbers.split([probs.numel() for probs in far]))
+    near = iter(numbers.split_with_sizes([probs.numel() for probs in far]))
 
     def moved(rows: Distributions) -> Distributions:
         if isinstance(rows, MixedDistributions):
