@@ -144,17 +144,10 @@ class CudaGraphSelfDraft(SelfDraft):
         prepared = [self.trunk.prepare(query) for query in queries]
         return prepared, [self._begin(item.state, item.first) for item in prepared]
 
-    def _begin(self, state: SlotState, first: int) -> int:
-        """Return the first token to run for rows from ``first`` on, from where the cache is this
-        model's."""
-        start = min(max(state.lengths[-1], state.num_cached), first)
-        state.num_cached = start
-        state.lengths = [min(n, start) for n in state.lengths]
-        return start
-
     def _store(self, state: SlotState, end: int) -> None:
         """Note that keys and values up to ``end`` have been written."""
-        state.num_cached = end
+        for layer in self._attended:
+            state.drafted[layer] = end
 
     def _count(self, prepared: Sequence[PreparedQuery], starts: Sequence[int]) -> None:
         self.calls += 1

@@ -78,7 +78,7 @@ class SelfDraft(SlotSharingModel):
         scores = self.backend.head(self._hidden(queries))
         slots = [query.slot for query in queries]
         for query, count in zip(queries, counts, strict=True):
-            self.trunk.reserve(query, count)
+            self.trunk.make_room_for_draft(query, count)
 
         @torch.inference_mode()
         def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:

@@ -188,7 +188,7 @@ class TrunkSlots:
         self._poison_rest(state)
         return PreparedQuery(state, tokens, query.first_row, 1 + max(rows), rows)
 
-    def reserve(self, query: Query, count: int) -> None:
+    def make_room_for_draft(self, query: Query, count: int) -> None:
         """Make room for ``count`` − 1 tokens behind a query's context, and forget what is there."""
         first, end = len(query.context), len(query.context) + count - 1
         switch = self.position_switch

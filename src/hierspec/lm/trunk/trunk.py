@@ -143,7 +143,7 @@ class Trunk(TrunkSlots):
         scores = self.score(queries, index, head)
         slots = [query.slot for query in queries]
         for query, count in zip(queries, counts, strict=True):
-            self.reserve(query, count)
+            self.make_room_for_draft(query, count)
 
         @torch.inference_mode()
         def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
