@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pack
 
 from hierspec.bench import summary
 from hierspec.bench.summary import quartiles as spread
@@ -96,9 +97,9 @@ def decode(
 
 
 def write(name: str, data: dict[str, Any]) -> Path:
-    """Write ``benchmarks/results/NAME.json``."""
+    """Write ``benchmarks/results/NAME.json``, packed."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(data, indent=1) + "\n")
+    pack.write(path, data)
     print(f"wrote {path.relative_to(ROOT)}")
     return path

@@ -41,7 +41,7 @@ def measure(args: argparse.Namespace) -> int:
             continue
         read_prompts = prompts.second_turns if experiment.uses_chats else prompts.read
         texts, files = read_prompts(args.data, experiment.max_prompts + 1)
-        path = args.results / f"{name}.json"
+        path = args.results / f"{name}.json.gz"
         options = {"max_prompts": args.prompts}
         if not measuring.measure(experiment, texts, files, path, all_decided, deadline, **options):
             unfinished.append(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,7 +34,9 @@ def flat(text: str) -> str:
 @cache
 def data(name: str) -> Any:
     """A result file of a script."""
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    path = RESULTS / f"{name}.json"
+    packed = path.with_name(f"{path.name}.gz")
+    return json.loads(gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_text())
 
 
 def percent(value: float, decimals: int = 1) -> str:

@@ -12,9 +12,8 @@ from hierspec.bench.summary import ratio
 
 from .base import RESULTS, Claim, data, words
 
-# The benches on a released model, by temperature: now, and an earlier version on another machine.
+# The benches on a released model, by temperature.
 EVERY = {0.0: "smollm2-greedy", 1.0: "smollm2-sampled"}
-EARLIER = {0.0: "smollm2-greedy-zen4", 1.0: "smollm2-sampled-zen4"}
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
 
 
@@ -56,15 +55,13 @@ def over_best_single(file: str, temperature: float, name: str) -> str:
     return found.format()
 
 
-def over(
-    temperature: float, slow: str | Iterable[str], fast: str, files: dict[float, str] = EVERY
-) -> str:
+def over(temperature: float, slow: str | Iterable[str], fast: str) -> str:
     """How many times as fast one way is as another, or as the fastest of several, by prompt."""
-    (cell,) = (one for one in bench(files[temperature]).cells if one.temperature == temperature)
+    (cell,) = (one for one in bench(EVERY[temperature]).cells if one.temperature == temperature)
     names = {slow} if isinstance(slow, str) else set(slow)
     some = [one for one in cell.measured if one.name in names]
     best = min(some, key=lambda one: one.final_summary.ms_per_token.median)
-    return ratio(_times(best), _times(method(files[temperature], temperature, fast))).format()
+    return ratio(_times(best), _times(method(EVERY[temperature], temperature, fast))).format()
 
 
 def _times(record: MethodRecord) -> list[float]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from .base import Claim, data, percent, words
 from .benches import (
-    EARLIER,
     EVERY,
     TRANSFORMERS,
     all_benches,
@@ -228,22 +227,6 @@ MEASURED = [
         MEASURED_PAGE,
         "Of {} greedy texts {} equal plain decoding's and {} diverge from it at a near-tie.",
         lambda: chats_ties(EVERY[0.0]),
-    ),
-    Claim(
-        MEASURED_PAGE,
-        "two Zen 4 cores, the same prompts: planned {} plain decoding greedily and {} at "
-        "temperature 1, {} and {} the fastest of transformers' ways, {} and {} llama.cpp on the "
-        "4-bit file; three levels {} and {} of the best drafter alone.",
-        lambda: [
-            over(t, slow, fast, EARLIER)
-            for slow, fast in (
-                ("plain", "planned"),
-                (TRANSFORMERS, "planned"),
-                ("llama.cpp-file", "planned"),
-                (DRAFTERS, "hierarchy"),
-            )
-            for t in EARLIER
-        ],
     ),
     *(
         Claim(

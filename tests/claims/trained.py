@@ -15,11 +15,11 @@ SMOLLM2, HEADS = "docs/smollm2.md", "docs/heads.md"
 
 
 def _eagle3() -> dict[str, Any]:
-    return json.loads((ZOO / "smollm2-eagle3" / "hierspec.json").read_text())
+    return data("trained-eagle3")
 
 
 def _exit_heads() -> dict[str, Any]:
-    return json.loads((ZOO / "smollm2-heads" / "exit_heads.json").read_text())
+    return data("trained-heads")
 
 
 def _counted(of: Callable[[], dict[str, Any]]) -> Callable[[], list[int]]:

@@ -1,11 +1,13 @@
 """Evidence for the papers' claims: the statistics, what is counted, and the page."""
 
 import dataclasses
+import gzip
 import json
 import math
 import random
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy import stats
@@ -280,16 +282,29 @@ def test_p2_table_a1():
 # --- files
 
 
+def content(name: str) -> dict[str, Any]:
+    return json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
+
+
 @pytest.mark.parametrize("name", ["p4-eagle3-several", "p4-smollm2-long", "p5-smollm2-chats"])
 def test_files_are_written_as_they_were_read(name, tmp_path):
     """Check that all keys are kept, also those of a later version."""
-    data = json.loads((FOLDER / f"{name}.json").read_text())
+    data = content(name)
     data["later"] = data["runs"][0]["later"] = data["runs"][0]["levels"][0]["later"] = {"key": 1}
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text(json.dumps(data))
     write_experiment(new, read_experiment(old))
     assert json.loads(new.read_text()) == data
     assert new.read_text().count('\n  {"method"') == len(data["runs"])  # a line each
+    packed = [tmp_path / "a.json.gz", tmp_path / "b.json.gz"]
+    for path in packed:
+        write_experiment(path, read_experiment(old))
+        assert read_experiment(path) == read_experiment(old)
+    assert packed[0].read_bytes() == packed[1].read_bytes()
+    assert len(packed[0].read_bytes()) < len(new.read_bytes()) / 4
+    packed[0].write_bytes(packed[1].read_bytes()[:-20])
+    with pytest.raises(HierspecError, match=r"a\.json\.gz is damaged"):
+        read_experiment(packed[0])
 
 
 @pytest.mark.parametrize(
@@ -316,7 +331,7 @@ def test_files_are_written_as_they_were_read(name, tmp_path):
     ],
 )
 def test_a_damaged_file_is_refused_in_one_line(break_file, message, tmp_path):
-    data = json.loads((FOLDER / "p4-smollm2-long.json").read_text())
+    data = content("p4-smollm2-long")
     break_file(data)
     path = tmp_path / "damaged.json"
     path.write_text(json.dumps(data))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ RULES = {
 }  # fmt: skip
 INK, GREY, PALE = "#222222", "#767676", "#ECEFF3"
 ENDINGS = (".svg", ".png")
+# What an SVG does not need: decimals below a thousandth of a point, blanks between elements.
+_DECIMALS = re.compile(rb"(?<=\d\.\d{3})\d+")
+_INDENTATION = re.compile(rb"(?<=>)\s+(?=<)")
 STYLE = {
     # A list of families, so that machines without the first one show the others' letters.
     "font.family": "sans-serif",
@@ -144,7 +148,8 @@ def rendered(figure: Figure, kind: str) -> bytes:
     _settle(figure)
     file = io.BytesIO()
     figure.savefig(file, format=kind, dpi=150, metadata=_WITHOUT_DATE[kind])
-    return file.getvalue()
+    content = file.getvalue()
+    return _INDENTATION.sub(b"", _DECIMALS.sub(b"", content)) if kind == "svg" else content
 
 
 def _settle(figure: Figure) -> None:

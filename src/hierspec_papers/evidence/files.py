@@ -6,7 +6,9 @@ kept as they are.
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,6 +26,7 @@ from hierspec.utils.schema import Natural
 from .methods import MULTI_DRAFT_RULES
 
 KIND, SCHEMA_VERSION = "hierspec-evidence", 1
+COMPRESSED = ".gz"
 # Rules that sums over drafts have keys for. ``ideal`` is min(1, R) [P4 Theorem 7]; ``one``, of
 # several drafts of a prefix, is block on the first alone.
 RULES = ("tokenwise", "block", "ideal", *MULTI_DRAFT_RULES, "one")
@@ -218,12 +221,17 @@ class ExperimentFile(Record):
 
 
 def read_experiment(path: Path) -> ExperimentFile:
-    """Read an experiment's file.
+    """Read an experiment's file, compressed where its name ends in ``.gz``.
 
     Raises:
         HierspecError: it is not JSON, or damaged; names the file and the place.
     """
-    data = schema.parse_json(path.read_bytes(), str(path))
+    content = path.read_bytes()
+    try:
+        content = gzip.decompress(content) if path.suffix == COMPRESSED else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise HierspecError(f"{path} is damaged: {error}; measure again") from None
+    data = schema.parse_json(content, str(path))
     try:
         return schema.validate(ExperimentFile, data, "")
     except HierspecError as error:
@@ -231,9 +239,11 @@ def read_experiment(path: Path) -> ExperimentFile:
 
 
 def write_experiment(path: Path, file: ExperimentFile) -> None:
-    """Write an experiment's file, each run on a line."""
+    """Write an experiment's file, each run on a line; compressed as :func:`read_experiment`."""
     header = file.to_dict()
     runs = header.pop("runs")
     lines = ",\n  ".join(json.dumps(run, separators=(",", ":")) for run in runs)
     text = json.dumps(header, indent=1)[:-2] + f',\n "runs": [\n  {lines}\n ]\n}}\n'
-    write_atomically(path, text, "evidence")
+    compressed = path.suffix == COMPRESSED  # the same bytes whenever it is written
+    content = gzip.compress(text.encode(), mtime=0) if compressed else text
+    write_atomically(path, content, "evidence")

@@ -11,7 +11,7 @@ from . import computed
 from .claims import Finding, combined_verdict, decide
 from .computed import markdown_table
 from .experiments import EXPERIMENTS, RECORDED
-from .files import ExperimentFile, read_experiment
+from .files import COMPRESSED, ExperimentFile, read_experiment
 from .items import ITEMS, FixedVerdict, Item, Status
 from .paper_claims import CLAIMS
 from .recorded import read_recorded
@@ -73,7 +73,7 @@ def read_results(folder: Path) -> dict[str, ExperimentFile]:
     files = {
         name: read_experiment(path)
         for name, experiment in EXPERIMENTS.items()
-        if name not in RECORDED and (path := folder / experiment.file).exists()
+        if name not in RECORDED and (path := folder / f"{experiment.file}{COMPRESSED}").exists()
     }
     return {**files, **read_recorded(folder.parent)}
 

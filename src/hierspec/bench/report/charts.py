@@ -39,7 +39,7 @@ MARKERS = ("", "o", "s", "^", "D", "v")
 REST, HATCH = "#AEB6C2", "///"
 WHOLE = "not split"
 # Patterns of the parts, so that levels can be told apart without colours.
-_HATCHES = {WHOLE: HATCH, "1 below": "...", "2 below": "xxx", "3 below": "---", "4 below": "++"}
+_HATCHES = {WHOLE: HATCH, "1 below": "\\\\\\", "2 below": "xxx", "3 below": "---", "4 below": "++"}
 ACROSS, BAND = 4, 0.10  # panels of acceptance in a row; predictions are good within ±10 %
 _HATCHED = (
     "Not split: the method does not report its levels apart; where it does not report the prompt's "
