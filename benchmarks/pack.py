@@ -1,7 +1,7 @@
 """Write result files as they are kept: what pages read of them, in as few bytes as that takes.
 
     python benchmarks/pack.py                  # those in benchmarks/results
-    python benchmarks/pack.py FILE.json …      # as `hierspec bench -o` and `reproduce -o` write them
+    python benchmarks/pack.py FILE.json …      # as `hierspec bench -o` and `reproduce -o` wrote it
 
 Of a bench's runs times, lengths and verdicts stay, to six digits; token ids and the counters of
 each level go, which the summaries have summed up. Of a reproduction's record profiles stay, and

@@ -68,11 +68,13 @@ class Loaded:
             if name not in self.tokenizers:
                 self.tokenizers[name] = load_tokenizer_of(name.model)
             return self.backends[key]
-        source = registry.resolve(name) if registry.can_resolve(name) else name
+        device = machine.device(model.device)
+        is_ours = registry.can_resolve(name)
+        source = registry.resolve(name, device=str(device)) if is_ours else name
         self.backends[key] = load(
             source,
             dtype=_parse_dtype(model.dtype),
-            device=machine.device(model.device),
+            device=device,
             backend=model.backend,
         )
         if self.deterministic and model.backend == "auto":

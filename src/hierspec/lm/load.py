@@ -139,10 +139,10 @@ def _from_source(
     if isinstance(source, Checkpoint):
         return _from_pretrained(str(source.path), dtype, device, name=source.name)
     try:
-        model = build_hf_model(source, dtype)
+        model = build_hf_model(source, dtype, device)
     except KeyError as error:
         raise _missing(source.name, error) from None
-    return HFBackend(model.to(device), source.name)
+    return HFBackend(model, source.name)
 
 
 def check_dtype(name: str, dtype: torch.dtype | None) -> None:

@@ -56,7 +56,7 @@ class WeightSource(Protocol):
         ...
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Return one parameter, on the CPU, in the source's own dtype.
+        """Return one parameter in the source's own dtype, on the CPU or where it is made.
 
         Where the head is tied, ``lm_head.weight`` is the embedding.
 
@@ -162,8 +162,10 @@ def stored_dtype(source: WeightSource) -> torch.dtype:
     return next((weight.dtype for weight in tensors if weight.is_floating_point()), torch.float32)
 
 
-def build_hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> Any:
-    """Build the transformers model with these weights, in evaluation mode, on the CPU.
+def build_hf_model(
+    source: WeightSource, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> Any:
+    """Build the transformers model with these weights, in evaluation mode.
 
     Args:
         dtype: of its weights; ``None``: float32.
@@ -183,6 +185,7 @@ def build_hf_model(source: WeightSource, dtype: torch.dtype | None = None) -> An
     with torch.random.fork_rng(devices=[]), no_init_weights():
         model = AutoModelForCausalLM.from_config(source.config, dtype=dtype or torch.float32)
     model.tie_weights()
+    model = model.to(device)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             tensor = source.tensor(name)

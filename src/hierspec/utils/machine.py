@@ -28,7 +28,7 @@ def environment(**extra: Any) -> dict[str, Any]:
     return {
         "commit": _git_commit(),
         "versions": {"python": platform.python_version()}
-        | {name: metadata.version(name) for name in names},
+        | {name: _version(name) for name in names},
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -54,7 +54,7 @@ def hardware(device: Any) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         # Without the commit: costs stay the same from one to the next.
-        "hierspec": metadata.version("hierspec").partition(".dev")[0],
+        "hierspec": _version("hierspec").partition(".dev")[0],
     }
 
 
@@ -90,6 +90,14 @@ def processor_features() -> frozenset[str]:
 def load_average() -> list[float]:
     """Return the load averages of 1, 5 and 15 minutes; ``[]`` where the system has none."""
     return [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else []
+
+
+def _version(package: str) -> str:
+    """Return a package's version; ``0+unknown`` for one that runs from a folder of sources."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "0+unknown"
 
 
 def _git_commit() -> str:

@@ -61,12 +61,15 @@ def is_shipped(model: str) -> bool:
     return model.startswith(PREFIX) and model not in (SMOLLM2_NAME, SMOLLM2_SIBLING)
 
 
-def resolve(name: str, data: Path | None = None) -> WeightSource:
+def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightSource:
     """Open the weights of a name of our own.
 
     These are ``zoo:trunk``, …, ``zoo:large[?eps=…&…]`` (options ``eps``, ``seed``, ``widen``,
     ``deepen``: :func:`hierspec.zoo.synthetic.inflate`), ``zoo:smollm2``, ``FILE.gguf``, and the
     folder of a sibling (:mod:`hierspec.zoo.sibling`).
+
+    Args:
+        device: where weights are made that are not read: those of ``zoo:large``.
 
     Raises:
         HierspecError: there is no such model, or it has no such option.
@@ -81,7 +84,8 @@ def resolve(name: str, data: Path | None = None) -> WeightSource:
     if PREFIX + model == SMOLLM2_SIBLING:
         return sibling.open_sibling(_folder(model, data), open_weights, SMOLLM2_SIBLING)
     if model == "large":
-        return inflate(_open_trained("trunk", data), data, *_large_options(name, options))
+        trunk = _open_trained("trunk", data)
+        return inflate(trunk, data, *_large_options(name, options), device=device)
     if model == SMOLLM2:
         return _with_name(from_directory(convert(smollm2_file())), name)
     return _open_trained(model, data)

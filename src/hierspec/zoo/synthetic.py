@@ -18,6 +18,10 @@ first m·j layers behave like the trunk's first j, so early exits are the trunk'
 Random branches are made two trunks wide and doubled from there like the trunk's own matrices. Hence
 ``widen`` changes the cost alone: at any ``eps`` the distribution is that of ``widen = 2``, up to
 the rounding of activations.
+
+Weights are made on the device that asks for them, in seconds for billions. A GPU's generator draws
+other numbers than a CPU's for a seed: another sample of the same random branches, and the same one
+for every reader on a GPU of that kind.
 """
 
 from __future__ import annotations
@@ -66,7 +70,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Inflated:
-    """The large model as a :class:`~hierspec.lm.weights.WeightSource`, computed on demand."""
+    """The large model as a :class:`~hierspec.lm.weights.WeightSource`, computed on demand.
+
+    Attributes:
+        device: where its tensors are made.
+    """
 
     name: str
     config: Any
@@ -76,6 +84,7 @@ class Inflated:
     calibration: Calibration
     widen: int = WIDEN
     deepen: int = DEEPEN
+    device: str = "cpu"
 
     @property
     def tokenizer_path(self) -> Path | None:
@@ -91,24 +100,27 @@ class Inflated:
         import torch
 
         if name in (EMBEDDING, HEAD):
-            return self.trunk.tensor(EMBEDDING).repeat(1, self.widen)
+            return self._of_trunk(EMBEDDING).repeat(1, self.widen)
         if name == FINAL_NORM:  # the tied head sums over all copies of a feature
-            return self.trunk.tensor(name).repeat(self.widen) / self.widen
+            return self._of_trunk(name).repeat(self.widen) / self.widen
         if name not in self.names():
             raise KeyError(f"{self.name} has no parameter {name!r}")
         _, _, layer, part = name.split(".", 3)
         source, added = divmod(int(layer), self.deepen)
-        original = self.trunk.tensor(f"model.layers.{source}.{part}")
+        original = self._of_trunk(f"model.layers.{source}.{part}")
         if original.dim() == 1:
             repeated = original.repeat(self.widen)
             return torch.ones_like(repeated) if added else repeated
-        generator = torch.Generator().manual_seed(_seed_of(self.seed, name))
+        generator = torch.Generator(self.device).manual_seed(_seed_of(self.seed, name))
         weight, width = original, 1
         if added:
             weight, width = self._random_branch(original, part, source, generator), WIDEN
         while width < self.widen:
             weight, width = widen(weight, generator), 2 * width
         return weight
+
+    def _of_trunk(self, name: str) -> torch.Tensor:
+        return self.trunk.tensor(name).to(self.device)
 
     def _random_branch(
         self, original: torch.Tensor, part: str, source: int, generator: torch.Generator
@@ -123,7 +135,7 @@ class Inflated:
             size /= (self.deepen - 1) ** 0.5
         if part == WRITERS[1]:
             size /= GATED_RMS
-        noise = torch.randn(rows, columns, generator=generator)
+        noise = torch.randn(rows, columns, generator=generator, device=self.device)
         return noise.mul_(size).to(original.dtype)
 
 
@@ -136,7 +148,7 @@ def widen(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     grid = torch.ldexp(torch.ones_like(exact), torch.frexp(exact).exponent - mantissa_bits)
     halves = []
     for _ in range(2):
-        share = torch.rand(weight.shape, generator=generator)
+        share = torch.rand(weight.shape, generator=generator, device=weight.device)
         part = torch.round(exact * share / grid) * grid
         halves.append(torch.cat((part, exact - part), dim=1))
     return torch.cat(halves).to(weight.dtype)
@@ -149,6 +161,7 @@ def inflate(
     seed: int = 0,
     widen: int = WIDEN,
     deepen: int = DEEPEN,
+    device: str = "cpu",
 ) -> Inflated:
     """Return the large model of a trunk.
 
@@ -156,6 +169,7 @@ def inflate(
         data: the folder that may hold the trunk's calibration.
         widen: how many times as wide; a power of two, at least 2.
         deepen: how many times as deep; at least 2.
+        device: where its weights are made.
     """
     assert widen >= WIDEN, widen
     assert widen & (widen - 1) == 0, widen
@@ -171,7 +185,7 @@ def inflate(
     if (widen, deepen) != (WIDEN, DEEPEN):
         name += f"&widen={widen}&deepen={deepen}"
     calibration = Calibration.load(data, layers)
-    return Inflated(name, config, trunk, eps, seed, calibration, widen, deepen)
+    return Inflated(name, config, trunk, eps, seed, calibration, widen, deepen, device)
 
 
 def _seed_of(seed: int, name: str) -> int:

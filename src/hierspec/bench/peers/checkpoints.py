@@ -66,7 +66,7 @@ class ExportedModels:
         if name not in self._hf:
             try:
                 with quiet_transformers():
-                    self._hf[name] = _load(name, self.dtype).to(self.device)
+                    self._hf[name] = _load(name, self.dtype, self.device)
             except (OSError, ValueError, RuntimeError) as error:
                 problem = first_line(error)
                 raise Unavailable(f"{name} cannot be loaded by transformers: {problem}") from error
@@ -109,15 +109,15 @@ def reset_generation(model: Any, **own: Any) -> None:
     )
 
 
-def _load(name: str, dtype: Any) -> Any:
+def _load(name: str, dtype: Any, device: Any) -> Any:
     from hierspec.zoo import registry
 
     if registry.can_resolve(name):
         from hierspec.lm.weights import build_hf_model
 
-        return build_hf_model(registry.resolve(name), dtype)
+        return build_hf_model(registry.resolve(name, device=str(device)), dtype, device)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     seq2seq = AutoConfig.from_pretrained(name).is_encoder_decoder
     kind = AutoModelForSeq2SeqLM if seq2seq else AutoModelForCausalLM
-    return kind.from_pretrained(name, dtype=dtype, use_safetensors=True).eval()
+    return kind.from_pretrained(name, dtype=dtype, use_safetensors=True).eval().to(device)
