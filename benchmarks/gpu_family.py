@@ -104,7 +104,7 @@ def compare(
     from hierspec.profiling.settings import ProfileSettings
 
     quick = ProfileSettings(
-        max_speculative_tokens=4 if stage.tiny else 15,
+        max_speculative_tokens=2 if stage.tiny else 15,
         tokens=8 if stage.tiny else 64,
         places=1 if stage.tiny else 6,
         places_per_class=1 if stage.tiny else 16,

@@ -37,11 +37,10 @@ from typing import Any, NamedTuple
 
 from gpu_family import COMPILED, family
 from gpu_micro import CONTEXTS, micro
-from gpu_stage import TINY, Stage, milliseconds
+from gpu_stage import SECONDS, TINY, Stage, milliseconds
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = {"env": 30, "tests": 150, "micro": 100, "family": 240, "summary": 20}  # limits
-TOTAL_SECONDS = 570
+TOTAL_SECONDS, LEAST_SECONDS = 570, 5
 
 
 # --- env
@@ -255,7 +254,7 @@ def run_all(options: argparse.Namespace, argv: Sequence[str]) -> int:
             if options.only and name not in options.only:
                 continue
             limit = min(SECONDS[name], end - time.monotonic())
-            if limit < 5:
+            if limit < LEAST_SECONDS:
                 print(f"{name}: no time left", flush=True)
                 bad += 1
                 continue
@@ -276,7 +275,7 @@ def run_all(options: argparse.Namespace, argv: Sequence[str]) -> int:
             words = "done" if status == 0 else f"ended with {status}"
             print(f"{name}: {words}, {time.monotonic() - began:.0f} s", flush=True)
     text = log_path.read_text(errors="replace")
-    print(text.rpartition("== summary\n")[2] if "== summary\n" in text else text[-2000:])
+    print(text.rpartition("== summary\n")[2][-8000:] if "== summary\n" in text else text[-2000:])
     return min(bad, 1)
 
 
@@ -295,6 +294,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.stage:
+        from hierspec.utils import threads
+
+        threads.prepare()  # before torch is loaded
         return run_stage(options)
     import torch
 

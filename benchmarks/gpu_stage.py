@@ -15,6 +15,7 @@ from typing import Any
 
 KIND, SCHEMA_VERSION = "hierspec-gpu", 1
 TINY = "tiny"
+SECONDS = {"env": 30, "tests": 150, "micro": 100, "family": 240, "summary": 20}  # at most
 
 
 @dataclass

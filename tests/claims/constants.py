@@ -29,7 +29,11 @@ CONSTANTS: dict[str, tuple[str, ...]] = {  # page → what stands on it
     "docs/bench.md": ("95 % bootstrap interval", "512 MiB", "(600 s)"),
     "docs/cluster.md": ("every 5 s", "about 1 GB"),
     "docs/eagle3.md": ("above 15 MiB", "over the last 45 %", "4.6 kB a token"),
-    "docs/gpu.md": ("(0.1 unless said;", "`reproduce` take 0.2)"),
+    "docs/gpu.md": (
+        "(0.1 unless said;", "`reproduce` take 0.2)", "what it needs, 3 MB", "below 60 MB, which",
+        "Python ≥ 3.11", "transformers ≥ 5.16", "at 70 % of the read",
+        "16 rows at 1.15 times", "three levels 1.1 times", "(torch 2.11,",
+    ),
     "docs/heads.md": ("5 % linear warm-up", "15 % of a text's tokens"),
     "docs/hierarchy-files.md": (
         "up to 256 MB", "(default 0.75)", "about 130 MB", "shares below 0.25",

@@ -43,6 +43,19 @@ def _sizes() -> list[Claim]:
     ]
 
 
+def _stages() -> list[Claim]:
+    """How long the stages of the prepared run may take."""
+    seconds = runpy.run_path(str(ROOT / "benchmarks" / "gpu_stage.py"))["SECONDS"]
+    ends = {
+        "env": "4 GB are read", "tests": "the tests marked `gpu`", "micro": "eager and compiled",
+        "family": "static and compiled", "summary": "verdicts",
+    }  # fmt: skip
+    return [
+        Claim("docs/gpu.md", f"{end} | {{}} s |", lambda name=name: [seconds[name]])
+        for name, end in ends.items()
+    ]
+
+
 def _less_by_spinning() -> list[str]:
     """Per cent that a forward takes less where threads spin, to tens."""
     alone = {how: data("waiting")["ms"][how]["alone"] for how in ("sleep", "spin 6000")}
@@ -104,4 +117,4 @@ WAITING = [
         _less_by_spinning,
     )
 ]
-GUIDE = [*FIRST_HOUR, *_sizes(), *WAITING, *_rooms()]
+GUIDE = [*FIRST_HOUR, *_sizes(), *_stages(), *WAITING, *_rooms()]
