@@ -1,0 +1,247 @@
+"""A matrix in the order in which the kernels of ``products.c`` read it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import Structure, c_int64, c_void_p
+
+import torch
+import torch.nn.functional as F
+
+from .formats import FORMATS, GROUP, SUPER, Format
+from .gguf_blocks import Codes, values
+
+PANEL = 16  # outputs side by side, as in matrix.h
+_QUADS = GROUP // 4
+
+
+class MatrixStruct(Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("panels", "bias")),
+        *((name, c_int64) for name in ("out", "width", "format")),
+        ("multiply", c_void_p),
+    ]
+
+
+class PackedMatrix:
+    """A matrix [out, in] with its bias, in panels of 16 outputs.
+
+    Args:
+        form: its format.
+        num_out, width: its shape.
+        panels: uint8 [panels, bytes], as :func:`pack_floats` and :func:`pack_codes` return them.
+        bias: [out].
+    """
+
+    def __init__(
+        self,
+        form: Format,
+        num_out: int,
+        width: int,
+        panels: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        self.format, self.num_out, self.width, self.panels = form, num_out, width, panels
+        self.bias = None
+        if bias is not None:
+            self.bias = F.pad(bias.detach().float(), (0, -num_out % PANEL)).contiguous()
+
+    @classmethod
+    def of(
+        cls, weight: torch.Tensor, form: str | None = None, bias: torch.Tensor | None = None
+    ) -> PackedMatrix:
+        """Pack a matrix of floating-point numbers, rounded to ``form`` (default: its own type)."""
+        form = form or {torch.bfloat16: "BF16", torch.float16: "F16"}.get(weight.dtype, "F32")
+        own = FORMATS[form]
+        weight = weight.detach()
+        panels = pack_floats(weight, own) if own.is_float else pack_codes(round_to(weight, own), own)
+        return cls(own, *weight.shape, panels, bias)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes read from memory for a product."""
+        return self.panels.nbytes
+
+    @property
+    def num_weights(self) -> int:
+        return self.num_out * self.width
+
+    def dense(self) -> torch.Tensor:
+        """Return the weights that products are computed with, float32 [out, in]."""
+        if self.format.is_float:
+            kind = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+            numbers = self.panels.view(kind[self.format.name]).view(len(self.panels), -1, PANEL)
+            if self.format.name == "BF16":  # pairs of inputs lie side by side
+                numbers = numbers.reshape(len(numbers), -1, PANEL, 2).transpose(2, 3).flatten(1, 2)
+            dense = numbers.transpose(1, 2).flatten(0, 1)
+        else:
+            dense = values(self.format, unpack_codes(self.panels, self.format, self.width))
+        return dense[: self.num_out, : self.width].float()
+
+    def struct(self, multiply: int) -> MatrixStruct:
+        """Return the matrix as C takes it, pointing to this object's memory.
+
+        Args:
+            multiply: address of the format's products.
+        """
+        bias = None if self.bias is None else self.bias.data_ptr()
+        shape = (self.num_out, self.width, self.format.number)
+        return MatrixStruct(self.panels.data_ptr(), bias, *shape, multiply)
+
+    def times(
+        self,
+        x: torch.Tensor,
+        products: Callable[[str], int],
+        product: Callable[..., int],
+        threads: int,
+        norm: torch.Tensor | None = None,
+        eps: float = 0.0,
+    ) -> torch.Tensor:
+        """Return x · Wᵀ + bias [N, out], float32, of x [N, in], normalised first by ``norm``."""
+        x = x.float().contiguous()
+        y = x.new_empty(len(x), self.num_out)
+        weight = None if norm is None else norm.data_ptr()
+        struct = ctypes.byref(self.struct(products(self.format.name)))
+        if product(struct, weight, eps, x.data_ptr(), len(x), y.data_ptr(), threads):
+            raise MemoryError(f"no memory for {len(x)} rows")
+        return y
+
+
+def pack_floats(weight: torch.Tensor, form: Format) -> torch.Tensor:
+    """Return a matrix [out, in] in panels, uint8 [panels, bytes]."""
+    kind = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[form.name]
+    padding = (0, weight.size(1) % 2 if form.name == "BF16" else 0, 0, -len(weight) % PANEL)
+    rows = F.pad(weight.to(kind), padding)
+    if form.name == "BF16":
+        rows = rows.view(len(rows), -1, 2)
+    panels = rows.view(-1, PANEL, *rows.shape[1:]).transpose(1, 2).contiguous()
+    return panels.view(len(panels), -1).view(torch.uint8)
+
+
+def _in_panels(rows: torch.Tensor) -> torch.Tensor:
+    """Return scales [out, n] as [panels, n, PANEL]."""
+    padded = F.pad(rows, (0, 0, 0, -len(rows) % PANEL))
+    return padded.view(-1, PANEL, padded.size(1)).transpose(1, 2).contiguous()
+
+
+def _from_panels(scales: torch.Tensor) -> torch.Tensor:
+    return scales.transpose(1, 2).flatten(0, 1)
+
+
+def _merge_bits(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return codes [panels, groups, quads, 64] of so many bits, 8 / bits quads in a byte."""
+    if bits == 1:  # all of a quad side by side
+        weights = 1 << torch.arange(8, dtype=torch.uint8)
+        return (codes.unflatten(-1, (-1, 8)) * weights).sum(-1, dtype=torch.uint8)
+    each = 8 // bits
+    merged = codes[:, :, ::each].clone()
+    for i in range(1, each):
+        merged |= codes[:, :, i::each] << i * bits
+    return merged
+
+
+def _split_bits(merged: torch.Tensor, bits: int) -> torch.Tensor:
+    """Undo :func:`_merge_bits`."""
+    if bits == 1:
+        return (merged[..., None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(-2)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)[:, None]
+    return (merged[:, :, :, None] >> shifts & (1 << bits) - 1).flatten(2, 3)
+
+
+def pack_codes(parts: Codes, form: Format) -> torch.Tensor:
+    """Return a matrix of whole numbers in panels, uint8 [panels, bytes]."""
+    num_out, width = parts.codes.shape
+    codes = F.pad(parts.codes, (0, -width % GROUP, 0, -num_out % PANEL))
+    codes = codes.view(-1, PANEL, codes.size(1) // GROUP, _QUADS, 4)
+    codes = codes.permute(0, 2, 3, 1, 4).reshape(len(codes), codes.size(2), _QUADS, 4 * PANEL)
+    low = _merge_bits(codes & (1 << form.low) - 1, form.low) if form.low < 8 else codes
+    sections = [low]
+    if form.high:
+        sections.append(_merge_bits(codes >> form.low, form.high))
+    num_groups = codes.size(1)
+    steps = _in_panels(parts.steps)
+    if form.units:
+        lowest = parts.lowest
+        if form.name == "Q2_K":
+            assert lowest is not None
+            steps, lowest = _in_panels(parts.steps | lowest << 4), None
+        scales = [steps.view(torch.uint8)]
+        if lowest is not None:
+            scales.append(_in_panels(lowest))
+    else:
+        scales = [steps, *([] if parts.lowest is None else [_in_panels(parts.lowest)])]
+    sections = [x.view(torch.uint8).reshape(len(codes), num_groups, -1) for x in (*scales, *sections)]
+    blocks = torch.cat(sections, 2)
+    if not form.units:
+        return blocks.flatten(1)
+    assert width % SUPER == 0 and parts.units is not None
+    units = [parts.units, *([] if parts.lowest_units is None else [parts.lowest_units])]
+    heads = torch.cat([_in_panels(x).view(torch.uint8) for x in units], 2)
+    return torch.cat((heads, blocks.view(*heads.shape[:2], -1)), 2).flatten(1)
+
+
+def unpack_codes(panels: torch.Tensor, form: Format, width: int) -> Codes:
+    """Undo :func:`pack_codes`, but for the padding of outputs."""
+    num, groups = len(panels), -(-width // GROUP)
+    units: list[torch.Tensor | None] = [None, None]
+    if form.units:
+        heads = (4 if form.lowest else 2) * PANEL
+        supers = panels.view(num, width // SUPER, -1)
+        halves = supers[:, :, :heads].contiguous().view(torch.float16).unflatten(2, (-1, PANEL))
+        for i in range(halves.size(2)):
+            units[i] = _from_panels(halves[:, :, i])
+        panels = supers[:, :, heads:].contiguous()
+    blocks = panels.view(num, groups, -1)
+    num_scales = 2 * PANEL if form.units or not form.lowest else 4 * PANEL
+    scales, codes = blocks.split([num_scales, blocks.size(2) - num_scales], 2)
+    num_low = form.low * GROUP * PANEL // 8
+    low = codes[:, :, :num_low].unflatten(2, (-1, 4 * PANEL))
+    found = _split_bits(low, form.low) if form.low < 8 else low
+    if form.high:
+        high = codes[:, :, num_low:].unflatten(2, (_QUADS if form.high == 1 else 2, -1))
+        found = found | _split_bits(high, form.high) << form.low
+    found = found.unflatten(3, (PANEL, 4)).permute(0, 3, 1, 2, 4).reshape(num * PANEL, -1)
+    lowest = None
+    if not form.units:
+        kind = torch.bfloat16 if form.name == "MXFP4" else torch.float16
+        numbers = scales.contiguous().view(kind).unflatten(2, (-1, PANEL))
+        steps = _from_panels(numbers[:, :, 0])
+        if form.lowest:
+            lowest = _from_panels(numbers[:, :, 1])
+    else:
+        numbers = scales.unflatten(2, (2, PANEL))
+        if form.num_steps == 1:  # a step and a lowest value
+            steps, lowest = (_from_panels(numbers[:, :, i]) for i in (0, 1))
+        else:
+            steps = _from_panels(numbers.flatten(1, 2))
+            if form.lowest:
+                steps, lowest = steps & 15, steps >> 4
+            else:
+                steps = steps.contiguous().view(torch.int8)
+    return Codes(found[:, : groups * GROUP], steps, lowest, *units)
+
+
+def round_to(weight: torch.Tensor, form: Format) -> Codes:
+    """Round a matrix [out, in] to codes with a step (and a lowest value) for 32 inputs.
+
+    Raises:
+        ValueError: the format is one that only files have.
+    """
+    if form.units or form.table:
+        raise ValueError(f"{form.name} is a format of files, not one to round to")
+    # The last group is padded with its own last weight, which widens no range.
+    padding = -weight.size(1) % GROUP
+    padded = torch.cat([weight, weight[:, -1:].expand(-1, padding)], 1).float()
+    groups = padded.view(len(weight), -1, GROUP)
+    most = (1 << form.bits) - 1
+    if form.lowest:
+        low, high = groups.aminmax(dim=2)
+        steps, lowest = ((high - low) / most).half(), low.half()
+        start = lowest.float()[..., None]
+    else:
+        steps, lowest = (groups.abs().amax(2) / (most - form.zero)).half(), None
+        start = -form.zero * steps.float()[..., None]
+    codes = ((groups - start) / steps.float().clamp_min(1e-20)[..., None]).round_()
+    codes = codes.clamp_(0, most).to(torch.uint8).flatten(1)[:, : weight.size(1)]
+    return Codes(codes, steps, lowest)

@@ -1,0 +1,140 @@
+/* A matrix, and rows of inputs packed as its products read them. products.c has the products. */
+#include "vectors.h"
+
+#define PANEL 16
+#define VECS (PANEL / W)
+#define GROUP 32       /* inputs of a block */
+#define FINE_STEPS 254 /* steps of an input's second 8 bits in one of its first */
+
+/* As matrices.py names and packs them. */
+typedef enum {
+    F32,
+    F16,
+    BF16,
+    Q8_0,   /* 8 bits; a step in float16 */
+    Q4_0,   /* 4 bits */
+    Q5_0,   /* 5 bits */
+    Q4_1,   /* 4 bits; a step and a lowest value in float16 */
+    Q5_1,   /* 5 bits */
+    Q6_1,   /* 6 bits */
+    Q2_K,   /* 2 bits; steps and lowest values in 4 bits for 16 inputs */
+    Q3_K,   /* 3 bits; steps in 6 bits for 16 inputs */
+    Q4_K,   /* 4 bits; steps and lowest values in 6 bits for 32 inputs */
+    Q5_K,   /* 5 bits */
+    Q6_K,   /* 6 bits; steps in 8 bits for 16 inputs */
+    IQ4_NL, /* one of sixteen numbers; a step in float16 */
+    MXFP4,  /* one of sixteen numbers; a step in bfloat16 */
+} Format;
+
+/* The numbers lo … hi − 1. */
+typedef struct {
+    int64_t lo, hi;
+} Part;
+
+typedef struct Matrix {
+    const uint8_t *panels;
+    const float *bias; /* [panels, PANEL], or null */
+    int64_t out, in, format;
+    /* Panels `own` of m · x for all rows x, packed by `pack`; y [rows, stride] points at the first of
+     * their outputs. */
+    void (*multiply)(const struct Matrix *m, Part own, const float *x, int64_t rows, float *y,
+                     int64_t stride);
+} Matrix;
+
+/* GROUP inputs of a row: scale · (coarse + fine / FINE_STEPS), and the sums of each half. */
+typedef struct {
+    int8_t coarse[GROUP], fine[GROUP];
+    int32_t coarse_sums[2], fine_sums[2];
+    float scale, sums[2];
+} Inputs;
+
+static int64_t num_panels(const Matrix *m) { return (m->out + PANEL - 1) / PANEL; }
+static int64_t num_pairs(int64_t n) { return (n + 1) / 2; }
+static int64_t num_groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
+
+/* How rows of x are packed for a matrix: its formats share three kinds. */
+typedef enum { FLOATS, PAIRS, CODES } Kind;
+INLINE int kind_of(const int f) { return f <= F16 ? FLOATS : f == BF16 ? PAIRS : CODES; }
+/* Rows of a tile: so many sums fit into the registers. */
+INLINE int tile_rows(const int kind) { return kind == CODES ? 8 : 6; }
+static int64_t num_steps_in(const int kind, int64_t in) {
+    return kind == CODES ? num_groups(in) : kind == PAIRS ? num_pairs(in) : in;
+}
+/* Floats of a packed row. */
+static int64_t packed_floats(const int kind, int64_t in) {
+    const int64_t n = num_steps_in(kind, in);
+    return kind == CODES ? n * (int64_t)(sizeof(Inputs) / sizeof(float)) : n;
+}
+
+/* Rows of x [rows, n] in blocks of a tile's rows and a rest, each [n, rows of it]. */
+static void pack_floats(const float *x, int64_t rows, int64_t n, float *packed) {
+    const int64_t most = tile_rows(FLOATS);
+    for (int64_t block; rows; rows -= block, x += block * n, packed += block * n) {
+        block = rows < most ? rows : most;
+        for (int64_t r = 0; r < block; r++)
+            for (int64_t k = 0; k < n; k++) packed[k * block + r] = x[r * n + k];
+    }
+}
+
+/* The same in bfloat16, rounded to nearest: each block [pairs, rows of it]. */
+static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
+    const int64_t half = num_pairs(n), most = tile_rows(PAIRS);
+    for (int64_t block; rows; rows -= block, x += block * n, packed += block * half) {
+        block = rows < most ? rows : most;
+        for (int64_t r = 0; r < block; r++)
+            for (int64_t k = 0; k < n; k += 2 * W) {
+                const int64_t some = n - k < 2 * W ? n - k : 2 * W;
+                uint32_t bits[2 * W] = {0};
+                memcpy(bits, x + r * n + k, sizeof(float) * (size_t)some);
+                for (int i = 0; i < 2 * W; i++)
+                    bits[i] = (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
+                uint32_t *to = packed + k / 2 * block + r;
+                for (int64_t i = 0; i < num_pairs(some); i++)
+                    to[i * block] = bits[2 * i] | bits[2 * i + 1] << 16;
+            }
+    }
+}
+
+/* Rows of x [rows, n] in twice 8 bits: [rows, groups], each by its own largest number. */
+static void pack_codes(const float *x, int64_t rows, int64_t n, Inputs *to) {
+    const float round = 12582912.0f; /* 1.5 · 2^23: added and taken away, it leaves an integer */
+    for (int64_t r = 0; r < rows; r++, x += n)
+        for (int64_t start = 0; start < n; start += GROUP, to++) {
+            float from[GROUP] = {0}, most = 0;
+            int32_t codes[2][GROUP];
+            memcpy(from, x + start,
+                   sizeof(float) * (size_t)(n - start < GROUP ? n - start : GROUP));
+            for (int i = 0; i < GROUP; i++) {
+                float size = fabsf(from[i]);
+                most = size > most ? size : most;
+            }
+            float inverse = most > 0 ? 127.0f / most : 0.0f;
+            for (int i = 0; i < GROUP; i += W) {
+                vec scaled = *(const vec *)(from + i) * inverse;
+                vec whole = scaled + round - round;
+                vec rest = (scaled - whole) * (float)FINE_STEPS + round - round;
+                *(ivec *)(codes[0] + i) = __builtin_convertvector(whole, ivec);
+                *(ivec *)(codes[1] + i) = __builtin_convertvector(rest, ivec);
+            }
+            for (int half = 0; half < 2; half++) {
+                int32_t sums[2] = {0, 0};
+                for (int i = half * GROUP / 2; i < (half + 1) * GROUP / 2; i++) {
+                    to->coarse[i] = (int8_t)codes[0][i], to->fine[i] = (int8_t)codes[1][i];
+                    sums[0] += codes[0][i], sums[1] += codes[1][i];
+                }
+                to->coarse_sums[half] = sums[0], to->fine_sums[half] = sums[1];
+                to->sums[half] = (float)sums[0] + (float)sums[1] * (1.0f / FINE_STEPS);
+            }
+            to->scale = most / 127.0f;
+        }
+}
+
+/* Pack rows of x [rows, in] as products read them, `packed_floats` each. */
+static void pack(const int kind, int64_t in, const float *x, int64_t rows, float *packed) {
+    if (kind == CODES)
+        pack_codes(x, rows, in, (Inputs *)packed);
+    else if (kind == PAIRS)
+        pack_pairs(x, rows, in, (uint32_t *)packed);
+    else
+        pack_floats(x, rows, in, packed);
+}

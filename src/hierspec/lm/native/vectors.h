@@ -1,0 +1,300 @@
+/* Vectors of as many numbers as a register holds, in GNU C, and what needs the processor's own words.
+ *
+ * Every sum has one order, whatever is computed beside it; multiply-adds that must round alike
+ * wherever they are inlined are spelled out (`fma_vec`).
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+/* Vectors of other sizes live in memory with gcc. */
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+#define W 16
+#elif defined(__AVX__)
+#define W 8
+#else
+#define W 4
+#endif
+typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t word __attribute__((may_alias));
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec fma_vec(vec a, vec b, vec c) {
+#if W == 16
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif W == 8 && defined(__FMA__)
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif W == 4 && defined(__ARM_NEON) && defined(__aarch64__)
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE vec all_of(float x) { return (vec){0} + x; }
+INLINE vec to_floats(ivec x) { return __builtin_convertvector(x, vec); }
+
+INLINE float sum_lanes(vec x) {
+    float sums[W];
+    memcpy(sums, &x, sizeof sums);
+    for (int width = W / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) sums[i] += sums[i + width];
+    return sums[0];
+}
+
+/* W whole numbers of a byte each in float32. */
+INLINE vec load_int8(const int8_t *x) {
+#if W == 16
+    return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)x)));
+#elif defined(__AVX2__)
+    return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)x)));
+#else
+    vec wide;
+    for (int i = 0; i < W; i++) wide[i] = x[i];
+    return wide;
+#endif
+}
+
+INLINE vec load_uint8(const uint8_t *x) {
+#if W == 16
+    return (vec)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)x)));
+#elif defined(__AVX2__)
+    return (vec)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)x)));
+#else
+    vec wide;
+    for (int i = 0; i < W; i++) wide[i] = x[i];
+    return wide;
+#endif
+}
+
+/* W float16 numbers in float32. */
+INLINE vec load_float16(const uint16_t *x) {
+#if W == 16
+    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)x));
+#elif defined(__F16C__) && W == 8
+    return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const void *)x));
+#elif defined(__aarch64__)
+    return (vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x)));
+#else
+    vec wide;
+    for (int i = 0; i < W; i++) {
+        /* The exponent's bias differs by 112; so multiplied, subnormal numbers come out right. */
+        uint32_t bits = (uint32_t)(x[i] & 0x7fff) << 13, sign = (uint32_t)(x[i] & 0x8000) << 16;
+        float magnitude;
+        memcpy(&magnitude, &bits, sizeof bits);
+        magnitude *= 0x1p112f;
+        wide[i] = sign ? -magnitude : magnitude;
+    }
+    return wide;
+#endif
+}
+
+/* W bfloat16 numbers in float32. */
+INLINE vec load_bfloat16(const uint16_t *x) {
+    ivec wide;
+    for (int i = 0; i < W; i++) wide[i] = (int32_t)((uint32_t)x[i] << 16);
+    return (vec)wide;
+}
+
+/* Two bfloat16 numbers for each of W: weights side by side, or the same two inputs in all. */
+#if defined(__AVX512BF16__) && W == 16
+typedef __m512i Pairs;
+INLINE Pairs load_pairs(const uint32_t *w) { return _mm512_loadu_si512(w); }
+INLINE Pairs broadcast_pair(uint32_t x) { return _mm512_set1_epi32((int)x); }
+INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)x);
+}
+#else
+typedef ivec Pairs;
+INLINE Pairs load_pairs(const uint32_t *w) { return *(const ivec *)w; }
+INLINE Pairs broadcast_pair(uint32_t x) { return (ivec){0} + (int32_t)x; }
+INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
+    /* A bfloat16 number is the upper half of a float32. */
+    const int32_t upper = (int32_t)0xffff0000;
+    return fma_vec((vec)(w & upper), (vec)(x & upper), fma_vec((vec)(w << 16), (vec)(x << 16), sum));
+}
+#endif
+
+/* 4 W bytes, four for each lane. `add_quads`: sum += Σ of a lane's four (0 … most) times four inputs
+ * (x, a byte each, −127 … 127). */
+#if W == 16
+typedef __m512i Bytes;
+INLINE Bytes load_bytes(const uint8_t *x) { return _mm512_loadu_si512(x); }
+INLINE Bytes bits_of(Bytes x, const int shift, const int mask) {
+    if (shift > 0) x = _mm512_srli_epi16(x, shift);
+    if (shift < 0) x = _mm512_slli_epi16(x, -shift);
+    return _mm512_and_si512(x, _mm512_set1_epi8((char)mask));
+}
+INLINE Bytes either(Bytes x, Bytes y) { return _mm512_or_si512(x, y); }
+/* Add `bit` to the bytes whose bit is set in 4 W bits. */
+INLINE Bytes add_bit(Bytes x, const uint8_t *set, const int bit) {
+    uint64_t mask;
+    memcpy(&mask, set, sizeof mask);
+    return _mm512_mask_add_epi8(x, (__mmask64)mask, x, _mm512_set1_epi8((char)bit));
+}
+INLINE Bytes look_up(Bytes x, const uint8_t *table) {
+    __m128i numbers = _mm_loadu_si128((const void *)table);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(numbers), x);
+}
+INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
+#if defined(__AVX512VNNI__)
+    (void)most;
+    return (ivec)_mm512_dpbusd_epi32((__m512i)sum, codes, _mm512_set1_epi32(x));
+#else
+    __m512i inputs = _mm512_set1_epi32(x);
+    if (most < 128) { /* pairs of products fit into 16 bits */
+        __m512i pairs = _mm512_maddubs_epi16(codes, inputs);
+        return sum + (ivec)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+    }
+    __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(inputs, 8), 8);
+    __m512i odd = _mm512_srai_epi16(inputs, 8);
+    sum += (ivec)_mm512_madd_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(255)), even);
+    return sum + (ivec)_mm512_madd_epi16(_mm512_srli_epi16(codes, 8), odd);
+#endif
+}
+#elif defined(__AVX2__)
+typedef __m256i Bytes;
+INLINE Bytes load_bytes(const uint8_t *x) { return _mm256_loadu_si256((const void *)x); }
+INLINE Bytes bits_of(Bytes x, const int shift, const int mask) {
+    if (shift > 0) x = _mm256_srli_epi16(x, shift);
+    if (shift < 0) x = _mm256_slli_epi16(x, -shift);
+    return _mm256_and_si256(x, _mm256_set1_epi8((char)mask));
+}
+INLINE Bytes either(Bytes x, Bytes y) { return _mm256_or_si256(x, y); }
+INLINE Bytes add_bit(Bytes x, const uint8_t *set, const int bit) {
+    int32_t mask;
+    memcpy(&mask, set, sizeof mask);
+    const __m256i own = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
+                                           0x0303030303030303);
+    const __m256i of = _mm256_set1_epi64x((long long)0x8040201008040201);
+    __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(mask), own), of);
+    __m256i found = _mm256_cmpeq_epi8(spread, of);
+    return _mm256_or_si256(x, _mm256_and_si256(found, _mm256_set1_epi8((char)bit)));
+}
+INLINE Bytes look_up(Bytes x, const uint8_t *table) {
+    __m128i numbers = _mm_loadu_si128((const void *)table);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), x);
+}
+INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
+    __m256i inputs = _mm256_set1_epi32(x);
+    if (most < 128) {
+        __m256i pairs = _mm256_maddubs_epi16(codes, inputs);
+        return sum + (ivec)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    }
+    __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(inputs, 8), 8);
+    __m256i odd = _mm256_srai_epi16(inputs, 8);
+    sum += (ivec)_mm256_madd_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(255)), even);
+    return sum + (ivec)_mm256_madd_epi16(_mm256_srli_epi16(codes, 8), odd);
+}
+#else
+typedef uint8_t Bytes __attribute__((vector_size(4 * W), aligned(1), may_alias));
+INLINE Bytes load_bytes(const uint8_t *x) {
+    Bytes bytes;
+    memcpy(&bytes, x, sizeof bytes);
+    return bytes;
+}
+INLINE Bytes bits_of(Bytes x, const int shift, const int mask) {
+    return (shift > 0 ? x >> shift : x << -shift) & (Bytes)((Bytes){0} + (uint8_t)mask);
+}
+INLINE Bytes either(Bytes x, Bytes y) { return x | y; }
+INLINE Bytes add_bit(Bytes x, const uint8_t *set, const int bit) {
+    for (int i = 0; i < 4 * W; i++) x[i] += (uint8_t)((set[i / 8] >> i % 8 & 1) * bit);
+    return x;
+}
+INLINE Bytes look_up(Bytes x, const uint8_t *table) {
+#if defined(__aarch64__) && W == 4
+    return (Bytes)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)x);
+#else
+    for (int i = 0; i < 4 * W; i++) x[i] = table[x[i]];
+    return x;
+#endif
+}
+INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
+#if defined(__ARM_FEATURE_MATMUL_INT8) && W == 4
+    (void)most;
+    return (ivec)vusdotq_s32((int32x4_t)sum, (uint8x16_t)codes, vreinterpretq_s8_s32(vdupq_n_s32(x)));
+#elif defined(__ARM_FEATURE_DOTPROD) && W == 4
+    int8x16_t inputs = vreinterpretq_s8_s32(vdupq_n_s32(x));
+    if (most < 128) return (ivec)vdotq_s32((int32x4_t)sum, (int8x16_t)codes, inputs);
+    /* A code is 128 more than a byte with a sign. */
+    int8x16_t less = (int8x16_t)(codes ^ (Bytes)((Bytes){0} + 128));
+    int32x4_t with = vdotq_s32((int32x4_t)sum, less, inputs);
+    int8x16_t half = vdupq_n_s8(64);
+    return (ivec)vdotq_s32(vdotq_s32(with, half, inputs), half, inputs);
+#else
+    (void)most;
+    int8_t own[4];
+    memcpy(own, &x, sizeof own);
+    for (int i = 0; i < W; i++)
+        sum[i] += codes[4 * i] * own[0] + codes[4 * i + 1] * own[1] + codes[4 * i + 2] * own[2] +
+                  codes[4 * i + 3] * own[3];
+    return sum;
+#endif
+}
+#endif
+
+static float dot(const float *a, const float *b, int64_t n) {
+    vec sum = {0};
+    int64_t k = 0;
+    for (; k + W <= n; k += W) sum += *(const vec *)(a + k) * *(const vec *)(b + k);
+    float rest = sum_lanes(sum);
+    for (; k < n; k++) rest += a[k] * b[k];
+    return rest;
+}
+/* e^x for x ≤ 88, to about 1e-7: 2^n · a polynomial on ± ln 2 / 2. */
+INLINE vec exponential(vec x) {
+    ivec low = x < -87.0f;
+    x = (vec)(((ivec)x & ~low) | ((ivec)((vec){0} - 87.0f) & low));
+    vec scaled = x * 1.44269504f;
+    ivec sign = (ivec)scaled & INT32_MIN;
+    ivec n = __builtin_convertvector(scaled + (vec)((ivec)((vec){0} + 0.5f) | sign), ivec);
+    vec whole = __builtin_convertvector(n, vec);
+    vec r = x - whole * 0.693359375f;
+    r = r + whole * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * (vec)((n + 127) << 23);
+}
+
+/* Lane i: the sum of the lanes of v[i]. */
+INLINE vec sum_lanes_of_each(const vec *v) {
+    vec sums;
+#if defined(__AVX512F__)
+    __m512 quads[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        __m512 halves[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++) {
+            __m512 a = (__m512)v[4 * j + 2 * i], b = (__m512)v[4 * j + 2 * i + 1];
+            halves[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        }
+        __m512d a = _mm512_castps_pd(halves[0]), b = _mm512_castps_pd(halves[1]);
+        quads[j] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                                 _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    __m512 pair[2];
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; j++) {
+        __m512 a = quads[2 * j], b = quads[2 * j + 1];
+        pair[j] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+    sums = (vec)_mm512_add_ps(_mm512_shuffle_f32x4(pair[0], pair[1], 0x88),
+                              _mm512_shuffle_f32x4(pair[0], pair[1], 0xdd));
+#else
+    for (int i = 0; i < W; i++) sums[i] = sum_lanes(v[i]);
+#endif
+    return sums;
+}
+
