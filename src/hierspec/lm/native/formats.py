@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 GROUP, SUPER = 32, 256  # inputs of a block; inputs that share a unit
 
 
@@ -38,6 +40,11 @@ class Format:
     @property
     def is_float(self) -> bool:
         return self.low == 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the data type of its numbers; float32 for codes."""
+        return {"F16": torch.float16, "BF16": torch.bfloat16}.get(self.name, torch.float32)
 
     @property
     def bits(self) -> int:

@@ -18,6 +18,7 @@ static int omp_get_num_threads(void) { return 1; }
 
 #define ATTENTION 1 /* parts of a layer, as bits */
 #define MLP 2
+#define PANELS_PER_REFINED 16 /* of so many panels of scores at most one is made again */
 
 typedef struct {
     int arrived, generation, count;
@@ -190,7 +191,7 @@ int hierspec_product(const Matrix *matrix, const float *norm, float eps, const f
                      float *y, int threads) {
     const int64_t d = matrix->in;
     const int kind = kind_of((int)matrix->format);
-    float *memory = malloc(sizeof(float) * (size_t)(rows * (d + num_groups(d) * GROUP)));
+    float *memory = malloc(sizeof(float) * (size_t)(rows * (d + packed_floats(kind, d))));
     float *packed = memory + rows * d;
     if (!memory) return -1;
     for (int64_t r = 0; norm && r < rows; r++) rms_norm(x + r * d, norm, eps, d, memory + r * d);
@@ -201,5 +202,54 @@ int hierspec_product(const Matrix *matrix, const float *norm, float eps, const f
         matrix->multiply(matrix, own, packed, rows, y + own.lo * PANEL, matrix->out);
     }
     free(memory);
+    return 0;
+}
+
+/* How far below the best a panel's best score may lie so that few panels do: at most `near`. */
+static float margin_for_few(const float *tops, int64_t n, float most, float near) {
+    for (;; near *= 0.8f) {
+        int64_t count = 0;
+        for (int64_t p = 0; p < n; p++) count += tops[p] >= most - near;
+        if (count * PANELS_PER_REFINED <= n || count <= 1 || !(near > 1e-3f)) return near;
+    }
+}
+
+/* The same in few bits (`coarse`), and then in more (`fine`) for the panels whose best score comes
+ * near the row's best: of a large vocabulary few do, and half is read. Where more do, as of a row that
+ * nobody could guess, only the nearest count. Both are of whole numbers. */
+int hierspec_refined_product(const Matrix *coarse, const Matrix *fine, float near, const float *norm,
+                             float eps, const float *x, int64_t rows, float *y, int threads) {
+    const int64_t d = fine->in, out = fine->out, n = num_panels(fine);
+    const int64_t each = packed_floats(CODES, d);
+    float *normed = malloc(sizeof(float) * (size_t)(rows * (d + each + n)));
+    if (!normed) return -1;
+    float *packed = normed + rows * d, *tops = packed + rows * each; /* [rows, n] */
+    for (int64_t r = 0; r < rows; r++) rms_norm(x + r * d, norm, eps, d, normed + r * d);
+    pack(CODES, d, normed, rows, packed);
+#pragma omp parallel num_threads(threads)
+    {
+        Part own = part_of(n, omp_get_thread_num(), omp_get_num_threads());
+        coarse->multiply(coarse, own, packed, rows, y + own.lo * PANEL, out);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t p = own.lo; p < own.hi; p++) {
+                int64_t end = (p + 1) * PANEL < out ? (p + 1) * PANEL : out;
+                float top = -INFINITY;
+                for (int64_t o = p * PANEL; o < end; o++)
+                    top = y[r * out + o] > top ? y[r * out + o] : top;
+                tops[r * n + p] = top;
+            }
+#pragma omp barrier
+        for (int64_t r = 0; r < rows; r++) {
+            const float *top = tops + r * n;
+            float most = -INFINITY;
+            for (int64_t p = 0; p < n; p++) most = top[p] > most ? top[p] : most;
+            float limit = most - margin_for_few(top, n, most, near);
+            for (int64_t p = own.lo; p < own.hi; p++)
+                if (top[p] >= limit)
+                    fine->multiply(fine, (Part){p, p + 1}, packed + r * each, 1,
+                                   y + r * out + p * PANEL, out);
+        }
+    }
+    free(normed);
     return 0;
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
 from ctypes import Structure, c_int64, c_void_p
 
 import torch
@@ -64,14 +62,18 @@ class PackedMatrix:
         return self.panels.nbytes
 
     @property
+    def bias_of_outputs(self) -> torch.Tensor | None:
+        """The bias [out] without padding."""
+        return None if self.bias is None else self.bias[: self.num_out]
+
+    @property
     def num_weights(self) -> int:
         return self.num_out * self.width
 
     def dense(self) -> torch.Tensor:
         """Return the weights that products are computed with, float32 [out, in]."""
         if self.format.is_float:
-            kind = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-            numbers = self.panels.view(kind[self.format.name]).view(len(self.panels), -1, PANEL)
+            numbers = self.panels.view(self.format.dtype).view(len(self.panels), -1, PANEL)
             if self.format.name == "BF16":  # pairs of inputs lie side by side
                 numbers = numbers.reshape(len(numbers), -1, PANEL, 2).transpose(2, 3).flatten(1, 2)
             dense = numbers.transpose(1, 2).flatten(0, 1)
@@ -89,30 +91,11 @@ class PackedMatrix:
         shape = (self.num_out, self.width, self.format.number)
         return MatrixStruct(self.panels.data_ptr(), bias, *shape, multiply)
 
-    def times(
-        self,
-        x: torch.Tensor,
-        products: Callable[[str], int],
-        product: Callable[..., int],
-        threads: int,
-        norm: torch.Tensor | None = None,
-        eps: float = 0.0,
-    ) -> torch.Tensor:
-        """Return x · Wᵀ + bias [N, out], float32, of x [N, in], normalised first by ``norm``."""
-        x = x.float().contiguous()
-        y = x.new_empty(len(x), self.num_out)
-        weight = None if norm is None else norm.data_ptr()
-        struct = ctypes.byref(self.struct(products(self.format.name)))
-        if product(struct, weight, eps, x.data_ptr(), len(x), y.data_ptr(), threads):
-            raise MemoryError(f"no memory for {len(x)} rows")
-        return y
-
 
 def pack_floats(weight: torch.Tensor, form: Format) -> torch.Tensor:
     """Return a matrix [out, in] in panels, uint8 [panels, bytes]."""
-    kind = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[form.name]
     padding = (0, weight.size(1) % 2 if form.name == "BF16" else 0, 0, -len(weight) % PANEL)
-    rows = F.pad(weight.to(kind), padding)
+    rows = F.pad(weight.to(form.dtype), padding)
     if form.name == "BF16":
         rows = rows.view(len(rows), -1, 2)
     panels = rows.view(-1, PANEL, *rows.shape[1:]).transpose(1, 2).contiguous()

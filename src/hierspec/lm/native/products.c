@@ -307,3 +307,67 @@ void hierspec_multiply(const Matrix *m, Part own, const float *x, int64_t rows, 
                        int64_t stride) {
     products_of(FORMAT, m, own, x, rows, y, stride);
 }
+
+/* Weight k of one output, of a matrix of floating-point numbers. */
+INLINE float float_weight(const int f, const uint8_t *panel, int64_t k, int64_t lane) {
+    float lanes[W];
+    const int64_t part = lane / W * W;
+    vec found;
+    if (f == BF16) {
+        const uint16_t *pairs = (const uint16_t *)panel + (k / 2 * PANEL + lane) * 2 + k % 2;
+        uint32_t bits = (uint32_t)*pairs << 16;
+        memcpy(lanes, &bits, sizeof bits);
+        return lanes[0];
+    }
+    found = f == F16 ? load_float16((const uint16_t *)panel + k * PANEL + part)
+                     : *(const vec *)((const float *)panel + k * PANEL + part);
+    memcpy(lanes, &found, sizeof lanes);
+    return lanes[lane - part];
+}
+
+/* Weights of blocks of one output. */
+INLINE void code_weights(const int f, const uint8_t *panel, int64_t in, int64_t lane, float *y) {
+    const int part = (int)(lane / W), own = (int)(lane % W);
+    vec unit = {0}, lowest_unit = {0};
+    for (int64_t g = 0; g < num_groups(in); g++) {
+        const uint8_t *steps = panel + block_at(f, g);
+        if (has_units(f) && g % (SUPER / GROUP) == 0) {
+            const uint16_t *units = (const uint16_t *)steps;
+            unit = load_float16(units + part * W);
+            if (has_lowest(f)) lowest_unit = load_float16(units + PANEL + part * W);
+            steps += unit_bytes(f);
+        }
+        float step[2][W], lowest[2][W];
+        for (int half = 0; half < num_steps(f); half++) {
+            vec each, least;
+            read_steps(f, steps, half, part, unit, lowest_unit, &each, &least);
+            memcpy(step[half], &each, sizeof each);
+            memcpy(lowest[half], &least, sizeof least);
+        }
+#pragma GCC unroll 8
+        for (int q = 0; q < QUADS; q++) {
+            const int half = q * num_steps(f) / QUADS;
+            uint8_t codes[4 * W];
+            Bytes found = read_codes(f, steps + step_bytes(f), q, part);
+            memcpy(codes, &found, sizeof codes);
+            for (int j = 0; j < 4 && g * GROUP + q * 4 + j < in; j++) {
+                const int code = codes[own * 4 + j];
+                y[g * GROUP + q * 4 + j] =
+                    has_lowest(f) ? (float)code * step[half][own] + lowest[half][own]
+                                  : (float)(code - zero_code(f)) * step[half][own];
+            }
+        }
+    }
+}
+
+/* Weights of the outputs `ids` → y [num, in]. */
+void hierspec_rows(const Matrix *m, const int64_t *ids, int64_t num, float *y) {
+    for (int64_t i = 0; i < num; i++, y += m->in) {
+        const uint8_t *panel = m->panels + ids[i] / PANEL * panel_bytes(FORMAT, m->in);
+        if (kind_of(FORMAT) == CODES)
+            code_weights(FORMAT, panel, m->in, ids[i] % PANEL, y);
+        else
+            for (int64_t k = 0; k < m->in; k++)
+                y[k] = float_weight(FORMAT, panel, k, ids[i] % PANEL);
+    }
+}

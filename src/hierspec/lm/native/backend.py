@@ -1,0 +1,256 @@
+"""A Llama-shaped model on a CPU, in the compiled kernels: see :class:`NativeBackend`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import LayerParts, Linear, Span
+from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.lean.layers import Norm
+from hierspec.lm.lean.linear import give_back_memory
+from hierspec.lm.lean.shape import LlamaShape, pair_rows
+from hierspec.lm.weights import SCORED, WeightSource, check_shape
+
+from .formats import FORMATS
+from .library import Library
+from .matrices import PackedMatrix
+from .model import LayerWeights, NativeLayers
+
+_FORMS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+# Copies in fewer bits, and their output matrix: in many tokens' vocabularies few scores matter.
+COPY_FORMS = {8: "Q8_0", 6: "Q6_1", 5: "Q5_1", 4: "Q4_1"}
+_LARGE_VOCAB = 8192
+NEAR = 8.0  # nats below the best score in few bits within which scores are computed in 8
+
+
+class NativeBackend(LeanBackend):
+    """A Llama-shaped model as a :class:`~hierspec.lm.backend.Backend`, in the compiled kernels.
+
+    Each weight is stored once, in the kernels' layout, a tied embedding included. A token's
+    scores are the same bits alone, in a check, in a tree or in a batch.
+
+    Args:
+        source: the weights, read and packed one after the other.
+        dtype: of the weights: float32, bfloat16 or float16. The residual stream, attention and
+            caches are float32; inputs of products with bfloat16 weights are rounded to it.
+
+    Raises:
+        HierspecError: the model is not of a shape that runs here.
+        KeyError: the source lacks a weight.
+    """
+
+    def __init__(self, source: WeightSource, dtype: torch.dtype, library: Library) -> None:
+        self.config = source.config
+        self.shape = shape = LlamaShape.from_config(source.config)
+        self.name, self.device = source.name, torch.device("cpu")
+        self.weight_dtype, self.dtype, self.attention_dtype = dtype, torch.float32, torch.float32
+        self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
+        self.max_length, self.vocab_size = shape.max_length, shape.vocab_size
+        self.attends_to_all = shape.distinct_windows == (None,)
+        self._rotations = torch.empty(0)
+        self._library = library
+        loader = _Loader(source, shape, _FORMS[dtype])
+        self._scored = loader.scored
+        layers = []
+        for i in range(shape.num_layers):
+            layers.append(loader.layer(i))
+            give_back_memory()
+        self._layers = NativeLayers(library, layers, shape)
+        self._final_norm = loader.norm("model.norm", shape.hidden_size)
+        self._output = loader.matrix("lm_head", loader.num_scored, shape.hidden_size)
+        self._refined: PackedMatrix | None = None  # scores near the best in more bits
+        self._embedding = self._output
+        if loader.has_own_head:
+            self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, shape.hidden_size)
+        give_back_memory()
+        self._describe()
+
+    def _describe(self) -> None:
+        first = self._layers.weights[0].matrices().values()
+        self._weights_per_layer = sum(matrix.num_weights for matrix in first)
+        forms = dict.fromkeys(
+            matrix.format.name
+            for layer in self._layers.weights
+            for matrix in layer.matrices().values()
+        )
+        self.fast_path = f"native, {', '.join(forms)} weights"
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the matrices that a token's pass reads."""
+        refined = 0 if self._refined is None else self._refined.num_bytes
+        return self._layers.num_bytes + self._output.num_bytes + refined
+
+    def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
+        return self._library.rows(self._embedding, ids)
+
+    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+        threads = self._threads((hi - lo) * self._weights_per_layer, len(h))
+        return self._layers.run(h, lo, hi, self._rotations_for(spans), spans, threads)
+
+    def run_parts(
+        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
+    ) -> torch.Tensor:
+        """See :meth:`hierspec.lm.backend.DivisibleBackend.run_parts`."""
+        if not parts:
+            return h.clone()
+        lo, hi = parts[0].layer, parts[-1].layer + 1
+        threads = self._threads(len(parts) * self._weights_per_layer, len(h))
+        return self._layers.run(h, lo, hi, self._rotations_for(spans), spans, threads, parts)
+
+    def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
+        """See :class:`hierspec.lm.backend.RetrievalBackend`."""
+        weights, shape = self._layers.weights[layer], self.shape
+        threads = self._threads(self._weights_per_layer, len(h))
+        eps = shape.eps * shape.hidden_size
+        q = self._library.multiply(weights.q, h, threads, weights.norm, eps)
+        q = q.view(len(h), shape.num_heads, shape.head_dim)
+        if weights.head_norm is not None:
+            size = q.square().sum(-1, keepdim=True).add_(shape.eps * shape.head_dim).rsqrt_()
+            q = q * size * weights.head_norm[: shape.num_heads]
+        pairs = torch.view_as_complex(q.unflatten(-1, (-1, 2)).contiguous())
+        rotated = torch.view_as_real(pairs * self._rotations_at(spans)).flatten(-2)
+        return rotated.transpose(0, 1)
+
+    def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
+        eps = self.shape.eps * self.hidden_size
+        if unembed is not None:
+            size = h.square().sum(-1, keepdim=True).add_(eps).rsqrt_()
+            return unembed((h * size * self._final_norm).to(self.weight_dtype)).to(self.dtype)
+        if not len(h):
+            return h.new_empty(0, self.vocab_size)
+        # A second thread is still awake if the layers have used it.
+        threads = self._threads(self._weights_per_layer + self._output.num_weights, len(h))
+        if self._refined is None:
+            scores = self._library.multiply(self._output, h, threads, self._final_norm, eps)
+        else:
+            scores = self._library.refined(
+                self._output, self._refined, NEAR, h, threads, self._final_norm, eps
+            )
+        return self.over_vocabulary(scores)
+
+    def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if self._scored is not None:
+            raise HierspecError(
+                f"{self.name} scores a part of its vocabulary: train no heads on it"
+            )
+        return self._library.rows(self._output, ids).to(self.weight_dtype), None
+
+    def copy_in(self, bits: int) -> NativeBackend:
+        """Return the same model in fewer bits; embedding, norms and caches are shared.
+
+        Args:
+            bits: 8, 6, 5 or 4; a large vocabulary's scores are computed in 4 bits, and near the best
+                again in 8.
+        """
+        form = COPY_FORMS[bits]
+        copied = copy.copy(self)
+        layers = [_replace_matrices(layer, form) for layer in self._layers.weights]
+        copied._layers = NativeLayers(self._library, layers, self.shape)
+        weight = self._output.dense()
+        if len(weight) >= _LARGE_VOCAB:
+            copied._output = PackedMatrix.of(weight, "Q4_1")
+            copied._refined = PackedMatrix.of(weight, "Q8_0")
+        else:
+            copied._output = PackedMatrix.of(weight, "Q8_0")
+        copied.weight_dtype, copied.name = torch.int8, f"{self.name}:int{bits}"
+        copied._describe()
+        give_back_memory()
+        return copied
+
+    def _threads(self, num_weights: int, rows: int) -> int:
+        """Return how many threads a call uses, for all its products alike."""
+        with self._limit_threads(num_weights, rows):
+            return torch.get_num_threads()
+
+
+def _replace_matrices(layer: LayerWeights, form: str) -> LayerWeights:
+    packed = {
+        name: PackedMatrix.of(matrix.dense(), form, matrix.bias_of_outputs)
+        for name, matrix in layer.matrices().items()
+    }
+    return LayerWeights(
+        **packed, norm=layer.norm, mlp_norm=layer.mlp_norm, head_norm=layer.head_norm
+    )
+
+
+class _Loader:
+    """Reads a model's weights from their source and packs them, so that none is there twice.
+
+    Attributes:
+        scored: token ids of the head's rows, where it has them for a part of the vocabulary alone.
+    """
+
+    def __init__(self, source: WeightSource, shape: LlamaShape, form: str) -> None:
+        self.source, self.shape, self.form = source, shape, form
+        self.names = set(source.names())
+        self.scored = source.tensor(SCORED).to(torch.int64) if SCORED in self.names else None
+        beyond = f"model.layers.{shape.num_layers}."
+        if extra := [name for name in self.names if name.startswith(beyond)]:
+            raise HierspecError(
+                f"{source.name} holds {min(extra)}, but its config.json has "
+                f"{shape.num_layers} layers: config and weights are of different models"
+            )
+
+    @property
+    def has_own_head(self) -> bool:
+        return "lm_head.weight" in self.names
+
+    @property
+    def num_scored(self) -> int:
+        return self.shape.vocab_size if self.scored is None else len(self.scored)
+
+    def get(self, name: str, *shape: int) -> torch.Tensor:
+        tensor = self.source.tensor(name)
+        check_shape(self.source.name, name, tensor.shape, shape)
+        return tensor
+
+    def matrix(
+        self,
+        name: str,
+        rows: int,
+        width: int,
+        order: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows,
+    ) -> PackedMatrix:
+        """Read a matrix and its bias, if it has one; ``order`` changes the order of its rows."""
+        if name == "lm_head" and not self.has_own_head:
+            name = "model.embed_tokens"
+        bias = None
+        if f"{name}.bias" in self.names:
+            bias = order(self.get(f"{name}.bias", rows))
+        return PackedMatrix.of(order(self.get(f"{name}.weight", rows, width)), self.form, bias)
+
+    def norm(self, name: str, size: int) -> torch.Tensor:
+        weight = self.get(f"{name}.weight", size).to(FORMATS[self.form].dtype).float()
+        return weight * size**0.5
+
+    def layer(self, i: int) -> LayerWeights:
+        prefix, shape = f"model.layers.{i}.", self.shape
+        width, inner = shape.hidden_size, shape.intermediate_size
+        heads, kv = (n * shape.head_dim for n in (shape.num_heads, shape.num_kv_heads))
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        return LayerWeights(
+            q=self.matrix(attention + "q_proj", heads, width, self.pair),
+            k=self.matrix(attention + "k_proj", kv, width, self.pair),
+            v=self.matrix(attention + "v_proj", kv, width),
+            proj=self.matrix(attention + "o_proj", width, heads),
+            gate=self.matrix(mlp + "gate_proj", inner, width),
+            up=self.matrix(mlp + "up_proj", inner, width),
+            down=self.matrix(mlp + "down_proj", width, inner),
+            norm=self.norm(prefix + "input_layernorm", width),
+            mlp_norm=self.norm(prefix + "post_attention_layernorm", width),
+            head_norm=self.head_norms(attention) if shape.qk_norm else None,
+        )
+
+    def head_norms(self, attention: str) -> torch.Tensor:
+        """Return Qwen3's norms of the query and key heads as one, [H + H_kv, D]."""
+        q, k = (self.pair(self.norm(f"{attention}{x}_norm", self.shape.head_dim)) for x in "qk")
+        counts = self.shape.num_heads, self.shape.num_kv_heads
+        return torch.cat([x.expand(n, -1) for x, n in zip((q, k), counts, strict=True)])
+
+    def pair(self, rows: torch.Tensor) -> torch.Tensor:
+        return pair_rows(rows, self.shape.head_dim)

@@ -1,0 +1,252 @@
+"""The compiled kernels: compiled once for this processor, loaded, and tried.
+
+``kernels.c`` runs layers and is compiled at the first use; ``products.c`` multiplies, and is compiled
+for a format when a model first has it, in a second or two. No C compiler is required: without one
+(or with ``HIERSPEC_KERNELS=0``) :func:`load` returns ``None``, and torch's operations run instead.
+What is compiled is kept in the user's cache, under a hash of the sources, the compiler with its
+version, and the processor; where that cannot be written, every process compiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from ctypes import c_float, c_int, c_int64, c_void_p
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.utils.files import cache_folder, write_atomically
+
+from .formats import FORMATS
+from .matrices import MatrixStruct, PackedMatrix
+
+_COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-fPIC"]
+# The first of these that the compiler accepts is used: compilers differ in the option that names
+# the processor, and some have no OpenMP (kernels then run on one thread).
+_VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
+_TIMEOUT = 120  # seconds, for the compiler
+_HEADERS = ("vectors.h", "matrix.h", "attention.h")
+_lock = threading.Lock()
+
+
+class Library:
+    """The kernels, and the products of the formats that were asked for.
+
+    Attributes:
+        layers, product, refined_product: functions of ``kernels.c``.
+    """
+
+    def __init__(self, compiler: Sequence[str], kernels: ctypes.CDLL) -> None:
+        self._compiler, self._products = compiler, dict[str, ctypes.CDLL]()
+        self.layers: Callable[..., int] = kernels.hierspec_layers
+        self.product: Callable[..., int] = kernels.hierspec_product
+        self.refined_product: Callable[..., int] = kernels.hierspec_refined_product
+        i64, f32, ptr = c_int64, c_float, c_void_p
+        kernels.hierspec_layers.argtypes = [ptr, i64, i64, ptr, ptr, i64, ptr, ptr, i64, c_int]
+        kernels.hierspec_product.argtypes = [ptr, ptr, f32, ptr, i64, ptr, c_int]
+        refined = [ptr, ptr, f32, ptr, f32, ptr, i64, ptr, c_int]
+        kernels.hierspec_refined_product.argtypes = refined
+
+    def struct(self, matrix: PackedMatrix) -> MatrixStruct:
+        """Return a matrix as C takes it; its memory must outlive that.
+
+        Raises:
+            HierspecError: the products of its format do not compile, or compute wrongly.
+        """
+        multiply = self.format(matrix.format.name).hierspec_multiply
+        return matrix.struct(ctypes.cast(multiply, c_void_p).value or 0)
+
+    def multiply(
+        self,
+        matrix: PackedMatrix,
+        x: torch.Tensor,
+        threads: int,
+        norm: torch.Tensor | None = None,
+        eps: float = 0.0,
+    ) -> torch.Tensor:
+        """Return x · Wᵀ + bias [N, out] of x [N, in], float32.
+
+        Args:
+            norm: [in] float32, with √in in it: x is RMS-normalised first, with ``eps`` added to its
+                sum of squares.
+        """
+        x = x.float().contiguous()
+        y = x.new_empty(len(x), matrix.num_out)
+        weight = None if norm is None else norm.data_ptr()
+        struct = ctypes.byref(self.struct(matrix))
+        if self.product(struct, weight, eps, x.data_ptr(), len(x), y.data_ptr(), threads):
+            raise MemoryError(f"no memory for {len(x)} rows")
+        return y
+
+    def refined(
+        self,
+        coarse: PackedMatrix,
+        fine: PackedMatrix,
+        near: float,
+        x: torch.Tensor,
+        threads: int,
+        norm: torch.Tensor,
+        eps: float,
+    ) -> torch.Tensor:
+        """Return :meth:`multiply` in ``coarse``, and in ``fine`` for panels of 16 outputs with one
+        within ``near`` of the row's largest, at most one panel in sixteen."""
+        x = x.float().contiguous()
+        y = x.new_empty(len(x), fine.num_out)
+        structs = (ctypes.byref(self.struct(matrix)) for matrix in (coarse, fine))
+        rows = (norm.data_ptr(), eps, x.data_ptr(), len(x), y.data_ptr(), threads)
+        if self.refined_product(*structs, near, *rows):
+            raise MemoryError(f"no memory for {len(x)} rows")
+        return y
+
+    def rows(self, matrix: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
+        """Return the weights of some outputs, float32 [n, in]."""
+        ids = ids.contiguous()
+        out = torch.empty(len(ids), matrix.width, dtype=torch.float32)
+        struct = ctypes.byref(self.struct(matrix))
+        rows = self.format(matrix.format.name).hierspec_rows
+        rows(struct, ids.data_ptr(), len(ids), out.data_ptr())
+        return out
+
+    def format(self, name: str) -> ctypes.CDLL:
+        """Return the compiled products of a format."""
+        found = self._products.get(name)
+        if found is None:
+            with _lock:
+                if name not in self._products:
+                    self._products[name] = self._load_format(name)
+                found = self._products[name]
+        return found
+
+    def _load_format(self, name: str) -> ctypes.CDLL:
+        library = _load_or_compile(self._compiler, "products.c", (f"-DFORMAT={name}",))
+        if library is None:
+            raise HierspecError(
+                f"the products for {name} do not compile here: set HIERSPEC_KERNELS=0 to run torch's "
+                "own operations"
+            )
+        library.hierspec_rows.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
+        library.hierspec_rows.restype = None
+        return library
+
+
+@cache
+def load() -> Library | None:
+    """Load the compiled kernels; return None without a compiler, or where they compute wrongly."""
+    if os.environ.get("HIERSPEC_KERNELS", "").strip() == "0" or os.name != "posix":
+        return None
+    command = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
+    if command is None:
+        return None
+    compiler = command.split()
+    with _lock:
+        kernels = _load_or_compile(compiler, "kernels.c", ())
+    if kernels is None:
+        return None
+    library = Library(compiler, kernels)
+    return library if _computes_correctly(library) else None
+
+
+@cache
+def _sources() -> dict[str, bytes]:
+    folder = files("hierspec.lm.native")
+    names = ("kernels.c", "products.c", *_HEADERS)
+    return {name: folder.joinpath(name).read_bytes() for name in names}
+
+
+def _load_or_compile(
+    compiler: Sequence[str], source: str, options: Sequence[str]
+) -> ctypes.CDLL | None:
+    """Load a library from the user's cache, compiled first where it is missing or damaged."""
+    parts = [*_sources().values(), " ".join(compiler).encode(), _version(tuple(compiler))]
+    parts += [_processor().encode(), repr((_FLAGS, _VARIANTS, source, options)).encode()]
+    key = hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
+    name, path = f"{source.removesuffix('.c')}-{key}.so", None
+    with contextlib.suppress(HierspecError, OSError):
+        path = cache_folder("kernels") / name
+        if path.exists():
+            return ctypes.CDLL(str(path))
+    # There may be no folder to compile in; one on a network may not delete a loaded library.
+    with (
+        contextlib.suppress(OSError),
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+    ):
+        compiled = _compile(compiler, source, options, Path(scratch))
+        if compiled is None:
+            return None
+        candidates = [compiled]
+        if path is not None:
+            with contextlib.suppress(HierspecError):
+                write_atomically(path, compiled.read_bytes(), "the kernels")
+                candidates.append(path)
+        for candidate in candidates:  # some temporary folders forbid running anything in them
+            with contextlib.suppress(OSError):
+                return ctypes.CDLL(str(candidate))
+    return None
+
+
+def _compile(
+    compiler: Sequence[str], source: str, options: Sequence[str], folder: Path
+) -> Path | None:
+    for name, content in _sources().items():
+        (folder / name).write_bytes(content)
+    path = folder / "compiled.so"
+    for variant in _VARIANTS:
+        command = [*compiler, *_FLAGS, *variant, *options, str(folder / source), "-o", str(path)]
+        try:
+            if not subprocess.run([*command, "-lm"], capture_output=True, timeout=_TIMEOUT).returncode:
+                return path
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    return None
+
+
+@cache
+def _version(compiler: tuple[str, ...]) -> bytes:
+    """Return the compiler's ``--version``: after an upgrade kernels are compiled anew."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = [*compiler, "--version"]
+        return subprocess.run(command, capture_output=True, timeout=_TIMEOUT).stdout
+    return b""
+
+
+@cache
+def _processor() -> str:
+    """Describe this processor, so that code compiled for another is not loaded."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        keys = ("model name", "flags", "Features", "CPU part")
+        return "|".join(sorted({line for line in lines if line.startswith(keys)}))
+    return f"{platform.machine()} {platform.processor()}"
+
+
+def _computes_correctly(library: Library) -> bool:
+    """Return whether small products equal torch's."""
+    # The user may have changed torch's default type and device.
+    options = {"dtype": torch.float32, "device": torch.device("cpu")}
+    weight = torch.linspace(-1, 1, 21 * 40, **options).view(21, 40).sin()
+    x = torch.linspace(-3, 3, 9 * 40, **options).view(9, 40).cos()
+    try:
+        for name, tolerance in {"BF16": 0.1, "Q8_0": 1e-3}.items():  # bfloat16 rounds inputs
+            matrix = PackedMatrix.of(weight, name)
+            found = library.multiply(matrix, x, 1)
+            if not torch.allclose(found, x @ matrix.dense().T, atol=tolerance):
+                return False
+    except (HierspecError, MemoryError):
+        return False
+    return True
+
+
+assert all(form.number == i for i, form in enumerate(FORMATS.values()))
