@@ -65,7 +65,9 @@ class NativeBackend(LeanBackend):
         self._refined: PackedMatrix | None = None  # scores near the best in more bits
         self._embedding = self._output
         if loader.has_own_head:
-            self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, shape.hidden_size)
+            self._embedding = loader.matrix(
+                "model.embed_tokens", shape.vocab_size, shape.hidden_size
+            )
         give_back_memory()
         self._describe()
 

@@ -206,7 +206,9 @@ def _compile(
     for variant in _VARIANTS:
         command = [*compiler, *_FLAGS, *variant, *options, str(folder / source), "-o", str(path)]
         try:
-            if not subprocess.run([*command, "-lm"], capture_output=True, timeout=_TIMEOUT).returncode:
+            if not subprocess.run(
+                [*command, "-lm"], capture_output=True, timeout=_TIMEOUT
+            ).returncode:
                 return path
         except (OSError, subprocess.TimeoutExpired):
             return None

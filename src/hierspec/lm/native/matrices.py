@@ -53,7 +53,9 @@ class PackedMatrix:
         form = form or {torch.bfloat16: "BF16", torch.float16: "F16"}.get(weight.dtype, "F32")
         own = FORMATS[form]
         weight = weight.detach()
-        panels = pack_floats(weight, own) if own.is_float else pack_codes(round_to(weight, own), own)
+        panels = (
+            pack_floats(weight, own) if own.is_float else pack_codes(round_to(weight, own), own)
+        )
         return cls(own, *weight.shape, panels, bias)
 
     @property
@@ -154,7 +156,9 @@ def pack_codes(parts: Codes, form: Format) -> torch.Tensor:
             scales.append(_in_panels(lowest))
     else:
         scales = [steps, *([] if parts.lowest is None else [_in_panels(parts.lowest)])]
-    sections = [x.view(torch.uint8).reshape(len(codes), num_groups, -1) for x in (*scales, *sections)]
+    sections = [
+        x.view(torch.uint8).reshape(len(codes), num_groups, -1) for x in (*scales, *sections)
+    ]
     blocks = torch.cat(sections, 2)
     if not form.units:
         return blocks.flatten(1)

@@ -72,9 +72,7 @@ class LayerWeights:
 class NativeLayers:
     """Layers that the kernels run in one call."""
 
-    def __init__(
-        self, library: Library, layers: Sequence[LayerWeights], shape: LlamaShape
-    ) -> None:
+    def __init__(self, library: Library, layers: Sequence[LayerWeights], shape: LlamaShape) -> None:
         self._library, self.weights = library, tuple(layers)  # C has addresses of their memory
         array = (_LayerStruct * len(layers))()
         for struct, layer, window in zip(array, layers, shape.windows, strict=True):

@@ -1,0 +1,118 @@
+"""Matrices in every format: what GGUF's blocks say, and products of any number of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hierspec.lm.native import library
+from hierspec.lm.native.formats import FORMATS, SUPER
+from hierspec.lm.native.gguf_blocks import DECODERS, decode, values
+from hierspec.lm.native.matrices import PackedMatrix, pack_codes, round_to
+
+ROUNDED = [name for name, form in FORMATS.items() if not (form.units or form.table)]
+
+needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
+
+
+def blocks(name: str, rows: int, width: int, seed: int = 0) -> np.ndarray:
+    """Random blocks of a GGUF file: any bytes, but scales that are small numbers."""
+    gguf = pytest.importorskip("gguf", reason="the extra `smollm2` is not installed")
+    kind = gguf.GGMLQuantizationType[name]
+    size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(seed)
+    raw = rng.integers(0, 256, (rows, width // size, num_bytes), dtype=np.uint8)
+    scales = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": ()}
+    both = ("Q4_1", "Q5_1", "Q4_K", "Q5_K")
+    for start in scales.get(name, (0, 2) if name in both else (0,)):
+        halves = (rng.standard_normal((rows, width // size, 1)) / 64).astype(np.float16)
+        raw[:, :, start : start + 2] = halves.view(np.uint8)
+    if name == "MXFP4":
+        raw[:, :, 0] = rng.integers(118, 128, raw.shape[:2])
+    return raw.reshape(rows, -1)
+
+
+def matrix_of(name: str, rows: int, width: int, bias: torch.Tensor | None = None) -> PackedMatrix:
+    """A matrix of this format, from a file's blocks where only files have it."""
+    if name in ROUNDED:
+        generator = torch.Generator().manual_seed(rows)
+        return PackedMatrix.of(torch.randn(rows, width, generator=generator), name, bias)
+    raw = torch.from_numpy(blocks(name, rows, width))
+    form = FORMATS[name]
+    return PackedMatrix(form, rows, width, pack_codes(decode(name, raw), form), bias)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_blocks_mean_what_the_reference_reads(name):
+    raw = blocks(name, 21, 2 * SUPER)
+    import gguf
+
+    expected = torch.from_numpy(gguf.dequantize(raw, gguf.GGMLQuantizationType[name]))
+    parts = decode(name, torch.from_numpy(raw))
+    assert torch.equal(values(FORMATS[name], parts), expected)
+    form = FORMATS[name]
+    packed = PackedMatrix(form, 21, 2 * SUPER, pack_codes(parts, form))
+    assert torch.equal(packed.dense(), expected)
+    # What a weight takes: of a file's bits at most a twentieth more, for whole bytes of scales.
+    bits = 8 * packed.num_bytes / (32 * 2 * SUPER)  # 32 outputs with the padded ones
+    assert bits == form.bits_per_weight <= 1.06 * 8 * raw.size / expected.numel()
+
+
+def test_exponents_of_mxfp4_to_the_smallest():
+    gguf = pytest.importorskip("gguf", reason="the extra `smollm2` is not installed")
+    raw = np.zeros((256, 17), dtype=np.uint8)
+    raw[:, 0], raw[:, 1:] = np.arange(256), 0x71
+    raw = raw[:255]  # 255 is no number
+    expected = torch.from_numpy(gguf.dequantize(raw, gguf.GGMLQuantizationType.MXFP4))
+    found = values(FORMATS["MXFP4"], decode("MXFP4", torch.from_numpy(raw)))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("width", [1, 31, 64, 97])
+def test_rounding_errs_by_half_a_step(name, width):
+    form = FORMATS[name]
+    weight = torch.linspace(-1, 2, 5 * width).view(5, width).mul(7).sin()
+    weight[1], weight[2] = 0.0, 0.25  # no range
+    found = PackedMatrix.of(weight, name).dense()
+    if form.is_float:
+        assert torch.equal(found, weight.to(form.dtype).float())
+        return
+    parts = round_to(weight, form)
+    half = parts.steps.float().repeat_interleave(32, 1)[:, :width] / 2
+    # Steps and lowest values are rounded to float16, which moves the ends of a group's range.
+    assert ((found - weight).abs() <= half + 2e-3).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_are_those_of_the_weights(name):
+    """Against float64; and every row has the same bits alone, whatever the number of threads."""
+    kernels, form = library.load(), FORMATS[name]
+    assert kernels is not None
+    generator = torch.Generator().manual_seed(1)
+    shapes = (
+        [(53, 2 * SUPER), (16, SUPER)] if name not in ROUNDED else [(53, 96), (5, 31), (37, 577)]
+    )
+    for num_out, width in shapes:
+        bias = torch.randn(num_out, generator=generator) if num_out == 53 else None
+        matrix = matrix_of(name, num_out, width, bias)
+        dense, most = matrix.dense().double(), 60
+        x = torch.randn(most, width, generator=generator) * 3
+        x[1] = 0.0
+        x[2, : width // 2] *= 1e4
+        inputs = (x.bfloat16() if name == "BF16" else x).double()
+        alone = torch.cat([kernels.multiply(matrix, row[None], 1) for row in x])
+        expected = inputs @ dense.T + (0 if bias is None else bias.double())
+        # Codes are multiplied by inputs in twice 8 bits of their group's largest.
+        unit = inputs.abs() if form.is_float else 2e-5 * inputs.abs().amax(1, keepdim=True) + 1e-7
+        limit = 2e-6 * inputs.abs() @ dense.abs().T + (
+            0 if form.is_float else unit * dense.abs().sum(1)
+        )
+        assert ((alone.double() - expected).abs() <= limit + 1e-6).all()
+        for rows in (2, 3, 5, 6, 7, 8, 9, 17, 49, most):
+            for threads in (1, 3):
+                assert torch.equal(kernels.multiply(matrix, x[:rows], threads), alone[:rows])
+        ids = torch.tensor([0, num_out - 1, num_out // 2, 0])
+        assert torch.equal(kernels.rows(matrix, ids), matrix.dense()[ids])
