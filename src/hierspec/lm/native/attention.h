@@ -17,12 +17,13 @@ typedef struct {
 
 typedef struct {
     int64_t hidden, inner, heads, kv_heads, dim;
+    int64_t half; /* whether caches hold bfloat16, not float32 */
     float eps, head_eps; /* each added to a sum of squares */
     const Layer *layers;
 } Model;
 
 typedef struct {
-    float *cache; /* one sequence's, of layer 0: [2 kv_heads, capacity, dim], keys then values */
+    void *cache; /* one sequence's, of layer 0: [2 kv_heads, capacity, dim], keys then values */
     int64_t layer_stride, head_stride;
     int64_t start, count; /* its rows: stored at start … start + count − 1 */
     const int64_t *tree;  /* null: stored by position. Else [count, 3], `position`, `text` and
@@ -68,61 +69,106 @@ static void rotate(const float *x, const float *rotation, int64_t dim, float *y)
     }
 }
 
-/* Keys, and their values, that lie side by side. */
+/* Number i of those at x, and W of them from there on, float32 or (HALF) bfloat16. */
+INLINE const void *at(const int HALF, const void *x, int64_t i) {
+    return (const char *)x + i * (HALF ? 2 : 4);
+}
+INLINE vec load(const int HALF, const void *x, int64_t i) {
+    return HALF ? load_bfloat16((const uint16_t *)x + i) : *(const vec *)((const float *)x + i);
+}
+INLINE float number(const int HALF, const void *x, int64_t i) {
+    if (!HALF) return ((const float *)x)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+/* Keys, and their values, that lie side by side, float32 or bfloat16. */
 typedef struct {
-    const float *keys, *values;
+    const void *keys, *values;
     int64_t n;
+    int half;
 } Run;
 
+INLINE float dot_key(const int HALF, const float *q, const void *key, int64_t n) {
+    vec sum = {0};
+    int64_t k = 0;
+    for (; k + W <= n; k += W) sum = fma_vec(*(const vec *)(q + k), load(HALF, key, k), sum);
+    float rest = sum_lanes(sum);
+    for (; k < n; k++) rest += q[k] * number(HALF, key, k);
+    return rest;
+}
+
 /* scores[i] = q · keys[i], n of them. */
-static void score_keys(const float *q, const float *keys, int64_t n, int64_t dim, float *scores) {
+INLINE void score_keys_of(const int HALF, const float *q, const void *keys, int64_t n, int64_t dim,
+                          float *scores) {
     int64_t i = 0;
-    for (; i + W <= n && dim % W == 0; i += W, keys += W * dim) {
+    for (; i + W <= n && dim % W == 0; i += W, keys = at(HALF, keys, W * dim)) {
         vec sums[W];
 #pragma GCC unroll 16
         for (int j = 0; j < W; j++) sums[j] = (vec){0};
         for (int64_t d = 0; d < dim; d += W) {
             const vec own = *(const vec *)(q + d);
 #pragma GCC unroll 16
-            for (int j = 0; j < W; j++) sums[j] += own * *(const vec *)(keys + j * dim + d);
+            for (int j = 0; j < W; j++)
+                sums[j] = fma_vec(own, load(HALF, keys, j * dim + d), sums[j]);
         }
         *(vec *)(scores + i) = sum_lanes_of_each(sums);
     }
-    for (; i < n; i++, keys += dim) scores[i] = dot(q, keys, dim);
+    for (; i < n; i++, keys = at(HALF, keys, dim)) scores[i] = dot_key(HALF, q, keys, dim);
+}
+
+static void score_keys(int half, const float *q, const void *keys, int64_t n, int64_t dim,
+                       float *scores) {
+    if (half)
+        score_keys_of(1, q, keys, n, dim, scores);
+    else
+        score_keys_of(0, q, keys, n, dim, scores);
 }
 
 /* even[0 … MANY · W − 1] += Σ scores[i] values[i] of even i, `odd` of the others, except that the last
  * of an odd number of them is even's. */
-INLINE void add_values_tile(const int MANY, const float *scores, const float *values, int64_t n,
-                            int64_t dim, float *even, float *odd) {
+INLINE void add_values_tile(const int HALF, const int MANY, const float *scores, const void *values,
+                            int64_t n, int64_t dim, float *even, float *odd) {
     vec sums[2][4];
 #pragma GCC unroll 4
     for (int j = 0; j < MANY; j++)
         sums[0][j] = *(vec *)(even + j * W), sums[1][j] = *(vec *)(odd + j * W);
     int64_t i = 0;
-    for (; i + 2 <= n; i += 2, values += 2 * dim)
+    for (; i + 2 <= n; i += 2, values = at(HALF, values, 2 * dim))
 #pragma GCC unroll 4
         for (int j = 0; j < MANY; j++) {
-            sums[0][j] += scores[i] * *(const vec *)(values + j * W);
-            sums[1][j] += scores[i + 1] * *(const vec *)(values + dim + j * W);
+            sums[0][j] = fma_vec(all_of(scores[i]), load(HALF, values, j * W), sums[0][j]);
+            sums[1][j] = fma_vec(all_of(scores[i + 1]), load(HALF, values, dim + j * W), sums[1][j]);
         }
     if (i < n)
 #pragma GCC unroll 4
-        for (int j = 0; j < MANY; j++) sums[0][j] += scores[i] * *(const vec *)(values + j * W);
+        for (int j = 0; j < MANY; j++)
+            sums[0][j] = fma_vec(all_of(scores[i]), load(HALF, values, j * W), sums[0][j]);
 #pragma GCC unroll 4
     for (int j = 0; j < MANY; j++)
         *(vec *)(even + j * W) = sums[0][j], *(vec *)(odd + j * W) = sums[1][j];
 }
 
 /* The same in all dimensions; what is left past whole vectors is added up in `even` alone. */
-static void add_values(const float *scores, const float *values, int64_t n, int64_t dim,
-                       float *even, float *odd) {
+INLINE void add_values_of(const int HALF, const float *scores, const void *values, int64_t n,
+                          int64_t dim, float *even, float *odd) {
     int64_t d = 0;
     for (; d + 4 * W <= dim; d += 4 * W)
-        add_values_tile(4, scores, values + d, n, dim, even + d, odd + d);
-    for (; d + W <= dim; d += W) add_values_tile(1, scores, values + d, n, dim, even + d, odd + d);
+        add_values_tile(HALF, 4, scores, at(HALF, values, d), n, dim, even + d, odd + d);
+    for (; d + W <= dim; d += W)
+        add_values_tile(HALF, 1, scores, at(HALF, values, d), n, dim, even + d, odd + d);
     for (; d < dim; d++)
-        for (int64_t i = 0; i < n; i++) even[d] += scores[i] * values[i * dim + d];
+        for (int64_t i = 0; i < n; i++) even[d] += scores[i] * number(HALF, values, i * dim + d);
+}
+
+static void add_values(int half, const float *scores, const void *values, int64_t n, int64_t dim,
+                       float *even, float *odd) {
+    if (half)
+        add_values_of(1, scores, values, n, dim, even, odd);
+    else
+        add_values_of(0, scores, values, n, dim, even, odd);
 }
 
 /* Of n numbers, n a multiple of W. */
@@ -160,9 +206,9 @@ typedef struct {
 } Query;
 
 /* Ask for `n` of `all` keys or values, from number i on, before they are needed. */
-static void prefetch(const float *x, int64_t i, int64_t all, int64_t n, int64_t dim) {
-    const int64_t end = (i + n < all ? i + n : all) * dim;
-    for (int64_t at = i * dim; at < end; at += 16) __builtin_prefetch(x + at);
+static void prefetch(int half, const void *x, int64_t i, int64_t all, int64_t n, int64_t dim) {
+    const int64_t each = dim * (half ? 2 : 4), end = (i + n < all ? i + n : all) * each;
+    for (int64_t byte = i * each; byte < end; byte += 64) __builtin_prefetch((const char *)x + byte);
 }
 
 /* Queries that go together read each stretch of keys and values while it is in the cache. What they
@@ -176,29 +222,29 @@ static void attend(const Query *queries, int num, const Run *runs, int64_t dim) 
     for (const Query *query = queries; query < end; query++)
         if (query->n > max_length) max_length = query->n;
     for (int64_t i = 0; i < max_length; i += W) {
-        prefetch(runs[0].keys, i + 2 * W, max_length, W, dim);
+        prefetch(runs[0].half, runs[0].keys, i + 2 * W, max_length, W, dim);
         for (const Query *query = queries; query < end; query++)
             if (i < query->n)
-                score_keys(query->q, runs[0].keys + i * dim, query->n - i < W ? query->n - i : W,
-                           dim, query->scores + i);
+                score_keys(runs[0].half, query->q, at(runs[0].half, runs[0].keys, i * dim),
+                           query->n - i < W ? query->n - i : W, dim, query->scores + i);
     }
     for (const Query *query = queries; query < end; query++) {
-        score_keys(query->q, runs[1].keys, runs[1].n, dim, query->scores + query->n);
+        score_keys(runs[1].half, query->q, runs[1].keys, runs[1].n, dim, query->scores + query->n);
         inverse[query - queries] = softmax_weights(query->scores, query->n + runs[1].n, scale);
         memset(query->even, 0, sizeof(float) * (size_t)dim);
         memset(query->odd, 0, sizeof(float) * (size_t)dim);
     }
     for (int64_t i = 0; i < max_length; i += VALUES_AT_ONCE) {
-        prefetch(runs[0].values, i + VALUES_AT_ONCE, max_length, VALUES_AT_ONCE, dim);
+        prefetch(runs[0].half, runs[0].values, i + VALUES_AT_ONCE, max_length, VALUES_AT_ONCE, dim);
         for (const Query *query = queries; query < end; query++)
             if (i < query->n)
-                add_values(query->scores + i, runs[0].values + i * dim,
+                add_values(runs[0].half, query->scores + i, at(runs[0].half, runs[0].values, i * dim),
                            query->n - i < VALUES_AT_ONCE ? query->n - i : VALUES_AT_ONCE, dim,
                            query->even, query->odd);
     }
     for (const Query *query = queries; query < end; query++) {
-        add_values(query->scores + query->n, runs[1].values, runs[1].n, dim, query->even,
-                   query->odd);
+        add_values(runs[1].half, query->scores + query->n, runs[1].values, runs[1].n, dim,
+                   query->even, query->odd);
         for (int64_t d = 0; d < dim; d++)
             query->out[d] = (query->even[d] + query->odd[d]) * inverse[query - queries];
     }
@@ -241,18 +287,21 @@ static int64_t copied_floats(const Row *located, int64_t rows, int64_t dim) {
 
 /* What a row attends to, of one head, from its key number `first` on. Text is read where it
  * is; of a path, and of the text that fills no vector before it, `buffer` gets copies side by side. */
-static void find_runs(const Row *row, int64_t first, const float *keys, const float *values,
+static void find_runs(const Row *row, int64_t first, int half, const void *keys, const void *values,
                       int64_t dim, float *buffer, Run *runs) {
     int64_t whole = row->text - first;
     if (row->length) whole = whole > 0 ? whole / W * W : 0;
-    runs[0] = (Run){keys + first * dim, values + first * dim, whole};
+    const int64_t skipped = first * dim;
+    runs[0] = (Run){at(half, keys, skipped), at(half, values, skipped), whole, half};
     const int64_t next = first + whole, rest = row->text + row->length - next;
     for (int64_t i = 0; i < rest; i++) {
-        const int64_t at = next + i < row->text ? next + i : row->path[next + i - row->text];
-        memcpy(buffer + i * dim, keys + at * dim, sizeof(float) * (size_t)dim);
-        memcpy(buffer + (rest + i) * dim, values + at * dim, sizeof(float) * (size_t)dim);
+        const int64_t place = next + i < row->text ? next + i : row->path[next + i - row->text];
+        for (int64_t d = 0; d < dim; d++) {
+            buffer[i * dim + d] = number(half, keys, place * dim + d);
+            buffer[(rest + i) * dim + d] = number(half, values, place * dim + d);
+        }
     }
-    runs[1] = (Run){buffer, buffer + rest * dim, rest};
+    runs[1] = (Run){buffer, buffer + rest * dim, rest, 0};
 }
 
 /* Keys, rotated, and values of a thread's share of qkv [rows, heads + 2 kv, dim] go to layer l's
@@ -267,15 +316,17 @@ static void store_keys_values(const Model *model, int64_t l, float *qkv, int64_t
         const Row *row = located + r;
         const Span *span = row->span;
         float *source = qkv + (r * (heads + 2 * kv) + heads + g) * dim;
-        float *place =
-            span->cache + l * span->layer_stride + g * span->head_stride + row->place * dim;
-        if (g >= kv) {
-            memcpy(place, source, sizeof(float) * (size_t)dim);
-        } else {
+        const int64_t place = l * span->layer_stride + g * span->head_stride + row->place * dim;
+        if (g < kv) {
             if (head_norm)
                 rms_norm(source, head_norm + (heads + g) * dim, model->head_eps, dim, source);
-            rotate(source, rotations + row->position * dim, dim, place);
+            rotate(source, rotations + row->position * dim, dim, source);
         }
+        if (model->half)
+            for (int64_t d = 0; d < dim; d++)
+                ((uint16_t *)span->cache)[place + d] = to_bfloat16(source[d]);
+        else
+            memcpy((float *)span->cache + place, source, sizeof(float) * (size_t)dim);
     }
 }
 
@@ -314,12 +365,14 @@ static void attend_rows(const Model *model, int64_t l, float *qkv, int64_t rows,
         for (int64_t g = 0; g < kv; g++, before += many) {
             int64_t i = own.lo > before ? own.lo - before : 0;
             const int64_t end = own.hi - before < many ? own.hi - before : many;
-            const float *keys = span->cache + l * span->layer_stride + g * span->head_stride;
+            const int half = (int)model->half;
+            const void *keys = at(half, span->cache, l * span->layer_stride + g * span->head_stride);
             while (i < end) {
                 const Row *row = located + start + i / each;
                 const int64_t first = first_key(row, layer->window);
                 Run runs[2];
-                find_runs(row, first, keys, keys + kv * span->head_stride, dim, space, runs);
+                find_runs(row, first, half, keys, at(half, keys, kv * span->head_stride), dim, space,
+                          runs);
                 int num = 0;
                 for (; num < MAX_QUERIES && i < end; num++, i++) {
                     const Row *other = located + start + i / each;

@@ -10,7 +10,6 @@ import torch
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.layers import Norm
 from hierspec.lm.lean.linear import give_back_memory
 from hierspec.lm.lean.shape import LlamaShape, pair_rows
 from hierspec.lm.weights import SCORED, WeightSource, check_shape
@@ -146,8 +145,8 @@ class NativeBackend(LeanBackend):
         """Return the same model in fewer bits; embedding, norms and caches are shared.
 
         Args:
-            bits: 8, 6, 5 or 4; a large vocabulary's scores are computed in 4 bits, and near the best
-                again in 8.
+            bits: 8, 6, 5 or 4; a large vocabulary's scores are computed in 4 bits, and near the
+                best again in 8.
         """
         form = COPY_FORMS[bits]
         copied = copy.copy(self)

@@ -1,7 +1,7 @@
 """The formats of matrices: how many bits a weight has, and what scales them.
 
-Those of whole numbers are GGUF's: a weight is ``step · code + lowest``, with a step and a lowest value
-of each output for 32 or 16 inputs. ``Q6_1``, 6 bits as in Q5_1, is ours.
+Those of whole numbers are GGUF's: a weight is ``step · code + lowest``, with a step and a lowest
+value of each output for 32 or 16 inputs. ``Q6_1``, 6 bits as in Q5_1, is ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The compiled kernels: compiled once for this processor, loaded, and tried.
 
-``kernels.c`` runs layers and is compiled at the first use; ``products.c`` multiplies, and is compiled
-for a format when a model first has it, in a second or two. No C compiler is required: without one
+``kernels.c`` runs layers and is compiled at the first use; ``products.c`` multiplies, and is
+compiled for a format when a model first has it, in a second or two. No C compiler is required: without one
 (or with ``HIERSPEC_KERNELS=0``) :func:`load` returns ``None``, and torch's operations run instead.
 What is compiled is kept in the user's cache, under a hash of the sources, the compiler with its
 version, and the processor; where that cannot be written, every process compiles.
@@ -134,8 +134,8 @@ class Library:
         library = _load_or_compile(self._compiler, "products.c", (f"-DFORMAT={name}",))
         if library is None:
             raise HierspecError(
-                f"the products for {name} do not compile here: set HIERSPEC_KERNELS=0 to run torch's "
-                "own operations"
+                f"the products for {name} do not compile here: set HIERSPEC_KERNELS=0 to run "
+                "torch's own operations"
             )
         library.hierspec_rows.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
         library.hierspec_rows.restype = None

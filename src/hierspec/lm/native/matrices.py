@@ -162,7 +162,8 @@ def pack_codes(parts: Codes, form: Format) -> torch.Tensor:
     blocks = torch.cat(sections, 2)
     if not form.units:
         return blocks.flatten(1)
-    assert width % SUPER == 0 and parts.units is not None
+    assert width % SUPER == 0
+    assert parts.units is not None
     units = [parts.units, *([] if parts.lowest_units is None else [parts.lowest_units])]
     heads = torch.cat([_in_panels(x).view(torch.uint8) for x in units], 2)
     return torch.cat((heads, blocks.view(*heads.shape[:2], -1)), 2).flatten(1)

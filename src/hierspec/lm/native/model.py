@@ -30,7 +30,7 @@ class _LayerStruct(Structure):
 
 class _ModelStruct(Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("hidden", "inner", "heads", "kv_heads", "dim")),
+        *((name, c_int64) for name in ("hidden", "inner", "heads", "kv_heads", "dim", "half")),
         ("eps", c_float),
         ("head_eps", c_float),
         ("layers", POINTER(_LayerStruct)),
@@ -50,8 +50,8 @@ class LayerWeights:
     """A layer's matrices and norms.
 
     Rows of ``q`` and ``k`` are paired: those that rotate together lie side by side
-    (:func:`hierspec.lm.lean.shape.pair_rows`). Norms are float32: ``norm`` and ``mlp_norm`` [d] times
-    √d; ``head_norm`` [H + H_kv, D] times √D, or ``None``.
+    (:func:`hierspec.lm.lean.shape.pair_rows`). Norms are float32: ``norm`` and ``mlp_norm`` [d]
+    times √d; ``head_norm`` [H + H_kv, D] times √D, or ``None``.
     """
 
     q: PackedMatrix
@@ -106,12 +106,13 @@ class NativeLayers:
 
         Args:
             rotations: complex64 [positions, 1, D / 2], contiguous.
-            spans: with caches float32 [layers, 1, 2 H_kv, capacity, D].
+            spans: with caches float32 or bfloat16, all alike, [layers, 1, 2 H_kv, capacity, D].
             parts: of these layers to run; default: all.
         """
         h = h.contiguous().clone()
         if not len(h):
             return h
+        self._model.half = spans[0].cache.dtype == torch.bfloat16
         array, chosen = _span_array(spans), None
         if parts is not None:
             chosen = (c_uint8 * (hi - lo))()

@@ -98,9 +98,22 @@ INLINE vec load_float16(const uint16_t *x) {
 
 /* W bfloat16 numbers in float32. */
 INLINE vec load_bfloat16(const uint16_t *x) {
+#if W == 16
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)x)), 16);
+#elif defined(__AVX2__)
+    return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)x)), 16);
+#else
     ivec wide;
     for (int i = 0; i < W; i++) wide[i] = (int32_t)((uint32_t)x[i] << 16);
     return (vec)wide;
+#endif
+}
+
+/* The nearest bfloat16 number. */
+INLINE uint16_t to_bfloat16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 /* Two bfloat16 numbers for each of W: weights side by side, or the same two inputs in all. */
