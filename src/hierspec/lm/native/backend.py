@@ -34,19 +34,26 @@ class NativeBackend(LeanBackend):
 
     Args:
         source: the weights, read and packed one after the other.
-        dtype: of the weights: float32, bfloat16 or float16. The residual stream, attention and
-            caches are float32; inputs of products with bfloat16 weights are rounded to it.
+        dtype: of the weights: float32, bfloat16 or float16. The residual stream and attention are
+            float32; inputs of products with bfloat16 weights are rounded to it.
+        cache_dtype: of cached keys and values, float32 or bfloat16.
 
     Raises:
         HierspecError: the model is not of a shape that runs here.
         KeyError: the source lacks a weight.
     """
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype, library: Library) -> None:
+    def __init__(
+        self,
+        source: WeightSource,
+        dtype: torch.dtype,
+        library: Library,
+        cache_dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.config = source.config
         self.shape = shape = LlamaShape.from_config(source.config)
         self.name, self.device = source.name, torch.device("cpu")
-        self.weight_dtype, self.dtype, self.attention_dtype = dtype, torch.float32, torch.float32
+        self.weight_dtype, self.dtype, self.attention_dtype = dtype, torch.float32, cache_dtype
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length, self.vocab_size = shape.max_length, shape.vocab_size
         self.attends_to_all = shape.distinct_windows == (None,)
@@ -58,7 +65,7 @@ class NativeBackend(LeanBackend):
         for i in range(shape.num_layers):
             layers.append(loader.layer(i))
             give_back_memory()
-        self._layers = NativeLayers(library, layers, shape)
+        self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
         self._final_norm = loader.norm("model.norm", shape.hidden_size)
         self._output = loader.matrix("lm_head", loader.num_scored, shape.hidden_size)
         self._refined: PackedMatrix | None = None  # scores near the best in more bits
@@ -151,7 +158,7 @@ class NativeBackend(LeanBackend):
         form = COPY_FORMS[bits]
         copied = copy.copy(self)
         layers = [_replace_matrices(layer, form) for layer in self._layers.weights]
-        copied._layers = NativeLayers(self._library, layers, self.shape)
+        copied._layers = NativeLayers(self._library, layers, self.shape, self.attention_dtype)
         weight = self._output.dense()
         if len(weight) >= _LARGE_VOCAB:
             copied._output = PackedMatrix.of(weight, "Q4_1")

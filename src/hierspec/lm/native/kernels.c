@@ -158,33 +158,6 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *p
     return 0;
 }
 
-/* The attention of layer l alone: qkv [rows, heads + 2 kv, dim], of which keys and values go to the
- * caches → attended [rows, heads, dim]. Of the model's layers it reads head_norm and window. Returns
- * 0, or −1 where there is no memory. */
-int hierspec_attention(const Model *model, int64_t l, float *qkv, int64_t rows,
-                       const float *rotations, const Span *spans, int64_t num_spans,
-                       float *attended, int threads) {
-    Row *located = locate_rows(spans, num_spans, rows);
-    const int64_t max_length = padded_length(spans, num_spans);
-    const int64_t each =
-        query_floats(model->dim, max_length) + copied_floats(located, rows, model->dim);
-    float *memory = malloc(sizeof(float) * (size_t)(threads * each));
-    if (memory && located) {
-#pragma omp parallel num_threads(threads)
-        {
-            const int t = omp_get_thread_num(), all = omp_get_num_threads();
-            store_keys_values(model, l, qkv, rows, located, rotations, t, all);
-#pragma omp barrier
-            attend_rows(model, l, qkv, rows, located, rotations, memory + t * each, max_length,
-                        attended, t, all);
-        }
-    }
-    const int failed = memory && located ? 0 : -1;
-    free(memory);
-    free(located);
-    return failed;
-}
-
 /* x [rows, in], normalised first unless `norm` is null → y [rows, out]. Returns 0, or −1 where there is
  * no memory. */
 int hierspec_product(const Matrix *matrix, const float *norm, float eps, const float *x, int64_t rows,

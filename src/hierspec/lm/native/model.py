@@ -70,9 +70,19 @@ class LayerWeights:
 
 
 class NativeLayers:
-    """Layers that the kernels run in one call."""
+    """Layers that the kernels run in one call.
 
-    def __init__(self, library: Library, layers: Sequence[LayerWeights], shape: LlamaShape) -> None:
+    Args:
+        cache_dtype: of keys and values, float32 or bfloat16.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        layers: Sequence[LayerWeights],
+        shape: LlamaShape,
+        cache_dtype: torch.dtype,
+    ) -> None:
         self._library, self.weights = library, tuple(layers)  # C has addresses of their memory
         array = (_LayerStruct * len(layers))()
         for struct, layer, window in zip(array, layers, shape.windows, strict=True):
@@ -87,6 +97,7 @@ class NativeLayers:
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             dim=shape.head_dim,
+            half=cache_dtype == torch.bfloat16,
             eps=shape.eps * shape.hidden_size,
             head_eps=shape.eps * shape.head_dim,
             layers=array,
@@ -106,13 +117,12 @@ class NativeLayers:
 
         Args:
             rotations: complex64 [positions, 1, D / 2], contiguous.
-            spans: with caches float32 or bfloat16, all alike, [layers, 1, 2 H_kv, capacity, D].
+            spans: with caches of ``cache_dtype`` [layers, 1, 2 H_kv, capacity, D].
             parts: of these layers to run; default: all.
         """
         h = h.contiguous().clone()
         if not len(h):
             return h
-        self._model.half = spans[0].cache.dtype == torch.bfloat16
         array, chosen = _span_array(spans), None
         if parts is not None:
             chosen = (c_uint8 * (hi - lo))()
