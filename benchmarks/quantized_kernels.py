@@ -1,8 +1,8 @@
 """What a step of a target and of its quantized copies costs, by rows: oneDNN, FBGEMM, kernels.
 
 All take turns on every number of rows, all layers and the head, along a text of a given length that
-the target has written at temperature 1. ``kernels, own weights`` is the target's bit-exact mode,
-and what small draft models run in. Run it alone on the machine.
+the target has written at temperature 1. ``kernels, own weights`` is what runs by default.
+Run it alone on the machine.
 
     python benchmarks/quantized_kernels.py
     python benchmarks/quantized_kernels.py --target zoo:smollm2-sibling --name kernels-sibling
@@ -18,8 +18,9 @@ import common
 import torch
 
 from hierspec.lm.backend import Span
-from hierspec.lm.lean import kernels, quantized
+from hierspec.lm.lean import quantized
 from hierspec.lm.load import load
+from hierspec.lm.native import library
 from hierspec.zoo import registry
 
 _FIRST = 100  # a token
@@ -51,20 +52,17 @@ def step(backend: Any, cache: Any, text: torch.Tensor, start: int, rows: int) ->
 def load_backends(target: str, dtype: str) -> dict[str, Any]:
     """Load the target and the copies that this machine supports."""
     path = registry.resolve(target) if registry.can_resolve(target) else target
-    backend: Any = load(path, dtype=getattr(torch, dtype))
+    backend: Any = load(path, dtype=getattr(torch, dtype), backend="lean")
     backends = {"target": backend}
     if quantized.fbgemm_works():
         backends["fbgemm"] = quantized.fbgemm_copy(backend)
-    if kernels.load() is not None:
+    if library.load() is not None:
         backends["kernels, own weights"] = load(
             path, dtype=getattr(torch, dtype), backend="deterministic"
         )
-        for bits in (8, 4):
-            backends[f"kernels, {bits} bits"] = quantized.quantize(backend, bits)
-            backends[f"kernels, {bits} bits, all scores in 8"] = copy = quantized.quantize(
-                backend, bits
-            )
-            copy._output_in_4_bits = None
+        native = backends["kernels, own weights"]
+        for bits in (8, 6, 5, 4):
+            backends[f"kernels, {bits} bits"] = quantized.quantize(native, bits)
     return backends
 
 

@@ -25,8 +25,8 @@ from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.engine.trace import ListTracer
 from hierspec.lm.base import Query, takes_trees
-from hierspec.lm.lean import kernels
 from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.native import library
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
@@ -95,7 +95,7 @@ def several_of(tiny_family, rule, k=4, level="draft", **top):
         "8 bits": {"method": "quantized"},
         "4 bits": {"method": "quantized", "bits": 4},
     }[level]
-    if "bits" in level and kernels.load() is None:
+    if "bits" in level and library.load() is None:
         pytest.skip("no C compiler here")
     dtype = "float32" if "bits" in level or "deterministic" in top else "float64"
     levels = [{**which, "num_speculative_tokens": 3, "num_drafts": k}]
@@ -158,7 +158,7 @@ def test_trees_change_nothing_but_the_work(tiny_family, rule, level, monkeypatch
 @pytest.mark.parametrize("level", LEVELS)
 def test_bit_exact_text_over_trees_is_plain_decodings(tiny_family, level):
     """Whatever the trees, the number of rows and the batch."""
-    if kernels.load() is None:
+    if library.load() is None:
         pytest.skip("no C compiler here: the bit-exact mode keeps a slot for each draft")
     top = {"target": {"model": tiny_family["target"], "dtype": "float32"}, "deterministic": True}
     options = {"max_new_tokens": 40, "ignore_eos": True, "logprobs": True}

@@ -19,9 +19,9 @@ from hierspec.exact.engine_law import engine_law
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import takes_trees
 from hierspec.lm.layer_skip import SkippingBackend
-from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
+from hierspec.lm.native import library
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
@@ -39,7 +39,7 @@ def pair(tmp_path_factory):
     small: Any = {"vocab_size": V, **{f"{name}_token_id": None for name in ids}}
 
     def make(kind: str) -> tuple[Any, Any]:
-        if kind in IN_KERNELS and kernels.load() is None:
+        if kind in IN_KERNELS and library.load() is None:
             pytest.skip("no C compiler here")
         family = kind if kind in ("bloom", "falcon_alibi") else "mistral"
         sizes = {**small, "sliding_window": 3} if family == "mistral" else small

@@ -14,7 +14,6 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.deterministic import DeterministicLeanBackend
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
@@ -46,7 +45,7 @@ def models(request, saved, tmp_path) -> list[Any]:
     if kind == "fixed shapes":
         trunk: Trunk = CudaGraphTrunk(LeanBackend(from_directory(path), torch.float64), exits)
     elif kind == "deterministic":
-        trunk = Trunk(DeterministicLeanBackend(from_directory(path)), exits)
+        trunk = Trunk(load(path, torch.float32), exits)
     elif kind == "skipping":
         trunk = Trunk(SkippingBackend(load(path), [1]), [1, 2])
     else:

@@ -16,9 +16,9 @@ from hierspec import Hierarchy, HierspecError, SamplingParams
 from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
-from hierspec.lm.lean import kernels
 from hierspec.lm.lean import quantized as lean
 from hierspec.lm.load import load
+from hierspec.lm.native import library
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
@@ -39,13 +39,13 @@ CHAINS = {
     "in four bits below eight": [INT4, {**INT8, "num_speculative_tokens": 6, "verify": "block"}],
 }
 GREEDY = {"max_new_tokens": 30, "ignore_eos": True}
-needs_kernels = pytest.mark.skipif(kernels.load() is None, reason="no C compiler here")
+needs_kernels = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 
 
 def built(path, levels, dtype="float64", **more):
     if dtype == "float64" and any(level.get("bits") == 4 for level in levels):
         pytest.skip("4 bits run in the compiled kernels, which know no float64")
-    if kernels.load() is None and any(level.get("bits") == 4 for level in levels):
+    if library.load() is None and any(level.get("bits") == 4 for level in levels):
         pytest.skip("4 bits run in the compiled kernels, and no C compiler is here")
     target = {"model": str(path), "dtype": dtype, "backend": more.pop("backend", "auto")}
     return hierarchy_of({"target": target, "levels": levels, **more})

@@ -12,9 +12,9 @@ from hierspec import Hierarchy, HierspecError
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.lean import decoder as lean_decoder
-from hierspec.lm.lean import kernels
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.deterministic import DeterministicLeanBackend
+from hierspec.lm.native import library
+from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
@@ -34,9 +34,10 @@ def folder(tmp_path_factory):
 def backend(folder, request):
     if request.param == "lean":
         return LeanBackend(from_directory(folder), torch.float64)
-    if kernels.load() is None:
+    kernels = library.load()
+    if kernels is None:
         pytest.skip("no C compiler here")
-    return DeterministicLeanBackend(from_directory(folder), torch.float32)
+    return NativeBackend(from_directory(folder), torch.float32, kernels)
 
 
 def ids(length: int, seed: int = 0) -> list[int]:
@@ -128,7 +129,7 @@ def test_it_attends_to_what_the_last_token_chooses(folder, backend, length):
 def test_positions_are_the_texts_not_those_of_what_is_stored(folder, backend, monkeypatch):
     """A table of rotations that ends with the text must grow for a draft stored far before."""
     monkeypatch.setattr(lean_decoder, "_INITIAL_LENGTH", 1)
-    own = type(backend)(from_directory(folder), backend.weight_dtype)
+    own = load(folder, backend.weight_dtype)
     text = ids(64)  # a power of two: the table ends here
     found = []
     for one in (backend, own):

@@ -18,10 +18,11 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.layer_skip import SkippingBackend
-from hierspec.lm.lean import kernels, quantized
+from hierspec.lm.lean import quantized
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.deterministic import DeterministicLeanBackend
 from hierspec.lm.load import load
+from hierspec.lm.native import library
+from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trees import Branches, Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
@@ -48,7 +49,7 @@ KINDS = (
     *("single llama", "single mistral"),  # several sequences' attention in the kernels
     *("bit-exact llama", "bit-exact mistral", "bit-exact qwen3"),
 )
-needs_kernels = pytest.mark.skipif(kernels.load() is None, reason="no C compiler here")
+needs_kernels = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 
 
 @pytest.fixture(params=[*FAMILIES, *KINDS])
@@ -63,7 +64,7 @@ def models(request, saved, tmp_path) -> list[Any]:
     else:
         path = saved(own if own in (*FAMILIES, "qwen3") else "llama")
     if how == "bit-exact":
-        if kernels.load() is None:
+        if library.load() is None:
             pytest.skip("no C compiler here: tiles run instead, which take no trees")
         trunk: Trunk = Trunk(load(path, torch.float32, backend="deterministic"), [1, 2], chunk=16)
     elif kind == "fixed shapes":
@@ -142,9 +143,7 @@ def random_tree(rng: random.Random, most: int) -> Tree:
 def test_trees_score_as_their_paths_do_and_what_is_accepted_stays(models):
     rng = random.Random(3)
     assert all(takes_trees(model) for model in models)
-    same_bits = isinstance(
-        getattr(models[0].cache_owner, "backend", None), DeterministicLeanBackend
-    )
+    same_bits = isinstance(getattr(models[0].cache_owner, "backend", None), NativeBackend)
     owner = models[0].cache_owner
     slots = [owner.open(), owner.open()]
     texts = [[rng.randrange(3, V) for _ in range(n)] for n in (21, 5)]

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM
 from hierspec.cli import run
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.lm.lean import kernels, quantized
+from hierspec.lm.lean import quantized
+from hierspec.lm.native import library
 from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS, preset
 from hierspec.presets.systems import PresetModels
@@ -104,8 +105,8 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
 
 def test_a_quantized_copy_comes_first_where_the_processor_has_its_products(chat_model, monkeypatch):
     monkeypatch.setattr(quantized, "quantization_works", lambda: True)
-    for fast, bits in ((False, 8), (True, 4)):
-        monkeypatch.setattr(kernels, "fast_in_4_bits", lambda fast=fast: fast)
+    for kernels, bits in ((None, 8), ("a library", 4)):
+        monkeypatch.setattr(library, "load", lambda kernels=kernels: kernels)
         levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
         assert [level.method for level in levels] == ["suffix", "quantized"]
         assert levels[1].bits == bits, "as the model was released, where that is fast"

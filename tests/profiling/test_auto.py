@@ -13,7 +13,7 @@ from profiling_cases import SMALL, Stop, V, save_model
 
 from hierspec import TargetConfig
 from hierspec.drafters.ngram_table import NgramModel
-from hierspec.lm.lean import kernels
+from hierspec.lm.native import library
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.online.prices import default_catch_up
 from hierspec.profiling import auto
@@ -166,7 +166,7 @@ def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
         return [candidate.name for candidate in choose_candidates(target, drafts)]
 
     assert names("somewhere/model") == ["prompt-lookup", "suffix"]
-    copies = ["quantized:4"] * kernels.fast_in_4_bits() + ["quantized"]
+    copies = ["quantized:4"] * (library.load() is not None) + ["quantized"]
     assert names(family["target"]) == ["prompt-lookup", "suffix", *copies]
     assert "zoo:trunk" in names("zoo:large")
     assert not {"zoo:trunk", "zoo:large"} & set(names("zoo:trunk"))

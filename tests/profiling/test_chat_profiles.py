@@ -64,8 +64,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     monkeypatch.setattr(trained, "drafters_for", lambda target: names)
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: file)
     monkeypatch.setattr(candidates, "_quantizable", lambda target: True)
-    monkeypatch.setattr(candidates.kernels, "load", lambda: None)
-    monkeypatch.setattr(candidates.kernels, "fast_in_4_bits", lambda: False)
+    monkeypatch.setattr(candidates.library, "load", lambda: None)
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert default_names("zoo:smollm2") == [
         "prompt-lookup",
@@ -76,9 +75,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
         "zoo:smollm2-small",
         "quantized",
     ]
-    monkeypatch.setattr(candidates.kernels, "load", lambda: "a library")
-    assert "quantized:4" not in default_names("zoo:smollm2")
-    monkeypatch.setattr(candidates.kernels, "fast_in_4_bits", lambda: True)
+    monkeypatch.setattr(candidates.library, "load", lambda: "a library")
     assert default_names("zoo:smollm2")[-2:] == ["quantized:4", "quantized"]
     assert not any(name.startswith("exit:") for name in default_names("zoo:smollm2"))
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))

@@ -8,7 +8,7 @@ from profiling_cases import PROMPTS, SMALL, V
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
 from hierspec.bench.methods.planned import chain_of
 from hierspec.config.build import build
-from hierspec.lm.lean import kernels
+from hierspec.lm.native import library
 from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
@@ -129,14 +129,14 @@ def test_a_plan_with_the_targets_int8_copy(family, loaded, tmp_path):
     copy, trunk = profile.models[number].owner, data["memory"][family["target"]]
     assert copy != family["target"]
     layers, head = 3 * 9216, -(-V // 16) * 16 * 32  # weights; the output matrix by 16 rows
-    weighs = layers + head if kernels.load() else trunk // 4  # a byte a weight
+    weighs = layers + head if library.load() else trunk // 4  # a byte a weight
     assert data["memory"][copy] == weighs
     (pair,) = [p for p in data["temperatures"]["0.0"]["pairs"]
                if (p["drafter"], p["verifier"]) == (number, 2)]  # fmt: skip
     assert pair["equal_argmax"] > 0.5
     estimates = profile.estimates()
     assert estimates.bytes([number, 2]) == trunk + weighs
-    if kernels.load():  # of 4 bits, and a step and a lowest value in 16 bits for 32 weights
+    if library.load():  # of 4 bits, and a step and a lowest value in 16 bits for 32 weights
         fewer = load(target, [parse("quantized:4")], loaded)
         assert memory(fewer)[fewer.entrants[0].owner] == layers * 5 // 8 + head
     chain = Chain((number, 2), (2,))

@@ -75,9 +75,10 @@ def examine() -> dict[str, dict[str, Any]]:
 
 
 def _int8_kernels() -> str:
-    from hierspec.lm.lean import kernels, quantized
+    from hierspec.lm.lean import quantized
+    from hierspec.lm.native import library
 
-    if kernels.load() is not None:
+    if library.load() is not None:
         return "compiled kernels"
     return "FBGEMM (no C compiler found)" if quantized.fbgemm_works() else "not here"
 

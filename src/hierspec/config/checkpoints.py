@@ -10,8 +10,6 @@ import torch
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
-from hierspec.lm.lean.deterministic import deterministic_backend
-from hierspec.lm.lean.kernel_weights import draft_backend
 from hierspec.lm.load import DTYPES, load, wrap
 from hierspec.lm.weights import WeightSource, check_reference
 from hierspec.utils import machine
@@ -27,14 +25,8 @@ Key = tuple[str, str, str]  # name, dtype and backend
 
 @dataclass(slots=True, eq=False)
 class Loaded:
-    """Checkpoints in memory, by name, dtype and backend: any number of hierarchies share them.
+    """Checkpoints in memory, by name, dtype and backend: any number of hierarchies share them."""
 
-    Attributes:
-        deterministic: run models whose backend is ``auto`` in the compiled kernels where these can
-            (:mod:`hierspec.lm.lean.deterministic`), draft models included.
-    """
-
-    deterministic: bool = False
     backends: dict[Key, Backend] = field(default_factory=dict)
     tokenizers: dict[str, Any] = field(default_factory=dict)
     eos_ids_by_model: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -77,32 +69,14 @@ class Loaded:
             device=device,
             backend=model.backend,
         )
-        if self.deterministic and model.backend == "auto":
-            self.backends[key] = deterministic_backend(self.backends[key])
         if name not in self.tokenizers:
             self.tokenizers[name] = load_tokenizer(source)
-        return self.backends[key]
-
-    def draft_backend(self, model: TargetConfig) -> Backend:
-        """Return a model's weights as a draft runs them (:mod:`hierspec.lm.lean.kernel_weights`).
-
-        Raises:
-            HierspecError: as :meth:`backend`.
-        """
-        key = draft_key_of(model)
-        if key not in self.backends:
-            self.backends[key] = draft_backend(self.backend(model))
         return self.backends[key]
 
 
 def key_of(model: TargetConfig) -> Key:
     """Return the key of a checkpoint in memory."""
     return (model.model, model.dtype, model.backend)
-
-
-def draft_key_of(model: TargetConfig) -> Key:
-    """Return the key of a draft model in memory."""
-    return (model.model, model.dtype, "draft")
 
 
 def wrap_in_memory(target: TargetConfig) -> Backend:

@@ -35,7 +35,7 @@ from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.zoo import registry, trained
 
 from .chains import AnyLevelConfig, ConcatenateConfig, find_levels
-from .checkpoints import Key, Loaded, draft_key_of, key_of, load_tokenizer
+from .checkpoints import Key, Loaded, key_of, load_tokenizer
 from .in_memory import ModelInMemory
 from .levels import (
     AdaptiveExitConfig,
@@ -161,11 +161,7 @@ class LevelModels:
             dtype=level.dtype or target.dtype,
             backend=level.backend,
         )
-        # The target itself shares its trunk; a level that drafts ahead leaves the target threads.
-        has_own_weights = (
-            draft.backend == "auto" and key_of(draft) != key_of(target) and not level.ahead
-        )
-        trunk = self._trunk(draft, has_own_weights)
+        trunk = self._trunk(draft)
         view, tokenizer = trunk.view(), self.loaded.tokenizers.get(level.model)
         name, target_tokenizer, vocab_size = self._target_vocabulary()
         check_same_vocabulary(name, target_tokenizer, level.model, tokenizer)
@@ -268,11 +264,10 @@ class LevelModels:
             self._trunk(target).backend.vocab_size,
         )
 
-    def _trunk(self, model: TargetConfig, is_draft: bool = False) -> Trunk:
-        key = draft_key_of(model) if is_draft else key_of(model)
+    def _trunk(self, model: TargetConfig) -> Trunk:
+        key = key_of(model)
         if key not in self.trunks:
-            loaded = self.loaded
-            backend = loaded.draft_backend(model) if is_draft else loaded.backend(model)
+            backend = self.loaded.backend(model)
             exits = self._exit_layers(backend) if key == key_of(self.target) else ()
             self.trunks[key] = trunk_for(backend, exits, graphs=model.cuda_graphs)
         return self.trunks[key]

@@ -69,7 +69,8 @@ class HierarchyConfig:
         lenience: for ``verify: lenient``, which is lossy here.
         allow_lossy: accept rules that change the output law.
         deterministic: the target scores a token bit for bit the same, however many tokens are
-            scored with it (:mod:`hierspec.lm.lean.deterministic`); on CPUs.
+            scored with it, or is refused: on CPUs the compiled kernels do so in any case
+            (:mod:`hierspec.lm.native`).
     """
 
     target: Annotated[TargetConfig, BeforeValidator(_target_from_name)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,9 +27,6 @@ from .weights import (
     stored_dtype,
 )
 
-if TYPE_CHECKING:
-    from .lean.decoder import LeanBackend
-
 BACKENDS = ("auto", "lean", "hf", "deterministic")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -46,9 +45,10 @@ def load(
         ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
         dtype: of the weights; ``None``: the checkpoint's own, or float32 on a CPU that cannot
             compute in it (:mod:`hierspec.lm.dtypes`).
-        backend: ``lean`` (Llama-shaped models, fast), ``hf`` (any transformers decoder),
-            ``auto``: lean where it can, or ``deterministic``: lean on a CPU, with the same bits for
-            a token however many are computed with it.
+        backend: ``auto``: Llama-shaped models on a CPU in the compiled kernels, elsewhere in
+            torch's operations, and all others by transformers' own layers. ``lean`` (torch's
+            operations) and ``hf`` (transformers') choose; ``deterministic`` insists on the kernels,
+            in which a token has the same bits however many are computed with it.
         trust_remote_code: run model code that comes with the weights. Implies ``hf``.
 
     Raises:
@@ -121,10 +121,10 @@ def _from_source(
         return _from_pretrained(str(source.path), dtype, device, name=source.name)
     dtype = dtype or default_dtype(stored_dtype(source), device)
     check_dtype(source.name, dtype)
-    lean_class = _lean_class(source, device, backend)
-    if lean_class is not None:
+    build = _llama_backend(source, dtype, device, backend)
+    if build is not None:
         try:
-            return lean_class(source, dtype, device)
+            return build()
         except KeyError as error:
             raise _missing(source.name, error) from None
         except RuntimeError as error:
@@ -164,29 +164,39 @@ def _missing(name: str, error: KeyError) -> HierspecError:
     return HierspecError(f"{name} lacks a weight that its config.json requires: {parameter}")
 
 
-def _lean_class(
-    source: WeightSource, device: torch.device, backend: str
-) -> type[LeanBackend] | None:
-    """Return the lean backend that runs a model; ``None``: transformers' own layers run it."""
+def _llama_backend(
+    source: WeightSource, dtype: torch.dtype, device: torch.device, backend: str
+) -> Callable[[], Backend] | None:
+    """Return what builds a Llama-shaped model's backend: on a CPU in the compiled kernels, else in
+    torch's operations; ``None``: transformers' own layers run it.
+
+    Raises:
+        HierspecError: ``backend`` is ``deterministic``, and no kernels run this model here.
+    """
+    from hierspec.lm.lean.decoder import LeanBackend
     from hierspec.lm.lean.shape import unsupported_reason
+    from hierspec.lm.native import library
+    from hierspec.lm.native.backend import FORMS, NativeBackend
 
     reason = unsupported_reason(source.config)
-    if backend == "deterministic":
-        if reason is None and device.type != "cpu":
+    if backend == "hf" or (backend == "auto" and reason is not None):
+        return None
+    if backend != "lean" and reason is None:
+        kernels = None
+        if device.type != "cpu":
             reason = f"it runs on {device}"
-        if reason is not None:
-            raise HierspecError(
-                f"deterministic decoding needs a Llama-shaped model on a CPU, and {source.name} is "
-                f"not: {reason}; leave deterministic out"
-            )
-        from hierspec.lm.lean.deterministic import DeterministicLeanBackend
-
-        return DeterministicLeanBackend
-    if backend == "lean" or (backend == "auto" and reason is None):
-        from hierspec.lm.lean.decoder import LeanBackend
-
-        return LeanBackend
-    return None
+        elif dtype not in FORMS:
+            reason = f"its weights are in {str(dtype).removeprefix('torch.')}"
+        elif (kernels := library.load()) is None:
+            reason = "there is no C compiler here"
+        if kernels is not None:
+            return partial(NativeBackend, source, dtype, kernels)
+    if backend == "deterministic":
+        raise HierspecError(
+            f"deterministic decoding needs a Llama-shaped model in the compiled kernels, and "
+            f"{source.name} does not run there: {reason}; leave deterministic out"
+        )
+    return partial(LeanBackend, source, dtype, device)
 
 
 def _from_hub(

@@ -141,14 +141,14 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     look-up, since no trained drafter agrees as well; else a shipped trained drafter, EAGLE-3 before
     exits; else a look-up alone.
     """
-    from hierspec.lm.lean import kernels  # imports torch
+    from hierspec.lm.native import library  # imports torch
 
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
     if machine.device(target.device).type == "cpu" and _can_quantize_here(target):
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
-        if target.model == SMOLLM2_NAME and kernels.fast_in_4_bits():
+        if target.model == SMOLLM2_NAME and library.load() is not None:
             copy["bits"] = 4  # the model was released with 4-bit weights
         levels = [below, copy]
     elif trained.EAGLE3_KIND in shipped:

@@ -26,8 +26,8 @@ from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import is_adapter
 from hierspec.lm.encoder_decoder import check_decoder_only
-from hierspec.lm.lean import kernels
 from hierspec.lm.lean.quantized import can_quantize
+from hierspec.lm.native import library
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
 from hierspec.utils.schema import json_object
@@ -157,12 +157,12 @@ def default_names(target: str) -> list[str]:
     for drafter in trained.drafters_for(target):
         if trained.kind(drafter) != trained.HEADS_KIND:
             names.append(drafter)
-        elif not (on_cpu and has_copy and kernels.load()):
+        elif not (on_cpu and has_copy and library.load()):
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
     if has_copy:  # last: levels of a chain keep this order, and copies cost most
-        fast_in_4_bits = not on_cpu or kernels.fast_in_4_bits()
-        names += ["quantized:4"] * fast_in_4_bits + ["quantized"]
+        in_4_bits = not on_cpu or library.load() is not None
+        names += ["quantized:4"] * in_4_bits + ["quantized"]
     return names
 
 

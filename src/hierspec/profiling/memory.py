@@ -9,8 +9,7 @@ from hierspec.errors import HierspecError, first_line
 from hierspec.lm.backend import Backend
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.lean.device_copy import DeviceCopy
-from hierspec.lm.lean.kernel_weights import DraftLeanBackend
-from hierspec.lm.lean.quantized import KernelBackend
+from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.weights import SCORED
 from hierspec.zoo import registry
@@ -36,11 +35,9 @@ def _num_bytes(entrant: Entrant) -> int:
     if isinstance(model, NgramModel):
         return registry.ngram_path(entrant.files).stat().st_size
     backend: Backend = (model if isinstance(model, SelfDraft) else model.cache_owner).backend
-    if isinstance(backend, KernelBackend | DeviceCopy):  # its weights have several widths
+    if isinstance(backend, NativeBackend | DeviceCopy):  # its weights may have several widths
         return backend.num_bytes
-    size = parameters(entrant.files) * backend.weight_dtype.itemsize
-    # A second layout of the same weights.
-    return size + backend.kernel_bytes if isinstance(backend, DraftLeanBackend) else size
+    return parameters(entrant.files) * backend.weight_dtype.itemsize
 
 
 def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> int:

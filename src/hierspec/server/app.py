@@ -38,9 +38,8 @@ def create_app(
     """
     settings = settings or ServeSettings()
     hierarchies = hierarchies or load(settings)
-    if settings.deterministic:
-        for line in obstacles(hierarchies):
-            warnings.warn(line, SameSeedWarning, stacklevel=2)
+    for line in obstacles(hierarchies):
+        warnings.warn(line, SameSeedWarning, stacklevel=2)
     service = Service(settings, hierarchies)
 
     @contextlib.asynccontextmanager

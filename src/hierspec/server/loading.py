@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-
 from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import TargetConfig
 from hierspec.core.nodes import walk_levels
 from hierspec.errors import HierspecError
-from hierspec.lm.lean import kernels
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import AUTO
 from hierspec.utils import threads
@@ -29,7 +25,7 @@ def load(settings: ServeSettings) -> dict[str, Hierarchy]:
     Raises:
         HierspecError: a model or a hierarchy cannot be read.
     """
-    loaded = Loaded(deterministic=settings.deterministic)
+    loaded = Loaded()
     out = {"default": _load(settings.hierarchy, settings, loaded)}
     for name, source in settings.hierarchies.items():
         if name in out:
@@ -42,10 +38,6 @@ def load(settings: ServeSettings) -> dict[str, Hierarchy]:
 def _load(hierarchy: str | None, settings: ServeSettings, loaded: Loaded) -> Hierarchy:
     if hierarchy == AUTO:
         target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
-        if settings.deterministic and kernels.load() is not None:
-            with contextlib.suppress(HierspecError):  # not a model that the kernels run
-                in_kernels = dataclasses.replace(target, backend="deterministic")
-                return Hierarchy.auto(in_kernels, settings.draft)
         return Hierarchy.auto(target, settings.draft)
     return Hierarchy(build(settings.configuration(hierarchy), loaded))
 

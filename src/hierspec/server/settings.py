@@ -73,8 +73,6 @@ class ServeSettings:
         prefill_chunk: prompt tokens read between two rounds.
         prefix_caching: keep the caches of ended texts for texts with the same beginning.
         adapt_to_load: let drafts be shorter where many streams make that faster.
-        deterministic: run models in the compiled kernels where these can, so that the text of a
-            seed is the same whatever is served beside it. It takes their weights' memory again.
         request_timeout: seconds that a request may take; 0: no limit.
         stall_timeout: seconds that a step of the engine may take (a round, or a chunk of a prompt)
             before ``/health`` is 503; 0: no limit.
@@ -110,7 +108,6 @@ class ServeSettings:
     prefill_chunk: AtLeastOne = 256
     prefix_caching: Boolean = True
     adapt_to_load: Boolean = True
-    deterministic: Boolean = True
     request_timeout: Annotated[float, Field(ge=0.0)] = 600.0
     stall_timeout: Annotated[float, Field(ge=0.0)] = 120.0
     shutdown_grace: Annotated[float, Field(ge=0.0)] = 20.0

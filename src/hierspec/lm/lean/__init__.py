@@ -1,7 +1,7 @@
-"""A faster forward for Llama-shaped models, over the same weights.
+"""A faster forward for Llama-shaped models in torch's operations, over the same weights.
 
 ``decoder`` is the backend, of ``layers`` that TorchScript compiles and a ``linear`` in the layout
 that multiplies fastest; ``shape`` defines which models it runs and ``loader`` reads them.
-``fixed_shape`` runs the same layers in calls that can be recorded as CUDA graphs. ``kernels``
-compiles and loads ``kernels.c``, which multiplies ``panels`` and runs ``kernel_layers``.
+``fixed_shape`` runs the same layers in calls that can be recorded as CUDA graphs. On CPUs the
+compiled kernels of ``native`` run these models instead, where there is a C compiler.
 """

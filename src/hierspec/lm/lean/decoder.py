@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,8 +36,6 @@ from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.weights import WeightSource
 from hierspec.utils.threads import OneThread, is_small
 
-from . import kernels
-from .kernel_layers import KernelAttention
 from .layers import compile_stack
 from .linear import give_back_memory, padded_rows, prepacking_works
 from .loader import LeanLoader
@@ -46,7 +43,6 @@ from .shape import LlamaShape, rotations
 
 _INITIAL_LENGTH = 2048
 _MASK_ROWS = 64
-_FEW_ROWS = 32  # of a sequence: up to so many our kernel is at least as fast as torch's attention
 
 
 class LeanBackend:
@@ -122,9 +118,6 @@ class LeanBackend:
         return F.embedding(ids, self._embedding).to(self.dtype)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        short = all(span.n <= _FEW_ROWS for span in spans)
-        if len(spans) > 1 and self._attention is not None and short:
-            return self._layers_of_several(h, lo, hi, spans, self._attention)
         # TorchScript's optimiser finds nothing to fuse here, and its specialised graphs take tens
         # of megabytes.
         unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
@@ -132,32 +125,6 @@ class LeanBackend:
             rows, caches = self._rows(len(h)), [span.cache for span in spans]
             arguments = self._attention_arguments(spans)
             return self._run(h, rows, lo, hi, self._rotations_at(spans), caches, *arguments)
-
-    def _layers_of_several(
-        self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span], attention: KernelAttention
-    ) -> torch.Tensor:
-        """Run :meth:`layers` with one call of attention a layer for all sequences.
-
-        From ten sequences on, a call of torch for each takes longer than the matrix products.
-        """
-        num, layers = len(h), self._run.layers
-        h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
-        rotations = self._rotations_for(spans)
-        attend = attention.for_spans(spans, rotations, torch.get_num_threads())
-        for i in range(lo, hi):
-            layer: Any = layers[i]
-            qkv = layer.qkv(layer.norm(h))[:num].to(torch.float32).contiguous()
-            attended = attend(i, qkv).to(layer.dtype)
-            h = layer.finish(h, F.pad(attended, (0, 0, 0, len(h) - num)))
-        return h[:num]
-
-    @cached_property
-    def _attention(self) -> KernelAttention | None:
-        """``None`` without kernels, or without any of this data type."""
-        if self.device.type != "cpu" or self.attention_dtype != torch.float32:
-            return None
-        library = kernels.load()
-        return None if library is None else KernelAttention(library, self.stack, self.shape)
 
     def run_parts(
         self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
@@ -224,11 +191,6 @@ class LeanBackend:
     def _limit_threads(self, num_weights: int, rows: int) -> OneThread:
         size = num_weights * self.weight_dtype.itemsize
         return OneThread(self.device.type == "cpu" and is_small(num_weights, size, rows))
-
-    def _num_threads(self, num_weights: int, rows: int) -> int:
-        """Return how many threads a call of the kernels uses, for all its products alike."""
-        with self._limit_threads(num_weights, rows):
-            return torch.get_num_threads()
 
     def _attention_arguments(self, spans: Sequence[Span]) -> tuple[list[Any], ...]:
         """Return the spans' starts and lengths; by window, their first positions and masks."""

@@ -1,7 +1,7 @@
 """A copy of a lean model in 8 or 4 bits on a GPU; :mod:`.quantized` makes those of CPUs.
 
-The numbers are those of the copy on a CPU: int8 with a scale for each output, or 4 bits with a grid
-for each group of 32 inputs. Products are in the model's own dtype. With Triton the weights are read
+Weights are int8 with a scale for each output, or those of a CPU's copy in 4 bits, with a grid for
+each group of 32 inputs. Products are in the model's own dtype. With Triton the weights are read
 in 8 or 4 bits, and a draft takes as much less time; without it they are widened before each
 product, which is correct and slow.
 """
@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import panels
+from hierspec.lm.native.formats import FORMATS, GROUP
+from hierspec.lm.native.matrices import round_to
+
 from .decoder import LeanBackend
 from .fused import has_triton
 from .layers import Layer, Matrix, Stack
@@ -40,12 +42,15 @@ class DeviceMatrix(nn.Module):
         self.bias = None if bias is None else bias.detach().float()
         weight = weight.detach().float()
         if bits == 8:
-            self.codes, self.grid = panels.to_8_bits(weight)
+            self.grid = (weight.abs().amax(1) / 127).clamp_min(1e-20)
+            self.codes = (weight / self.grid[:, None]).round_().to(torch.int8)
         else:
-            codes, self.grid = panels.to_4_bits(weight)
-            low, high = codes.view(self.num_out, -1, 2, panels.GROUP // 2).unbind(2)
+            parts = round_to(weight, FORMATS["Q4_1"])
+            assert parts.lowest is not None
+            self.grid = torch.stack((parts.steps, parts.lowest), 2)
+            codes = F.pad(parts.codes, (0, -self.width % GROUP))
+            low, high = codes.view(self.num_out, -1, 2, GROUP // 2).unbind(2)
             self.codes = low | high << 4
-            self.grid = self.grid.contiguous()
         self.in_triton = has_triton(weight.device) and weight.dtype != torch.float64
 
     @property

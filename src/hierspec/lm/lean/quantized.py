@@ -1,27 +1,22 @@
-"""A lean model's matrices in 8 or 4 bits: a copy that drafts, on a fraction of the memory traffic.
+"""A copy of a model in fewer bits, which drafts on a fraction of the memory traffic.
 
-One token at a time, a CPU spends its time reading weights. Here every matrix is stored as int8 with
-one scale for each of its output rows. In 4 bits the layers' matrices have one scale and one minimum
-for each group of 32 weights; the output matrix, whose errors are errors of the scores, stays in 8.
-Norms, rotations, attention and the residual stream are unchanged, so that the copy can read and
-write the caches of the model it was made from. A row's scores depend on that row alone, however
-many are computed together.
+One token at a time, a CPU spends its time reading weights. Norms, rotations, attention and the
+residual stream of a copy are the model's own, so that it can read and write the model's caches. A
+row's scores depend on that row alone, however many are computed together.
 
-Where there is a C compiler the layers run in our own kernels (:mod:`.kernels`), in a third of the
-time of FBGEMM, and inputs are hardly rounded. Else, and for float64 targets, there are only 8 bits,
-and FBGEMM's integer product multiplies each matrix. Each row of the input is scaled by its own
+A model in the compiled kernels is copied there
+(:meth:`hierspec.lm.native.backend.NativeBackend.copy_in`), one on an accelerator by
+:mod:`.device_copy`. Elsewhere there are only 8 bits, and FBGEMM's integer product multiplies each
+matrix, int8 with one scale for each of its output rows. Each row of the input is scaled by its own
 largest entry and written as two rows of 7 bits, the second holding the first's rounding error: 7
 bits alone cost a tenth of the agreement, and a second row costs next to nothing. (Sums of two
 products of 7 and 8 bits fit into the 16 bits that processors without VNNI have.) That product is
 not torch's public interface: it is tried once, and a message says if it is missing.
-
-On accelerators: :mod:`.device_copy`.
 """
 
 # No `from __future__ import annotations`: TorchScript reads them as objects.
 import copy
 import threading
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -30,12 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Linear, Span
+from hierspec.lm.native import library
+from hierspec.lm.native.backend import NativeBackend
 from hierspec.utils.quiet import no_warnings
 
-from . import kernels, panels
 from .decoder import LeanBackend
-from .kernel_layers import KernelLayers
 from .layers import Layer, Matrix, Norm, Stack, compile_stack
 from .shape import unsupported_reason
 
@@ -94,7 +88,7 @@ def _pack(weight: Tensor) -> Any:
 
 def quantization_works() -> bool:
     """Return whether a model can have an int8 copy here, by the compiled kernels or by FBGEMM."""
-    return kernels.load() is not None or fbgemm_works()
+    return library.load() is not None or fbgemm_works()
 
 
 @cache
@@ -127,6 +121,8 @@ def quantize(backend: Any, bits: int = 8) -> LeanBackend:
         HierspecError: the model runs on another backend; or on a CPU, where neither a C compiler
             nor FBGEMM is here; for 4 bits, no compiler.
     """
+    if isinstance(backend, NativeBackend):
+        return backend.copy_in(bits)
     if not isinstance(backend, LeanBackend):
         raise HierspecError(
             f"a quantized draft needs the lean backend (Llama-shaped models, by their files), and "
@@ -139,19 +135,18 @@ def quantize(backend: Any, bits: int = 8) -> LeanBackend:
         from .device_copy import DeviceCopy
 
         return DeviceCopy(backend, bits)
-    library = kernels.load() if backend.dtype == torch.float32 else None
-    if not (library or fbgemm_works()):
+    if bits != 8:
+        raise HierspecError(
+            f"a quantized draft in {bits} bits needs a C compiler, and a target that is not in "
+            'float64: install gcc or clang, or leave "bits" out'
+        )
+    if not fbgemm_works():
         raise HierspecError(
             "a quantized draft on a CPU needs a C compiler (for models that are not in float64) or "
             "torch's FBGEMM products (x86 with AVX2): install gcc or clang, or use early_exit or "
             "layer_skip instead"
         )
-    if bits != 8 and not library:
-        raise HierspecError(
-            f"a quantized draft in {bits} bits needs a C compiler, and a target that is not in "
-            'float64: install gcc or clang, or leave "bits" out'
-        )
-    return KernelBackend(backend, library, bits) if library else fbgemm_copy(backend)
+    return fbgemm_copy(backend)
 
 
 def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
@@ -167,47 +162,6 @@ def fbgemm_copy(backend: LeanBackend) -> LeanBackend:
     copied.name = f"{backend.name}:int8"
     copied.fast_path = f"lean, int8 weights{', scripted' if scripted else ''}"
     return copied
-
-
-# From this vocabulary size on scores are computed in 4 bits first, near the best again in 8.
-_LARGE_VOCAB = 8192
-
-
-class KernelBackend(LeanBackend):
-    """A copy whose layers run in the compiled kernels; all but the matrices is shared.
-
-    Attributes:
-        num_bytes: of the matrices; the output matrix counts in 8 bits, a large one also in 4.
-    """
-
-    def __init__(self, backend: LeanBackend, library: Any, bits: int = 8) -> None:
-        vars(self).update(vars(backend))
-        self._library = library
-        self._layers = KernelLayers(library, backend.stack, backend.shape, bits)
-        weight = backend._lm_head.dense()
-        self._output = panels.Panels(weight)
-        first_in_4_bits = kernels.fast_in_4_bits() and len(weight) >= _LARGE_VOCAB
-        self._output_in_4_bits = panels.Panels(weight, bits=4) if first_in_4_bits else None
-        self._norm = _with_float32_rows(backend._norm)
-        self.weight_dtype = torch.int8
-        self.name = f"{backend.name}:int{bits}"
-        self.fast_path = f"lean, int{bits} weights, compiled kernels"
-        self.num_bytes = self._layers.num_bytes + self._output.num_bytes
-        if self._output_in_4_bits is not None:
-            self.num_bytes += self._output_in_4_bits.num_bytes
-
-    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        rotations = self._rotations_for(spans)
-        threads = self._num_threads((hi - lo) * self._weights_per_layer, len(h))
-        return self._layers(h, lo, hi, rotations, spans, threads)
-
-    def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
-        if unembed is not None:
-            return super().head(h, unembed)
-        threads = self._num_threads(self._weights_per_layer + self._output.num_weights, len(h))
-        in_4_bits = self._output_in_4_bits
-        scores = panels.head(self._library, self._output, self._norm, h, threads, in_4_bits)
-        return self.over_vocabulary(scores)
 
 
 def _quantized_layer(layer: Layer) -> Layer:

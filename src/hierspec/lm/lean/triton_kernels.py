@@ -22,7 +22,7 @@ from .layers import Layer, Norm
 triton: Any = import_module("triton")  # not everywhere, and without types
 tl: Any = import_module("triton.language")
 
-_GROUP = 32  # inputs of one 4-bit grid: see `hierspec.lm.lean.panels`
+_GROUP = 32  # inputs of one 4-bit grid: see `hierspec.lm.native.formats`
 _HALF_GROUP = tl.constexpr(_GROUP // 2)
 _MIN_ROWS = 16  # of a product on tensor cores
 

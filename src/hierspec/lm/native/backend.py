@@ -19,7 +19,7 @@ from .library import Library
 from .matrices import PackedMatrix
 from .model import LayerWeights, NativeLayers
 
-_FORMS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+FORMS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 # Copies in fewer bits, and their output matrix: in many tokens' vocabularies few scores matter.
 COPY_FORMS = {8: "Q8_0", 6: "Q6_1", 5: "Q5_1", 4: "Q4_1"}
 _LARGE_VOCAB = 8192
@@ -57,9 +57,9 @@ class NativeBackend(LeanBackend):
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length, self.vocab_size = shape.max_length, shape.vocab_size
         self.attends_to_all = shape.distinct_windows == (None,)
-        self._rotations = torch.empty(0)
+        self._rotations = torch.empty(0, device="cpu")
         self._library = library
-        loader = _Loader(source, shape, _FORMS[dtype])
+        loader = _Loader(source, shape, FORMS[dtype])
         self._scored = loader.scored
         layers = []
         for i in range(shape.num_layers):

@@ -58,7 +58,7 @@ def _nibbles(packed: torch.Tensor) -> torch.Tensor:
 
 def _fifth_bits(packed: torch.Tensor) -> torch.Tensor:
     """Return the 32 bits of [..., 4] bytes, as 16 or 0."""
-    shifts = torch.arange(8, dtype=torch.uint8)
+    shifts = torch.arange(8, dtype=torch.uint8, device="cpu")
     return ((packed[..., None] >> shifts & 1) << 4).flatten(-2)
 
 
@@ -94,7 +94,7 @@ def _mxfp4(block: torch.Tensor) -> Codes:
 def _two_bits(packed: torch.Tensor) -> torch.Tensor:
     """Return 256 codes of [..., 64] bytes: of 32 bytes all lowest two bits, then the next, …"""
     halves = packed.unflatten(-1, (2, 1, 32))
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device="cpu")[:, None]
     return (halves >> shifts & 3).flatten(-3)
 
 
@@ -110,11 +110,11 @@ def _q2_k(block: torch.Tensor) -> Codes:
 
 
 def _q3_k(block: torch.Tensor) -> Codes:
-    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
+    shifts = torch.arange(8, dtype=torch.uint8, device="cpu")[:, None]
     high = (block[..., None, :32] >> shifts & 1).flatten(-2)
     codes = _two_bits(block[..., 32:96]) | high << 2
     low, top = block[..., 96:104], block[..., 104:108]
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device="cpu")[:, None]
     steps = _nibbles(low) | (top[..., None, :] >> shifts & 3).flatten(-2) << 4
     signed = (steps.to(torch.int16) - 32).to(torch.int8)
     return Codes(_flat(codes), _flat(signed), None, _halves(block, 108))
@@ -141,7 +141,7 @@ def _q4_k(block: torch.Tensor) -> Codes:
 
 def _q5_k(block: torch.Tensor) -> Codes:
     steps, lowest = map(_flat, _six_bits(block[..., 4:16]))
-    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
+    shifts = torch.arange(8, dtype=torch.uint8, device="cpu")[:, None]
     high = (block[..., None, 16:48] >> shifts & 1).flatten(-2) << 4
     codes = _flat(_pairs_of_groups(block[..., 48:]) | high)
     return Codes(codes, steps, lowest, _halves(block, 0), _halves(block, 2))
@@ -149,7 +149,7 @@ def _q5_k(block: torch.Tensor) -> Codes:
 
 def _q6_k(block: torch.Tensor) -> Codes:
     low = block[..., :128].unflatten(-1, (2, 64))
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device="cpu")[:, None]
     high = (block[..., 128:192].unflatten(-1, (2, 1, 32)) >> shifts & 3).flatten(-2)
     codes = torch.cat((low & 15, low >> 4), -1) | high << 4
     return Codes(
@@ -188,7 +188,7 @@ def values(form: Format, parts: Codes) -> torch.Tensor:
             lowest = -lowest.float() * parts.lowest_units.float().repeat_interleave(each, 1)
     numbers = codes.float()
     if form.table:
-        numbers = torch.tensor(form.table, dtype=torch.float32)[codes.long()]
+        numbers = torch.tensor(form.table, dtype=torch.float32, device="cpu")[codes.long()]
     width = codes.size(1)
     spread = steps.repeat_interleave(size, 1)[:, :width]
     if lowest is None:

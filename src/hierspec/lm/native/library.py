@@ -1,10 +1,10 @@
 """The compiled kernels: compiled once for this processor, loaded, and tried.
 
 ``kernels.c`` runs layers and is compiled at the first use; ``products.c`` multiplies, and is
-compiled for a format when a model first has it, in a second or two. No C compiler is required: without one
-(or with ``HIERSPEC_KERNELS=0``) :func:`load` returns ``None``, and torch's operations run instead.
-What is compiled is kept in the user's cache, under a hash of the sources, the compiler with its
-version, and the processor; where that cannot be written, every process compiles.
+compiled for a format when a model first has it, in a second or two. No C compiler is required:
+without one (or with ``HIERSPEC_KERNELS=0``) :func:`load` returns ``None``, and torch's operations
+run instead. What is compiled is kept in the user's cache, under a hash of the sources, the compiler
+with its version, and the processor; where that cannot be written, every process compiles.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ctypes import c_float, c_int, c_int64, c_void_p
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -42,6 +43,13 @@ _HEADERS = ("vectors.h", "matrix.h", "attention.h")
 _lock = threading.Lock()
 
 
+class _Compiler(NamedTuple):
+    """A command, and what it says of its version."""
+
+    command: tuple[str, ...]
+    version: bytes
+
+
 class Library:
     """The kernels, and the products of the formats that were asked for.
 
@@ -49,7 +57,7 @@ class Library:
         layers, product, refined_product: functions of ``kernels.c``.
     """
 
-    def __init__(self, compiler: Sequence[str], kernels: ctypes.CDLL) -> None:
+    def __init__(self, compiler: _Compiler, kernels: ctypes.CDLL) -> None:
         self._compiler, self._products = compiler, dict[str, ctypes.CDLL]()
         self.layers: Callable[..., int] = kernels.hierspec_layers
         self.product: Callable[..., int] = kernels.hierspec_product
@@ -114,7 +122,7 @@ class Library:
     def rows(self, matrix: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
         """Return the weights of some outputs, float32 [n, in]."""
         ids = ids.contiguous()
-        out = torch.empty(len(ids), matrix.width, dtype=torch.float32)
+        out = torch.empty(len(ids), matrix.width, dtype=torch.float32, device="cpu")
         struct = ctypes.byref(self.struct(matrix))
         rows = self.format(matrix.format.name).hierspec_rows
         rows(struct, ids.data_ptr(), len(ids), out.data_ptr())
@@ -150,7 +158,7 @@ def load() -> Library | None:
     command = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
     if command is None:
         return None
-    compiler = command.split()
+    compiler = _Compiler(tuple(command.split()), _version(command.split()))
     with _lock:
         kernels = _load_or_compile(compiler, "kernels.c", ())
     if kernels is None:
@@ -167,10 +175,10 @@ def _sources() -> dict[str, bytes]:
 
 
 def _load_or_compile(
-    compiler: Sequence[str], source: str, options: Sequence[str]
+    compiler: _Compiler, source: str, options: Sequence[str]
 ) -> ctypes.CDLL | None:
     """Load a library from the user's cache, compiled first where it is missing or damaged."""
-    parts = [*_sources().values(), " ".join(compiler).encode(), _version(tuple(compiler))]
+    parts = [*_sources().values(), " ".join(compiler.command).encode(), compiler.version]
     parts += [_processor().encode(), repr((_FLAGS, _VARIANTS, source, options)).encode()]
     key = hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
     name, path = f"{source.removesuffix('.c')}-{key}.so", None
@@ -183,7 +191,7 @@ def _load_or_compile(
         contextlib.suppress(OSError),
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
     ):
-        compiled = _compile(compiler, source, options, Path(scratch))
+        compiled = _compile(compiler.command, source, options, Path(scratch))
         if compiled is None:
             return None
         candidates = [compiled]
@@ -215,8 +223,7 @@ def _compile(
     return None
 
 
-@cache
-def _version(compiler: tuple[str, ...]) -> bytes:
+def _version(compiler: Sequence[str]) -> bytes:
     """Return the compiler's ``--version``: after an upgrade kernels are compiled anew."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         command = [*compiler, "--version"]

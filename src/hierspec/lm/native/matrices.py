@@ -117,7 +117,7 @@ def _from_panels(scales: torch.Tensor) -> torch.Tensor:
 def _merge_bits(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Return codes [panels, groups, quads, 64] of so many bits, 8 / bits quads in a byte."""
     if bits == 1:  # all of a quad side by side
-        weights = 1 << torch.arange(8, dtype=torch.uint8)
+        weights = 1 << torch.arange(8, dtype=torch.uint8, device="cpu")
         return (codes.unflatten(-1, (-1, 8)) * weights).sum(-1, dtype=torch.uint8)
     each = 8 // bits
     merged = codes[:, :, ::each].clone()
@@ -129,8 +129,10 @@ def _merge_bits(codes: torch.Tensor, bits: int) -> torch.Tensor:
 def _split_bits(merged: torch.Tensor, bits: int) -> torch.Tensor:
     """Undo :func:`_merge_bits`."""
     if bits == 1:
-        return (merged[..., None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten(-2)
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)[:, None]
+        return (merged[..., None] >> torch.arange(8, dtype=torch.uint8, device="cpu") & 1).flatten(
+            -2
+        )
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device="cpu")[:, None]
     return (merged[:, :, :, None] >> shifts & (1 << bits) - 1).flatten(2, 3)
 
 

@@ -1,0 +1,266 @@
+"""Models in the compiled kernels: torch's scores, and the same bits whatever is computed beside."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM
+
+from hierspec import Hierarchy
+from hierspec.core.context import Context
+from hierspec.lm.backend import LayerParts, Span
+from hierspec.lm.base import Query
+from hierspec.lm.lean.quantized import quantize
+from hierspec.lm.load import load
+from hierspec.lm.native import library
+from hierspec.lm.native.backend import COPY_FORMS, NativeBackend
+from hierspec.lm.native.matrices import PackedMatrix
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.weights import from_directory
+from hierspec.utils.testing import save_tiny
+from hierspec.zoo import registry
+
+DTYPES = [torch.float32, torch.bfloat16]
+TEXT = torch.randint(3, 90, (60,), generator=torch.Generator().manual_seed(0)).tolist()
+
+
+pytestmark = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3", "mistral", "qwen2"])
+def path(request, tmp_path_factory):
+    """Plain, with norms of heads, with windows, with biases."""
+    return save_tiny(request.param, tmp_path_factory.mktemp(request.param) / "m", seed=1)
+
+
+def scored(trunk: Trunk, steps: list[int], company: int = 0):
+    """Scores after every token of the text, which comes in steps of so many tokens; beside it,
+    so many other texts."""
+    view = trunk.view()
+    slots = [view.open() for _ in range(1 + company)]
+    rows, at = [], 0
+    for n in steps:
+        own = Query(slots[0], Context(TEXT[: at + n]), at + 1)
+        others = [
+            Query(slot, Context(TEXT[i + 1 : i + 2 + at]), at + 1)
+            for i, slot in enumerate(slots[1:])
+        ]
+        found = view.score([*others[: company // 2], own, *others[company // 2 :]])
+        first = sum(len(one.context) - one.start + 1 for one in others[: company // 2])
+        rows.append(found[first : first + n])
+        at += n
+    for slot in slots:
+        view.close(slot)
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_scores_are_the_same_bits_for_any_number_of_rows(path, dtype):
+    trunk = Trunk(load(str(path), dtype), exits=[1])
+    one_by_one = scored(trunk, [1] * 60)
+    for n in range(2, 18):
+        steps = [n] * (60 // n) + ([60 % n] if 60 % n else [])
+        assert torch.equal(scored(trunk, steps), one_by_one), n
+    assert torch.equal(scored(trunk, [60]), one_by_one), "a prompt at once"
+    assert torch.equal(scored(trunk, [1, 7, 12, 40], company=3), one_by_one), "in a batch"
+    assert torch.equal(scored(trunk, [40, 1, 3, 16], company=6), one_by_one)
+
+
+def test_the_usual_backend_differs():
+    """What the test above would find, in matrices that are large enough."""
+    small = registry.resolve("zoo:small")
+    usual = Trunk(load(small, torch.float32, backend="lean"))
+    assert not torch.equal(scored(usual, [1] * 60), scored(usual, [12] * 5))
+    exact = Trunk(load(small, torch.float32, backend="deterministic"))
+    assert torch.equal(scored(exact, [1] * 60), scored(exact, [12] * 5))
+
+
+def test_scores_are_the_lean_backends(path):
+    usual = scored(Trunk(load(str(path), torch.float32, backend="lean")), [60])
+    exact = scored(Trunk(load(str(path), torch.float32, backend="deterministic")), [60])
+    torch.testing.assert_close(exact, usual, atol=1e-5 * float(usual.abs().max()), rtol=0)
+
+
+def test_in_bfloat16_they_are_no_farther_from_float32(path, tmp_path):
+    """On the same weights, which are rounded in both."""
+    rounded = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).float()
+    rounded.save_pretrained(tmp_path)
+    wide = scored(Trunk(load(str(tmp_path), torch.float32, backend="lean")), [60])
+    usual, exact = (
+        scored(Trunk(load(str(path), torch.bfloat16, backend=backend)), [60]) - wide
+        for backend in ("lean", "deterministic")
+    )
+    assert float(usual.square().mean()) > 0
+    assert float(exact.square().mean()) <= float(usual.square().mean())
+
+
+def run(backend, ids, spans):
+    with torch.inference_mode():
+        h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
+        return backend.head(h)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_what_it_computes_is_torchs(path, dtype):
+    """Scores, caches, queries, divided layers and other heads; float64 is the judge."""
+    exact = load(str(path), torch.float64)
+    ours, usual = load(str(path), dtype), load(str(path), dtype, backend="lean")
+    assert isinstance(ours, NativeBackend)
+    assert not isinstance(usual, NativeBackend)
+    ids, parts = torch.tensor(TEXT[:40]), [LayerParts(0, True, False), LayerParts(1, False, True)]
+
+    def all_of(backend):
+        cache = backend.new_cache(64)
+        run(backend, ids[:33], [Span(cache, 0, 33)])
+        spans = [Span(cache, 33, 7)]
+        embedded = backend.embed(ids[33:], spans)
+        with torch.inference_mode():
+            h = backend.layers(embedded, 0, backend.num_layers, spans)
+            found = [backend.head(h), cache[..., :40, :], backend.queries(h, 1, spans)]
+            found += [
+                backend.head(h, lambda x: x[:, :5]),
+                backend.run_parts(embedded, parts, spans),
+            ]
+        return [x.double() for x in found]
+
+    for expected, found, other in zip(*map(all_of, (exact, ours, usual)), strict=True):
+        error, usual_error = (found - expected).abs().max(), (other - expected).abs().max()
+        assert error <= 2 * usual_error + 1e-5 * expected.abs().max()
+
+
+def test_several_sequences_and_any_number_of_threads(path, monkeypatch):
+    backend = load(str(path), torch.bfloat16)
+    texts = [torch.tensor(TEXT[i : i + n]) for i, n in enumerate((30, 5, 1))]
+
+    def scores_of(which):
+        spans = [Span(backend.new_cache(32), 0, len(texts[i])) for i in which]
+        found = run(backend, torch.cat([texts[i] for i in which]), spans)
+        return dict(zip(which, found.split([len(texts[i]) for i in which]), strict=True))
+
+    alone = {i: scores_of([i])[i] for i in range(3)}
+    for threads in (1, 2, 3, 5):
+        monkeypatch.setattr(backend, "_threads", lambda *_, threads=threads: threads)
+        for order in ([0, 1, 2], [2, 0, 1]):
+            for i, found in scores_of(order).items():
+                assert torch.equal(found, alone[i])
+
+
+@pytest.mark.parametrize("bits", COPY_FORMS)
+def test_copies_in_fewer_bits(path, bits):
+    """Their layers are torch's on the very weights of the copy, but for the rounding of inputs."""
+    backend = load(str(path), torch.float32)
+    copied = quantize(backend, bits)
+    ids = torch.tensor(TEXT[:20])
+    found, scores = (run(b, ids, [Span(b.new_cache(32), 0, 20)]) for b in (copied, backend))
+    # Half a step of so many bits, in seven matrices of each of two layers.
+    assert (found - scores).abs().mean() <= 12 * 2.0**-bits * scores.std()
+    assert copied.num_bytes < backend.num_bytes
+    rows = torch.cat(
+        [run(copied, ids[: i + 1], [Span(copied.new_cache(32), 0, i + 1)])[-1:] for i in range(20)]
+    )
+    assert torch.equal(found, rows)
+
+
+def test_a_head_reads_more_bits_only_near_the_best_score():
+    kernels = library.load()
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(3413, 96, generator=generator) / 8
+    weight[::100] *= 4
+    x, norm = torch.randn(7, 96, generator=generator), torch.ones(96)
+    fine, coarse = PackedMatrix.of(weight, "Q8_0"), PackedMatrix.of(weight, "Q4_1")
+    in_8, in_4 = (kernels.multiply(one, x, 1, norm, 1e-5) for one in (fine, coarse))
+    tops = F.pad(in_4, (0, -3413 % 16), value=-torch.inf).view(7, -1, 16).amax(2)
+    near = torch.full((7, 1), 8.0)
+    for _ in range(100):  # where more than one panel of sixteen is near, only the nearest count
+        chosen = tops >= tops.amax(1, keepdim=True) - near
+        many = (chosen.sum(1, keepdim=True) * 16 > tops.size(1)) & (chosen.sum(1, keepdim=True) > 1)
+        near = torch.where(many, near * 0.8, near)
+    assert 1 <= int(chosen.sum()) <= 7 * tops.size(1) / 16
+    expected = torch.where(chosen.repeat_interleave(16, 1)[:, :3413], in_8, in_4)
+    for threads in (1, 3):
+        found = kernels.refined(coarse, fine, 8.0, x, threads, norm, 1e-5)
+        assert torch.equal(found, expected)
+    assert torch.equal(expected.argmax(1), in_8.argmax(1))
+
+
+@pytest.mark.parametrize("dim", [64, 40])
+def test_caches_in_bfloat16(tmp_path, dim):
+    """The scores of attention on keys and values rounded to it, the same bits for any rows."""
+    source = from_directory(save_tiny("llama", tmp_path / "m", seed=1, head_dim=dim))
+    kernels = library.load()
+    wide, half = (
+        NativeBackend(source, torch.float32, kernels, dtype)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    ids, caches = torch.tensor(TEXT), [wide.new_cache(64), half.new_cache(64)]
+    assert caches[1].dtype == torch.bfloat16
+    run(wide, ids[:59], [Span(caches[0], 0, 59)])
+    run(half, ids[:59], [Span(caches[1], 0, 59)])
+    caches[0][0, ..., :59, :] = caches[1][0, ..., :59, :]  # rounded keys and values of a layer
+    with torch.inference_mode():
+        spans = [[Span(cache, 59, 1)] for cache in caches]
+        h = wide.embed(ids[59:], spans[0])
+        ours, expected = half.layers(h, 0, 1, spans[1]), wide.layers(h, 0, 1, spans[0])
+    # Its own key and value are rounded, too.
+    torch.testing.assert_close(ours, expected, atol=0.02 * float(expected.abs().max()), rtol=0)
+    one_by_one = half.new_cache(64)
+    rows = [run(half, ids[i : i + 1], [Span(one_by_one, i, 1)]) for i in range(60)]
+    assert torch.equal(torch.cat(rows), run(half, ids, [Span(half.new_cache(64), 0, 60)]))
+
+
+def test_large_scores_do_not_overflow(path):
+    backend = load(str(path), torch.float32)
+    h = torch.full((2, backend.hidden_size), 1e18)
+    h[1] = -1e18
+    spans = [Span(backend.new_cache(4), 0, 2)]
+    with torch.inference_mode():
+        assert backend.layers(h, 0, backend.num_layers, spans).isfinite().all()
+
+
+# --- whole generations
+
+
+LEVELS = [
+    {"method": "prompt_lookup", "num_speculative_tokens": 4, "prompt_lookup_min": 1},
+    {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 6, "verify": "block"},
+]
+PROMPTS = [TEXT[:5], TEXT[7:10], TEXT[20:21], TEXT[:40]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("request_", [{}, {"temperature": 1.0, "seed": 3}], ids=["greedy", "match"])
+def test_text_is_plain_decodings_to_the_last_token(path, dtype, request_):
+    top = {"target": {"model": str(path), "dtype": dtype}, "deterministic": True, "verify": "match"}
+    options = {"max_new_tokens": 50, "ignore_eos": True, **request_}
+    plain = Hierarchy.from_config(top)
+    expected = [plain.generate(prompt, **options).token_ids for prompt in PROMPTS]
+    hierarchy = Hierarchy.from_config({**top, "levels": LEVELS})
+    assert [hierarchy.generate(p, **options).token_ids for p in PROMPTS] == expected
+    batch = [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **options)]
+    assert batch[0] == expected[0]
+    if not request_:
+        assert batch == expected, "when sampling, a sequence's number is part of its seed"
+
+
+def test_files_keep_their_form(path):
+    from hierspec.config.schema import HierarchyConfig
+
+    config = HierarchyConfig.from_dict({"target": str(path), "deterministic": True})
+    assert config.to_dict() == {"target": {"model": str(path)}, "levels": [], "deterministic": True}
+    assert "deterministic" not in HierarchyConfig.from_dict({"target": "t"}).to_dict()
+
+
+def test_refusals(tmp_path, path):
+    def build(model, **target):
+        Hierarchy.from_config({"target": {"model": str(model), **target}, "deterministic": True})
+
+    with pytest.raises(ValueError, match="leave out backend"):
+        build(path, backend="hf")
+    with pytest.raises(ValueError, match="its weights are in float64"):
+        build(path, dtype="float64")
+    other = save_tiny("gpt2", tmp_path / "gpt2", seed=1)
+    with pytest.raises(ValueError, match=r"a Llama-shaped model in the compiled kernels, .* leave"):
+        build(other)
+    with pytest.raises(ValueError, match="deterministic must be true or false"):
+        Hierarchy.from_config({"target": str(path), "deterministic": 1})

@@ -1,0 +1,150 @@
+"""Compiling and loading the kernels: once, for this compiler and processor, or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import tempfile
+
+import pytest
+import torch
+
+from hierspec.errors import HierspecError
+from hierspec.lm.lean import quantized as lean
+from hierspec.lm.load import load
+from hierspec.lm.native import library
+from hierspec.lm.native.matrices import PackedMatrix
+from hierspec.utils.testing import save_tiny
+
+needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
+TRIED = 3  # compiled by `load`: the layers, and the products of two formats
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """A cache of its own, and nothing loaded yet; compiled in a moment, not for speed."""
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "_FLAGS", ["-O1", *library._FLAGS[1:]])
+    library.load.cache_clear()
+    yield tmp_path / "cache" / "kernels"
+    library.load.cache_clear()
+
+
+@pytest.fixture
+def anew():
+    """Nothing loaded yet; what is compiled already is found."""
+    library.load.cache_clear()
+    yield
+    library.load.cache_clear()
+
+
+@pytest.fixture
+def default_dtype():
+    before = torch.get_default_dtype()
+    yield torch.set_default_dtype
+    torch.set_default_dtype(before)
+
+
+@needs_compiler
+def test_they_are_compiled_once(fresh, monkeypatch):
+    assert library.load() is not None
+    kept = sorted(fresh.iterdir())
+    assert len(kept) == TRIED
+    library.load.cache_clear()
+    monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert library.load() is not None
+    assert sorted(fresh.iterdir()) == kept
+
+
+@needs_compiler
+def test_another_version_of_the_compiler_compiles_anew(fresh, monkeypatch, tmp_path):
+    real, other = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), tmp_path / "c"
+    names = []
+    for version in ("1.0", "1.1", "1.1"):
+        script = f'[ "$1" = --version ] && echo {version} || exec {real} "$@"'
+        other.write_text(f"#!/bin/sh\n{script}\n")
+        other.chmod(0o755)
+        monkeypatch.setenv("CC", str(other))
+        library.load.cache_clear()
+        assert library.load() is not None
+        names.append(sorted(fresh.iterdir()))
+    assert [len(found) for found in names] == [TRIED, 2 * TRIED, 2 * TRIED]
+
+
+@needs_compiler
+def test_a_damaged_library_is_made_anew(fresh):
+    assert library.load() is not None
+    kept = list(fresh.iterdir())
+    for file in kept:
+        file.unlink()  # not overwritten: this process has it mapped
+        file.write_bytes(b"damaged")
+    library.load.cache_clear()
+    assert library.load() is not None
+    assert all(file.read_bytes() != b"damaged" for file in kept)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_what_torch_makes_by_default_is_not_what_c_reads(anew, default_dtype, dtype):
+    matrix, x = PackedMatrix.of(torch.eye(20), "Q4_1", torch.ones(20)), torch.ones(1, 20)
+    expected = library.load().multiply(matrix, x, 1)
+    default_dtype(dtype)
+    with torch.device("meta"):
+        library.load.cache_clear()
+        kernels = library.load()
+        assert kernels is not None
+        again = PackedMatrix.of(
+            torch.eye(20, dtype=torch.float32, device="cpu"), "Q4_1", matrix.bias_of_outputs
+        )
+        found = kernels.multiply(again, x, 1)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, expected)
+        assert torch.equal(kernels.rows(again, torch.arange(3, device="cpu")), matrix.dense()[:3])
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_done_without(fresh):
+    fresh.parent.write_text("a file where the folder should be")
+    assert library.load() is not None
+
+
+@needs_compiler
+def test_a_temporary_folder_that_nothing_may_be_run_from_is_done_without(fresh, monkeypatch):
+    real = ctypes.CDLL
+
+    def refusing(name):
+        if not name.startswith(str(fresh)):
+            raise OSError("failed to map segment from shared object")
+        return real(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refusing)
+    assert library.load() is not None
+
+
+@needs_compiler
+def test_no_folder_to_compile_in(fresh, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert library.load() is None
+
+
+@pytest.mark.parametrize(
+    "environment", [{"HIERSPEC_KERNELS": "0"}, {"CC": "/nowhere/cc"}, {"CC": "false"}]
+)
+def test_without_a_compiler_torch_runs(fresh, monkeypatch, tmp_path, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert library.load() is None
+    backend = load(save_tiny("llama", tmp_path / "m"), dtype=torch.float32)
+    with pytest.raises(HierspecError, match="C compiler"):
+        lean.quantize(backend, 4)
+    if not lean.fbgemm_works():
+        with pytest.raises(HierspecError, match="C compiler"):
+            lean.quantize(backend)
+    else:
+        assert "compiled kernels" not in lean.quantize(backend).fast_path
+
+
+def test_no_compiler_on_the_path(fresh, monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert library.load() is None
