@@ -13,6 +13,7 @@ from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.lean import decoder as lean_decoder
 from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.trunk.retrieval import RetrievalModel
@@ -129,7 +130,7 @@ def test_it_attends_to_what_the_last_token_chooses(folder, backend, length):
 def test_positions_are_the_texts_not_those_of_what_is_stored(folder, backend, monkeypatch):
     """A table of rotations that ends with the text must grow for a draft stored far before."""
     monkeypatch.setattr(lean_decoder, "_INITIAL_LENGTH", 1)
-    own = load(folder, backend.weight_dtype)
+    own = load(str(folder), backend.weight_dtype)
     text = ids(64)  # a power of two: the table ends here
     found = []
     for one in (backend, own):
