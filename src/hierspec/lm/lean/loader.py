@@ -45,9 +45,13 @@ class LeanLoader:
         rows = vocab if self.scored is None else len(self.scored)
         head = Matrix(embedding if tied else self.get(HEAD, rows, width))
         norm = self.norm("model.norm")
+        self.check_all_used()
+        return embedding, Stack(layers), norm, head
+
+    def check_all_used(self) -> None:
+        """Refuse a source with weights of the model's own parts that were not read."""
         parts = ("model.layers.", "model.norm.", "model.embed_tokens.", "lm_head.")
         check_unused(self.source.name, (n for n in self.unused if n.startswith(parts)))
-        return embedding, Stack(layers), norm, head
 
     def get(self, name: str, *shape: int) -> torch.Tensor:
         tensor = self.source.tensor(name)

@@ -11,10 +11,10 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.linear import give_back_memory
-from hierspec.lm.lean.shape import LlamaShape, pair_rows
-from hierspec.lm.weights import SCORED, WeightSource, check_shape
+from hierspec.lm.lean.loader import LeanLoader
+from hierspec.lm.lean.shape import LlamaShape
+from hierspec.lm.weights import HEAD, WeightSource
 
-from .formats import FORMATS
 from .library import Library
 from .matrices import PackedMatrix
 from .model import LayerWeights, NativeLayers
@@ -59,21 +59,20 @@ class NativeBackend(LeanBackend):
         self.attends_to_all = shape.distinct_windows == (None,)
         self._rotations = torch.empty(0, device="cpu")
         self._library = library
-        loader = _Loader(source, shape, FORMS[dtype])
+        loader = _Loader(source, shape, self)
         self._scored = loader.scored
         layers = []
         for i in range(shape.num_layers):
-            layers.append(loader.layer(i))
+            layers.append(loader.packed_layer(i))
             give_back_memory()
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
-        self._final_norm = loader.norm("model.norm", shape.hidden_size)
-        self._output = loader.matrix("lm_head", loader.num_scored, shape.hidden_size)
-        self._refined: PackedMatrix | None = None  # scores near the best in more bits
-        self._embedding = self._output
+        width = shape.hidden_size
+        self._final_norm = loader.scaled_norm("model.norm", width)
+        self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
+        self._output, self._refined = self._embedding, None  # scores near the best in more bits
         if loader.has_own_head:
-            self._embedding = loader.matrix(
-                "model.embed_tokens", shape.vocab_size, shape.hidden_size
-            )
+            self._output = loader.matrix("lm_head", loader.num_scored, width)
+        loader.check_all_used()
         give_back_memory()
         self._describe()
 
@@ -186,36 +185,20 @@ def _replace_matrices(layer: LayerWeights, form: str) -> LayerWeights:
     )
 
 
-class _Loader:
-    """Reads a model's weights from their source and packs them, so that none is there twice.
+class _Loader(LeanLoader):
+    """Reads a model's weights from their source and packs them, so that none is there twice."""
 
-    Attributes:
-        scored: token ids of the head's rows, where it has them for a part of the vocabulary alone.
-    """
-
-    def __init__(self, source: WeightSource, shape: LlamaShape, form: str) -> None:
-        self.source, self.shape, self.form = source, shape, form
-        self.names = set(source.names())
-        self.scored = source.tensor(SCORED).to(torch.int64) if SCORED in self.names else None
-        beyond = f"model.layers.{shape.num_layers}."
-        if extra := [name for name in self.names if name.startswith(beyond)]:
-            raise HierspecError(
-                f"{source.name} holds {min(extra)}, but its config.json has "
-                f"{shape.num_layers} layers: config and weights are of different models"
-            )
+    def __init__(self, source: WeightSource, shape: LlamaShape, backend: NativeBackend) -> None:
+        super().__init__(source, shape, backend)
+        self.form = FORMS[backend.weight_dtype]
 
     @property
     def has_own_head(self) -> bool:
-        return "lm_head.weight" in self.names
+        return HEAD in self.names or not self.source.config.tie_word_embeddings
 
     @property
     def num_scored(self) -> int:
         return self.shape.vocab_size if self.scored is None else len(self.scored)
-
-    def get(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = self.source.tensor(name)
-        check_shape(self.source.name, name, tensor.shape, shape)
-        return tensor
 
     def matrix(
         self,
@@ -225,18 +208,16 @@ class _Loader:
         order: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows,
     ) -> PackedMatrix:
         """Read a matrix and its bias, if it has one; ``order`` changes the order of its rows."""
-        if name == "lm_head" and not self.has_own_head:
-            name = "model.embed_tokens"
-        bias = None
-        if f"{name}.bias" in self.names:
+        bias, kind = None, name.rpartition(".")[2].removesuffix("_proj")
+        if kind in self.shape.biased:
             bias = order(self.get(f"{name}.bias", rows))
         return PackedMatrix.of(order(self.get(f"{name}.weight", rows, width)), self.form, bias)
 
-    def norm(self, name: str, size: int) -> torch.Tensor:
-        weight = self.get(f"{name}.weight", size).to(FORMATS[self.form].dtype).float()
-        return weight * size**0.5
+    def scaled_norm(self, name: str, size: int) -> torch.Tensor:
+        """Read a norm's weight, float32, times √size."""
+        return self.get(f"{name}.weight", size).float() * size**0.5
 
-    def layer(self, i: int) -> LayerWeights:
+    def packed_layer(self, i: int) -> LayerWeights:
         prefix, shape = f"model.layers.{i}.", self.shape
         width, inner = shape.hidden_size, shape.intermediate_size
         heads, kv = (n * shape.head_dim for n in (shape.num_heads, shape.num_kv_heads))
@@ -249,16 +230,13 @@ class _Loader:
             gate=self.matrix(mlp + "gate_proj", inner, width),
             up=self.matrix(mlp + "up_proj", inner, width),
             down=self.matrix(mlp + "down_proj", width, inner),
-            norm=self.norm(prefix + "input_layernorm", width),
-            mlp_norm=self.norm(prefix + "post_attention_layernorm", width),
+            norm=self.scaled_norm(prefix + "input_layernorm", width),
+            mlp_norm=self.scaled_norm(prefix + "post_attention_layernorm", width),
             head_norm=self.head_norms(attention) if shape.qk_norm else None,
         )
 
     def head_norms(self, attention: str) -> torch.Tensor:
         """Return Qwen3's norms of the query and key heads as one, [H + H_kv, D]."""
-        q, k = (self.pair(self.norm(f"{attention}{x}_norm", self.shape.head_dim)) for x in "qk")
-        counts = self.shape.num_heads, self.shape.num_kv_heads
+        size, counts = self.shape.head_dim, (self.shape.num_heads, self.shape.num_kv_heads)
+        q, k = (self.pair(self.scaled_norm(f"{attention}{x}_norm", size)) for x in "qk")
         return torch.cat([x.expand(n, -1) for x, n in zip((q, k), counts, strict=True)])
-
-    def pair(self, rows: torch.Tensor) -> torch.Tensor:
-        return pair_rows(rows, self.shape.head_dim)
