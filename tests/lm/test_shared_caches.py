@@ -18,9 +18,9 @@ from hierspec.core.context import Context
 from hierspec.lm import poison
 from hierspec.lm.base import Query
 from hierspec.lm.layer_skip import Skip, SkippingBackend
-from hierspec.lm.lean import kernels
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.quantized import quantization_works, quantize
+from hierspec.lm.native import library
 from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.retrieval import RetrievalModel
@@ -52,7 +52,7 @@ GREEDY = {"max_new_tokens": 7, "ignore_eos": True}
 SAMPLED = {**GREEDY, "temperature": 1.0, "seed": 3}
 
 
-needs_kernels = pytest.mark.skipif(kernels.load() is None, reason="no C compiler here")
+needs_kernels = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,7 @@ def generate(
         typer.Option(
             "--deterministic",
             help="Let the target score a token bit for bit the same, however many tokens are "
-            "scored with it; on CPUs only, and keeps the weights in memory twice.",
+            "scored with it, or refuse: Llama-shaped models on CPUs do in any case.",
         ),
     ] = False,
     as_json: Annotated[
@@ -237,6 +237,8 @@ def generate(
         )
 
     from hierspec.lm import dtypes
+    from hierspec.lm.backend import backend_of
+    from hierspec.lm.native.backend import why_rows_differ
 
     from .rendering.generation import explain_difference, make_painter, print_results, run
 
@@ -272,8 +274,8 @@ def generate(
             json_fields = {"dtype": dtype_name} if as_json else None
             print_results(results, references, json_fields, ids, must_match, console)
             if must_match and not as_json and _texts_differ(results, references):
-                bit_exact = deterministic or models.config.deterministic
-                say(console, explain_difference(dtype_name, bit_exact))
+                reason = why_rows_differ(backend_of(models.root.model))
+                say(console, explain_difference(dtype_name, reason))
             if not as_json and any(
                 result.finish_reason == "length" and result.num_tokens < max_new_tokens
                 for result in results

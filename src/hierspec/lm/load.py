@@ -175,8 +175,8 @@ def _llama_backend(
     """
     from hierspec.lm.lean.decoder import LeanBackend
     from hierspec.lm.lean.shape import unsupported_reason
-    from hierspec.lm.native import library
     from hierspec.lm.native.backend import FORMS, NativeBackend
+    from hierspec.lm.native.library import load as load_kernels
 
     reason = unsupported_reason(source.config)
     if backend == "hf" or (backend == "auto" and reason is not None):
@@ -187,7 +187,7 @@ def _llama_backend(
             reason = f"it runs on {device}"
         elif dtype not in FORMS:
             reason = f"its weights are in {str(dtype).removeprefix('torch.')}"
-        elif (kernels := library.load()) is None:
+        elif (kernels := load_kernels()) is None:
             reason = "there is no C compiler here"
         if kernels is not None:
             return partial(NativeBackend, source, dtype, kernels)

@@ -18,9 +18,7 @@ from hierspec.errors import HierspecWarning
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.layer_skip import SkippingBackend
-from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.native import library
-from hierspec.lm.native.backend import NativeBackend
+from hierspec.lm.native.backend import NativeBackend, why_rows_differ
 from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import ExitModel
@@ -65,7 +63,7 @@ def _why_scores_differ(model: Any) -> str | None:
         case AdaptiveExit():
             return _first(map(_why_scores_differ, model.exits))
         case ExitModel(head=None):
-            return _why_rows_differ(model.trunk.backend)
+            return why_rows_differ(model.trunk.backend)
         case ExitModel():
             return "has a trained head, which the compiled kernels do not run"
         case SearchedSkip():
@@ -80,22 +78,10 @@ def _why_scores_differ(model: Any) -> str | None:
 
 def _why_copy_differs(backend: Any) -> str | None:
     if isinstance(backend, SkippingBackend):
-        return _why_rows_differ(backend.backend)
+        return why_rows_differ(backend.backend)
     if isinstance(backend, NativeBackend):
         return None
     return "has a copy in 8 bits, which without a C compiler runs outside the compiled kernels"
-
-
-def _why_rows_differ(backend: Any) -> str | None:
-    if isinstance(backend, NativeBackend):
-        return None
-    if not isinstance(backend, LeanBackend):
-        return "runs on transformers' own layers"
-    if backend.device.type != "cpu":
-        return f"runs on {backend.device}"
-    if library.load() is None:
-        return "runs without the compiled kernels, as there is no C compiler"
-    return "runs outside the compiled kernels, for its dtype or as its backend says"
 
 
 def _first(reasons: Iterable[str | None]) -> str | None:

@@ -235,17 +235,19 @@ def _as_json(
     return {**result.to_dict(), "compare": comparison}
 
 
-def explain_difference(dtype: str, deterministic: bool) -> str:
-    """Return a note on why a text is not plain decoding's although decoding is lossless."""
-    if deterministic:
-        return (
-            "hierspec: note: with --deterministic texts are equal: this is a bug, please report it"
-        )
+def explain_difference(dtype: str, reason: str | None) -> str:
+    """Return a note on why a text is not plain decoding's although decoding is lossless.
+
+    Args:
+        reason: why scores depend on how many tokens a call holds; ``None``: they do not.
+    """
+    if reason is None:
+        return "hierspec: note: in the compiled kernels texts are equal: this is a bug, please report it"
     remedy = "; in --dtype float32 it is rare" if dtype in ("bfloat16", "float16") else ""
     return (
-        f"hierspec: note: in {dtype} the last digits of scores depend on how many tokens a call "
-        "holds, and two tokens that are nearly as likely may change places; with --deterministic "
-        f"(Llama-shaped models on CPUs) they cannot{remedy}"
+        f"hierspec: note: the target {reason}, so in {dtype} the last digits of scores depend on "
+        "how many tokens a call holds, and two tokens that are nearly as likely may change "
+        f"places{remedy}"
     )
 
 

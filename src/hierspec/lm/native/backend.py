@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.weights import HEAD, WeightSource
 
 from .library import Library
+from .library import load as load_kernels
 from .matrices import PackedMatrix
 from .model import LayerWeights, NativeLayers
 
@@ -173,6 +175,22 @@ class NativeBackend(LeanBackend):
         """Return how many threads a call uses, for all its products alike."""
         with self._limit_threads(num_weights, rows):
             return torch.get_num_threads()
+
+
+def why_rows_differ(backend: Any) -> str | None:
+    """Return why the bits of a token may depend on how many are computed with it.
+
+    ``None`` where they do not; else the rest of a sentence that begins with the model's name.
+    """
+    if isinstance(backend, NativeBackend):
+        return None
+    if not isinstance(backend, LeanBackend):
+        return "runs on transformers' own layers"
+    if backend.device.type != "cpu":
+        return f"runs on {backend.device}"
+    if load_kernels() is None:
+        return "runs without the compiled kernels, as there is no C compiler"
+    return "runs outside the compiled kernels, for its dtype or as its backend says"
 
 
 def _replace_matrices(layer: LayerWeights, form: str) -> LayerWeights:
