@@ -242,7 +242,7 @@ def explain_difference(dtype: str, reason: str | None) -> str:
         reason: why scores depend on how many tokens a call holds; ``None``: they do not.
     """
     if reason is None:
-        return "hierspec: note: in the compiled kernels texts are equal: this is a bug, please report it"
+        return "hierspec: note: in the compiled kernels texts are equal: a bug, please report it"
     remedy = "; in --dtype float32 it is rare" if dtype in ("bfloat16", "float16") else ""
     return (
         f"hierspec: note: the target {reason}, so in {dtype} the last digits of scores depend on "
