@@ -67,8 +67,8 @@ def test_a_folder_that_is_not_there_is_named(capsys, option, preset):
 @pytest.mark.parametrize(
     ("folder", "said"),
     [
-        ("more layers", "lacks a weight that its config.json requires: 'model.layers.2"),
-        ("fewer layers", "its config.json has 1 layers"),
+        ("more layers", "lacks a weight that its config.json requires: model.layers.2"),
+        ("fewer layers", "which a model with its config.json does not have"),
         ("wider", "model.embed_tokens.weight has shape"),
         ("more heads", "self_attn.q_proj.weight has shape"),
         ("other vocabulary", "but its config.json asks for (99, 8)"),

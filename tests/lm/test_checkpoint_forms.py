@@ -119,8 +119,11 @@ def test_weights_that_the_configuration_does_not_describe_are_named(tmp_path, na
     folder = edited(tmp_path / "m", family, **edits)
     if backend == "deterministic" and family in ("phi3", "gpt2", "t5"):
         says = "deterministic decoding needs a Llama-shaped model|" + says
+    # Its kernels know no float64; where the configuration's own type is the mistake, none is given.
+    dtype = torch.float32 if backend == "deterministic" and "int8" not in says else None
+    dtype = None if "float8" in says else dtype
     with pytest.raises(HierspecError, match=says) as error:
-        load(folder, backend=backend)
+        load(folder, dtype, backend=backend)
     assert "\n" not in str(error.value)
 
 

@@ -275,9 +275,9 @@ def test_samples_keep_the_targets_law(tiny_family, monkeypatch, name):
         "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
     )
     params = SamplingParams(temperature=1.0, top_k=4)
-    plain = built(tiny_family, {"levels": []}, "cpu")
+    plain = built(tiny_family, {"levels": []}, "cpu", backend="lean")
     law = joint_law(plain, PROMPTS[0], params, 2)
-    hierarchy = built(tiny_family, stacks(tiny_family)[name], "cpu")
+    hierarchy = built(tiny_family, stacks(tiny_family)[name], "cpu", backend="lean")
     assert isinstance(hierarchy.root.model.trunk, CudaGraphTrunk)
     result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 2048), law)
     assert result.degrees > 5
@@ -340,7 +340,7 @@ def test_budgets_that_change_need_few_shapes(tmp_path, monkeypatch, name, temper
         "copy": [{"method": "quantized", "num_speculative_tokens": 12}],
         "exits": [lower, {**upper, "verify": "block"}],
     }[name]
-    hierarchy = built({"target": str(target)}, {"levels": levels}, "cpu")
+    hierarchy = built({"target": str(target)}, {"levels": levels}, "cpu", backend="lean")
     one, two = [(n,) for n in range(13)], [(a, b) for a in (0, 3) for b in (1, 3, 8)]
     budgets = one if len(levels) == 1 else two
     hierarchy.controller = JumpingController(hierarchy.root, budgets)

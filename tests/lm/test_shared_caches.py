@@ -86,9 +86,9 @@ def several_drafts(lower, upper):
 
 def all_pairs():
     for backend, form, names in (
-        ("lean", one_after_another, FORMS),
-        ("lean", chain, FORMS),
-        ("lean", several_drafts, WITH_TREES),
+        ("auto", one_after_another, FORMS),
+        ("auto", chain, FORMS),
+        ("auto", several_drafts, WITH_TREES),
         ("hf", one_after_another, ON_HF),
     ):
         for first, second in product(names, names):

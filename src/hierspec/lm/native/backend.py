@@ -62,15 +62,14 @@ class NativeBackend(LeanBackend):
         self._rotations = torch.empty(0, device="cpu")
         self._library = library
         loader = _Loader(source, shape, self)
-        self._scored = loader.scored
+        self._scored, width = loader.scored, shape.hidden_size
+        self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
         layers = []
         for i in range(shape.num_layers):
             layers.append(loader.packed_layer(i))
             give_back_memory()
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
-        width = shape.hidden_size
         self._final_norm = loader.scaled_norm("model.norm", width)
-        self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
         self._output, self._refined = self._embedding, None  # scores near the best in more bits
         if loader.has_own_head:
             self._output = loader.matrix("lm_head", loader.num_scored, width)
