@@ -71,6 +71,7 @@ class NativeBackend(LeanBackend):
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
         self._final_norm = loader.scaled_norm("model.norm", width)
         self._output, self._refined = self._embedding, None  # scores near the best in more bits
+        self._owns_embedding = loader.has_own_head  # else its rows are the output matrix's
         if loader.has_own_head:
             self._output = loader.matrix("lm_head", loader.num_scored, width)
         loader.check_all_used()
@@ -89,7 +90,13 @@ class NativeBackend(LeanBackend):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the matrices that a token's pass reads."""
+        """Bytes of the matrices that are its own: a copy shares the embedding."""
+        embedding = self._embedding.num_bytes if self._owns_embedding else 0
+        return self.num_bytes_read + embedding
+
+    @property
+    def num_bytes_read(self) -> int:
+        """Bytes of the matrices that a token's pass reads, but for rows of an embedding."""
         refined = 0 if self._refined is None else self._refined.num_bytes
         return self._layers.num_bytes + self._output.num_bytes + refined
 
@@ -158,6 +165,7 @@ class NativeBackend(LeanBackend):
         form = COPY_FORMS[bits]
         copied = copy.copy(self)
         layers = [_replace_matrices(layer, form) for layer in self._layers.weights]
+        copied._owns_embedding = False
         copied._layers = NativeLayers(self._library, layers, self.shape, self.attention_dtype)
         weight = self._output.dense()
         if len(weight) >= _LARGE_VOCAB:
