@@ -1,9 +1,9 @@
 """What a token costs beside its floor: the time it takes to read the weights once.
 
-All ways take turns on every number of rows and every length of text before them: our kernels with the
-model's own weights and with its copies in fewer bits, torch's operations, transformers, and llama.cpp
-on the same file where it is given one. The machine's bandwidth is read by a small C program, with one
-thread and with all. Run it alone on the machine.
+All ways take turns on every number of rows and every length of text before them: our kernels with
+the model's own weights and with its copies in fewer bits, torch's operations, transformers, and
+llama.cpp on the same file where it is given one. The machine's bandwidth is read by a small C
+program, with one thread and with all. Run it alone on the machine.
 
     python benchmarks/ground.py
     python benchmarks/ground.py --target 1b --name ground-1b
@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,7 @@ class RandomWeights:
         shape = self._shapes()[name]
         if len(shape) == 1:
             return torch.ones(shape, dtype=torch.bfloat16)
-        generator = torch.Generator().manual_seed(hash(name) & 0xFFFF)
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         return torch.randn(shape, generator=generator, dtype=torch.bfloat16) * 0.02
 
 
