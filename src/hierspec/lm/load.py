@@ -19,6 +19,7 @@ from .dtypes import default_dtype
 from .weights import (
     Checkpoint,
     InMemory,
+    StoredSource,
     WeightSource,
     build_hf_model,
     check_loaded,
@@ -44,7 +45,8 @@ def load(
     Args:
         ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
         dtype: of the weights; ``None``: the checkpoint's own, or float32 on a CPU that cannot
-            compute in it (:mod:`hierspec.lm.dtypes`).
+            compute in it (:mod:`hierspec.lm.dtypes`). In the kernels a GGUF file's matrices then
+            stay in the file's bits; elsewhere they are dequantized to bfloat16.
         backend: ``auto``: Llama-shaped models on a CPU in the compiled kernels, elsewhere in
             torch's operations, and all others by transformers' own layers. ``lean`` (torch's
             operations) and ``hf`` (transformers') choose; ``deterministic`` insists on the kernels,
@@ -119,9 +121,10 @@ def _from_source(
                 "out, or use hf"
             )
         return _from_pretrained(str(source.path), dtype, device, name=source.name)
+    own_bits = dtype is None and isinstance(source, StoredSource)
     dtype = dtype or default_dtype(stored_dtype(source), device)
     check_dtype(source.name, dtype)
-    build = _llama_backend(source, dtype, device, backend)
+    build = _llama_backend(source, dtype, device, backend, own_bits)
     if build is not None:
         try:
             return build()
@@ -165,7 +168,7 @@ def _missing(name: str, error: KeyError) -> HierspecError:
 
 
 def _llama_backend(
-    source: WeightSource, dtype: torch.dtype, device: torch.device, backend: str
+    source: WeightSource, dtype: torch.dtype, device: torch.device, backend: str, own_bits: bool
 ) -> Callable[[], Backend] | None:
     """Return what builds a Llama-shaped model's backend: on a CPU in the compiled kernels, else in
     torch's operations; ``None``: transformers' own layers run it.
@@ -190,7 +193,7 @@ def _llama_backend(
         elif (kernels := load_kernels()) is None:
             reason = "there is no C compiler here"
         if kernels is not None:
-            return partial(NativeBackend, source, dtype, kernels)
+            return partial(NativeBackend, source, dtype, kernels, own_bits=own_bits)
     if backend == "deterministic":
         raise HierspecError(
             f"deterministic decoding needs a Llama-shaped model in the compiled kernels, and "

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from safetensors import SafetensorError, safe_open
 
@@ -62,6 +62,33 @@ class WeightSource(Protocol):
 
         Raises:
             KeyError: there is no such parameter.
+        """
+        ...
+
+
+class Stored(NamedTuple):
+    """A matrix as its file has it.
+
+    Attributes:
+        form: GGUF's name of its type: ``Q4_K``, ``BF16``, …
+        width: numbers of a row.
+        rows: uint8 [out, bytes of a row].
+    """
+
+    form: str
+    width: int
+    rows: torch.Tensor
+
+
+@runtime_checkable
+class StoredSource(WeightSource, Protocol):
+    """A source whose matrices may be in few bits, and can be had so."""
+
+    def stored(self, name: str) -> Stored | None:
+        """Return a matrix in its own bits; ``None`` for what is none, or not there.
+
+        Raises:
+            HierspecError: the file is damaged there.
         """
         ...
 
@@ -130,8 +157,6 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     Raises:
         HierspecError: a file is missing or damaged; the message says which and what to do.
     """
-    from transformers import AutoConfig
-
     path = Path(path)
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise HierspecError(
@@ -140,14 +165,25 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
         )
     if not (path / "config.json").is_file():
         raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
-    try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # transformers and its validators raise errors of many kinds
-        reason = " ".join(str(error).split())  # one line, of a validator's several
-        raise HierspecError(f"{path / 'config.json'} cannot be used: {reason}") from error
+    config = read_config(path)
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
     return Checkpoint(path, path.name, config, _locate(path), tokenizer_path)
+
+
+def read_config(path: Path) -> Any:
+    """Return transformers' configuration in a folder.
+
+    Raises:
+        HierspecError: transformers cannot use it.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # transformers and its validators raise errors of many kinds
+        reason = " ".join(str(error).split())  # one line, of a validator's several
+        raise HierspecError(f"{path / 'config.json'} cannot be used: {reason}") from error
 
 
 def stored_dtype(source: WeightSource) -> torch.dtype:

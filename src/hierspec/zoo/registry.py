@@ -15,8 +15,8 @@ from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
 from hierspec.utils.files import expand_user
 
 from . import sibling
-from .gguf.convert import convert
 from .gguf.files import check_file, is_gguf, smollm2_file
+from .gguf.source import open_gguf
 from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 PREFIX = "zoo:"
@@ -76,7 +76,7 @@ def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightS
     """
     check(name)
     if is_gguf(name):
-        return _with_name(from_directory(convert(name)), Path(name).stem)
+        return open_gguf(name, Path(name).stem)
     if sibling.is_sibling(name):
         return sibling.open_sibling(expand_user(name), open_weights)
     data = data or DATA
@@ -87,7 +87,7 @@ def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightS
         trunk = _open_trained("trunk", data)
         return inflate(trunk, data, *_large_options(name, options), device=device)
     if model == SMOLLM2:
-        return _with_name(from_directory(convert(smollm2_file())), name)
+        return open_gguf(smollm2_file(), name)
     return _open_trained(model, data)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,10 +54,19 @@ class LeanLoader:
         check_unused(self.source.name, (n for n in self.unused if n.startswith(parts)))
 
     def get(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = self.source.tensor(name)
-        check_shape(self.source.name, name, tensor.shape, shape)
-        self.unused.discard(name)
+        tensor = self.read(name, *shape)
         return tensor.to(self.backend.device, self.backend.weight_dtype)
+
+    def read(self, name: str, *shape: int) -> torch.Tensor:
+        """Read a parameter as it is."""
+        tensor = self.source.tensor(name)
+        self.use(name, tensor.shape, shape)
+        return tensor
+
+    def use(self, name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
+        """Note that a parameter is used, and check its shape."""
+        check_shape(self.source.name, name, shape, expected)
+        self.unused.discard(name)
 
     def norm(self, name: str) -> Norm:
         weight = self.get(f"{name}.weight", self.shape.hidden_size).to(self.backend.dtype)

@@ -14,11 +14,11 @@ from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.linear import give_back_memory
 from hierspec.lm.lean.loader import LeanLoader
 from hierspec.lm.lean.shape import LlamaShape
-from hierspec.lm.weights import HEAD, WeightSource
+from hierspec.lm.weights import HEAD, StoredSource, WeightSource
 
 from .library import Library
 from .library import load as load_kernels
-from .matrices import PackedMatrix
+from .matrices import PackedMatrix, is_packable
 from .model import LayerWeights, NativeLayers
 
 FORMS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -39,6 +39,8 @@ class NativeBackend(LeanBackend):
         dtype: of the weights: float32, bfloat16 or float16. The residual stream and attention are
             float32; inputs of products with bfloat16 weights are rounded to it.
         cache_dtype: of cached keys and values, float32 or bfloat16.
+        own_bits: keep matrices in the bits in which the source has them; ``dtype`` is then that of
+            heads that are trained on the model, and of matrices in types that no kernel has.
 
     Raises:
         HierspecError: the model is not of a shape that runs here.
@@ -51,6 +53,8 @@ class NativeBackend(LeanBackend):
         dtype: torch.dtype,
         library: Library,
         cache_dtype: torch.dtype = torch.float32,
+        *,
+        own_bits: bool = False,
     ) -> None:
         self.config = source.config
         self.shape = shape = LlamaShape.from_config(source.config)
@@ -61,7 +65,7 @@ class NativeBackend(LeanBackend):
         self.attends_to_all = shape.distinct_windows == (None,)
         self._rotations = torch.empty(0, device="cpu")
         self._library = library
-        loader = _Loader(source, shape, self)
+        loader = _Loader(source, shape, self, own_bits)
         self._scored, width = loader.scored, shape.hidden_size
         self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
         layers = []
@@ -158,6 +162,8 @@ class NativeBackend(LeanBackend):
     def copy_in(self, bits: int) -> NativeBackend:
         """Return the same model in fewer bits; embedding, norms and caches are shared.
 
+        So are matrices that take no more bits as they are.
+
         Args:
             bits: 8, 6, 5 or 4; a large vocabulary's scores are computed in 4 bits, and near the
                 best again in 8.
@@ -167,12 +173,11 @@ class NativeBackend(LeanBackend):
         layers = [_replace_matrices(layer, form) for layer in self._layers.weights]
         copied._owns_embedding = False
         copied._layers = NativeLayers(self._library, layers, self.shape, self.attention_dtype)
-        weight = self._output.dense()
-        if len(weight) >= _LARGE_VOCAB:
-            copied._output = PackedMatrix.of(weight, "Q4_1")
-            copied._refined = PackedMatrix.of(weight, "Q8_0")
-        else:
-            copied._output = PackedMatrix.of(weight, "Q8_0")
+        copied._output, copied._refined = self._output.in_fewer_bits("Q8_0"), None
+        if self._output.num_out >= _LARGE_VOCAB:
+            coarse = self._output.in_fewer_bits("Q4_1")
+            if coarse is not copied._output:
+                copied._output, copied._refined = coarse, copied._output
         copied.weight_dtype, copied.name = torch.int8, f"{self.name}:int{bits}"
         copied._describe()
         give_back_memory()
@@ -202,7 +207,7 @@ def why_rows_differ(backend: Any) -> str | None:
 
 def _replace_matrices(layer: LayerWeights, form: str) -> LayerWeights:
     packed = {
-        name: PackedMatrix.of(matrix.dense(), form, matrix.bias_of_outputs)
+        name: matrix.in_fewer_bits(form)
         for name, matrix in layer.matrices().items()
     }
     return LayerWeights(
@@ -213,9 +218,16 @@ def _replace_matrices(layer: LayerWeights, form: str) -> LayerWeights:
 class _Loader(LeanLoader):
     """Reads a model's weights from their source and packs them, so that none is there twice."""
 
-    def __init__(self, source: WeightSource, shape: LlamaShape, backend: NativeBackend) -> None:
+    def __init__(
+        self,
+        source: WeightSource,
+        shape: LlamaShape,
+        backend: NativeBackend,
+        own_bits: bool = False,
+    ) -> None:
         super().__init__(source, shape, backend)
         self.form = FORMS[backend.weight_dtype]
+        self.own = source if own_bits and isinstance(source, StoredSource) else None
 
     @property
     def has_own_head(self) -> bool:
@@ -235,12 +247,27 @@ class _Loader(LeanLoader):
         """Read a matrix and its bias, if it has one; ``order`` changes the order of its rows."""
         bias, kind = None, name.rpartition(".")[2].removesuffix("_proj")
         if kind in self.shape.biased:
-            bias = order(self.get(f"{name}.bias", rows))
-        return PackedMatrix.of(order(self.get(f"{name}.weight", rows, width)), self.form, bias)
+            bias = order(self.vector(f"{name}.bias", rows))
+        name = f"{name}.weight"
+        stored = None if self.own is None else self.own.stored(name)
+        if stored is None or not is_packable(stored):
+            return PackedMatrix.of(order(self.get(name, rows, width)), self.form, bias)
+        self.use(name, (len(stored.rows), stored.width), (rows, width))
+        try:
+            return PackedMatrix.of_stored(stored._replace(rows=order(stored.rows)), bias)
+        except ValueError as error:
+            raise HierspecError(
+                f"{self.source.name} is damaged ({name} {error}): fetch it again"
+            ) from None
+
+    def vector(self, name: str, size: int) -> torch.Tensor:
+        """Read a norm's weight or a bias, float32; rounded like the matrices but in own bits."""
+        read = self.get if self.own is None else self.read
+        return read(name, size).float()
 
     def scaled_norm(self, name: str, size: int) -> torch.Tensor:
         """Read a norm's weight, float32, times √size."""
-        return self.get(f"{name}.weight", size).float() * size**0.5
+        return self.vector(f"{name}.weight", size) * size**0.5
 
     def packed_layer(self, i: int) -> LayerWeights:
         prefix, shape = f"model.layers.{i}.", self.shape

@@ -7,11 +7,14 @@ from ctypes import Structure, c_int64, c_void_p
 import torch
 import torch.nn.functional as F
 
+from hierspec.lm.weights import Stored
+
 from .formats import FORMATS, GROUP, SUPER, Format
-from .gguf_blocks import Codes, values
+from .gguf_blocks import DECODERS, Codes, decode, values
 
 PANEL = 16  # outputs side by side, as in matrix.h
 _QUADS = GROUP // 4
+_AT_ONCE = 1 << 21  # weights that are packed at a time: what is between takes memory
 
 
 class MatrixStruct(Structure):
@@ -58,6 +61,31 @@ class PackedMatrix:
         )
         return cls(own, *weight.shape, panels, bias)
 
+    @classmethod
+    def of_stored(cls, stored: Stored, bias: torch.Tensor | None = None) -> PackedMatrix:
+        """Pack a matrix of a file in its own bits, some rows at a time.
+
+        Raises:
+            ValueError: it holds what is no number.
+        """
+        form, num_out = FORMATS[stored.form], len(stored.rows)
+        step = max(_AT_ONCE // stored.width // PANEL, 1) * PANEL
+        panels = None
+        for start in range(0, num_out, step):
+            part = _pack_stored(stored.rows[start : start + step], stored.width, form)
+            if panels is None:
+                size = (-(-num_out // PANEL), part.size(1))
+                panels = torch.empty(size, dtype=torch.uint8, device="cpu")
+            panels[start // PANEL :][: len(part)] = part
+        assert panels is not None
+        return cls(form, num_out, stored.width, panels, bias)
+
+    def in_fewer_bits(self, form: str) -> PackedMatrix:
+        """Return the matrix rounded to ``form``; itself if it takes no more bits as it is."""
+        if self.format.bits_per_weight <= FORMATS[form].bits_per_weight:
+            return self
+        return PackedMatrix.of(self.dense(), form, self.bias_of_outputs)
+
     @property
     def num_bytes(self) -> int:
         """Bytes read from memory for a product."""
@@ -92,6 +120,33 @@ class PackedMatrix:
         bias = None if self.bias is None else self.bias.data_ptr()
         shape = (self.num_out, self.width, self.format.number)
         return MatrixStruct(self.panels.data_ptr(), bias, *shape, multiply)
+
+
+def is_packable(stored: Stored) -> bool:
+    """Return whether the kernels have the type of a file's matrix, for rows of its length."""
+    form = FORMATS.get(stored.form)
+    if form is None or not (form.is_float or stored.form in DECODERS):
+        return False
+    return stored.width % SUPER == 0 or not form.units
+
+
+def _pack_stored(rows: torch.Tensor, width: int, form: Format) -> torch.Tensor:
+    """Return rows of a file's matrix, uint8 [out, bytes of a row], in panels."""
+    if form.is_float:
+        numbers = rows.view(form.dtype).view(len(rows), width)
+        _check_numbers(numbers)
+        return pack_floats(numbers, form)
+    parts = decode(form.name, rows)
+    scales = (parts.units, parts.lowest_units) if form.units else (parts.steps, parts.lowest)
+    for numbers in scales:
+        if numbers is not None:
+            _check_numbers(numbers)
+    return pack_codes(parts, form)
+
+
+def _check_numbers(numbers: torch.Tensor) -> None:
+    if not numbers.isfinite().all():
+        raise ValueError("holds what is no number")
 
 
 def pack_floats(weight: torch.Tensor, form: Format) -> torch.Tensor:

@@ -1,9 +1,9 @@
-"""The weights of a GGUF file: dequantized, under transformers' names and in its order of rows."""
+"""The weights of a GGUF file: where they are, and their values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from hierspec.errors import HierspecError, first_line
 
-from .config import ARCHITECTURES, Architecture
+from .config import ARCHITECTURES
 from .header import Header, StoredTensor
 
 if TYPE_CHECKING:
@@ -24,6 +24,13 @@ _TOP = {
 }
 # Read with the configuration, as they say how heads are rotated
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+# ggml's numbers of the types that the kernels have
+_NAMES = {
+    **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
+    **dict(enumerate(("Q5_0", "Q5_1", "Q8_0"), 6)),
+    **dict(enumerate(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), 10)),
+    **{20: "IQ4_NL", 30: "BF16", 39: "MXFP4"},
+}
 
 
 def check_package(header: Header) -> None:
@@ -38,21 +45,19 @@ def check_package(header: Header) -> None:
         )
 
 
-def parameters(header: Header, config: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield transformers' name of every parameter of a model, and its values in bfloat16.
+def check_tensors(header: Header, config: Mapping[str, Any]) -> None:
+    """Check what a file says of its tensors; no weight is read.
 
     Args:
         config: of :func:`.config.read_config`.
 
     Raises:
-        HierspecError: a tensor is missing, of no use to the model, of a shape that does not fit its
-            sizes, or quantized in a way that is not read.
+        HierspecError: a tensor is missing, cut off, of no use to the model, of a shape that does
+            not fit its sizes, or quantized in a way that is not read.
     """
-    import torch
-
     family = ARCHITECTURES[header.architecture]
     shapes = _shapes(header, config)
-    stored = dict(_named(header, family))
+    stored = named(header)
     for name in stored:
         if name not in shapes:
             raise header.refuse(
@@ -61,8 +66,7 @@ def parameters(header: Header, config: Mapping[str, Any]) -> Iterator[tuple[str,
             )
     for name, shape in shapes.items():
         if name not in stored:
-            if name.endswith(".bias") and config.get("attention_bias"):  # it need not have all
-                yield name, torch.zeros(shape, dtype=torch.bfloat16)
+            if may_lack(name, config):
                 continue
             raise header.damaged(f"lacks {name}")
         tensor = stored[name]
@@ -70,12 +74,14 @@ def parameters(header: Header, config: Mapping[str, Any]) -> Iterator[tuple[str,
             raise header.damaged(
                 f"has {tensor.name} of shape {tensor.shape}, where its sizes ask for {shape}"
             )
-        values = torch.from_numpy(dequantized(header, tensor))
-        if family.interleaved and ".self_attn." in name:
-            values = _by_halves(values, name, config)
-        if family.norm_offset and name.endswith("norm.weight"):
-            values = values - family.norm_offset
-        yield name, values.to(torch.bfloat16).contiguous()
+        _, _, size = _layout(header, tensor)
+        if tensor.kind not in _NAMES:  # gguf may know its sizes, and not what it means
+            _dequantize(header, tensor, np.zeros(size, np.uint8))
+
+
+def may_lack(name: str, config: Mapping[str, Any]) -> bool:
+    """Return whether a parameter that is not in the file is 0: a bias, where a part has some."""
+    return name.endswith(".bias") and bool(config.get("attention_bias"))
 
 
 def factors(header: Header, name: str) -> Sequence[float]:
@@ -87,43 +93,91 @@ def dequantized(header: Header, tensor: StoredTensor) -> np.ndarray[Any, np.dtyp
     """Return a tensor's values in float32, of its shape.
 
     Raises:
-        HierspecError: its quantization is not read, or the file ends within it.
+        HierspecError: its quantization is not read, the file ends within it, or it holds what is no
+            number.
     """
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+    values = _dequantize(header, tensor, stored_bytes(header, tensor)[1])
+    if not np.isfinite(values).all():
+        raise header.damaged(f"holds what is no number in {tensor.name}")
+    return np.ascontiguousarray(values, np.float32).reshape(tensor.shape)
+
+
+def stored_bytes(
+    header: Header, tensor: StoredTensor
+) -> tuple[str, np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Return the name of a tensor's type and its bytes, [..., those of a row].
+
+    Raises:
+        HierspecError: its type is not known, or the file ends within it.
+    """
+    form, per_block, block_size = _layout(header, tensor)
+    size = math.prod(tensor.shape) // per_block * block_size
+    data = np.fromfile(tensor.file, np.uint8, size, offset=tensor.start)
+    if data.size != size:
+        raise header.damaged(f"ends within {tensor.name}")
+    return form, data.reshape(*tensor.shape[:-1], tensor.shape[-1] // per_block * block_size)
+
+
+def _layout(header: Header, tensor: StoredTensor) -> tuple[str, int, int]:
+    """Return the name of a tensor's type, and the numbers and bytes of a block.
+
+    Raises:
+        HierspecError: its type is not known, its rows are no whole blocks, or the file ends in it.
+    """
+    from hierspec.lm.native.formats import FORMATS, GROUP, SUPER  # imports torch
+    from hierspec.lm.native.gguf_blocks import DECODERS
+
+    form = _NAMES.get(tensor.kind)
+    if form is not None and FORMATS[form].is_float:
+        layout = form, 1, FORMATS[form].bits // 8
+    elif form is not None:
+        layout = form, SUPER if FORMATS[form].units else GROUP, DECODERS[form][0]
+    else:
+        layout = _further_layout(header, tensor)
+    _, per_block, block_size = layout
+    if not tensor.shape or tensor.shape[-1] % per_block:
+        raise header.damaged(f"has {tensor.name} of shape {tensor.shape} in blocks of {per_block}")
+    if math.prod(tensor.shape) // per_block * block_size > tensor.room:
+        raise header.damaged(f"ends within {tensor.name}")
+    return layout
+
+
+def _further_layout(header: Header, tensor: StoredTensor) -> tuple[str, int, int]:
+    """Return :func:`_layout` of a type that the kernels do not have."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
         kind = GGMLQuantizationType(tensor.kind)
-        per_block, block_size = GGML_QUANT_SIZES[kind]
+        return (kind.name, *GGML_QUANT_SIZES[kind])
     except (ValueError, KeyError):
         raise header.refuse(
             f"holds {tensor.name} in a quantization (ggml's type {tensor.kind}) that the installed "
             "package gguf does not know: pip install -U gguf, or use a file with another, such as "
             "Q8_0 or Q4_K_M"
         ) from None
-    count = math.prod(tensor.shape)
-    if not tensor.shape or tensor.shape[-1] % per_block:
-        raise header.damaged(f"has {tensor.name} of shape {tensor.shape} in blocks of {per_block}")
-    size = count // per_block * block_size
-    if size > tensor.room:
-        raise header.damaged(f"ends within {tensor.name}")
-    data = np.fromfile(tensor.file, np.uint8, size, offset=tensor.start)
-    rows = data.reshape(*tensor.shape[:-1], tensor.shape[-1] // per_block * block_size)
+
+
+def _dequantize(
+    header: Header, tensor: StoredTensor, rows: np.ndarray[Any, np.dtype[np.uint8]]
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    from gguf import GGMLQuantizationType, dequantize
+
+    kind = GGMLQuantizationType(tensor.kind)
     try:
         with np.errstate(all="ignore"):  # a damaged scale may overflow
-            values = dequantize(rows, kind)
+            return dequantize(rows, kind)
     except (NotImplementedError, ValueError, KeyError) as error:
         raise header.refuse(
             f"holds {tensor.name} in the quantization {kind.name}, which cannot be dequantized "
             f"({first_line(error)}): use a file with another, such as Q8_0 or Q4_K_M"
         ) from None
-    return np.ascontiguousarray(values, np.float32).reshape(tensor.shape)
 
 
-def _named(header: Header, family: Architecture) -> Iterator[tuple[str, StoredTensor]]:
-    """Yield transformers' name of every tensor of the file; its own where there is none."""
-    for name, tensor in header.tensors.items():
-        if name not in _FACTORS:
-            yield _parameter_name(name, family.layer), tensor
+def named(header: Header) -> dict[str, StoredTensor]:
+    """Return a model's tensors by transformers' names; by the file's own where there is none."""
+    parts = ARCHITECTURES[header.architecture].layer
+    tensors = header.tensors.items()
+    return {_parameter_name(name, parts): at for name, at in tensors if name not in _FACTORS}
 
 
 def _parameter_name(name: str, parts: Mapping[str, str]) -> str:
@@ -153,12 +207,12 @@ def _shapes(header: Header, config: Mapping[str, Any]) -> dict[str, tuple[int, .
     return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
 
 
-def _by_halves(values: torch.Tensor, name: str, config: Mapping[str, Any]) -> torch.Tensor:
+def by_halves(values: torch.Tensor, name: str, config: Any) -> torch.Tensor:
     """Return rows of queries or keys in transformers' order, halves, where a Llama's are pairs."""
     if ".q_proj." in name:
-        heads = config["num_attention_heads"]
+        heads = config.num_attention_heads
     elif ".k_proj." in name:
-        heads = config["num_key_value_heads"]
+        heads = config.num_key_value_heads
     else:
         return values
     rows, *rest = values.shape

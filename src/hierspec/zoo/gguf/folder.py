@@ -1,18 +1,17 @@
-"""GGUF files as checkpoints: dequantized once into bfloat16 safetensors in the user's cache.
+"""What transformers reads of a GGUF file's model, in a folder of the user's cache.
 
-The result is a folder in Hugging Face's format, which is loaded like any other. A folder is
-complete or does not exist, even if several processes convert the same file.
+That is its configuration and its tokenizer; weights stay in the file. It is written when a file is
+first read, which is checked then. A folder is complete or does not exist, even if several processes
+write it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -28,19 +27,18 @@ from .config import architecture_of, read_config
 from .files import check_file, shards
 from .header import Header, read_header
 from .tokenizer import Vocabulary, build_tokenizer
-from .weights import check_package, factors, parameters
+from .weights import check_package, check_tensors, factors
 
-FORMAT = 2  # version of converted folders, raised when the conversion changes
-_LOG = logging.getLogger(__name__)
+FORMAT = 3  # version of the folders, raised when what is written changes
+_WITH_WEIGHTS = 2  # the version whose folders held the weights, too
 _MANIFEST = "conversion.json"  # the last file written: the source of the folder, and its checksums
 
 
-def convert(path: str | Path, report: Callable[[str], None] = _LOG.warning) -> Path:
-    """Convert a GGUF file on first use, which takes some seconds, and return the model's folder.
+def model_folder(path: str | Path) -> Path:
+    """Return the folder with a GGUF file's configuration and tokenizer; write it at first.
 
     Args:
         path: of the file, or of the first of several parts.
-        report: called with a message when a conversion starts.
 
     Raises:
         HierspecError: there is no such file, it is damaged, its architecture, tokenizer or
@@ -49,10 +47,8 @@ def convert(path: str | Path, report: Callable[[str], None] = _LOG.warning) -> P
     """
     path = Path(path)
     check_file(path)
-    digest = hashlib.sha256(f"{FORMAT} ".encode())
-    for file in shards(path):
-        digest.update(content_hash(file).encode())
-    folder = cache_folder("models") / f"{path.stem}-{digest.hexdigest()[:16]}"
+    hashes = [content_hash(file) for file in shards(path)]
+    folder = _folder_of(path, hashes, FORMAT)
     if _is_complete(folder):
         return folder
     header = read_header(path)
@@ -63,34 +59,35 @@ def convert(path: str | Path, report: Callable[[str], None] = _LOG.warning) -> P
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):  # a second process waits for the first one's folder
             if not _is_complete(folder):
-                report(f"converting {path.name} to bfloat16 in {folder}, once")
                 _write_folder(header, vocabulary, folder)
     except OSError as error:
         reason = error.strerror or error
         raise HierspecError(
-            f"cannot write the converted {path.name} to {folder.parent}: {reason}; make room "
-            "there, or set HIERSPEC_CACHE to another folder"
+            f"cannot write the configuration and tokenizer of {path.name} to {folder.parent}: "
+            f"{reason}; make room there, or set HIERSPEC_CACHE to another folder"
         ) from None
+    shutil.rmtree(_folder_of(path, hashes, _WITH_WEIGHTS), ignore_errors=True)
     return folder
 
 
-def _write_folder(header: Header, vocabulary: Vocabulary, folder: Path) -> None:
-    """Write the converted model to a temporary folder, then rename it to ``folder``."""
-    from safetensors.torch import save_file
+def _folder_of(path: Path, hashes: list[str], version: int) -> Path:
+    digest = hashlib.sha256("".join((f"{version} ", *hashes)).encode())
+    return cache_folder("models") / f"{path.stem}-{digest.hexdigest()[:16]}"
 
+
+def _write_folder(header: Header, vocabulary: Vocabulary, folder: Path) -> None:
+    """Write the files to a temporary folder, then rename it to ``folder``."""
     config = read_config(header, vocabulary, partial(factors, header))
+    check_tensors(header, config)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         build_tokenizer(vocabulary).save_pretrained(temporary)
-        save_file(
-            dict(parameters(header, config)), temporary / "model.safetensors", {"format": "pt"}
-        )
         (temporary / "config.json").write_text(json.dumps(config, indent=1))
         ends = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         (temporary / "generation_config.json").write_text(json.dumps(ends, indent=1))
         manifest = {"format": FORMAT, "from": header.name, "sha256": _checksums(temporary)}
         (temporary / _MANIFEST).write_text(json.dumps(manifest))
-        shutil.rmtree(folder, ignore_errors=True)  # damaged, or of an older format
+        shutil.rmtree(folder, ignore_errors=True)  # damaged
         os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -102,10 +99,7 @@ class _Manifest(Record):
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether a finished conversion is in ``folder``, with files of the recorded sizes.
-
-    Checksums are not compared, since that would read all weights at every start.
-    """
+    """Return whether all files are in ``folder``, of the recorded sizes."""
     try:
         manifest = read_json(_Manifest, folder / _MANIFEST, "its manifest")
         sizes = {name: (folder / name).stat().st_size for name in manifest.sha256}
