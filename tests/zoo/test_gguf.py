@@ -1,4 +1,4 @@
-"""GGUF files become checkpoints in Hugging Face's form, once, and again when they change."""
+"""GGUF files are models: their numbers, and what is kept of them in the cache."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import json
 import os
 import shutil
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gguf_files import save, tiny
-from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 import hierspec
 from hierspec.errors import HierspecError
+from hierspec.lm.weights import build_hf_model
 from hierspec.zoo import registry
-from hierspec.zoo.gguf.convert import convert
+from hierspec.zoo.gguf.folder import model_folder
+from hierspec.zoo.gguf.source import open_gguf
 
 pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
 
@@ -31,45 +33,46 @@ def cache(monkeypatch, tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_numbers_are_the_files_own(tmp_path, tied):
     model = tiny(tie_word_embeddings=tied)
-    folder = convert(save(tmp_path / "tiny.gguf", model))
-    read = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    model.to(torch.bfloat16).save_pretrained(tmp_path / "theirs")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs", dtype=torch.bfloat16)
+    source = open_gguf(save(tmp_path / "tiny.gguf", model), "tiny")
+    assert ("lm_head.weight" in source.names()) is not tied
+    assert source.config.tie_word_embeddings is tied
+    assert torch.equal(source.tensor("lm_head.weight"), model.lm_head.weight)
     ids = torch.tensor([[5, 9, 2, 30, 7, 7]])
     with torch.inference_mode():
-        assert torch.equal(read(ids).logits, model(ids).logits)
-    assert read.config.tie_word_embeddings is tied
-    with safe_open(folder / "model.safetensors", "pt") as file:
-        assert ("lm_head.weight" in file.keys()) is not tied  # noqa: SIM118  (no mapping)
+        assert torch.equal(build_hf_model(source)(ids).logits, model(ids).logits)
 
 
-@pytest.mark.parametrize(
-    "kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q6_K"]
-)
-def test_weights_are_dequantized(tmp_path, kind):
+def stored_blocks(weight: np.ndarray, kind: str) -> tuple[np.ndarray, Any]:
+    """A matrix in the bits of a type, and that type."""
     import gguf
 
-    model = tiny(hidden_size=256, intermediate_size=256, num_hidden_layers=1)
     quantization = gguf.GGMLQuantizationType[kind]
-    name = "blk.0.ffn_down.weight"
-    weight = model.model.layers[0].mlp.down_proj.weight.detach().numpy()
     try:
-        blocks = gguf.quantize(weight, quantization)
+        return gguf.quantize(weight, quantization), quantization
     except NotImplementedError:  # the package reads these, and writes none: any bits are some
         size = weight.size // gguf.GGML_QUANT_SIZES[quantization][0]
         size *= gguf.GGML_QUANT_SIZES[quantization][1]
         bits = torch.randint(0, 60, (size,), generator=torch.Generator().manual_seed(1))
-        blocks = bits.numpy().astype(np.uint8).reshape(len(weight), -1)
-    expected = torch.from_numpy(gguf.dequantize(blocks, quantization)).to(torch.bfloat16)
+        return bits.numpy().astype(np.uint8).reshape(len(weight), -1), quantization
 
-    path = save(tmp_path / "tiny.gguf", model, stored={name: (blocks, quantization)})
-    read = AutoModelForCausalLM.from_pretrained(convert(path), dtype=torch.bfloat16)
-    found = read.model.layers[0].mlp.down_proj.weight
-    assert torch.equal(found, expected)
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_weights_are_dequantized(tmp_path, kind, dtype):
+    import gguf
+
+    model = tiny(hidden_size=256, intermediate_size=256, num_hidden_layers=1)
+    weight = model.model.layers[0].mlp.down_proj.weight.detach().numpy()
+    blocks, quantization = stored_blocks(weight, kind)
+    expected = torch.from_numpy(gguf.dequantize(blocks, quantization)).to(dtype)
+    stored = {"blk.0.ffn_down.weight": (blocks, quantization)}
+    path = save(tmp_path / "tiny.gguf", model, stored=stored)
+    read = build_hf_model(open_gguf(path, "tiny"), dtype)
+    assert torch.equal(read.model.layers[0].mlp.down_proj.weight, expected)
 
 
 def test_tokenizer_and_chat_template(tmp_path):
-    folder = convert(save(tmp_path / "tiny.gguf", tiny()))
+    folder = model_folder(save(tmp_path / "tiny.gguf", tiny()))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "on the 12th<|end|>"
     ids = tokenizer(text)["input_ids"]
@@ -81,19 +84,28 @@ def test_tokenizer_and_chat_template(tmp_path):
     assert tokenizer.apply_chat_template(chat, tokenize=False) == "hi<|start|>"
 
 
-def test_it_is_converted_once_and_again_where_damaged(tmp_path, cache):
-    path, told = save(tmp_path / "tiny.gguf", tiny()), []
-    folder = convert(path, told.append)
-    assert convert(path, told.append) == folder
-    assert len(told) == 1
-    weights = folder / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-5])
-    assert convert(path, told.append) == folder
-    assert weights.read_bytes() == whole
-    assert len(told) == 2
+def test_the_folder_is_small_written_once_and_again_where_damaged(tmp_path, cache):
+    path = save(tmp_path / "tiny.gguf", tiny())
+    folder = model_folder(path)
+    assert {file.suffix for file in folder.iterdir()} <= {".json", ".jinja"}
     kept = json.loads((folder / "conversion.json").read_text())["sha256"]
-    assert kept["model.safetensors"][0] == len(whole)
+    assert kept.keys() >= {"config.json", "generation_config.json", "tokenizer.json"}
+    written = (folder / "config.json").stat()
+    assert model_folder(path) == folder
+    assert (folder / "config.json").stat() == written
+    whole = (folder / "tokenizer.json").read_bytes()
+    (folder / "tokenizer.json").write_bytes(whole[:-5])
+    assert model_folder(path) == folder
+    assert (folder / "tokenizer.json").read_bytes() == whole
+
+
+def test_a_folder_with_the_weights_of_earlier_versions_goes(tmp_path, cache, monkeypatch):
+    path = save(tmp_path / "tiny.gguf", tiny())
+    with monkeypatch.context() as earlier:
+        earlier.setattr("hierspec.zoo.gguf.folder.FORMAT", 2)
+        old = model_folder(path)
+    assert model_folder(path) != old
+    assert not old.exists()
 
 
 def rewrite_inside(path):
@@ -107,24 +119,25 @@ def rewrite_inside(path):
 def test_a_file_that_changed_is_converted_again(tmp_path):
     path = save(tmp_path / "tiny.gguf", tiny())
     before, times = path.stat(), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
-    first = convert(path)
+    first, weights = model_folder(path), all_of(path)
     path.write_bytes(rewrite_inside(path))
     os.utime(path, ns=times)  # as copying with times kept
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    second = convert(path)
-    assert second != first
-    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, second)]
-    assert weights[0] != weights[1]
+    assert model_folder(path) != first
+    assert not torch.equal(all_of(path), weights)
 
 
-def test_a_copy_under_the_same_name_is_not_converted_again(tmp_path):
-    told = []
+def all_of(path):
+    """All weights of a file's model as one tensor."""
+    source = open_gguf(path, "tiny")
+    return torch.cat([source.tensor(name).flatten() for name in source.names()])
+
+
+def test_a_copy_under_the_same_name_has_the_same_folder(tmp_path):
     path = save(tmp_path / "tiny.gguf", tiny())
-    folder = convert(path, told.append)
+    folder = model_folder(path)
     (tmp_path / "elsewhere").mkdir()
-    copy = shutil.copy(path, tmp_path / "elsewhere")
-    assert convert(copy, told.append) == folder
-    assert len(told) == 1
+    assert model_folder(shutil.copy(path, tmp_path / "elsewhere")) == folder
 
 
 def split(path, parts, model):
@@ -155,69 +168,64 @@ def split(path, parts, model):
 
 def test_a_split_file_is_given_by_its_first_part(tmp_path):
     files = split(tmp_path / "tiny.gguf", 3, tiny())
-    folder = convert(files[0])
-    whole = convert(save(tmp_path / "tiny.gguf", tiny()))
-    name = "model.safetensors"
-    assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    folder = model_folder(files[0])
+    assert torch.equal(all_of(files[0]), all_of(save(tmp_path / "tiny.gguf", tiny())))
     files[2].write_bytes(rewrite_inside(files[2]))
-    assert convert(files[0]) != folder
+    assert model_folder(files[0]) != folder
     with pytest.raises(HierspecError, match=r"give its first, tiny-00001-of-00003\.gguf"):
-        convert(files[1])
+        model_folder(files[1])
     content = files[0].read_bytes()
     files[0].write_bytes(files[2].read_bytes())
     with pytest.raises(HierspecError, match="says it is part 3 of 3"):
-        convert(files[0])
+        model_folder(files[0])
     files[0].write_bytes(content)
     files[0].rename(tmp_path / "renamed.gguf")
     with pytest.raises(HierspecError, match="says it is part 1 of 3"):
-        convert(tmp_path / "renamed.gguf")
+        model_folder(tmp_path / "renamed.gguf")
     (tmp_path / "renamed.gguf").rename(files[0])
     files[1].unlink()
     with pytest.raises(HierspecError, match=r"tiny-00002-of-00003\.gguf is not beside it"):
-        convert(files[0])
+        model_folder(files[0])
 
 
 def test_two_at_once_make_one_folder(tmp_path, cache):
-    path, told, found = save(tmp_path / "tiny.gguf", tiny()), [], []
-    threads = [
-        threading.Thread(target=lambda: found.append(convert(path, told.append))) for _ in range(2)
-    ]
+    path, found = save(tmp_path / "tiny.gguf", tiny()), []
+    threads = [threading.Thread(target=lambda: found.append(model_folder(path))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert found[0] == found[1]
-    assert len(told) == 1
     assert [p.name for p in (cache / "models").iterdir() if p.is_dir()] == [found[0].name]
 
 
-def test_an_interrupted_conversion_leaves_nothing(tmp_path, cache, monkeypatch):
+def test_an_interruption_leaves_nothing(tmp_path, cache, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hierspec.zoo.gguf.convert.build_tokenizer", interrupted)
+    monkeypatch.setattr("hierspec.zoo.gguf.folder.build_tokenizer", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        convert(save(tmp_path / "tiny.gguf", tiny()))
+        model_folder(save(tmp_path / "tiny.gguf", tiny()))
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
 
 
 def test_no_room(tmp_path, cache, monkeypatch):
-    def full(*_, **__):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("hierspec.zoo.gguf.folder.build_tokenizer", full)
     with pytest.raises(HierspecError, match="No space left on device; make room"):
-        convert(save(tmp_path / "tiny.gguf", tiny()))
+        model_folder(save(tmp_path / "tiny.gguf", tiny()))
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
 
 
 def test_a_missing_file_and_a_missing_package(tmp_path, monkeypatch):
     with pytest.raises(HierspecError, match="there is no file"):
-        convert(tmp_path / "nowhere.gguf")
+        model_folder(tmp_path / "nowhere.gguf")
     path = save(tmp_path / "tiny.gguf", tiny())
     monkeypatch.setattr("hierspec.zoo.gguf.weights.find_spec", lambda name: None)
     with pytest.raises(HierspecError, match="pip install"):
-        convert(path)
+        model_folder(path)
 
 
 def test_a_file_is_a_target(tmp_path):
@@ -232,7 +240,7 @@ def test_a_file_is_a_target(tmp_path):
         fast.generate("the the the", **options).token_ids
         == plain.generate("the the the", **options).token_ids
     )
-    read = AutoModelForCausalLM.from_pretrained(convert(path), dtype=torch.float32)
+    read = build_hf_model(open_gguf(path, "tiny"))
     ids = list(plain.tokenizer("the the the")["input_ids"])
     found = plain.generate("the the the", **options).token_ids
     for token in found:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from gguf_files import save, tiny
-from transformers import AutoModelForCausalLM
 
 from hierspec.errors import HierspecError
+from hierspec.lm.weights import build_hf_model
 from hierspec.zoo.gguf.config import ARCHITECTURES
-from hierspec.zoo.gguf.convert import convert
+from hierspec.zoo.gguf.source import open_gguf
 
 pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
 
@@ -49,7 +49,7 @@ def scores(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
 
 
 def read(path: Any) -> Any:
-    return AutoModelForCausalLM.from_pretrained(convert(path), dtype=torch.float32)
+    return build_hf_model(open_gguf(path, "tiny"), torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -257,5 +257,5 @@ def partial(writer: Any) -> None:
 def test_rotations_that_cannot_be_said_are_refused(tmp_path, edit, factors, says):
     extra = {} if factors is None else {"rope_freqs.weight": factors}
     with pytest.raises(HierspecError, match=says) as caught:
-        convert(save(tmp_path / "tiny.gguf", tiny(), edit=edit, extra=extra))
+        read(save(tmp_path / "tiny.gguf", tiny(), edit=edit, extra=extra))
     assert "\n" not in str(caught.value)

@@ -21,6 +21,7 @@ from hierspec.core.nodes import Concatenate, walk, walk_levels
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, HasBackend, backend_of
 from hierspec.lm.base import CacheUser
+from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.profiling.memory import parameters
 
@@ -67,6 +68,8 @@ def weight_bytes(method: Any) -> int | None:
             if owner is not None:
                 size = owner.weight_dtype.itemsize  # ``dtype`` may be of hidden states alone
                 owners[id(owner)] = _count(method.models, owner) * size
+                if isinstance(owner, NativeBackend) and owner.own_bits:
+                    owners[id(owner)] = owner.stored_bytes
     except HierspecError:
         return None
     return sum(owners.values())

@@ -9,6 +9,7 @@ import torch
 
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.errors import HierspecError
+from hierspec.lm.native.backend import NativeBackend
 
 from .memory import count_parameters, whole_backend
 from .records import Roofline
@@ -55,8 +56,10 @@ def weight_bytes_per_token(models: BenchModels) -> int:
 
     The table of embeddings, of which it reads one row, counts only if the head shares it.
     """
-    size = count_parameters(models.target.model, embedding=False)
     backend = whole_backend(models.plain.root.model)
+    if isinstance(backend, NativeBackend) and backend.own_bits:  # its weights may have several widths
+        return backend.num_bytes
+    size = count_parameters(models.target.model, embedding=False)
     assert backend is not None  # its parameters were counted
     return size * backend.weight_dtype.itemsize
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hierspec.bench.prompt_split import Prompts
     from hierspec.bench.records import BenchResults, BenchSettings
     from hierspec.bench.spec_bench import SpecBenchQuestion
+    from hierspec.config.schema import TargetConfig
 
 _SEED_LIMIT = 2**63  # prompt i uses seed + i, and generators take 64 bits
 _OPTIONS_WITH_FROM = ("--from", "--report", "--plots", "--spec-bench", "--json")
@@ -199,7 +200,7 @@ def bench(
         from hierspec.utils.threads import use_threads
 
         use_threads(threads)
-        drafts = _default_drafts(target) if draft is None else tuple(split_values(draft))
+        drafts = _default_drafts(target_settings) if draft is None else tuple(split_values(draft))
         chosen = choose(target, prompts, num_prompts, tune_prompts, batch_size, chat)
         entries = select(methods or ["all"], catalogue(drafts))
         settings = BenchSettings(
@@ -232,12 +233,13 @@ def bench(
         return 0
 
 
-def _default_drafts(target: str) -> tuple[str, ...]:
+def _default_drafts(target: TargetConfig) -> tuple[str, ...]:
     from hierspec.profiling.candidates import default_names
     from hierspec.zoo.registry import SMOLLM2, shipped_drafts
 
-    released = target.removeprefix("zoo:") == SMOLLM2
-    return tuple(default_names(target)) if released else shipped_drafts(target)
+    if target.model.removeprefix("zoo:") == SMOLLM2:
+        return tuple(default_names(target.model, target.dtype))
+    return shipped_drafts(target.model)
 
 
 def _show_file(path: Path, files: BenchFiles, options: Sequence[str], console: Console) -> None:

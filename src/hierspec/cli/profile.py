@@ -101,7 +101,7 @@ def profile(
     use_threads(threads)
     values = (*(candidates or ()), *(more_candidates or ()))
     words = [word for value in values for word in _split_at_spaces(value)]
-    chosen = [parse(name) for name in split_values(words) or default_names(target)]
+    chosen = [parse(name) for name in split_values(words) or default_names(target, dtype or "auto")]
     texts: Sequence[str | list[int]] = CHATS if chat else builtin(target)
     source = {"name": "built in"}
     if prompts is not None:

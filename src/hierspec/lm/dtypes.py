@@ -44,8 +44,13 @@ def default_dtype(stored: torch.dtype | None, device: torch.device) -> torch.dty
 
 
 def weight_dtype_name(model: CacheUser) -> str:
-    """Return ``float32``, …: the data type of a language model's weights; empty for a table."""
+    """Return ``float32``, …: the data type of a language model's weights; empty for a table.
+
+    Of a GGUF file's model in its own bits the formats are named: ``Q4_K, Q6_K``.
+    """
     backend = backend_of(model)
+    if getattr(backend, "own_bits", False):
+        return getattr(backend, "formats", "")
     return "" if backend is None else str(backend.weight_dtype).removeprefix("torch.")
 
 

@@ -138,18 +138,17 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     """Choose the drafter that is likely best for a target, without measuring.
 
     If the processor multiplies int8 fast, it is a copy of the target in 8 or 4 bits above a
-    look-up, since no trained drafter agrees as well; else a shipped trained drafter, EAGLE-3 before
-    exits; else a look-up alone.
+    look-up, since no trained drafter agrees as well, unless the target is in few bits itself; else
+    a shipped trained drafter, EAGLE-3 before exits; else a look-up alone.
     """
-    from hierspec.lm.native import library  # imports torch
-
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
-    if machine.device(target.device).type == "cpu" and _can_quantize_here(target):
+    copies = _copies_here(target)
+    if copies:
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
-        if target.model == SMOLLM2_NAME and library.load() is not None:
-            copy["bits"] = 4  # the model was released with 4-bit weights
+        if copies == [4] or (4 in copies and target.model == SMOLLM2_NAME):
+            copy["bits"] = 4  # that model was released with 4-bit weights
         levels = [below, copy]
     elif trained.EAGLE3_KIND in shipped:
         level = {"method": "eagle3", "model": shipped[trained.EAGLE3_KIND]}
@@ -161,16 +160,20 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     return HierarchyConfig.from_dict({"target": target, "levels": levels, "verify": "block"})
 
 
-def _can_quantize_here(target: TargetConfig) -> bool:
-    """Return whether an int8 copy can be made of this target, and run on this machine."""
-    from hierspec.lm.lean.quantized import can_quantize, quantization_works
+def _copies_here(target: TargetConfig) -> list[int]:
+    """Return the bits of copies that can be made of this target, and pay on this machine."""
+    from hierspec.lm.lean.quantized import can_quantize, copies_that_pay, quantization_works
 
-    if not quantization_works() or target.backend == "hf" or is_adapter(target.model):
-        return False  # adapters run on transformers' own layers
+    if machine.device(target.device).type != "cpu" or not quantization_works():
+        return []
+    if target.backend == "hf" or is_adapter(target.model):
+        return []  # adapters run on transformers' own layers
     if isinstance(target.model, ModelInMemory) and target.backend != "lean":
-        return False  # and so do models that are already loaded
-    # The released model can be quantized; to read its configuration would convert its file.
-    return target.model == SMOLLM2_NAME or can_quantize(model_config(target.model))
+        return []  # and so do models that are already loaded
+    if not can_quantize(model_config(target.model)):
+        return []
+    own = target.dtype == "auto" and target.backend != "lean"
+    return copies_that_pay(registry.bits_in_file(target.model) if own else None)
 
 
 def _exit_levels(heads: str) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ def choose(
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.
     """
     target = target or TargetConfig(model=SHIPPED_TARGET)
-    candidates = choose_candidates(target.model, names)
+    candidates = choose_candidates(target.model, names, target.dtype)
     settings = settings or QUICK
     loaded = Loaded()
     if not all(map(_is_local, _file_names(target, candidates))):

@@ -26,7 +26,7 @@ from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import is_adapter
 from hierspec.lm.encoder_decoder import check_decoder_only
-from hierspec.lm.lean.quantized import can_quantize
+from hierspec.lm.lean.quantized import can_quantize, copies_that_pay
 from hierspec.lm.native import library
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
@@ -115,7 +115,9 @@ def parse(text: str) -> Candidate:
     return _candidate(text, level)
 
 
-def choose_candidates(target: str, names: Sequence[str]) -> list[Candidate]:
+def choose_candidates(
+    target: str, names: Sequence[str], dtype: str = "auto"
+) -> list[Candidate]:
     """Return the candidates that ``auto`` measures, given those that the user named.
 
     Named models are measured beside drafters that need no further model: look-ups, copies of the
@@ -127,7 +129,7 @@ def choose_candidates(target: str, names: Sequence[str]) -> list[Candidate]:
     parsed = [parse(text) for text in names]
     if any(candidate.level.method != "draft_model" for candidate in parsed):
         return parsed
-    defaults = [parse(name) for name in default_names(target)]
+    defaults = [parse(name) for name in default_names(target, dtype)]
     if parsed:
         defaults = [c for c in defaults if c.level.method != "draft_model"]
     copies = [c for c in defaults if c.level.method == "quantized"]
@@ -140,8 +142,8 @@ def choose_candidates(target: str, names: Sequence[str]) -> list[Candidate]:
     return candidates
 
 
-def default_names(target: str) -> list[str]:
-    """Return the default candidates for a target, as :func:`parse` reads them.
+def default_names(target: str, dtype: str = "auto") -> list[str]:
+    """Return the default candidates for a target in a data type, as :func:`parse` reads them.
 
     A released model gets look-ups, and whatever is shipped for it: trained exits, EAGLE-3, small
     models on its tokenizer. Exits are left out where its int8 copy runs in the compiled kernels:
@@ -161,8 +163,9 @@ def default_names(target: str) -> list[str]:
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
     if has_copy:  # last: levels of a chain keep this order, and copies cost most
-        in_4_bits = not on_cpu or library.load() is not None
-        names += ["quantized:4"] * in_4_bits + ["quantized"]
+        own_bits = registry.bits_in_file(target) if dtype == "auto" else None
+        copies = copies_that_pay(own_bits) if on_cpu else (4, 8)
+        names += [{4: "quantized:4", 8: "quantized"}[bits] for bits in copies]
     return names
 
 

@@ -16,7 +16,7 @@ from hierspec.utils.files import expand_user
 
 from . import sibling
 from .gguf.files import check_file, is_gguf, smollm2_file
-from .gguf.source import open_gguf
+from .gguf.source import GgufSource, open_gguf
 from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 PREFIX = "zoo:"
@@ -89,6 +89,19 @@ def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightS
     if model == SMOLLM2:
         return open_gguf(smollm2_file(), name)
     return _open_trained(model, data)
+
+
+def bits_in_file(model: str) -> float | None:
+    """Return the bits of a weight in the layers of a GGUF file's model; ``None`` for others.
+
+    Raises:
+        HierspecError: the file is missing, or holds no model that is read.
+    """
+    if not (is_gguf(model) or model == SMOLLM2_NAME):
+        return None
+    source = resolve(model)
+    assert isinstance(source, GgufSource)
+    return source.bits_per_weight
 
 
 def open_weights(model: str) -> WeightSource:

@@ -96,7 +96,7 @@ def candidates(models: BenchModels) -> list[str]:
     if is_shipped(models.target.model):
         first = ["ngram"]
     elif not models.drafts:
-        first = default_names(models.target.model)
+        first = default_names(models.target.model, models.target.dtype)
     return list(dict.fromkeys([*first, *models.drafts, "prompt-lookup"]))
 
 

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from hierspec.errors import HierspecError
 from hierspec.lm.native import library
-from hierspec.lm.native.backend import NativeBackend
+from hierspec.lm.native.backend import COPY_FORMS, NativeBackend
+from hierspec.lm.native.formats import FORMATS
 from hierspec.utils.quiet import no_warnings
 
 from .decoder import LeanBackend
@@ -34,6 +35,7 @@ from .layers import Layer, Matrix, Norm, Stack, compile_stack
 from .shape import unsupported_reason
 
 _WEIGHT_RANGE = 127
+_PAYS = 0.7  # at most so much of the target's bytes
 _engine_lock = threading.Lock()  # torch packs for the quantized engine that is set globally
 
 
@@ -112,6 +114,18 @@ def fbgemm_works() -> bool:
 def can_quantize(config: Any, device: str = "cpu") -> bool:
     """Return whether a model with this configuration can have such a copy on a type of device."""
     return unsupported_reason(config) is None and (device != "cpu" or quantization_works())
+
+
+def copies_that_pay(own_bits: float | None = None) -> list[int]:
+    """Return the bits, fewest first, of copies that a CPU reads in clearly less time than a target.
+
+    Args:
+        own_bits: of a weight of a target in a file's own; ``None``: 16 or more.
+    """
+    if library.load() is None:
+        return [8]
+    sizes = {bits: FORMATS[COPY_FORMS[bits]].bits_per_weight for bits in (4, 8)}
+    return [bits for bits, size in sizes.items() if size <= _PAYS * (own_bits or 16)]
 
 
 def quantize(backend: Any, bits: int = 8) -> LeanBackend:

@@ -34,6 +34,10 @@ class NativeBackend(LeanBackend):
     Each weight is stored once, in the kernels' layout, a tied embedding included. A token's
     scores are the same bits alone, in a check, in a tree or in a batch.
 
+    Attributes:
+        formats: of its matrices, by the names of :mod:`.formats`.
+        own_bits: whether they are those of its file.
+
     Args:
         source: the weights, read and packed one after the other.
         dtype: of the weights: float32, bfloat16 or float16. The residual stream and attention are
@@ -56,7 +60,7 @@ class NativeBackend(LeanBackend):
         *,
         own_bits: bool = False,
     ) -> None:
-        self.config = source.config
+        self.config, self.own_bits = source.config, own_bits
         self.shape = shape = LlamaShape.from_config(source.config)
         self.name, self.device = source.name, torch.device("cpu")
         self.weight_dtype, self.dtype, self.attention_dtype = dtype, torch.float32, cache_dtype
@@ -83,14 +87,11 @@ class NativeBackend(LeanBackend):
         self._describe()
 
     def _describe(self) -> None:
-        first = self._layers.weights[0].matrices().values()
-        self._weights_per_layer = sum(matrix.num_weights for matrix in first)
-        forms = dict.fromkeys(
-            matrix.format.name
-            for layer in self._layers.weights
-            for matrix in layer.matrices().values()
-        )
-        self.fast_path = f"native, {', '.join(forms)} weights"
+        layers = [layer.matrices().values() for layer in self._layers.weights]
+        self._weights_per_layer = sum(matrix.num_weights for matrix in layers[0])
+        used = (*(matrix for layer in layers for matrix in layer), self._output)
+        self.formats = ", ".join(dict.fromkeys(matrix.format.name for matrix in used))
+        self.fast_path = f"native, {self.formats} weights"
 
     @property
     def num_bytes(self) -> int:
@@ -103,6 +104,12 @@ class NativeBackend(LeanBackend):
         """Bytes of the matrices that a token's pass reads, but for rows of an embedding."""
         refined = 0 if self._refined is None else self._refined.num_bytes
         return self._layers.num_bytes + self._output.num_bytes + refined
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all its matrices in memory."""
+        untied = self._embedding is not self._output
+        return self.num_bytes + untied * self._embedding.num_bytes
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return self._library.rows(self._embedding, ids)

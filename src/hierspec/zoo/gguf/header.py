@@ -27,6 +27,7 @@ _FORMATS = {
     kind: struct.Struct("<" + code) for kind, code in enumerate("BbHhIif?..Qqd") if code != "."
 }
 _STRING, _ARRAY = 8, 9
+_TOO_MANY = "it ends too early, or a count in it is wrong"
 # What a file is by its ``general.type``, and by the architecture of older ones
 _NO_MODELS = {
     "adapter": "a LoRA adapter: merge it into its model (llama.cpp's llama-export-lora) and give "
@@ -271,7 +272,7 @@ class _Parser:
             raise _DamagedError(f"a field is of unknown type {kind}")
         items, count = self._unpack(_FORMATS[4]), self._unpack(_FORMATS[10])
         if items == _STRING:
-            return [self._string() for _ in range(self._counted(count, 8))]
+            return self._strings(self._counted(count, 8))
         if items not in _FORMATS:
             raise _DamagedError(f"a field is a list of type {items}")
         one = _FORMATS[items]
@@ -279,13 +280,26 @@ class _Parser:
         return list(self._take(block))
 
     def _string(self) -> str:
-        length = self._counted(self._unpack(_FORMATS[10]), 1)
-        text = self.data[self.offset : self.offset + length]
-        self.offset += length
-        try:
-            return text.decode()
-        except UnicodeDecodeError:
-            raise _DamagedError(f"the text at byte {self.offset - length} is not UTF-8") from None
+        return self._strings(1)[0]
+
+    def _strings(self, count: int) -> list[str]:
+        """Read texts; a vocabulary has a hundred thousand, so there is no call for each part."""
+        data, end, at, texts = self.data, len(self.data), self.offset, list[str]()
+        unpack = _FORMATS[10].unpack_from
+        for _ in range(count):
+            if at + 8 > end:
+                raise _DamagedError("it ends too early")
+            (length,) = unpack(data, at)
+            at += 8
+            if length > min(_MOST, end - at):
+                raise _DamagedError(_TOO_MANY)
+            try:
+                texts.append(data[at : at + length].decode())
+            except UnicodeDecodeError:
+                raise _DamagedError(f"the text at byte {at} is not UTF-8") from None
+            at += length
+        self.offset = at
+        return texts
 
     def _unpack(self, form: struct.Struct) -> Any:
         return self._take(form)[0]
@@ -300,7 +314,7 @@ class _Parser:
     def _counted(self, count: int, size: int) -> int:
         """Return how many things of at least ``size`` bytes follow, if so many can."""
         if count > _MOST or count * size > len(self.data) - self.offset:
-            raise _DamagedError("it ends too early, or a count in it is wrong")
+            raise _DamagedError(_TOO_MANY)
         return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from hierspec.lm.weights import EMBEDDING, HEAD, Stored, read_config
 from .config import ARCHITECTURES
 from .folder import model_folder
 from .header import Header, StoredTensor, read_header
-from .weights import by_halves, dequantized, may_lack, named, stored_bytes
+from .weights import by_halves, dequantized, may_lack, named, size_of, stored_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +49,17 @@ class GgufSource:
     @cached_property
     def _tensors(self) -> dict[str, StoredTensor]:
         return named(self._header)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits that a weight of the layers' matrices takes in the file, on average."""
+        matrices = [
+            tensor
+            for name, tensor in self._tensors.items()
+            if len(tensor.shape) == 2 and name.startswith("model.layers.")
+        ]
+        num_bytes = sum(size_of(self._header, tensor) for tensor in matrices)
+        return 8 * num_bytes / sum(math.prod(tensor.shape) for tensor in matrices)
 
     def names(self) -> list[str]:
         return sorted(self._tensors)

@@ -74,9 +74,9 @@ def check_tensors(header: Header, config: Mapping[str, Any]) -> None:
             raise header.damaged(
                 f"has {tensor.name} of shape {tensor.shape}, where its sizes ask for {shape}"
             )
-        _, _, size = _layout(header, tensor)
+        _, _, block_size = _layout(header, tensor)
         if tensor.kind not in _NAMES:  # gguf may know its sizes, and not what it means
-            _dequantize(header, tensor, np.zeros(size, np.uint8))
+            _dequantize(header, tensor, np.zeros(block_size, np.uint8))
 
 
 def may_lack(name: str, config: Mapping[str, Any]) -> bool:
@@ -111,11 +111,21 @@ def stored_bytes(
         HierspecError: its type is not known, or the file ends within it.
     """
     form, per_block, block_size = _layout(header, tensor)
-    size = math.prod(tensor.shape) // per_block * block_size
+    size = size_of(header, tensor)
     data = np.fromfile(tensor.file, np.uint8, size, offset=tensor.start)
     if data.size != size:
         raise header.damaged(f"ends within {tensor.name}")
     return form, data.reshape(*tensor.shape[:-1], tensor.shape[-1] // per_block * block_size)
+
+
+def size_of(header: Header, tensor: StoredTensor) -> int:
+    """Return the bytes of a tensor.
+
+    Raises:
+        HierspecError: as :func:`stored_bytes`.
+    """
+    _, per_block, block_size = _layout(header, tensor)
+    return math.prod(tensor.shape) // per_block * block_size
 
 
 def _layout(header: Header, tensor: StoredTensor) -> tuple[str, int, int]:

@@ -1,0 +1,171 @@
+"""GGUF files in the kernels in their own bits: the file's weights, and no more memory than it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from gguf_files import TOKENS, save, tensors, tiny
+
+from hierspec import Hierarchy
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Span
+from hierspec.lm.lean.quantized import copies_that_pay, quantize
+from hierspec.lm.load import load
+from hierspec.lm.native import library
+from hierspec.lm.native.backend import NativeBackend
+from hierspec.lm.native.formats import FORMATS
+from hierspec.lm.native.gguf_blocks import DECODERS
+from hierspec.presets import defaults
+from hierspec.zoo.gguf.source import open_gguf
+
+gguf = pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
+pytestmark = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
+
+IDS = torch.arange(100).remainder(len(TOKENS))
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8}
+TYPES = [*DECODERS, "F16", "BF16", "F32"]
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def blocks(weight: Any, kind: str) -> tuple[Any, Any]:
+    """A matrix in the bits of a type: rounded, or anything, of about its size, where the package
+    writes none of that type."""
+    quantization = gguf.GGMLQuantizationType[kind]
+    try:
+        return gguf.quantize(weight, quantization), quantization
+    except NotImplementedError:
+        inputs, size = gguf.GGML_QUANT_SIZES[quantization]
+        generator = torch.Generator().manual_seed(weight.size)
+        shape = (len(weight), weight.shape[1] // inputs, size)
+        raw = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        units = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)}
+        for at in units.get(kind, (0, 2) if kind in ("Q4_K", "Q5_K") else (0,)):
+            raw[..., at : at + 2] = torch.tensor([0.0005 if at % 4 == 0 else 0.0003]).half().view(
+                torch.uint8
+            )
+        return raw.flatten(1).numpy(), quantization
+
+
+def write(path: Any, kinds: Any, architecture: str = "llama", **options: Any) -> Any:
+    """A tiny model's file; ``kinds``: (a matrix's name) → its type."""
+    model = tiny(architecture, **{**SIZES, **options})
+    found = tensors(model, architecture)
+    stored = {n: blocks(x, kinds(n)) for n, x in found.items() if x.ndim == 2}
+    return save(path, model, architecture, stored=stored)
+
+
+def scores(backend: Any) -> torch.Tensor:
+    spans = [Span(backend.new_cache(128), 0, len(IDS))]
+    with torch.inference_mode():
+        h = backend.layers(backend.embed(IDS, spans), 0, backend.num_layers, spans)
+        return backend.head(h)
+
+
+def check_against_reference(path: Any, tolerance: float = 1e-4) -> NativeBackend:
+    """Compare scores in own bits with float32's on the dequantized weights, in torch."""
+    source = open_gguf(path, "tiny")
+    ours, reference = load(source), load(source, torch.float32, backend="lean")
+    assert isinstance(ours, NativeBackend)
+    expected = scores(reference)
+    error = (scores(ours) - expected).abs().max() / expected.std()
+    assert float(error) <= tolerance
+    return ours
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_scores_are_those_of_the_files_weights(tmp_path, kind):
+    """But for the rounding of inputs: to twice 8 bits of 32, or to bfloat16 where weights are."""
+    path = write(tmp_path / "m.gguf", lambda name: kind)
+    ours = check_against_reference(path, 0.1 if kind == "BF16" else 2e-3)
+    assert ours.formats == kind
+    assert ours.stored_bytes <= 1.2 * path.stat().st_size
+
+
+def some(name: str) -> str:
+    """Types as in files called Q4_K_M, and one that the kernels do not have."""
+    if "attn_v" in name or "blk.1.ffn_down" in name or name == "token_embd.weight":
+        return "Q6_K"
+    return "Q8_0" if name == "output.weight" else "Q4_K"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_rows_are_in_order_in_every_architecture(tmp_path, architecture, tied):
+    path = write(tmp_path / "m.gguf", some, architecture, tie_word_embeddings=tied)
+    ours = check_against_reference(path, 2e-3)
+    assert set(ours.formats.split(", ")) == {"Q4_K", "Q6_K"} | ({"Q8_0"} if not tied else set())
+    assert ours.stored_bytes <= 1.2 * path.stat().st_size
+
+
+def test_types_that_no_kernel_has_are_dequantized_alone(tmp_path):
+    kinds = {"blk.0.ffn_up.weight": "TQ1_0", "blk.1.ffn_up.weight": "IQ4_XS"}
+    path = write(tmp_path / "m.gguf", lambda name: kinds.get(name, "Q5_1"))
+    layers = load(open_gguf(path, "tiny"))._layers.weights
+    assert layers[0].up.format.name in ("BF16", "F32")
+    assert layers[0].gate.format.name == "Q5_1"
+    # Rows that are no whole number of 256 inputs cannot be in units.
+    assert not {form for form in FORMATS if form == "IQ4_XS"}
+
+
+def test_a_named_dtype_and_other_backends_dequantize(tmp_path):
+    path = str(write(tmp_path / "m.gguf", some))
+    for options in ({"dtype": torch.float32}, {"dtype": torch.bfloat16}, {"backend": "lean"}):
+        backend = load(open_gguf(path, "m"), **options)
+        assert not getattr(backend, "own_bits", False)
+    exact = load(open_gguf(path, "m"), torch.float32)
+    torch.testing.assert_close(
+        exact._library.rows(exact._output, torch.arange(3)),
+        open_gguf(path, "m").tensor("model.embed_tokens.weight")[:3],
+        rtol=0,
+        atol=0,
+    )
+
+
+def test_drafts_do_not_change_the_text(tmp_path):
+    path = str(write(tmp_path / "m.gguf", some))
+    options = {"max_new_tokens": 40, "ignore_eos": True}
+    plain = Hierarchy(path, drafts=[]).generate("the the the", **options).token_ids
+    for drafts in (["suffix"], ["suffix", "exit:1"], ["quantized:4"], ["quantized:8"]):
+        assert Hierarchy(path, drafts=drafts).generate("the the the", **options).token_ids == plain
+
+
+def test_no_copy_is_in_more_bits_than_the_target(tmp_path):
+    target: Any = load(open_gguf(write(tmp_path / "m.gguf", some), "m"))
+    for bits, shared in ((4, {"q", "k", "proj", "gate", "up"}), (8, None)):
+        copied: Any = quantize(target, bits)
+        for own, theirs in zip(target._layers.weights, copied._layers.weights, strict=True):
+            same = {name for name, m in theirs.matrices().items() if m is own.matrices()[name]}
+            assert same >= (shared or set(own.matrices()))
+        assert copied.num_bytes <= target.num_bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("Q4_K", []), ("Q6_K", []), ("Q8_0", [4]), ("BF16", [4, 8])]
+)
+def test_what_drafts_by_default_depends_on_the_files_bits(tmp_path, kind, bits):
+    path = str(write(tmp_path / "m.gguf", lambda name: kind))
+    assert copies_that_pay(open_gguf(path, "m").bits_per_weight) == bits
+    levels = defaults.choose_default(path, device="cpu").config.levels
+    assert [level.method for level in levels] == ["suffix", "quantized"][: 1 + bool(bits)]
+    wide = defaults.choose_default(path, dtype="bfloat16", device="cpu").config.levels
+    assert [level.method for level in wide] == ["suffix", "quantized"]
+
+
+def test_damage_is_a_line(tmp_path):
+    path = write(tmp_path / "m.gguf", some)
+    source = open_gguf(path, "m")
+    content = bytearray(path.read_bytes())
+    start = source._tensors["model.layers.1.mlp.up_proj.weight"].start
+    content[start : start + 2] = b"\xff\xff"  # a unit that is no number
+    path.write_bytes(content)
+    with pytest.raises(HierspecError, match=r"up_proj\.weight holds what is no number.*fetch it"):
+        load(open_gguf(path, "m"))
+    with pytest.raises(HierspecError, match=r"no number in blk\.1\.ffn_up\.weight; fetch it"):
+        load(open_gguf(path, "m"), torch.float32)
