@@ -46,8 +46,8 @@ def blocks(weight: Any, kind: str) -> tuple[Any, Any]:
         raw = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
         units = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,)}
         for at in units.get(kind, (0, 2) if kind in ("Q4_K", "Q5_K") else (0,)):
-            raw[..., at : at + 2] = torch.tensor([0.0005 if at % 4 == 0 else 0.0003]).half().view(
-                torch.uint8
+            raw[..., at : at + 2] = (
+                torch.tensor([0.0005 if at % 4 == 0 else 0.0003]).half().view(torch.uint8)
             )
         return raw.flatten(1).numpy(), quantization
 

@@ -115,9 +115,7 @@ def parse(text: str) -> Candidate:
     return _candidate(text, level)
 
 
-def choose_candidates(
-    target: str, names: Sequence[str], dtype: str = "auto"
-) -> list[Candidate]:
+def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") -> list[Candidate]:
     """Return the candidates that ``auto`` measures, given those that the user named.
 
     Named models are measured beside drafters that need no further model: look-ups, copies of the

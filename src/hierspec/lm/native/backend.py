@@ -213,10 +213,7 @@ def why_rows_differ(backend: Any) -> str | None:
 
 
 def _replace_matrices(layer: LayerWeights, form: str) -> LayerWeights:
-    packed = {
-        name: matrix.in_fewer_bits(form)
-        for name, matrix in layer.matrices().items()
-    }
+    packed = {name: matrix.in_fewer_bits(form) for name, matrix in layer.matrices().items()}
     return LayerWeights(
         **packed, norm=layer.norm, mlp_norm=layer.mlp_norm, head_norm=layer.head_norm
     )

@@ -59,7 +59,7 @@ class PackedMatrix:
         panels = (
             pack_floats(weight, own) if own.is_float else pack_codes(round_to(weight, own), own)
         )
-        return cls(own, *weight.shape, panels, bias)
+        return cls(own, len(weight), weight.size(1), panels, bias)
 
     @classmethod
     def of_stored(cls, stored: Stored, bias: torch.Tensor | None = None) -> PackedMatrix:

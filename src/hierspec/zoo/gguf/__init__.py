@@ -2,6 +2,6 @@
 
 ``files`` knows names, ``header`` reads what a file says without its weights; from that,
 ``tokenizer`` (with ``pre_tokenizers``) builds a tokenizer, ``config`` (with ``rotation``) a
-configuration of transformers, and ``weights`` the parameters. ``convert`` makes of them a folder in
-Hugging Face's format, once, in the user's cache.
+configuration of transformers, which ``folder`` keeps in the user's cache; ``weights`` reads
+tensors, and ``source`` hands them out, in their own bits or dequantized.
 """

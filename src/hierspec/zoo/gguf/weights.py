@@ -29,7 +29,9 @@ _NAMES = {
     **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
     **dict(enumerate(("Q5_0", "Q5_1", "Q8_0"), 6)),
     **dict(enumerate(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), 10)),
-    **{20: "IQ4_NL", 30: "BF16", 39: "MXFP4"},
+    20: "IQ4_NL",
+    30: "BF16",
+    39: "MXFP4",
 }
 
 
