@@ -63,7 +63,8 @@ def examine() -> dict[str, dict[str, Any]]:
         "dtype_auto_on_cpu": {
             f"{name} checkpoints run in": dtypes.describe(getattr(torch, name))
             for name in ("bfloat16", "float16")
-        },
+        }
+        | {"Llama-shaped GGUF files run in": _bits_of_files()},
         "caches": {
             "hub": os.environ.get("HF_HOME", "~/.cache/huggingface"),
             "hub_offline": os.environ.get("HF_HUB_OFFLINE", "0") == "1",
@@ -72,6 +73,15 @@ def examine() -> dict[str, dict[str, Any]]:
         "zoo": {"data": "found" if (DATA / "trunk").is_dir() else "missing: hierspec zoo train"}
         | ENTRIES,
     }
+
+
+def _bits_of_files() -> str:
+    from hierspec.lm import dtypes
+    from hierspec.lm.native import library
+
+    if library.load() is None:
+        return f"{dtypes.describe()}; with a C compiler in their own bits"
+    return "their own bits, in the compiled kernels"
 
 
 def _int8_kernels() -> str:
