@@ -57,9 +57,7 @@ def weight_bytes_per_token(models: BenchModels) -> int:
     The table of embeddings, of which it reads one row, counts only if the head shares it.
     """
     backend = whole_backend(models.plain.root.model)
-    if (
-        isinstance(backend, NativeBackend) and backend.own_bits
-    ):  # its weights may have several widths
+    if isinstance(backend, NativeBackend) and backend.own_bits:
         return backend.num_bytes
     size = count_parameters(models.target.model, embedding=False)
     assert backend is not None  # its parameters were counted

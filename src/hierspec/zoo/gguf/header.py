@@ -291,7 +291,7 @@ class _Parser:
                 raise _DamagedError("it ends too early")
             (length,) = unpack(data, at)
             at += 8
-            if length > min(_MOST, end - at):
+            if length > end - at or length > _MOST:
                 raise _DamagedError(_TOO_MANY)
             try:
                 texts.append(data[at : at + length].decode())
