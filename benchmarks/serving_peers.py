@@ -144,17 +144,24 @@ def main() -> None:
     parser.add_argument("--log", type=Path, default=Path("peers.log"))
     parser.add_argument("--name", default="serving-peers")
     args = parser.parse_args()
+    import torch
+
     from hierspec.config.checkpoints import load_tokenizer
+    from hierspec.lm.weights import build_hf_model
     from hierspec.zoo import registry
     from hierspec.zoo.gguf.files import is_gguf, smollm2_file
 
     source = registry.resolve(args.model)
     tokenizer = load_tokenizer(source)
-    variables = {"port": str(PORT), "model": str(source.tokenizer_path)}
+    variables = {"port": str(PORT)}
     ours = f"{sys.executable} -m hierspec serve --model {args.model} --dtype bfloat16 "
     servers = {OURS: f"{ours} --port {{port}} --set log_level=warning"}
     servers |= dict(peer.split("=", 1) for peer in args.peer)
     with tempfile.TemporaryDirectory() as folder:
+        if any("{model}" in line for line in args.peer):
+            variables["model"] = f"{folder}/model"
+            build_hf_model(source, torch.bfloat16).save_pretrained(variables["model"])
+            tokenizer.save_pretrained(variables["model"])
         if any("{file}" in line or "{bfloat16}" in line for line in args.peer):
             file = Path(args.model) if is_gguf(args.model) else smollm2_file()
             variables |= {"file": str(file), "bfloat16": f"{folder}/bfloat16.gguf"}

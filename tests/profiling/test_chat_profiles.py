@@ -65,6 +65,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: file)
     monkeypatch.setattr(candidates, "_quantizable", lambda target: True)
     monkeypatch.setattr(candidates.library, "load", lambda: None)
+    monkeypatch.setattr(candidates.registry, "bits_in_file", lambda model: 5.0)
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert default_names("zoo:smollm2") == [
         "prompt-lookup",
@@ -76,7 +77,8 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
         "quantized",
     ]
     monkeypatch.setattr(candidates.library, "load", lambda: "a library")
-    assert default_names("zoo:smollm2")[-2:] == ["quantized:4", "quantized"]
+    assert default_names("zoo:smollm2")[-1] == "zoo:smollm2-small", "no copy is in fewer bits"
+    assert default_names("zoo:smollm2", "bfloat16")[-2:] == ["quantized:4", "quantized"]
     assert not any(name.startswith("exit:") for name in default_names("zoo:smollm2"))
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))
     assert default_names("zoo:smollm2")[-2:] == ["quantized:4", "quantized"]

@@ -16,6 +16,7 @@ from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.native.gguf_blocks import DECODERS
+from hierspec.lm.weights import build_hf_model
 from hierspec.presets import defaults
 from hierspec.zoo.gguf.source import open_gguf
 
@@ -130,6 +131,22 @@ def test_a_named_dtype_and_other_backends_dequantize(tmp_path):
         rtol=0,
         atol=0,
     )
+
+
+@pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma3"])
+@pytest.mark.parametrize("backend", ["auto", "hf"])
+def test_what_the_kernels_do_not_run_is_dequantized(tmp_path, monkeypatch, architecture, backend):
+    """For its architecture, without a compiler, or by transformers' layers: no weight is written."""
+    monkeypatch.setattr(library, "load", lambda: None)
+    sizes = {"hidden_size": 128, "intermediate_size": 128}
+    path = write(tmp_path / "m.gguf", lambda name: "Q8_0", architecture, **sizes)
+    source = open_gguf(path, "m")
+    found = scores(load(source, torch.float32, backend=backend))
+    with torch.inference_mode():
+        expected = build_hf_model(source)(IDS[None]).logits[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-4 * float(expected.abs().max()))
+    assert not getattr(load(source, backend=backend), "own_bits", False)
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_drafts_do_not_change_the_text(tmp_path):

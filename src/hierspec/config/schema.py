@@ -39,7 +39,7 @@ class TargetConfig:
         model: a directory, a hub id, ``zoo:NAME``, or a loaded model of transformers, which keeps
             its dtype and device.
         dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, or float32 on a CPU
-            that cannot compute in it.
+            that cannot compute in it; in the compiled kernels the bits of a GGUF file.
         backend: ``auto``, ``lean`` (fast forward, Llama-shaped models), ``hf``, or
             ``deterministic``, which the key ``deterministic`` of a hierarchy chooses.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
