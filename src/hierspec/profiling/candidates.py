@@ -161,8 +161,9 @@ def default_names(target: str, dtype: str = "auto") -> list[str]:
             exits = exit_heads.read(drafter).exits
             names += [f"exit:{layer},head={drafter}" for layer in exits]
     if has_copy:  # last: levels of a chain keep this order, and copies cost most
-        own_bits = registry.bits_in_file(target) if dtype == "auto" else None
-        copies = copies_that_pay(own_bits) if on_cpu else (4, 8)
+        copies = [4, 8]
+        if on_cpu:
+            copies = copies_that_pay(registry.bits_in_file(target) if dtype == "auto" else None)
         names += [{4: "quantized:4", 8: "quantized"}[bits] for bits in copies]
     return names
 
