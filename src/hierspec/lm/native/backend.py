@@ -177,6 +177,7 @@ class NativeBackend(LeanBackend):
         """
         form = COPY_FORMS[bits]
         copied = copy.copy(self)
+        copied.own_bits = False
         layers = [_replace_matrices(layer, form) for layer in self._layers.weights]
         copied._owns_embedding = False
         copied._layers = NativeLayers(self._library, layers, self.shape, self.attention_dtype)
