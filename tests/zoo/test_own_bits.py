@@ -136,7 +136,7 @@ def test_a_named_dtype_and_other_backends_dequantize(tmp_path):
 @pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma3"])
 @pytest.mark.parametrize("backend", ["auto", "hf"])
 def test_what_the_kernels_do_not_run_is_dequantized(tmp_path, monkeypatch, architecture, backend):
-    """For its architecture, without a compiler, or by transformers' layers: no weight is written."""
+    """For its architecture, without a compiler, or in transformers' layers; none is written."""
     monkeypatch.setattr(library, "load", lambda: None)
     sizes = {"hidden_size": 128, "intermediate_size": 128}
     path = write(tmp_path / "m.gguf", lambda name: "Q8_0", architecture, **sizes)
