@@ -32,7 +32,7 @@ import torch
 from hierspec.lm.backend import Span
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
-from hierspec.lm.weights import WeightSource, build_hf_model
+from hierspec.lm.weights import StoredSource, WeightSource, build_hf_model
 from hierspec.zoo import registry
 
 _READER = r"""
@@ -156,13 +156,12 @@ def in_backend(backend: Any, text: torch.Tensor) -> Way:
 def in_transformers(source: Any, text: torch.Tensor) -> Way:
     from transformers import DynamicCache
 
-    if isinstance(source, RandomWeights):
-        model = build_hf_model(source, torch.bfloat16)
-    else:
+    if isinstance(source, str):
         from transformers import AutoModelForCausalLM
 
-        folder = source if isinstance(source, str) else source.path
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+    else:
+        model = build_hf_model(source, torch.bfloat16)
     state: dict[str, Any] = {}
 
     def prepare(context: int) -> None:
@@ -246,6 +245,8 @@ def main() -> None:
     length = max(args.contexts) + max(args.rows)
     text = torch.randint(5, min(own.vocab_size, 30000), (length,), generator=generator)
     ways = {"bfloat16": in_backend(own, text)}
+    if isinstance(source, StoredSource):
+        ways["the file's own bits"] = in_backend(load(source), text)
     ways |= {f"{bits} bits": in_backend(quantize(own, bits), text) for bits in args.bits}
     if "lean" in args.others:
         lean = load(source, dtype=torch.bfloat16, backend="lean")

@@ -27,6 +27,36 @@ FIRST_HOUR = [
 ]
 
 
+def own_bits() -> list[float | int]:
+    """Positions; the largest difference of the file; of other types, with their equal choices."""
+    found = data("own-bits")
+    results = dict(found["results"])
+    file, rounded = results.pop("the file"), results.pop("BF16")
+    assert file["equal_argmax"] == 1
+    return [
+        found["settings"]["positions"],
+        file["largest_difference"],
+        max(one["largest_difference"] for one in results.values()),
+        100 * min(one["equal_argmax"] for one in results.values()),
+        rounded["largest_difference"],
+        100 * rounded["equal_argmax"],
+    ]
+
+
+OWN_BITS = [
+    Claim("docs/models.md", "At {:,} positions of chats", lambda: own_bits()[:1]),
+    Claim("docs/models.md", "log-probabilities differ by {:.3f} at most", lambda: own_bits()[1:2]),
+    Claim(
+        "docs/models.md",
+        "it is {:.3f} at most, and the same token at {:.1f} % or more",
+        lambda: own_bits()[2:4],
+    ),
+    Claim(
+        "docs/models.md", "rounded like its weights, {:.2f} and {:.1f} %", lambda: own_bits()[4:]
+    ),
+]
+
+
 def _sizes() -> list[Claim]:
     """The table of large targets, from their configurations."""
     parameters = runpy.run_path(str(ROOT / "benchmarks" / "gpu.py"))["parameters"]
@@ -117,4 +147,4 @@ WAITING = [
         _less_by_spinning,
     )
 ]
-GUIDE = [*FIRST_HOUR, *_sizes(), *_stages(), *WAITING, *_rooms()]
+GUIDE = [*FIRST_HOUR, *OWN_BITS, *_sizes(), *_stages(), *WAITING, *_rooms()]

@@ -91,7 +91,7 @@ def test_scores_are_those_of_the_files_weights(tmp_path, kind):
     path = write(tmp_path / "m.gguf", lambda name: kind)
     ours = check_against_reference(path, {"BF16": 1, "F16": 1e-3, "F32": 1e-3}.get(kind, 1 / 30))
     assert ours.formats == kind
-    assert ours.stored_bytes <= 1.2 * path.stat().st_size
+    assert ours.num_bytes <= 1.2 * path.stat().st_size
 
 
 def some(name: str) -> str:
@@ -107,7 +107,7 @@ def test_rows_are_in_order_in_every_architecture(tmp_path, architecture, tied):
     path = write(tmp_path / "m.gguf", some, architecture, tie_word_embeddings=tied)
     ours = check_against_reference(path)
     assert set(ours.formats.split(", ")) == {"Q4_K", "Q6_K"} | ({"Q8_0"} if not tied else set())
-    assert ours.stored_bytes <= 1.2 * path.stat().st_size
+    assert ours.num_bytes <= 1.2 * path.stat().st_size
 
 
 def test_types_that_no_kernel_has_are_dequantized_alone(tmp_path):

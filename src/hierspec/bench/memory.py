@@ -69,7 +69,7 @@ def weight_bytes(method: Any) -> int | None:
                 size = owner.weight_dtype.itemsize  # ``dtype`` may be of hidden states alone
                 owners[id(owner)] = _count(method.models, owner) * size
                 if isinstance(owner, NativeBackend) and owner.own_bits:
-                    owners[id(owner)] = owner.stored_bytes
+                    owners[id(owner)] = owner.num_bytes
     except HierspecError:
         return None
     return sum(owners.values())

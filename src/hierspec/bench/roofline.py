@@ -58,7 +58,7 @@ def weight_bytes_per_token(models: BenchModels) -> int:
     """
     backend = whole_backend(models.plain.root.model)
     if isinstance(backend, NativeBackend) and backend.own_bits:
-        return backend.num_bytes
+        return backend.num_bytes_read
     size = count_parameters(models.target.model, embedding=False)
     assert backend is not None  # its parameters were counted
     return size * backend.weight_dtype.itemsize

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from hierspec.config.target import model_config
 from hierspec.drafters.base import LookUp
 from hierspec.drafters.ngram_table import NgramModel
@@ -37,10 +35,7 @@ def _num_bytes(entrant: Entrant) -> int:
     if isinstance(model, NgramModel):
         return registry.ngram_path(entrant.files).stat().st_size
     backend: Backend = (model if isinstance(model, SelfDraft) else model.cache_owner).backend
-    if isinstance(backend, NativeBackend) and backend.own_bits:
-        return backend.stored_bytes
-    is_copy = backend.weight_dtype == torch.int8
-    if isinstance(backend, NativeBackend | DeviceCopy) and is_copy:  # in several widths
+    if isinstance(backend, NativeBackend | DeviceCopy):  # its weights may have several widths
         return backend.num_bytes
     return parameters(entrant.files) * backend.weight_dtype.itemsize
 
@@ -55,6 +50,7 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
     Raises:
         HierspecError: transformers cannot build it.
     """
+    import torch
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     config = model_config(model)

@@ -105,12 +105,6 @@ class NativeBackend(LeanBackend):
         refined = 0 if self._refined is None else self._refined.num_bytes
         return self._layers.num_bytes + self._output.num_bytes + refined
 
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of all its matrices in memory."""
-        untied = self._embedding is not self._output
-        return self.num_bytes + untied * self._embedding.num_bytes
-
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return self._library.rows(self._embedding, ids)
 
