@@ -36,7 +36,7 @@ CONSTANTS: dict[str, tuple[str, ...]] = {  # page → what stands on it
     ),
     "docs/heads.md": ("5 % linear warm-up", "15 % of a text's tokens"),
     "docs/hierarchy-files.md": (
-        "up to 256 MB", "(default 0.75)", "about 130 MB", "shares below 0.25",
+        "(default 0.75)", "about 130 MB", "shares below 0.25",
         "| 1000, 300, 0.95 |",
     ),
     "docs/install.md": ("about 65 MB",),
