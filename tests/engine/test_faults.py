@@ -12,10 +12,11 @@ from fault_injection import KINDS, Fault
 from loading import hierarchy_of
 from server_cases import save_family
 
-from hierspec import SamplingParams
+from hierspec import HierspecError, SamplingParams
 from hierspec.engine.caches import KeptCache
 from hierspec.engine.lanes import Lane
 from hierspec.engine.loop import EngineLoop, LoopSettings
+from hierspec.engine.sequences import LiveSequence
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.tickets import EngineRequest
 from hierspec.engine.waiting import WaitingQueue
@@ -129,6 +130,29 @@ def test_steps_that_go_on_failing_end_all_and_are_a_problem_until_one_succeeds(e
     monkeypatch.undo()
     assert submit(engine, [5, 6])[0].wait().error is None
     assert engine.problem is None
+
+
+@pytest.mark.parametrize("name", ["snapshot", "context", "slot"])
+def test_what_always_fails_for_one_request_ends_it_alone(engine, monkeypatch, name):
+    method = getattr(LiveSequence, name)
+
+    def failing(self, *arguments):
+        if self.tokens[0] == 9:
+            raise MemoryError("on purpose")
+        return method(self, *arguments)
+
+    monkeypatch.setattr(LiveSequence, name, failing)
+    failed, other = submit(engine, [9, 5], [7, 5])
+    assert isinstance(failed.wait().error, MemoryError)
+    assert other.wait().error is None
+    assert engine.problem is None
+
+
+def test_a_lane_that_there_is_not_is_refused_at_once(engine):
+    stop, params = StopConditions(max_new_tokens=4), SamplingParams()
+    one = EngineRequest(prompt=[5], params=params, stop=stop, seed=1, lane="another")
+    with pytest.raises(HierspecError, match="no lane 'another'"):
+        engine.submit([(one, Reader())])
 
 
 def test_a_user_function_that_exits_ends_its_own_request(engine, hierarchy):

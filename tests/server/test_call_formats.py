@@ -88,6 +88,14 @@ def test_json_that_is_no_call_is_text(text):
     assert read(text, "stop", BARE) == (text, [], "stop")
 
 
+@pytest.mark.parametrize("between", ["; ", ";", "\n", ""])
+@pytest.mark.parametrize("after", ["", '"', " and ", "<|python_tag|"])
+def test_text_among_calls_without_a_mark_is_kept(between, after):
+    call = '{"name": "f", "parameters": {"a": 1}}'
+    text = f"{call}{between}{call}{after}<|python_tag|>{call}"
+    assert read(text, "stop", BARE) == (after.strip(), ONE * 3, "tool_calls")
+
+
 def test_special_marks_are_no_text():
     hidden = ("<|python_tag|>",)
     assert read("<|python_tag|>print(1)", "stop", BARE, hidden) == ("print(1)", [], "stop")

@@ -120,10 +120,14 @@ class EngineLoop:
 
         Raises:
             RefusedError: the queue is full, or the loop is shutting down.
-            HierspecError: a request needs more cache than there is.
+            HierspecError: a request needs more cache than there is, or names a lane that there is
+                not.
         """
         tickets: list[Ticket] = []
         for request, sink in requests:
+            if request.lane and request.lane not in self.lanes:
+                names = ", ".join(self.lanes)
+                raise HierspecError(f"there is no lane {request.lane!r}; there are: {names}")
             max_tokens = len(request.prompt) + (self._output_limit(request) or 0)
             if max_tokens > self.settings.max_cache_tokens:
                 raise HierspecError(
@@ -370,11 +374,14 @@ class EngineLoop:
         num_streams = sum(self._lane_of(ticket) is lane for ticket in self.live)
         unsettled: dict[Ticket, tuple[LiveSequence, Snapshot]] = {}
         for ticket in tickets:
-            assert ticket.output is not None
-            sequence = ticket.output.sequence
-            unsettled[ticket] = sequence, sequence.snapshot()
+            try:
+                assert ticket.output is not None
+                sequence = ticket.output.sequence
+                unsettled[ticket] = sequence, sequence.snapshot()
+            except BaseException as error:
+                ticket.error = error
         try:
-            self._settle_round(lane, tickets, num_streams, unsettled)
+            self._settle_round(lane, list(unsettled), num_streams, unsettled)
         except BaseException as error:
             for ticket, (sequence, snapshot) in list(unsettled.items()):
                 try:

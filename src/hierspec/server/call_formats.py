@@ -223,8 +223,7 @@ class CallStream:
         opening = find_opening(self._pending, self._form, self._bare, not self._has_text)
         if opening.is_call:
             self._inside, self._searched = True, 0
-            before = self._take(opening.start)
-            return "" if self._form.bare and self.count else before
+            return self._take(opening.start)
         if not last:
             starts = (_partial_start(self._pending, mark) for mark in self._hidden)
             return self._take(min(opening.start, *starts, len(self._pending)))
@@ -251,7 +250,7 @@ class CallStream:
             text = text.replace(mark, "")
         text = self._blanks + text
         if self.count and not self._has_text:
-            text = text.lstrip()
+            text = text.lstrip(BLANKS + ";" if self._form.bare else None)
         shown = text.rstrip()
         self._blanks = text[len(shown) :]
         if shown:
