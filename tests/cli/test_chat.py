@@ -47,8 +47,9 @@ def test_messages_a_text_and_tools_go_through_the_template(folder):
     assert fast.generate(said, tools=[tool], **options).num_prompt_tokens == 6
     with pytest.raises(HierspecError, match=r"messages\[0\]: 'role' is missing"):
         fast.generate([{"content": "w5"}])
-    with pytest.raises(HierspecError, match="half a character"):
-        fast.generate("w5 \ud83d")
+    for half in ("w5 \ud83d", [{"role": "user", "content": "w5 \ud83d"}]):
+        with pytest.raises(HierspecError, match="half a character"):
+            fast.generate(half)
     with pytest.raises(HierspecError, match=r"\[message\]"):
         fast.generate_batch(said)
 

@@ -24,7 +24,9 @@ def test_what_the_service_is(ask):
         post("/detokenize", {"tokens": byte_tokenizer()("hello the")["input_ids"]}),
         ("GET", "/v1/models/other", None),
     )
-    assert models.json()["data"][0]["id"] == "tiny"
+    (card,) = models.json()["data"]
+    assert card["id"] == "tiny"
+    assert not [name for name in card["levels"]["default"] if "/" in name]  # no folders
     assert health.json() == {"status": "ok"}
     assert version.json()["version"]
     assert tokens.json()["count"] == len(tokens.json()["tokens"])

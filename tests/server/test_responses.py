@@ -81,6 +81,22 @@ def test_responses_follow_each_other_only_where_they_are_stored(family, ask):
     assert followed.json()["usage"]["input_tokens"] > 40
 
 
+def test_an_empty_input_only_goes_on_with_what_is_stored(family):
+    async def talk(client):
+        first = await client.post("/v1/responses", json={**RESPONSES, "input": "hello"})
+        body = {**RESPONSES, "input": []}
+        stored = {**body, "previous_response_id": first.json()["id"]}
+        thought = {**body, "input": [THOUGHT]}
+        return [await client.post("/v1/responses", json=one) for one in (stored, body, thought)]
+
+    settings = {"max_tokens_default": 4, "store_responses": 2}
+    followed, *refused = asking(app_of(family, **settings), talk)
+    assert followed.status_code == 200
+    for answer in refused:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("input is empty: give a text")
+
+
 USER = {"role": "user", "content": "hello the"}
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": "x"}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sunny\nwarm"}

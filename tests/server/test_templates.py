@@ -99,3 +99,14 @@ def test_ids_and_arguments_are_as_a_template_wants_them():
     assert len(set(ids)) == 2
     fitted = fit_to_template(plain, [TOOL], template_traits(tokenizer_of("deepseek")))
     assert fitted[1]["tool_calls"][0]["function"]["arguments"] == '{"city": "Rome"}'
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_arguments_that_escape_half_a_character_are_text(name):
+    """As an object they would hold one, and no tokenizer could read what a template writes."""
+    function = {"name": "get_weather", "arguments": r'{"city": "\ud83d"}'}
+    made = {"id": "call_1", "type": "function", "function": function}
+    talk = [ASKED, {"role": "assistant", "tool_calls": [made]}, result("call_1", "sunny")]
+    text = written(name, talk)
+    assert r"\ud83d" in text.replace("\\\\", "\\")
+    assert tokenizer_of(name)(text)["input_ids"]

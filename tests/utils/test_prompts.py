@@ -9,7 +9,14 @@ import json
 import pytest
 from fakes.tokenizers import bytes_tokenizer
 
-from hierspec.utils.prompts import apply_chat, read_ids, read_prompt_file, read_prompts, read_stdin
+from hierspec.utils.prompts import (
+    apply_chat,
+    read_ids,
+    read_prompt_file,
+    read_prompts,
+    read_stdin,
+    template_variables,
+)
 
 
 def write(tmp_path, name, text):
@@ -159,3 +166,13 @@ def test_chat(tokenizer):
     assert tokenizer.decode(apply_chat(tokenizer, talk)) == "[user]a[assistant]b[assistant]"
     with pytest.raises(ValueError, match="refuses these messages: no system"):
         apply_chat(tokenizer, [{"role": "system", "content": "x"}])
+
+
+@pytest.mark.parametrize("name", ["tokenize", "messages", "add_generation_prompt", "tools", 5])
+def test_what_is_no_variable_of_a_template(name):
+    with pytest.raises(ValueError, match=f"{name!r} is no variable of the template: leave it out"):
+        template_variables({"documents": [], name: 1})
+    with pytest.raises(ValueError, match="must map names to values, not be"):
+        template_variables([name])
+    assert template_variables({"documents": []}) == {"documents": []}
+    assert template_variables(None) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.conversations import is_conversation
-from hierspec.utils.prompts import apply_chat
+from hierspec.utils.prompts import apply_chat, template_variables
 
 from . import arguments
 
@@ -49,10 +50,15 @@ class Template:
                 "the target has no tokenizer beside it: name one (on the command line --tokenizer "
                 "FOLDER, in Python the second argument), or give token ids (--ids)"
             )
-        if isinstance(prompt, str) and HALF_CHARACTERS.search(prompt):
+        text = prompt
+        if not isinstance(prompt, str):
+            text = json.dumps(prompt, ensure_ascii=False, skipkeys=True, default=str)
+        if HALF_CHARACTERS.search(text):
             raise HierspecError("a prompt holds half a character (a lone surrogate): leave it out")
         if needs_template:
-            return apply_chat(self.tokenizer, prompt, self.tools, **(self.variables or {}))
+            return apply_chat(
+                self.tokenizer, prompt, self.tools, **template_variables(self.variables)
+            )
         ids = self.tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked later
         if prompt and not ids:
             raise HierspecError(

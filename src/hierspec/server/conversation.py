@@ -7,8 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hierspec.errors import HierspecError
+from hierspec.utils.checks import HALF_CHARACTERS
+from hierspec.utils.prompts import template_variables
+
 from .errors import ApiError
-from .prepare import template_variables, text_of
+from .prepare import text_of
 from .service import Service
 from .templates import template_traits
 from .tools import fit_to_template, plain_tools
@@ -37,10 +41,15 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def plain_call(id: str | None, function: FunctionCall) -> dict[str, Any]:
-    """Convert a call for chat templates: arguments as an object if they are JSON, else as text."""
+    """Convert a call for chat templates: arguments as an object if they are JSON, else as text.
+
+    JSON that escapes half a character stays text, too: no tokenizer could read the character.
+    """
     arguments: Any = function.arguments.strip() or "{}"
     with contextlib.suppress(ValueError, RecursionError):
-        arguments = json.loads(arguments)
+        read = json.loads(arguments)
+        if not HALF_CHARACTERS.search(json.dumps(read, ensure_ascii=False)):
+            arguments = read
     return {
         "id": id,
         "type": "function",
@@ -72,7 +81,10 @@ def chat_ids(
             "instruction-tuned model",
             code="no_chat_template",
         )
-    options: dict[str, Any] = template_variables(variables)
+    try:
+        options = template_variables(variables)
+    except HierspecError as error:
+        raise ApiError(str(error), param="chat_template_kwargs") from None
     traits = template_traits(tokenizer)
     if traits.lists_tools:
         options["tools"] = plain_tools(tools) or None

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from transformers import PreTrainedTokenizerBase
 
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.tickets import EngineRequest
@@ -21,12 +18,6 @@ from .service import Service
 from .templates import shown_ids
 from .wire.common import GenerationRequest
 
-# Arguments of the method that renders the template; every other name is a variable of it.
-_TEMPLATE_ARGUMENTS = {
-    name
-    for name in inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
-    if name not in ("documents", "kwargs")
-}
 DEFAULT_MODEL = "default"  # names the only model of a service
 
 
@@ -179,21 +170,6 @@ def named_hierarchy(service: Service, model: str | None) -> str | None:
         param="model",
         code="model_not_found",
     )
-
-
-def template_variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return ``chat_template_kwargs`` as further variables of the chat template.
-
-    Raises:
-        ApiError: one would change what is done with the template, or replace it.
-    """
-    for name in variables or {}:
-        if name in _TEMPLATE_ARGUMENTS:
-            raise ApiError(
-                f"chat_template_kwargs: {name!r} is no variable of the template: leave it out",
-                param="chat_template_kwargs",
-            )
-    return dict(variables or {})
 
 
 def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams:

@@ -46,7 +46,7 @@ class Service:
         self.default = next(iter(self.hierarchies))
         first = self.hierarchies[self.default]
         self.tokenizer = first.tokenizer
-        self.model = settings.served_model_name or _public_name(first.config.target.model)
+        self.model = settings.served_model_name or public_name(first.config.target.model)
         self.max_length: int = first.root.model.max_length
         self.vocab_size: int = first.root.model.vocab_size
         self.created = int(time.time())
@@ -56,7 +56,7 @@ class Service:
                 tokenizer=h.tokenizer,
                 controller=h.controller,
                 lock=h.lock,
-                display_name=_public_name,
+                display_name=public_name,
                 predictor=Prediction(),
             )
             for name, h in self.hierarchies.items()
@@ -202,7 +202,7 @@ class Streams:
         return [FinishedSequence(tokens, ended[i]) for i, tokens in enumerate(events)]
 
 
-def _public_name(name: str) -> str:
+def public_name(name: str) -> str:
     """Strip a level's name of its model's folders, which clients must not see.
 
     After the model, the name says what the level makes of it: ``@layer``, ``:int8``,

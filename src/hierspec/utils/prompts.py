@@ -10,12 +10,14 @@ JSON if its first line is a JSON object, and as one prompt otherwise.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
@@ -25,7 +27,7 @@ from hierspec.errors import HierspecError
 from .conversations import Conversation, check_messages, has_messages
 from .files import decode_utf8, read_bytes
 from .json_lines import is_json_lines, parse_lines
-from .schema import Expected, Integer, validate
+from .schema import Expected, Integer, short_repr, validate
 
 T = TypeVar("T")
 
@@ -196,6 +198,37 @@ def apply_chat(
     except Exception as error:  # templates are programs, and may raise anything
         raise HierspecError(f"the chat template refuses these messages: {error}") from error
     return [int(token) for token in ids]
+
+
+def template_variables(variables: Any) -> dict[str, Any]:
+    """Return what a caller gives as further variables of a chat template.
+
+    Raises:
+        HierspecError: they are no mapping, or one would change what is done with the template, or
+            replace it.
+    """
+    if not isinstance(variables, Mapping | None):
+        raise HierspecError(
+            f"chat_template_kwargs must map names to values, not be {short_repr(variables)}"
+        )
+    names = cast("Mapping[Any, Any]", variables or {})
+    for name in names:
+        if not isinstance(name, str) or name in _template_arguments():
+            raise HierspecError(
+                f"chat_template_kwargs: {short_repr(name)} is no variable of the template: leave "
+                "it out"
+            )
+    return dict(names)
+
+
+@cache
+def _template_arguments() -> frozenset[str]:
+    """Return the arguments of the method that renders a template: every other name is a variable
+    of it."""
+    from transformers import PreTrainedTokenizerBase
+
+    arguments = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+    return frozenset({"messages", *arguments} - {"documents", "kwargs"})
 
 
 def _read_source(path: str | Path, noun: str) -> tuple[bytes, str, bool]:

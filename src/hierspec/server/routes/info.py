@@ -15,6 +15,7 @@ from hierspec.server.access import service_of
 from hierspec.server.conversation import chat_ids, plain_messages
 from hierspec.server.errors import ApiError
 from hierspec.server.prepare import named_hierarchy, tokenize
+from hierspec.server.service import public_name
 from hierspec.server.wire.chat import Message
 from hierspec.server.wire.common import (
     ErrorAnswer,
@@ -86,7 +87,8 @@ def _card(request: Request) -> ModelCard:
 
 def _levels(hierarchy: Hierarchy) -> list[str]:
     """Return the names of the levels, smallest first, the target last."""
-    return list(dict.fromkeys(level.name for level in walk_levels(hierarchy.root)))
+    names = (public_name(level.name) for level in walk_levels(hierarchy.root))
+    return list(dict.fromkeys(names))
 
 
 @router.get("/v1/models", response_model=ModelList)

@@ -116,6 +116,8 @@ async def responses(request: Request, body: ResponsesRequest) -> Any:
     if body.previous_response_id is not None:
         earlier = stored.get(tenant, body.previous_response_id)
     messages = earlier + _messages(body, stored, tenant)
+    if not messages:
+        raise ApiError("input is empty: give a text, or at least one message", param="input")
     tools, requests = await service.in_background(_prepare, service, body, messages, tenant)
     streams = service.submit(requests)
     answer = _ResponsesAnswer(service, body, tenant, messages, stored, tools)

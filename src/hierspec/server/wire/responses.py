@@ -148,7 +148,7 @@ class ResponsesRequest(GenerationRequest):
 
     input: Annotated[
         Annotated[Text, Tag("a text")]
-        | Annotated[list[InputItem], Field(min_length=1, max_length=4096), Tag("a list")],
+        | Annotated[list[InputItem], Field(max_length=4096), Tag("a list")],
         either("a text", "a list of items"),
     ]
     instructions: Text | None = None
