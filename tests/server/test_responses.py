@@ -32,12 +32,13 @@ def test_responses_whole_and_as_events(ask):
 def test_calls_of_responses_whole_and_as_events(ask):
     tool = {"type": "function", **TOOL["function"]}
     asked = {**RESPONSES, "tools": [tool], "tool_choice": "required", "seed": 1}
-    body = {**asked, "max_output_tokens": 300}
+    body = {**asked, "max_output_tokens": 300, "parallel_tool_calls": False}
     whole, streamed = ask(
         post("/v1/responses", body), post("/v1/responses", {**body, "stream": True})
     )
     answer = whole.json()
     assert answer["status"] == "completed", answer
+    assert answer["parallel_tool_calls"] is False
     (call,) = answer["output"]
     assert (call["type"], call["name"]) == ("function_call", "f")
     assert set(json.loads(call["arguments"])) == {"a", "b"}

@@ -255,7 +255,7 @@ class _ResponsesAnswer:
             "metadata": body.metadata or {},
             "model": self.service.model,
             "output": output,
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
             "store": self.stores,
             "temperature": 1.0 if body.temperature is None else body.temperature,
