@@ -18,7 +18,7 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from hierspec.lm.native import library
+from hierspec.lm.native import backend, library
 from hierspec.server.app import create_app
 from hierspec.server.same_seed import SameSeedWarning
 from hierspec.server.settings import ServeSettings
@@ -125,7 +125,8 @@ def test_without_a_compiler_or_on_other_layers_it_is_said_once(bfloat16, monkeyp
     gpt2.save_pretrained(tmp_path)
     (reason,) = reasons(settings(str(tmp_path), []))
     assert "runs on transformers' own layers" in reason
-    monkeypatch.setattr(library, "load", lambda: None)
+    for place, name in ((library, "load"), (backend, "load_kernels")):
+        monkeypatch.setattr(place, name, lambda: None)
     (reason,) = reasons(settings(bfloat16["target"], [DRAFT], bfloat16["draft"]))
     assert "no C compiler" in reason
 
@@ -137,13 +138,3 @@ def test_rules_by_which_a_seed_decides_need_only_the_target(bfloat16):
     with warnings.catch_warnings():
         warnings.simplefilter("error", SameSeedWarning)
         create_app(own).state.service.close()
-
-
-def test_who_wants_the_usual_layers_gets_them(bfloat16):
-    own = settings(bfloat16["target"], [], deterministic=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SameSeedWarning)
-        app = create_app(own)
-    root = app.state.service.hierarchies["default"].root
-    app.state.service.close()
-    assert "deterministic" not in root.model.trunk.backend.fast_path
