@@ -116,8 +116,7 @@ INLINE void add_codes(const int f, const int ROWS, const uint8_t *panel, int64_t
                 if (has_lowest(f)) lowest_unit[i] = load_float16(units + PANEL + i * W);
             }
         }
-#pragma GCC unroll 4
-        for (int i = 0; i < VECS; i++) {
+        for (int i = 0; i < VECS; i++) { /* not unrolled: there is enough in it */
             Bytes quads[QUADS];
 #pragma GCC unroll 8
             for (int q = 0; q < QUADS; q++) quads[q] = read_codes(f, codes, q, i);

@@ -208,6 +208,7 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
 }
 #else
 typedef uint8_t Bytes __attribute__((vector_size(4 * W), aligned(1), may_alias));
+typedef int16_t shorts __attribute__((vector_size(4 * W), may_alias));
 INLINE Bytes load_bytes(const uint8_t *x) {
     Bytes bytes;
     memcpy(&bytes, x, sizeof bytes);
@@ -218,17 +219,24 @@ INLINE Bytes bits_of(Bytes x, const int shift, const int mask) {
 }
 INLINE Bytes either(Bytes x, Bytes y) { return x | y; }
 INLINE Bytes add_bit(Bytes x, const uint8_t *set, const int bit) {
-    for (int i = 0; i < 4 * W; i++) x[i] += (uint8_t)((set[i / 8] >> i % 8 & 1) * bit);
-    return x;
+    const uint64_t all = 0x0101010101010101, own = 0x8040201008040201; /* a lane's own bit */
+    uint64_t lanes[W / 2];
+    for (int i = 0; i < W / 2; i++) lanes[i] = set[i] * all & own;
+    Bytes found;
+    memcpy(&found, lanes, sizeof found);
+    return x | ((Bytes)(found != 0) & (Bytes)((Bytes){0} + (uint8_t)bit));
 }
-INLINE Bytes look_up(Bytes x, const uint8_t *table) {
 #if defined(__aarch64__) && W == 4
+INLINE Bytes look_up(Bytes x, const uint8_t *table) {
     return (Bytes)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)x);
+}
 #else
+/* Byte by byte: inlined wherever a row needs it, it would take a compiler minutes. */
+static __attribute__((noinline)) Bytes look_up(Bytes x, const uint8_t *table) {
     for (int i = 0; i < 4 * W; i++) x[i] = table[x[i]];
     return x;
-#endif
 }
+#endif
 INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
 #if defined(__ARM_FEATURE_MATMUL_INT8) && W == 4
     (void)most;
@@ -242,13 +250,12 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
     int8x16_t half = vdupq_n_s8(64);
     return (ivec)vdotq_s32(vdotq_s32(with, half, inputs), half, inputs);
 #else
+    /* In each 16 bits a product, of bytes 0 and 2 of a lane or of bytes 1 and 3. */
     (void)most;
-    int8_t own[4];
-    memcpy(own, &x, sizeof own);
-    for (int i = 0; i < W; i++)
-        sum[i] += codes[4 * i] * own[0] + codes[4 * i + 1] * own[1] + codes[4 * i + 2] * own[2] +
-                  codes[4 * i + 3] * own[3];
-    return sum;
+    const shorts bytes = (shorts)codes, inputs = (shorts)((ivec){0} + x);
+    const ivec even = (ivec)((bytes & 255) * (inputs << 8 >> 8));
+    const ivec odd = (ivec)((bytes >> 8 & 255) * (inputs >> 8));
+    return sum + (even << 16 >> 16) + (even >> 16) + (odd << 16 >> 16) + (odd >> 16);
 #endif
 }
 #endif
