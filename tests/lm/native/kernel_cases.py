@@ -1,0 +1,324 @@
+"""Random matrices and models of odd sizes, and what the kernels make of them, against float64."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from hierspec.lm.backend import LayerParts, Span
+from hierspec.lm.lean.shape import LlamaShape
+from hierspec.lm.native.formats import FORMATS, GROUP, SUPER
+from hierspec.lm.native.gguf_blocks import Codes
+from hierspec.lm.native.library import Library
+from hierspec.lm.native.matrices import PackedMatrix, pack_codes
+from hierspec.lm.native.model import LayerWeights, NativeLayers
+from hierspec.lm.trees import Branches
+
+ROUNDED = tuple(name for name, form in FORMATS.items() if not (form.units or form.table))
+
+
+class WrongError(Exception):
+    """What a case found, in words."""
+
+
+def random_matrix(
+    name: str, num_out: int, width: int, generator: torch.Generator, bias: bool = False
+) -> PackedMatrix:
+    """A matrix of about unit norm; of those formats that only files have, any codes and scales."""
+    form, own = FORMATS[name], torch.randn(num_out, generator=generator) if bias else None
+    if name in ROUNDED:
+        weight = torch.randn(num_out, width, generator=generator) * width**-0.5
+        return PackedMatrix.of(weight, name, own)
+
+    def numbers(most: int, n: int, least: int = 0) -> torch.Tensor:
+        return torch.randint(least, most, (num_out, n), generator=generator)
+
+    codes = numbers(1 << form.bits, width).to(torch.uint8)
+    size = width**-0.5 / (60 if form.table else 1 << form.bits)
+    if not form.units:
+        scales = torch.randn(num_out, width // GROUP, generator=generator) * size
+        parts = Codes(codes, scales.to(torch.bfloat16 if name == "MXFP4" else torch.float16))
+    else:
+        signed, most = name in ("Q3_K", "Q6_K"), 16 if name == "Q2_K" else 64
+        steps = numbers(most // 2 if signed else most, width // GROUP * form.num_steps, -most // 2)
+        steps = steps.to(torch.int8) if signed else steps.abs().to(torch.uint8)
+        lowest = steps.flip(1).contiguous() if form.lowest else None
+        unit = torch.randn(2, num_out, width // SUPER, generator=generator) * size / most * 4
+        units = unit.half()
+        parts = Codes(codes, steps, lowest, units[0], units[1] if form.lowest else None)
+    return PackedMatrix(form, num_out, width, pack_codes(parts, form), own)
+
+
+def check_products(kernels: Library, name: str, num_out: int, width: int, seed: int = 0) -> None:
+    """Products of rows against float64, the same bits for any number of rows and threads.
+
+    Raises:
+        WrongError: they are not.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    matrix = random_matrix(name, num_out, width, generator, bias=seed % 2 == 0)
+    form, dense, most = FORMATS[name], matrix.dense().double(), 50
+    x = torch.randn(most, width, generator=generator) * 3
+    x[1] = 0.0
+    x[2, : width // 2] *= 1e4
+    inputs = (x.bfloat16() if name == "BF16" else x).double()
+    together = kernels.multiply(matrix, x, 1)
+    expected = inputs @ dense.T
+    if matrix.bias_of_outputs is not None:
+        expected += matrix.bias_of_outputs.double()
+    unit = inputs.abs() if form.is_float else 2e-5 * inputs.abs().amax(1, keepdim=True) + 1e-7
+    limit = 2e-6 * inputs.abs() @ dense.abs().T
+    limit += 0 if form.is_float else unit * dense.abs().sum(1)
+    worst = ((together.double() - expected).abs() - limit).max()
+    if not worst <= 1e-6:
+        raise WrongError(f"{name} {num_out} x {width}: off by {worst:.2e}")
+    for rows, threads in [*((n, 1) for n in range(1, 10)), (17, 3), (48, 2), (49, 5)]:
+        for first in (0, most - rows):
+            found = kernels.multiply(matrix, x[first : first + rows], threads)
+            if not torch.equal(found, together[first : first + rows]):
+                raise WrongError(f"{name} {num_out} x {width}: other bits in {rows} rows")
+    ids = torch.tensor([0, num_out - 1, num_out // 2, 0])
+    if not torch.equal(kernels.rows(matrix, ids), matrix.dense()[ids]):
+        raise WrongError(f"{name} {num_out} x {width}: other weights")
+
+
+class Case:
+    """A random model, some sequences with tokens stored, and rows of each to compute.
+
+    Args:
+        formats: of matrices, chosen from for each.
+    """
+
+    def __init__(self, seed: int, formats: tuple[str, ...]) -> None:
+        self.seed, choose = seed, random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        whole = choose.random() < 0.4  # sizes that every format takes
+        dim = choose.choice((40, 50, 64, 66, 80, 96, 128, 256) if not whole else (64, 128, 256))
+        kv = choose.choice((1, 1, 2, 3))
+        heads = kv * choose.choice((1, 2, 3, 5, 13 if dim < 80 else 4))
+        if whole:
+            kv, heads = 1, choose.choice((1, 2)) * 256 // dim
+        hidden = (
+            256 * choose.choice((1, 2)) if whole else choose.choice((1, 17, 31, 33, 48, 97, 150))
+        )
+        inner = 256 * choose.choice((1, 2)) if whole else choose.choice((1, 15, 33, 70, 96, 131))
+        num_layers = choose.choice((1, 2))
+        self.windows = tuple(choose.choice((None, None, 1, 5, 16, 40)) for _ in range(num_layers))
+        self.half, self.threads = choose.random() < 0.5, choose.choice((1, 2, 3, 5))
+        self.qk_norm = choose.random() < 0.4
+        biased = {
+            name for name in ("q", "k", "v", "proj", "gate", "up", "down") if choose.random() < 0.3
+        }
+        self.shape = LlamaShape(
+            vocab_size=1, num_layers=num_layers, hidden_size=hidden, intermediate_size=inner,
+            num_heads=heads, num_kv_heads=kv, head_dim=dim, eps=1e-5, max_length=999,
+            qk_norm=self.qk_norm, windows=self.windows, biased=frozenset(biased),
+        )  # fmt: skip
+        sizes = {
+            "q": (heads * dim, hidden), "k": (kv * dim, hidden), "v": (kv * dim, hidden),
+            "proj": (hidden, heads * dim), "gate": (inner, hidden), "up": (inner, hidden),
+            "down": (hidden, inner),
+        }  # fmt: skip
+
+        def matrix(name: str) -> PackedMatrix:
+            out, width = sizes[name]
+            step = SUPER if width % SUPER == 0 else GROUP if width % GROUP == 0 else 1
+            fitting = [
+                f for f in formats
+                if f in ROUNDED or step == SUPER or (step == GROUP and FORMATS[f].table)
+            ]  # fmt: skip
+            form = choose.choice(fitting or list(ROUNDED))
+            return random_matrix(form, out, width, self.generator, name in biased)
+
+        def norm(*size: int) -> torch.Tensor:
+            return (1 + 0.2 * self.randn(*size)) * size[-1] ** 0.5
+
+        self.layers = [
+            LayerWeights(
+                **{name: matrix(name) for name in sizes},
+                norm=norm(hidden),
+                mlp_norm=norm(hidden),
+                head_norm=norm(heads + kv, dim) if self.qk_norm else None,
+            )
+            for _ in range(num_layers)
+        ]
+        kept = [torch.float32, torch.bfloat16][self.half]
+        self.spans = list[Span]()
+        left = choose.choice((1, 2, 5, 9, 17, 40))
+        while left:
+            n = choose.randint(1, left)
+            left -= n
+            start = choose.choice((0, 1, 7, 16, 31, 64, 100))
+            branches = None
+            if choose.random() < 0.5:  # a tree, of which some nodes may be stored before
+                branches = Branches(choose.randint(0, start) if choose.random() < 0.5 else start)
+                while branches.base + len(branches) < start + n:
+                    parent = choose.randint(-1, len(branches) - 1)
+                    branches.add_child(parent, len(branches))
+            capacity = start + n + choose.choice((0, 1, 9))
+            cache = torch.full((num_layers, 1, 2 * kv, capacity, dim), torch.nan)
+            cache[..., :start, :] = self.randn(num_layers, 1, 2 * kv, start, dim)
+            self.spans.append(Span(cache.to(kept), start, n, branches))
+        self.h = self.randn(sum(span.n for span in self.spans), hidden)
+        longest = max(max(span.positions) for span in self.spans) + 1
+        angles = self.randn(longest, 1, dim // 2) * 3
+        self.rotations = torch.polar(torch.ones_like(angles), angles)
+        self.parts = None
+        if choose.random() < 0.2:
+            self.parts = [
+                LayerParts(i, *choose.choice(((True, True), (True, False), (False, True))))
+                for i in range(num_layers)
+            ]
+
+    def randn(self, *size: int) -> torch.Tensor:
+        return torch.randn(size, generator=self.generator)
+
+    def describe(self) -> str:
+        s = self.shape
+        forms = sorted({m.format.name for one in self.layers for m in one.matrices().values()})
+        spans = [(span.start, span.n, span.branches is not None) for span in self.spans]
+        return (
+            f"case {self.seed}: {s.hidden_size}/{s.intermediate_size}, {s.num_heads}/"
+            f"{s.num_kv_heads} heads of {s.head_dim}, windows {self.windows}, half {self.half}, "
+            f"{self.threads} threads, norms {self.qk_norm}, {forms}, biases {sorted(s.biased)}, "
+            f"parts {self.parts}, (start, rows, tree) {spans}"
+        )
+
+    def check(self, kernels: Library, alone: bool = True) -> int:
+        """Run it; return how many calls that took.
+
+        Args:
+            alone: compute each row by itself, too.
+
+        Raises:
+            WrongError: scores are not float64's, or a row's bits depend on what is beside it.
+        """
+        kept = torch.bfloat16 if self.half else torch.float32
+        layers = NativeLayers(kernels, self.layers, self.shape, kept)
+        calls = [0]
+
+        def run(h: torch.Tensor, spans: list[Span], threads: int) -> torch.Tensor:
+            calls[0] += 1
+            if owns := getattr(kernels, "owns", None):
+                owns([span.cache for span in spans] + [self.rotations])
+                for one in self.layers:
+                    owns((one.norm, one.mlp_norm, one.head_norm))
+            num = self.shape.num_layers
+            return layers.run(h, 0, num, self.rotations, spans, threads, self.parts)
+
+        spans = [span._replace(cache=span.cache.clone()) for span in self.spans]
+        found = run(self.h, spans, self.threads)
+        expected, caches = self.reference()
+        limit = self.tolerance()
+        worst = float((found.double() - expected).abs().max() / expected.abs().max())
+        for span, cache in zip(spans, caches, strict=True):
+            own = span.cache.double()
+            if not torch.equal(own.isnan(), cache.isnan()):
+                raise WrongError(f"{self.describe()}: other places of a cache are written")
+            worst = max(
+                worst,
+                float((own - cache).nan_to_num().abs().max() / cache.nan_to_num().abs().max()),
+            )
+        if not worst <= limit:
+            raise WrongError(f"{self.describe()}: off by {worst:.2e}, more than {limit:.0e}")
+        self.error = worst / limit
+        if not alone:
+            return calls[0]
+        again = [span._replace(cache=span.cache.clone()) for span in self.spans]
+        row = 0
+        for span, other in zip(again, spans, strict=True):
+            for i in range(span.n):
+                h = run(self.h[row : row + 1], [span._replace(start=span.start + i, n=1)], 1)
+                if not torch.equal(h[0], found[row]):
+                    raise WrongError(f"{self.describe()}: row {row} has other bits alone")
+                row += 1
+            if not torch.equal(span.cache.nan_to_num(7.0), other.cache.nan_to_num(7.0)):
+                raise WrongError(f"{self.describe()}: a cache has other bits")
+        return calls[0]
+
+    def tolerance(self) -> float:
+        forms = {m.format.name for one in self.layers for m in one.matrices().values()}
+        rounded = self.half or "BF16" in forms
+        return 0.1 if rounded else 1e-3 if any(not FORMATS[f].is_float for f in forms) else 1e-4
+
+    def reference(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """What the layers make of h and of the caches, in float64."""
+        s, h = self.shape, self.h.double()
+        caches = [span.cache.double() for span in self.spans]
+        positions = [p for span in self.spans for p in span.positions]
+        rotations = self.rotations[positions].to(torch.complex128)
+
+        def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            size = x.shape[-1]
+            return x / (x.square().sum(-1, keepdim=True) + s.eps * size).sqrt() * weight.double()
+
+        def rotated(x: torch.Tensor) -> torch.Tensor:
+            pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+            return torch.view_as_real(pairs * rotations).flatten(-2)
+
+        def times(x: torch.Tensor, matrix: PackedMatrix) -> torch.Tensor:
+            if matrix.format.name == "BF16":
+                x = x.float().bfloat16().double()
+            y = x @ matrix.dense().double().T
+            own = matrix.bias_of_outputs
+            return y if own is None else y + own.double()
+
+        parts = self.parts or [LayerParts(i, True, True) for i in range(s.num_layers)]
+        for part in parts:
+            i, layer, window = part.layer, self.layers[part.layer], self.windows[part.layer]
+            if part.attention:
+                x = normed(h, layer.norm)
+                q, k, v = (
+                    times(x, m).unflatten(-1, (-1, s.head_dim)) for m in (layer.q, layer.k, layer.v)
+                )
+                if layer.head_norm is not None:
+                    q = normed(q, layer.head_norm[: s.num_heads])
+                    k = normed(k, layer.head_norm[s.num_heads :])
+                q, k = rotated(q), rotated(k)
+                out, row = torch.zeros_like(q), 0
+                for span, cache in zip(self.spans, caches, strict=True):
+                    end = span.start + span.n
+                    own = torch.cat((k[row : row + span.n], v[row : row + span.n]), 1).transpose(
+                        0, 1
+                    )
+                    if self.half:
+                        own = own.float().bfloat16().double()
+                    cache[i, 0, :, span.start : end] = own
+                    for j in range(span.n):
+                        places = list(range(span.start + j + 1))
+                        if span.branches is not None:
+                            text, path = span.branches.path_to(span.start + j)
+                            places = [*range(text), *path]
+                        places = places[-window:] if window else places
+                        kv = cache[i, 0, :, places].repeat_interleave(
+                            s.num_heads // s.num_kv_heads, 0
+                        )
+                        keys, values = kv.chunk(2)
+                        scores = (keys @ q[row, :, :, None]).squeeze(-1) * s.head_dim**-0.5
+                        out[row] = (scores.softmax(-1)[:, None] @ values).squeeze(1)
+                        row += 1
+                h = h + times(out.flatten(1), layer.proj)
+            if part.mlp:
+                x = normed(h, layer.mlp_norm)
+                gate = torch.nn.functional.silu(times(x, layer.gate))
+                h = h + times(gate * times(x, layer.up), layer.down)
+        return h, caches
+
+
+def check_refined(kernels: Library, seed: int) -> None:
+    """Scores in few bits, and in more near the best, of a random head.
+
+    Raises:
+        WrongError: they are not those of the two matrices.
+    """
+    choose, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    out, width, rows = choose.randint(1, 700), choose.randint(1, 150), choose.choice((1, 3, 8, 11))
+    fine, coarse = (random_matrix(name, out, width, generator) for name in ("Q8_0", "Q4_1"))
+    norm, x = torch.ones(width), torch.randn(rows, width, generator=generator)
+    if owns := getattr(kernels, "owns", None):
+        owns([norm])
+    one, other = (kernels.multiply(m, x, 1, norm, 1e-5) for m in (fine, coarse))
+    found = kernels.refined(coarse, fine, 8.0, x, choose.choice((1, 2, 5)), norm, 1e-5)
+    if not ((found == one) | (found == other)).all():
+        raise WrongError(f"head {seed}: neither in few bits nor in more")

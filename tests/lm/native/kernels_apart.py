@@ -1,0 +1,189 @@
+"""The kernels in another process (driver.c): under a sanitizer, or for another processor."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import subprocess
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from hierspec.lm.native import library
+from hierspec.lm.native.library import Library
+from hierspec.lm.native.matrices import MatrixStruct, PackedMatrix
+
+_DRIVER = Path(__file__).with_name("driver.c")
+_FUNCTIONS = 0x7FF << 48  # where the products pretend to be, by the number of a format
+
+
+class StoppedError(Exception):
+    """The process ended, with what it said."""
+
+
+def build(
+    folder: Path, compiler: str, options: Sequence[str], formats: Sequence[str], jobs: int = 1
+) -> Path:
+    """Compile the driver with the products of some formats; return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in library._sources().items():
+        (folder / name).write_bytes(content)
+    names = " ".join(f"X({name})" for name in formats)
+    common = [compiler, "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", *options]
+    sources = {
+        "kernels": [str(folder / "kernels.c"), "-fopenmp"],
+        "driver": [str(_DRIVER), f"-DDRIVER_FORMATS={names}"],
+    }
+    for name in formats:
+        defines = [f"-Dhierspec_{what}={what}_{name}" for what in ("multiply", "rows")]
+        sources[name] = [str(folder / "products.c"), f"-DFORMAT={name}", *defines]
+
+    def compile_one(name: str) -> str:
+        path = str(folder / f"{name}.o")
+        subprocess.run([*common, "-c", *sources[name], "-o", path], check=True)
+        return path
+
+    with ThreadPoolExecutor(jobs) as pool:
+        objects = list(pool.map(compile_one, sources))
+    path = folder / "driver"
+    subprocess.run([*common, *objects, "-o", str(path), "-lm", "-lpthread"], check=True)
+    return path
+
+
+class Apart(Library):
+    """The library's functions, each call in the process of a driver.
+
+    Args:
+        command: the driver, and what runs it.
+        formats: those it was built with.
+    """
+
+    def __init__(self, command: Sequence[str], formats: Sequence[str]) -> None:
+        self._formats = tuple(formats)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        self._memory = dict[int, int]()  # address → size of what structures point to
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> str:
+        """End the process; return what it said.
+
+        Raises:
+            StoppedError: it had failed.
+        """
+        said = self._process.communicate()[1].decode()
+        if self._process.returncode:
+            raise StoppedError(said)
+        return said
+
+    def owns(self, tensors: Iterable[torch.Tensor | None]) -> None:
+        """Copy this memory whenever a call points into it, back too."""
+        for tensor in tensors:
+            if tensor is not None:
+                self._memory[tensor.data_ptr()] = tensor.nbytes
+
+    # --- as Library
+
+    def struct(self, matrix: PackedMatrix) -> MatrixStruct:
+        self.owns((matrix.panels, matrix.bias))
+        return matrix.struct(_FUNCTIONS | self._formats.index(matrix.format.name))
+
+    def layers(self, model, lo, hi, parts, h, rows, rotations, spans, num_spans, threads) -> int:
+        shape = model._obj
+        layer = shape.layers.contents
+        structs = _memory_of(shape, spans) | {ctypes.addressof(layer): hi * ctypes.sizeof(layer)}
+        data = {h: rows * shape.hidden * 4} | (_memory_of(parts) if parts else {})
+        for span in spans:
+            if span.tree:
+                numbers = 3 * span.count + sum(span.tree[3 * i + 2] for i in range(span.count))
+                data[ctypes.addressof(span.tree.contents)] = 8 * numbers
+        words = [0, ctypes.addressof(shape), lo, hi, ctypes.addressof(parts) if parts else 0]
+        words += [h, rows, rotations, ctypes.addressof(spans), num_spans, threads]
+        return self._call(words, structs, data)
+
+    def product(self, matrix, norm, eps, x, rows, y, threads) -> int:
+        one = matrix._obj
+        data = {x: rows * one.width * 4, y: -rows * one.out * 4}
+        words = [1, ctypes.addressof(one), norm or 0, eps, x, rows, y, threads]
+        return self._call(words, _memory_of(one), data)
+
+    def refined_product(self, coarse, fine, near, norm, eps, x, rows, y, threads) -> int:
+        both = (coarse._obj, fine._obj)
+        data = {x: rows * both[1].width * 4, y: -rows * both[1].out * 4}
+        words = [2, *map(ctypes.addressof, both), near, norm, eps, x, rows, y, threads]
+        return self._call(words, _memory_of(*both), data)
+
+    def rows(self, matrix: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
+        one, out = self.struct(matrix), torch.empty(len(ids), matrix.width)
+        number = 3 + self._formats.index(matrix.format.name)
+        words = [number, ctypes.addressof(one), ids.data_ptr(), len(ids), out.data_ptr()]
+        self._call(
+            words, _memory_of(one), {ids.data_ptr(): ids.nbytes, out.data_ptr(): -out.nbytes}
+        )
+        return out
+
+    def _call(self, words: Sequence[float], structs: dict[int, int], data: dict[int, int]) -> int:
+        """Call C with these words, numbers or addresses.
+
+        Args:
+            structs: address → size of memory that has addresses in it.
+            data: of other memory; a negative size where C only writes to it.
+        """
+        data = {**self._memory, **data}  # some of it freed, where there are structures now
+        for address in structs:
+            data.pop(address, None)
+        first = b"".join(struct.pack("<d" if isinstance(x, float) else "<q", x) for x in words)
+        contents, sizes, known = [first], [len(first)], dict[int, int]()
+        links, at = list[int](), 0
+        while at < len(contents):
+            is_data = at and list(known)[at - 1] in data
+            for offset in range(0, 0 if is_data else len(contents[at]) - 7, 8):
+                word = int.from_bytes(contents[at][offset : offset + 8], "little")
+                if word in structs or word in data:
+                    if word not in known:
+                        size = structs.get(word) or data[word]
+                        known[word] = len(contents)
+                        contents.append(ctypes.string_at(word, size) if size > 0 else b"")
+                        sizes.append(size)
+                    links += [at, offset, known[word]]
+                elif word & ~0xFF == _FUNCTIONS:
+                    links += [at, offset, -1 - (word & 0xFF)]
+            at += 1
+        numbers = [len(contents), len(links) // 3, *sizes, *links]
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(struct.pack(f"<{len(numbers)}q", *numbers))
+            self._process.stdin.writelines(contents)
+            self._process.stdin.flush()
+            (result,) = struct.unpack("<q", self._read(8))
+            for address, size in zip(known, sizes[1:], strict=True):
+                answer = self._read(abs(size))
+                if address in data:
+                    ctypes.memmove(address, answer, len(answer))
+        except BrokenPipeError:
+            self._fail()
+        return result
+
+    def _read(self, size: int) -> bytes:
+        assert self._process.stdout is not None
+        found = self._process.stdout.read(size)
+        if len(found) < size:
+            self._fail()
+        return found
+
+    def _fail(self) -> NoReturn:
+        assert self._process.stderr is not None
+        said = self._process.stderr.read().decode()
+        raise StoppedError(f"{said}\nstatus {self._process.wait()}")
+
+
+def _memory_of(*structs: ctypes.Structure | ctypes.Array[Any]) -> dict[int, int]:
+    return {ctypes.addressof(one): ctypes.sizeof(one) for one in structs}
