@@ -50,6 +50,15 @@ def random_matrix(
     return PackedMatrix(form, num_out, width, pack_codes(parts, form), own)
 
 
+def shapes_of(name: str) -> list[tuple[int, int]]:
+    """Shapes that a format takes, from even to odd ones."""
+    if FORMATS[name].units:
+        return [(53, 2 * SUPER), (16, SUPER)]
+    if FORMATS[name].table:
+        return [(53, 3 * GROUP), (5, GROUP)]
+    return [(53, 96), (37, 97), (5, 31), (1, 1), (300, 33)]
+
+
 def check_products(kernels: Library, name: str, num_out: int, width: int, seed: int = 0) -> None:
     """Products of rows against float64, the same bits for any number of rows and threads.
 
@@ -92,6 +101,7 @@ class Case:
 
     def __init__(self, seed: int, formats: tuple[str, ...]) -> None:
         self.seed, choose = seed, random.Random(seed)
+        self.error = 0.0  # of the largest allowed, when checked
         self.generator = torch.Generator().manual_seed(seed)
         whole = choose.random() < 0.4  # sizes that every format takes
         dim = choose.choice((40, 50, 64, 66, 80, 96, 128, 256) if not whole else (64, 128, 256))
@@ -174,7 +184,7 @@ class Case:
     def randn(self, *size: int) -> torch.Tensor:
         return torch.randn(size, generator=self.generator)
 
-    def describe(self) -> str:
+    def __str__(self) -> str:
         s = self.shape
         forms = sorted({m.format.name for one in self.layers for m in one.matrices().values()})
         spans = [(span.start, span.n, span.branches is not None) for span in self.spans]
@@ -215,13 +225,13 @@ class Case:
         for span, cache in zip(spans, caches, strict=True):
             own = span.cache.double()
             if not torch.equal(own.isnan(), cache.isnan()):
-                raise WrongError(f"{self.describe()}: other places of a cache are written")
+                raise WrongError(f"{self}: other places of a cache are written")
             worst = max(
                 worst,
                 float((own - cache).nan_to_num().abs().max() / cache.nan_to_num().abs().max()),
             )
         if not worst <= limit:
-            raise WrongError(f"{self.describe()}: off by {worst:.2e}, more than {limit:.0e}")
+            raise WrongError(f"{self}: off by {worst:.2e}, more than {limit:.0e}")
         self.error = worst / limit
         if not alone:
             return calls[0]
@@ -231,10 +241,20 @@ class Case:
             for i in range(span.n):
                 h = run(self.h[row : row + 1], [span._replace(start=span.start + i, n=1)], 1)
                 if not torch.equal(h[0], found[row]):
-                    raise WrongError(f"{self.describe()}: row {row} has other bits alone")
+                    raise WrongError(f"{self}: row {row} has other bits alone")
                 row += 1
             if not torch.equal(span.cache.nan_to_num(7.0), other.cache.nan_to_num(7.0)):
-                raise WrongError(f"{self.describe()}: a cache has other bits")
+                raise WrongError(f"{self}: a cache has other bits")
+        row = 0
+        for span in self.spans:
+            branches = span.branches
+            if branches is not None and branches.base == span.start:
+                path = [node - span.start for node in branches.path_to(span.start + span.n - 1)[1]]
+                text = Span(span.cache.clone(), span.start, len(path))
+                h = run(self.h[[row + node for node in path]], [text], 1)
+                if not torch.equal(h, found[[row + node for node in path]]):
+                    raise WrongError(f"{self}: a path has other bits as plain text")
+            row += span.n
         return calls[0]
 
     def tolerance(self) -> float:

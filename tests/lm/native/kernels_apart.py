@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -24,15 +26,73 @@ class StoppedError(Exception):
     """The process ended, with what it said."""
 
 
-def build(
-    folder: Path, compiler: str, options: Sequence[str], formats: Sequence[str], jobs: int = 1
-) -> Path:
-    """Compile the driver with the products of some formats; return it."""
+class Build(NamedTuple):
+    """How the driver is compiled and run.
+
+    Attributes:
+        needs: what /proc/cpuinfo must name.
+        runner: the command that runs it.
+    """
+
+    options: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    compiler: str = "gcc"
+    runner: tuple[str, ...] = ()
+
+    def missing(self) -> str | None:
+        """Return why it cannot run here, if so."""
+        if sys.platform != "linux":
+            return "only on Linux"
+        for command in (self.compiler, *self.runner[:1]):
+            if not shutil.which(command):
+                return f"{command} is not installed"
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+        if absent := [name for name in self.needs if name not in flags]:
+            return f"this processor has no {absent[0]}"
+        probe = [self.compiler, *self.options, "-x", "c", "-", "-o", "/dev/null"]
+        if subprocess.run(
+            probe, input=b"int main(void) { return 0; }", stderr=subprocess.DEVNULL
+        ).returncode:
+            return f"{self.compiler} does not compile with {' '.join(self.options)}"
+        return None
+
+
+_AVX2 = ("avx2", "fma", "f16c")
+_AARCH64 = {
+    "compiler": "aarch64-linux-gnu-gcc",
+    "runner": ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"),
+}
+SANITIZERS = {
+    "address": Build(
+        ("-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    ),
+    "thread": Build(("-march=native", "-g", "-fsanitize=thread")),
+    # valgrind knows no AVX-512
+    "memcheck": Build(
+        ("-march=x86-64-v3", "-g"), _AVX2, runner=("valgrind", "-q", "--error-exitcode=9")
+    ),
+}
+PROCESSORS = {
+    "native": Build(("-march=native",)),
+    "x86-64": Build(("-march=x86-64",), ("sse2",)),
+    "AVX": Build(("-march=ivybridge",), ("avx", "f16c")),
+    "AVX2": Build(("-march=x86-64-v3",), _AVX2),
+    "AVX2 without FMA": Build(("-march=x86-64-v3", "-mno-fma"), _AVX2),
+    "AVX-512 without BW": Build(("-march=x86-64-v3", "-mavx512f"), (*_AVX2, "avx512f")),
+    "AVX-512": Build(("-march=x86-64-v4",), ("avx512bw", "avx512vl", "avx512dq")),
+    "armv8": Build(("-march=armv8-a",), **_AARCH64),
+    "dot products": Build(("-march=armv8.2-a+dotprod",), **_AARCH64),
+    "i8mm": Build(("-march=armv8.2-a+dotprod+i8mm",), **_AARCH64),
+}
+
+
+def build(how: Build, folder: Path, formats: Sequence[str], jobs: int = 1) -> list[str]:
+    """Compile the driver with the products of some formats; return the command that runs it."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in library._sources().items():
         (folder / name).write_bytes(content)
     names = " ".join(f"X({name})" for name in formats)
-    common = [compiler, "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", *options]
+    common = [how.compiler, "-O1", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", *how.options]
     sources = {
         "kernels": [str(folder / "kernels.c"), "-fopenmp"],
         "driver": [str(_DRIVER), f"-DDRIVER_FORMATS={names}"],
@@ -50,7 +110,7 @@ def build(
         objects = list(pool.map(compile_one, sources))
     path = folder / "driver"
     subprocess.run([*common, *objects, "-o", str(path), "-lm", "-lpthread"], check=True)
-    return path
+    return [*how.runner, str(path)]
 
 
 class Apart(Library):

@@ -64,8 +64,8 @@ static void swiglu(float *gate, const float *up, int64_t n) {
 static void rotate(const float *x, const float *rotation, int64_t dim, float *y) {
     for (int64_t j = 0; j < dim; j += 2) {
         float a = x[j], b = x[j + 1];
-        y[j] = a * rotation[j] - b * rotation[j + 1];
-        y[j + 1] = a * rotation[j + 1] + b * rotation[j];
+        y[j] = fma_float(a, rotation[j], -(b * rotation[j + 1]));
+        y[j + 1] = fma_float(a, rotation[j + 1], b * rotation[j]);
     }
 }
 
@@ -96,7 +96,7 @@ INLINE float dot_key(const int HALF, const float *q, const void *key, int64_t n)
     int64_t k = 0;
     for (; k + W <= n; k += W) sum = fma_vec(*(const vec *)(q + k), load(HALF, key, k), sum);
     float rest = sum_lanes(sum);
-    for (; k < n; k++) rest += q[k] * number(HALF, key, k);
+    for (; k < n; k++) rest = fma_float(q[k], number(HALF, key, k), rest);
     return rest;
 }
 
@@ -160,7 +160,8 @@ INLINE void add_values_of(const int HALF, const float *scores, const void *value
     for (; d + W <= dim; d += W)
         add_values_tile(HALF, 1, scores, at(HALF, values, d), n, dim, even + d, odd + d);
     for (; d < dim; d++)
-        for (int64_t i = 0; i < n; i++) even[d] += scores[i] * number(HALF, values, i * dim + d);
+        for (int64_t i = 0; i < n; i++)
+            even[d] = fma_float(scores[i], number(HALF, values, i * dim + d), even[d]);
 }
 
 static void add_values(int half, const float *scores, const void *values, int64_t n, int64_t dim,

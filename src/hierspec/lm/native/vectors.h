@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__AVX2__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 #if defined(__ARM_NEON)
@@ -33,6 +33,15 @@ INLINE vec fma_vec(vec a, vec b, vec c) {
     return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif W == 4 && defined(__ARM_NEON) && defined(__aarch64__)
     return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+/* The same of one number: left to the compiler, it rounds once here and twice there. */
+INLINE float fma_float(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
+    return __builtin_fmaf(a, b, c);
 #else
     return a * b + c;
 #endif
@@ -263,9 +272,9 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
 static float dot(const float *a, const float *b, int64_t n) {
     vec sum = {0};
     int64_t k = 0;
-    for (; k + W <= n; k += W) sum += *(const vec *)(a + k) * *(const vec *)(b + k);
+    for (; k + W <= n; k += W) sum = fma_vec(*(const vec *)(a + k), *(const vec *)(b + k), sum);
     float rest = sum_lanes(sum);
-    for (; k < n; k++) rest += a[k] * b[k];
+    for (; k < n; k++) rest = fma_float(a[k], b[k], rest);
     return rest;
 }
 /* e^x for x ≤ 88, to about 1e-7: 2^n · a polynomial on ± ln 2 / 2. */
@@ -290,7 +299,7 @@ INLINE vec exponential(vec x) {
 /* Lane i: the sum of the lanes of v[i]. */
 INLINE vec sum_lanes_of_each(const vec *v) {
     vec sums;
-#if defined(__AVX512F__)
+#if W == 16
     __m512 quads[4];
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {

@@ -1,0 +1,40 @@
+"""The kernels for other processors and under sanitizers, a few cases of each.
+
+benchmarks/sanitize_kernels.py tries more of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from kernel_cases import Case, check_products, shapes_of
+from kernels_apart import PROCESSORS, SANITIZERS, Apart, build
+
+# What differs between processors: how codes of 8 and of fewer bits are multiplied, bits are spread,
+# numbers are looked up and floating-point numbers are widened.
+FORMATS = {
+    "x86-64": ("F16", "Q3_K"),
+    "AVX": ("IQ4_NL",),
+    "AVX2": ("BF16", "Q8_0", "Q3_K"),
+    "AVX2 without FMA": ("F32", "BF16"),
+    "AVX-512 without BW": ("F32",),
+    "AVX-512": ("BF16", "Q8_0", "Q3_K"),
+    "armv8": ("F16", "Q8_0"),
+    "dot products": ("Q8_0", "Q3_K"),
+    "i8mm": ("IQ4_NL",),
+    "address": ("BF16", "Q3_K"),
+    "thread": ("F32",),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_and_layers(tmp_path, name):
+    how = (PROCESSORS | SANITIZERS)[name]
+    if reason := how.missing():
+        pytest.skip(reason)
+    formats = FORMATS[name]
+    with Apart(build(how, tmp_path, formats, jobs=2), formats) as kernels:
+        for form in formats:
+            for num_out, width in shapes_of(form)[:2]:
+                check_products(kernels, form, num_out, width)
+        for seed in range(6):
+            Case(seed, formats).check(kernels, alone=seed < 3)
