@@ -5,8 +5,8 @@ python benchmarks/sanitize_kernels.py [address thread memcheck AVX2 …] [--coun
 
 Products and whole layers are compared with float64; every second model's rows are computed one by
 one, too, and paths of its trees as plain text, which must give the same bits. Sizes are odd: hidden
-sizes off 16 and 32, heads of 40 to 256, one head of keys, windows, biases, trees, 1 to 40 rows, 1 to
-5 threads. The cases are those of tests/lm/native, whose tests try a few.
+sizes off 16 and 32, heads of 40 to 256, one head of keys, windows, biases, trees, 1 to 40 rows, 1
+to 5 threads. The cases are those of tests/lm/native, whose tests try a few.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Case:
     """A random model, some sequences with tokens stored, and rows of each to compute.
 
     Args:
-        formats: of matrices, chosen from for each.
+        formats: of matrices; at least one takes any width.
     """
 
     def __init__(self, seed: int, formats: tuple[str, ...]) -> None:
@@ -138,7 +138,7 @@ class Case:
                 f for f in formats
                 if f in ROUNDED or step == SUPER or (step == GROUP and FORMATS[f].table)
             ]  # fmt: skip
-            form = choose.choice(fitting or list(ROUNDED))
+            form = choose.choice(fitting)
             return random_matrix(form, out, width, self.generator, name in biased)
 
         def norm(*size: int) -> torch.Tensor:

@@ -86,13 +86,20 @@ PROCESSORS = {
 }
 
 
-def build(how: Build, folder: Path, formats: Sequence[str], jobs: int = 1) -> list[str]:
-    """Compile the driver with the products of some formats; return the command that runs it."""
+def build(
+    how: Build, folder: Path, formats: Sequence[str], jobs: int = 1, most_rows: int = 8
+) -> list[str]:
+    """Compile the driver with the products of some formats; return the command that runs it.
+
+    Args:
+        most_rows: of a tile; where they are few it compiles sooner.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in library._sources().items():
         (folder / name).write_bytes(content)
     names = " ".join(f"X({name})" for name in formats)
     common = [how.compiler, "-O1", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", *how.options]
+    common.append(f"-DMOST_ROWS={most_rows}")
     sources = {
         "kernels": [str(folder / "kernels.c"), "-fopenmp"],
         "driver": [str(_DRIVER), f"-DDRIVER_FORMATS={names}"],

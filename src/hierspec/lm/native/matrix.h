@@ -55,8 +55,11 @@ static int64_t num_groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
 /* How rows of x are packed for a matrix: its formats share three kinds. */
 typedef enum { FLOATS, PAIRS, CODES } Kind;
 INLINE int kind_of(const int f) { return f <= F16 ? FLOATS : f == BF16 ? PAIRS : CODES; }
-/* Rows of a tile: so many sums fit into the registers. */
-INLINE int tile_rows(const int kind) { return kind == CODES ? 8 : 6; }
+/* Rows of a tile: so many sums fit into the registers. Fewer compile sooner. */
+#ifndef MOST_ROWS
+#define MOST_ROWS 8
+#endif
+INLINE int tile_rows(const int kind) { return kind != CODES && MOST_ROWS > 6 ? 6 : MOST_ROWS; }
 static int64_t num_steps_in(const int kind, int64_t in) {
     return kind == CODES ? num_groups(in) : kind == PAIRS ? num_pairs(in) : in;
 }

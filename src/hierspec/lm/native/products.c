@@ -239,14 +239,10 @@ INLINE void add_block(const int f, const int PANELS, const uint8_t *panels, int6
     const int64_t each = packed_floats(kind_of(f), in);
     for (; rows >= most; rows -= most, x += most * each, y += most * stride)
         add_tile(f, PANELS, most, panels, in, lo, hi, x, y, stride);
+#define TILE_OF(n)                                                                                  \
+    case n: add_tile(f, PANELS, most > n ? n : 1, panels, in, lo, hi, x, y, stride); break;
     switch (rows) {
-    case 7: add_tile(f, PANELS, most > 7 ? 7 : 1, panels, in, lo, hi, x, y, stride); break;
-    case 6: add_tile(f, PANELS, most > 6 ? 6 : 1, panels, in, lo, hi, x, y, stride); break;
-    case 5: add_tile(f, PANELS, 5, panels, in, lo, hi, x, y, stride); break;
-    case 4: add_tile(f, PANELS, 4, panels, in, lo, hi, x, y, stride); break;
-    case 3: add_tile(f, PANELS, 3, panels, in, lo, hi, x, y, stride); break;
-    case 2: add_tile(f, PANELS, 2, panels, in, lo, hi, x, y, stride); break;
-    case 1: add_tile(f, PANELS, 1, panels, in, lo, hi, x, y, stride); break;
+        TILE_OF(7) TILE_OF(6) TILE_OF(5) TILE_OF(4) TILE_OF(3) TILE_OF(2) TILE_OF(1)
     }
 }
 

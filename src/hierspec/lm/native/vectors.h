@@ -241,7 +241,7 @@ INLINE Bytes look_up(Bytes x, const uint8_t *table) {
 }
 #else
 /* Byte by byte: inlined wherever a row needs it, it would take a compiler minutes. */
-static __attribute__((noinline)) Bytes look_up(Bytes x, const uint8_t *table) {
+static __attribute__((noinline, unused)) Bytes look_up(Bytes x, const uint8_t *table) {
     for (int i = 0; i < 4 * W; i++) x[i] = table[x[i]];
     return x;
 }
