@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -130,8 +131,8 @@ class Apart(Library):
 
     def __init__(self, command: Sequence[str], formats: Sequence[str]) -> None:
         self._formats = tuple(formats)
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        pipe, self._said = subprocess.PIPE, tempfile.TemporaryFile()  # a pipe would fill
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._said)
         self._memory = dict[int, int]()  # address → size of what structures point to
 
     def __enter__(self) -> Apart:
@@ -146,10 +147,10 @@ class Apart(Library):
         Raises:
             StoppedError: it had failed.
         """
-        said = self._process.communicate()[1].decode()
+        self._process.communicate()
         if self._process.returncode:
-            raise StoppedError(said)
-        return said
+            self._fail()
+        return self._read_said()
 
     def owns(self, tensors: Iterable[torch.Tensor | None]) -> None:
         """Copy this memory whenever a call points into it, back too."""
@@ -247,9 +248,12 @@ class Apart(Library):
         return found
 
     def _fail(self) -> NoReturn:
-        assert self._process.stderr is not None
-        said = self._process.stderr.read().decode()
-        raise StoppedError(f"{said}\nstatus {self._process.wait()}")
+        status = self._process.wait()
+        raise StoppedError(f"{self._read_said()}\nstatus {status}")
+
+    def _read_said(self) -> str:
+        self._said.seek(0)
+        return self._said.read().decode()
 
 
 def _memory_of(*structs: ctypes.Structure | ctypes.Array[Any]) -> dict[int, int]:

@@ -14,13 +14,13 @@ from kernels_apart import PROCESSORS, SANITIZERS, Apart, build
 FORMATS = {
     "x86-64": ("Q5_0",),
     "AVX": ("F16",),
-    "AVX2": ("Q8_0", "Q5_1"),
+    "AVX2": ("Q5_1",),
     "AVX-512 without BW": ("F32",),
-    "AVX-512": ("Q8_0",),
-    "armv8": ("F16", "Q5_0"),
+    "AVX-512": ("Q5_1",),
+    "armv8": ("Q5_0",),
     "dot products": ("Q8_0",),
     "i8mm": ("BF16", "IQ4_NL"),
-    "address": ("BF16", "Q5_1"),
+    "address": ("BF16",),
     "thread": ("F32",),
 }
 
