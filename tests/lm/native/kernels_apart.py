@@ -131,7 +131,7 @@ class Apart(Library):
 
     def __init__(self, command: Sequence[str], formats: Sequence[str]) -> None:
         self._formats = tuple(formats)
-        pipe, self._said = subprocess.PIPE, tempfile.TemporaryFile()  # a pipe would fill
+        pipe, self._said = subprocess.PIPE, tempfile.TemporaryFile()  # noqa: SIM115 (a pipe would fill)
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._said)
         self._memory = dict[int, int]()  # address → size of what structures point to
 
