@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--usual", action="store_true", help="also without the kernels")
+    parser.add_argument("--usual", action="store_true", help="also in torch's operations")
     parser.add_argument("--case", action="append", choices=list(CASES), help="default: all")
     parser.add_argument("--name", default="same-seed", help="of the result file")
     args = parser.parse_args()
@@ -113,15 +113,16 @@ def main() -> None:
     cases = found.get("cases", {}) if found.get("config") == config else {}
     for name in args.case or CASES:
         target, levels = CASES[name]
-        hierarchy = json.dumps({"target": {"model": target, "dtype": "bfloat16"}, "levels": levels})
         began = time.monotonic()
         record: dict[str, Any] = {}
-        for mode in (True, False) if args.usual else (True,):
-            settings = ServeSettings(
-                hierarchy=hierarchy, deterministic=mode, request_timeout=0.0, max_queue=4096
-            )
+        for mode, backend in {"kernels": "auto", "usual": "lean"}.items():
+            if mode == "usual" and not args.usual:
+                continue
+            model = {"model": target, "dtype": "bfloat16", "backend": backend}
+            hierarchy = json.dumps({"target": model, "levels": levels})
+            settings = ServeSettings(hierarchy=hierarchy, request_timeout=0.0, max_queue=4096)
             equal, reasons = asyncio.run(compare(settings, requests))
-            record["kernels" if mode else "usual"] = {"equal": equal, "obstacles": reasons}
+            record[mode] = {"equal": equal, "obstacles": reasons}
         cases[name] = record
         print(f"{name}: {record} ({time.monotonic() - began:.0f} s)", flush=True)
         data = {"config": config, "environment": common.environment(), "cases": cases}
