@@ -169,7 +169,8 @@ def in_transformers(source: Any, text: torch.Tensor) -> Way:
         model(text[None, :context], past_key_values=state["cache"])
 
     def call(context: int, rows: int) -> None:
-        state["cache"].crop(context)
+        if excess := state["cache"].get_seq_length() - context:
+            state["cache"].crop(-excess)
         model(text[None, context : context + rows], past_key_values=state["cache"])
 
     return Way(prepare, call, note="model(…) with a DynamicCache")
