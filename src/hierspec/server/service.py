@@ -156,11 +156,17 @@ class Streams:
         self._num_live = count
 
     def make_sink(self, index: int) -> Callable[[Progress], None]:
+        has_ended = False  # an end may be reported again: where this fails after it was taken
+
         def sink(progress: Progress) -> None:
+            nonlocal has_ended
+            if has_ended:
+                return
             # A request may write only so much: an unbounded queue costs a slow reader little
             # memory, and the engine never waits for one.
             if progress.ended is None or not self._loop.is_closed():  # else nobody reads it
                 self._loop.call_soon_threadsafe(self._queue.put_nowait, (index, progress))
+            has_ended = progress.ended is not None
             # After that, so that nothing keeps the client waiting.
             if progress.ended is not None:
                 with best_effort("recording a request that has ended"):
