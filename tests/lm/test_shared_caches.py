@@ -12,7 +12,10 @@ from itertools import product
 
 import pytest
 import torch
+from eagle3_cases import save_drafter
+from heads_cases import train_quickly
 from loading import hierarchy_of
+from transformers import AutoConfig
 
 from hierspec.core.context import Context
 from hierspec.lm import poison
@@ -44,10 +47,13 @@ OTHERS = {
     "adaptive": {"method": "adaptive_exit", "exit_layers": [1, 3], "confidence": 0.3},
     "retrieval": {"method": "retrieval", "budget": 16, "chunk_size": 4, "refresh": 4},
 }
-FORMS = {**DRAFTS, **OTHERS}
-BESIDE_OTHERS = {"skip 1", "skip attention", "8 bits"}
-ON_HF = ("skip 1", "skip attention", "swift", "exit")
-WITH_TREES = ("skip 1", "skip attention", "8 bits", "4 bits", "exit")
+TRAINED = {  # the path of what was trained for them follows
+    "exit with a head": ({"method": "early_exit", "exit_layer": 2}, "head"),
+    "eagle3": ({"method": "eagle3"}, "model"),  # reads the target's hidden states
+}
+FORMS = (*DRAFTS, *OTHERS, *TRAINED)
+ON_HF = ("skip 1", "skip attention", "swift", "exit", "exit with a head")
+WITH_TREES = ("skip 1", "skip attention", "8 bits", "4 bits", "exit", "exit with a head")
 GREEDY = {"max_new_tokens": 7, "ignore_eos": True}
 SAMPLED = {**GREEDY, "temperature": 1.0, "seed": 3}
 
@@ -58,6 +64,18 @@ needs_kernels = pytest.mark.skipif(library.load() is None, reason="no C compiler
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return str(save_tiny("llama", tmp_path_factory.mktemp("shared") / "m", seed=1, layers=4))
+
+
+@pytest.fixture(scope="module")
+def forms(path, tmp_path_factory):
+    """Levels by name."""
+    folder = tmp_path_factory.mktemp("trained")
+    trained = {
+        "head": str(train_quickly(path, "transform", folder / "heads.safetensors")),
+        "model": save_drafter(folder / "eagle3", AutoConfig.from_pretrained(path)),
+    }
+    named = {name: {**level, key: trained[key]} for name, (level, key) in TRAINED.items()}
+    return {**DRAFTS, **OTHERS, **named}
 
 
 def built(path, levels, backend):
@@ -92,9 +110,8 @@ def all_pairs():
         ("hf", one_after_another, ON_HF),
     ):
         for first, second in product(names, names):
-            only_drafts = second == "swift" and form is not one_after_another
-            others = {first, second} & {*OTHERS}
-            if (not others or {first, second} & BESIDE_OTHERS) and not only_drafts:
+            only_drafts = second in ("swift", "eagle3") and form is not one_after_another
+            if not only_drafts:
                 name = f"{backend}, {form.__name__}: {first}, {second}"
                 marks = [needs_kernels] if "4 bits" in (first, second) else []
                 yield pytest.param(backend, form, first, second, id=name, marks=marks)
@@ -189,9 +206,9 @@ def test_any_history_of_forms_leaves_the_target_its_own_scores(path, trunk_class
 
 @pytest.mark.parametrize(("backend", "form", "first", "second"), all_pairs())
 def test_a_pair_of_forms_reads_what_one_of_them_or_the_target_wrote(
-    path, plain, backend, form, first, second
+    path, plain, forms, backend, form, first, second
 ):
-    hierarchy = built(path, form(FORMS[first], FORMS[second]), backend)
+    hierarchy = built(path, form(forms[first], forms[second]), backend)
 
     def sampled():
         return [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **SAMPLED)]
