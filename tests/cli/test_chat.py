@@ -6,32 +6,17 @@ import shutil
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from chat_cases import save_chat_model
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
 from hierspec.utils.testing import save_tiny
 
-TEMPLATE = (
-    "{% if enable_thinking is defined and not enable_thinking %}w93 {% endif %}"
-    "{% if tools %}w90 {{ tools | length }} {% endif %}"
-    "{% for m in messages %}{{ 'w91' if m.role == 'user' else 'w92' }} {{ m.content }} {% endfor %}"
-    "{% if add_generation_prompt %}w92{% endif %}"
-)
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chat")
-    save_tiny("llama", folder, seed=1, dtype=torch.float32)
-    words = Tokenizer(WordLevel({f"w{i}": i for i in range(96)}, unk_token="w3"))
-    words.pre_tokenizer = WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=TEMPLATE)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_chat_model(tmp_path_factory.mktemp("chat"))
 
 
 def test_messages_a_text_and_tools_go_through_the_template(folder):
@@ -79,7 +64,7 @@ def test_a_conversation_keeps_its_caches(folder, monkeypatch, capsys):
     kept = int(notes[1].split("; ")[-1].split(" of ")[0])
     assert kept >= 5
     assert "tokens/s" in notes[0]
-    assert "/reset   forget" in err
+    assert "/reset           forget" in err
     assert len(out.splitlines()) == 3
 
 

@@ -188,13 +188,14 @@ def test_abuse_of_the_protocol_gets_no_more_than_a_refusal(live, name):
     assert httpx.get(f"{live[0]}/health", timeout=20).status_code == 200
 
 
-def test_told_to_end_it_finishes_what_runs_and_takes_no_more(family):
+def test_told_to_end_it_finishes_what_runs_and_takes_no_more(family, caplog):
     with started(family) as (url, engine, server), httpx.Client(base_url=url, timeout=60) as one:
         body = {"prompt": "hello", "max_tokens": 200, "stream": True, "ignore_eos": True}
         with one.stream("POST", "/v1/completions", json=body) as answer:
             lines = answer.iter_lines()
             next(lines)
             server.handle_exit(signal.SIGTERM, None)
+            assert "finishing 1 request (at most" in caplog.text
             assert not engine.accepts_requests
             # It listens until what runs has ended: whoever asks is told, and when to come back.
             assert httpx.get(f"{url}/health", timeout=20).status_code == 503
@@ -222,3 +223,29 @@ def test_the_world_is_not_served_without_a_key():
     ServeSettings(host="0.0.0.0", api_key=("k",)).check_exposure()
     ServeSettings(host="0.0.0.0", allow_without_key=True).check_exposure()
     ServeSettings(host="::1").check_exposure()
+
+
+def test_a_port_in_use_is_told_before_models_are_loaded(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            HierspecError, match=f"cannot listen on 127.0.0.1:{port}.*another --por"
+        ):
+            ServeSettings(port=port).check_address()
+        ServeSettings(port=0).check_address()
+    with pytest.raises(HierspecError, match="another --host"):
+        ServeSettings(host="192.0.2.7").check_address()
+
+
+def test_the_line_of_a_request_says_what_was_written(live, caplog):
+    with caplog.at_level("INFO", "hierspec.server"):
+        for body in ({}, {"stream": True}, {}):
+            body |= {"prompt": "hello", "max_tokens": 4, "ignore_eos": True}
+            assert httpx.post(f"{live[0]}/v1/completions", json=body, timeout=60).text
+    fields = [record.fields for record in caplog.records if record.msg == "request"]
+    assert [f["output_tokens"] for f in fields[:2]] == [4, 4]  # the last may still be written
+    for f in fields:
+        assert f["prompt_tokens"] > f["cached_tokens"] >= 0
+        assert f["tokens_per_second"] > 0
+        assert f["finish_reason"] == "length"
+        assert f["levels"]

@@ -14,6 +14,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from hierspec.errors import HierspecError
@@ -77,7 +78,7 @@ def _run_command(argv: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        return _report_error(error)
+        return _report_error(error, argv)
     return status if isinstance(status, int) else 0
 
 
@@ -89,8 +90,10 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _report_error(error: Exception) -> int:
+def _report_error(error: Exception, argv: Sequence[str] = ()) -> int:
     """Print an error in one line; return 2 for a user's mistake, 1 for a bug of ours."""
+    from .hints import hint
+
     format_message = getattr(error, "format_message", None)  # of the errors of the command line
     if type(error).__name__ == "NoArgsIsHelpError" and format_message:  # a group, no command
         print(format_message())
@@ -98,7 +101,10 @@ def _report_error(error: Exception) -> int:
     if format_message:  # wrong options, unknown commands
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "hierspec"
-        _print_error(f"{_one_line(format_message())} (see {command} --help)")
+        message = _one_line(format_message())
+        if known := hint(argv, message):
+            message = f"{message.rstrip('.')}: {known}"
+        _print_error(f"{message} (see {command} --help)")
         return 2
     if isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS:
         _discard_output()  # or what is left of it would fail again, and be reported again

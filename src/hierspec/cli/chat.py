@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,18 +15,21 @@ from hierspec.errors import HierspecError
 
 from .options import (
     ChatTemplateKwargs,
+    Deterministic,
     Device,
     DraftsOption,
     Dtype,
+    FrequencyPenalty,
     FreshSeed,
     HierarchyOption,
+    MaxNewTokens,
+    MinP,
+    PresencePenalty,
     StopOption,
     StopTokenId,
-    TemperatureOption,
     Threads,
     TopK,
     TopP,
-    note_unused,
     parse_template_kwargs,
     split_values,
     target_config,
@@ -31,15 +37,10 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hierspec.config.schema import HierarchyConfig
-    from hierspec.engine.results import GenerationResult
-    from hierspec.engine.session import Session
 
-HELP = """/reset   forget the conversation
-/help    these lines
-/exit    leave; so does Ctrl-D. Ctrl-C stops an answer."""
+_QUOTES = '"""'
+_OWN = "Default: the model's own."
 
 
 def chat(
@@ -51,12 +52,18 @@ def chat(
     system: Annotated[
         str | None, typer.Option(help="The system message, which tells the model how to answer.")
     ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Maximum number of tokens per answer.")
-    ] = 512,
-    temperature: TemperatureOption = 0.0,
+    max_new_tokens: MaxNewTokens = 512,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", "--temp", help=f"0 is greedy. {_OWN}")
+    ] = None,
     top_p: TopP = None,
     top_k: TopK = None,
+    min_p: MinP = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help=f"Above 1, tokens of the text become rarer. {_OWN}")
+    ] = None,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
     seed: FreshSeed = None,
     stop: StopOption = None,
     stop_token_id: StopTokenId = None,
@@ -64,11 +71,13 @@ def chat(
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
+    deterministic: Deterministic = False,
 ) -> int:
     """Talk with a model. The caches of all levels are kept, so a turn reads only what is new.
 
     Reads lines from the terminal, or from standard input. Ctrl-C stops an answer, Ctrl-D leaves;
-    /reset forgets the conversation, /help lists the commands.
+    /help lists the commands. Without sampling options the model's own are used, and where it has
+    none a temperature of 0.7, a top-p of 0.9 and a repetition penalty of 1.1.
 
     Examples:
 
@@ -76,16 +85,28 @@ def chat(
 
       hierspec chat --target ./Llama-8B --draft ./Llama-1B --temperature 0.7
     """
-    from hierspec.sampling.parameters import SamplingParams
+    from hierspec.config import ends
     from hierspec.utils.threads import use_threads
 
+    from .chat_session import ChatSession, ChatSettings
     from .rendering import notes, say, warnings_as_notes
 
-    sampling = SamplingParams.make(temperature=temperature, top_p=top_p, top_k=top_k)
+    given = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+    }
+    own = {"max_new_tokens": max_new_tokens, "seed": seed, "stop": list(stop or ())}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    ChatSettings.from_dict({**chosen, **own})  # mistakes are told before a model is loaded
     variables = parse_template_kwargs(chat_template_kwargs)
-    note_unused(sampling)
     use_threads(threads)
     config = _config(target, tuple(split_values(draft)), hierarchy, dtype, device)
+    config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
     console = notes()
 
     from hierspec.api import Hierarchy
@@ -98,18 +119,12 @@ def chat(
             "(hierspec generate continues any text)"
         )
     say(console, f"{config.target.model}; /help lists the commands, Ctrl-D leaves")
-    request: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "sampling": sampling,
-        "seed": seed,
-        "stop": tuple(stop or ()),
-        "stop_token_ids": stop_token_id,
-        "chat_template_kwargs": variables,
-    }
+    settings = ChatSettings.from_dict({**ends.chat_sampling(config.target.model), **chosen, **own})
+    request = {"stop_token_ids": stop_token_id, "chat_template_kwargs": variables}
     with models.session() as session:
-        conversation = ChatSession(session, system, request, console)
-        for line in _user_lines(console):
-            if not conversation.handle(line):
+        conversation = ChatSession(session, config.target.model, system, settings, request, console)
+        for entry in entries(_line_reader()):
+            if not conversation.handle(entry):
                 break
     return 0
 
@@ -137,79 +152,59 @@ def _config(
     return read_hierarchy(hierarchy, target, drafts, dtype, device)
 
 
-def _user_lines(console: Console) -> Iterator[str]:
-    """Yield the user's lines until the end of input; Ctrl-C discards a line."""
-    prompt = "> " if sys.stdin.isatty() else ""
+def entries(read_line: Callable[[str], str]) -> Iterator[str]:
+    """Yield what the user enters until the end of input; Ctrl-C discards an entry.
+
+    An entry is a line, or the lines between two lines' triple quotes.
+
+    Args:
+        read_line: shows a prompt and returns a line; EOFError ends the input.
+    """
+    lines: list[str] = []  # of an entry that has begun
     while True:
         try:
-            yield input(prompt)
+            lines.append(read_line("… " if lines else "> "))
         except EOFError:
+            if lines:
+                yield "\n".join(lines).lstrip().removeprefix(_QUOTES)
             return
         except KeyboardInterrupt:
-            console.print()
+            lines = []
+            continue
+        text = "\n".join(lines).strip()
+        quoted = text.startswith(_QUOTES)
+        if quoted and (len(text) < 2 * len(_QUOTES) or not text.endswith(_QUOTES)):
+            continue
+        yield text.removeprefix(_QUOTES).removesuffix(_QUOTES) if quoted else text
+        lines = []
 
 
-class ChatSession:
-    """A conversation: its messages, and the commands and questions of the user's lines."""
+def _line_reader() -> Callable[[str], str]:
+    """Return a reader of the terminal's lines, with editing and a history, or of standard input."""
+    if not sys.stdin.isatty():
 
-    def __init__(
-        self, session: Session, system: str | None, request: dict[str, Any], console: Console
-    ) -> None:
-        self.session, self.request, self.console = session, request, console
-        self._system_messages = [] if system is None else [{"role": "system", "content": system}]
-        self.messages: list[dict[str, str]] = list(self._system_messages)
+        def read_line(_: str) -> str:
+            if not (line := sys.stdin.readline()):
+                raise EOFError
+            return line.rstrip("\n")
 
-    def handle(self, line: str) -> bool:
-        """Run a command or print an answer; return whether the conversation goes on."""
-        from .rendering import say
+        return read_line
 
-        text = line.strip()
-        if text in ("/exit", "/quit"):
-            return False
-        if text == "/reset":
-            self.messages = list(self._system_messages)
-            say(self.console, "the conversation is forgotten")
-        elif text == "/help" or (text.startswith("/") and " " not in text):
-            say(
-                self.console,
-                HELP if text == "/help" else f"there is no command {text}; there are\n{HELP}",
-            )
-        elif text:
-            self._answer(text)
-        return True
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+    from prompt_toolkit.output import create_output
 
-    def _answer(self, text: str) -> None:
-        from .rendering import say
-        from .rendering.generation import make_painter, run
+    from hierspec.utils.files import cache_folder
 
-        messages = [*self.messages, {"role": "user", "content": text}]
-        try:
-            generation = self.session.start(messages, chat=True, **self.request)
-        except HierspecError as error:  # the context is full, or the template refuses
-            say(self.console, f"hierspec: error: {error} (/reset starts again)")
-            return
-        prompt = generation.streams[0].sequence.tokens
-        num_cached = self.session.cache.overlap(generation.root.model.cache_owner, prompt)
-        num_prompt_tokens = len(prompt)  # before the answer is appended to it
-        run(generation, make_painter(generation))
-        (result,) = generation.results()
-        self.messages = [*messages, {"role": "assistant", "content": result.text}]
-        say(self.console, _summarise(result, num_cached, num_prompt_tokens))
-
-
-def _summarise(result: GenerationResult, num_cached: int, num_prompt_tokens: int) -> str:
-    """Return speed, drafted and kept tokens by level, and the cached share of the prompt."""
-    levels = [
-        f"{level['name']} {level['num_accepted_tokens']}/{level['num_draft_tokens']} kept"
-        for level in result.levels
-        if level["num_draft_tokens"]
-    ]
-    endings = {"cancelled": ", stopped", "length": ", cut at --max-new-tokens"}
-    parts = [
-        f"{result.num_tokens} tokens{endings.get(result.finish_reason, '')}, "
-        f"{result.tokens_per_second:.1f} tokens/s, "
-        f"{result.mean_acceptance_length:.2f} tokens per target call",
-        *levels,
-        f"{num_cached} of {num_prompt_tokens} prompt tokens were in the cache",
-    ]
-    return f"[{'; '.join(parts)}]"
+    history: History = InMemoryHistory()
+    with contextlib.suppress(OSError, HierspecError):  # no home, or one that is only read
+        file = cache_folder("chat") / "history"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+        if os.access(file, os.W_OK):
+            history = FileHistory(file)
+    session: PromptSession[str] = PromptSession(
+        history=history,
+        output=create_output(always_prefer_tty=True),  # > FILE takes the answers alone
+    )
+    return session.prompt

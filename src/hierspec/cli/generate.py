@@ -18,10 +18,15 @@ from .options import (
     PRESETS,
     BatchSize,
     ChatTemplateKwargs,
+    Deterministic,
     Device,
     DraftsOption,
     Dtype,
+    FrequencyPenalty,
     FreshSeed,
+    MaxNewTokens,
+    MinP,
+    PresencePenalty,
     StopOption,
     StopTokenId,
     TemperatureOption,
@@ -76,29 +81,20 @@ def generate(
         ),
     ] = None,
     batch_size: BatchSize = 1,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Maximum number of tokens per prompt.")
-    ] = 128,
+    prompt_option: Annotated[
+        str | None, typer.Option("-p", "--prompt", help="The same as PROMPT.")
+    ] = None,
+    max_new_tokens: MaxNewTokens = 128,
     temperature: TemperatureOption = 0.0,
     top_p: TopP = None,
     top_k: TopK = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(
-            help="Leave out tokens less probable than this share of the likeliest one's "
-            "probability, as in transformers."
-        ),
-    ] = None,
+    min_p: MinP = None,
     repetition_penalty: Annotated[
         float,
         typer.Option(help="Above 1, tokens of the text so far become rarer, as in transformers."),
     ] = 1.0,
-    frequency_penalty: Annotated[
-        float, typer.Option(help="Taken off a token's score for each time it was written (vLLM).")
-    ] = 0.0,
-    presence_penalty: Annotated[
-        float, typer.Option(help="Taken off the score of every token that was written (vLLM).")
-    ] = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
     seed: FreshSeed = None,
     stop: StopOption = None,
     include_stop: Annotated[
@@ -137,14 +133,7 @@ def generate(
         Path | None,
         typer.Option(help="Write every draft and verdict to this file, for hierspec timeline."),
     ] = None,
-    deterministic: Annotated[
-        bool,
-        typer.Option(
-            "--deterministic",
-            help="Let the target score a token bit for bit the same, however many tokens are "
-            "scored with it, or refuse: Llama-shaped models on CPUs do in any case.",
-        ),
-    ] = False,
+    deterministic: Deterministic = False,
     as_json: Annotated[
         bool,
         json_option(
@@ -177,7 +166,9 @@ def generate(
         raise HierspecError(
             "--ids takes and writes token ids: leave --chat, --chat-template-kwargs and --stop out"
         )
-    texts = _read_prompts(prompt, prompts, ids)
+    if prompt is not None and prompt_option is not None:
+        raise HierspecError("give a PROMPT or --prompt, not both")
+    texts = _read_prompts(prompt if prompt_option is None else prompt_option, prompts, ids)
 
     from hierspec.config import arguments, ends
     from hierspec.config.drafts import is_method

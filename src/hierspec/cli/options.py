@@ -42,6 +42,7 @@ class NamesPresets(TyperCommand):
 
 def target_option(note: str, *names: str) -> Any:
     """Return the option that names the target; its help ends in ``note``."""
+    names = names or ("--target", "--model", "-m")
     return typer.Option(*names, help=f"Target model: {MODEL}. {note}".rstrip())
 
 
@@ -85,14 +86,47 @@ Dtype = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: as found.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: all cores.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; default: all cores.")
+]
 PromptsOption = Annotated[
     Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that are decoded together.")]
-TemperatureOption = Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")]
+MaxNewTokens = Annotated[
+    int,
+    typer.Option(
+        *("--max-new-tokens", "--max-tokens", "--n-predict", "-n"),
+        min=1,
+        help="Maximum number of tokens per text.",
+    ),
+]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", "--temp", help="Sampling temperature; 0 is greedy.")
+]
 TopP = Annotated[float | None, typer.Option(help="Nucleus sampling, as in transformers.")]
 TopK = Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")]
+MinP = Annotated[
+    float | None,
+    typer.Option(
+        help="Leave out tokens less probable than this share of the likeliest one's probability, "
+        "as in transformers."
+    ),
+]
+FrequencyPenalty = Annotated[
+    float, typer.Option(help="Taken off a token's score for each time it was written (vLLM).")
+]
+PresencePenalty = Annotated[
+    float, typer.Option(help="Taken off the score of every token that was written (vLLM).")
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="Let the target score a token bit for bit the same, however many tokens are scored "
+        "with it, or refuse: Llama-shaped models on CPUs do in any case.",
+    ),
+]
 Temperatures = Annotated[
     list[str] | None,
     typer.Option(
@@ -123,7 +157,7 @@ AsJson = Annotated[bool, json_option()]
 ShowList = Annotated[bool, typer.Option("--list", help="List what there is, and do nothing else.")]
 
 # Of a service, and of what sends it requests
-ServedModel = Annotated[str | None, target_option(_SERVED, "--model", "--target")]
+ServedModel = Annotated[str | None, target_option(_SERVED, "--model", "--target", "-m")]
 ServiceFile = Annotated[
     Path | None, typer.Option(help="File of settings, .json or .toml; docs/serving.md lists them.")
 ]

@@ -26,6 +26,8 @@ from .options import (
 if TYPE_CHECKING:
     from hierspec.server.settings import ServeSettings
 
+_TO_TRY = " (a page to try it is there, too)"
+
 
 def serve(
     model: ServedModel = None,
@@ -92,6 +94,7 @@ def serve(
     settings = service_settings(config, options, setting or [])
     settings.check_exposure()
     settings.check_models()
+    settings.check_address()
     if replicas or autoscale or ray_address:
         return _serve_with_ray(settings, replicas, autoscale, ray_address)
 
@@ -111,7 +114,7 @@ def serve(
         app = create_app(settings)
     name = app.state.service.model
 
-    run(app, settings, lambda url: say(console, f"hierspec: serving {name} on {url}"))
+    run(app, settings, lambda url: say(console, f"hierspec: serving {name} on {url}{_TO_TRY}"))
     return 0
 
 

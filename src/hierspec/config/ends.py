@@ -1,4 +1,4 @@
-"""Which tokens end a text of a model, as transformers' ``generate`` reads them."""
+"""What a model's generation configuration says: which tokens end a text, how it is sampled."""
 
 from __future__ import annotations
 
@@ -62,6 +62,27 @@ def ignored_sampling(model: str) -> list[str]:
     config = _generation_config(model)
     values = {name: getattr(config, name, None) for name in _SAMPLING_DEFAULTS}
     return [f"{k}={v}" for k, v in values.items() if v not in (None, _SAMPLING_DEFAULTS[k])]
+
+
+_CHAT_SAMPLING = {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.1}
+
+
+def chat_sampling(model: str) -> dict[str, float | int | None]:
+    """Return how a model's answers in a chat are sampled: as its generation configuration says.
+
+    A configuration that is greedy, or none, says nothing of chats, where greedy answers of small
+    models repeat themselves.
+
+    Raises:
+        HierspecError: as :func:`ignored_sampling`.
+    """
+    config = _generation_config(model)
+    if not getattr(config, "do_sample", None):
+        return dict(_CHAT_SAMPLING)
+    defaults = {"temperature": 1.0, "top_k": 50, "top_p": None, "min_p": None}
+    defaults["repetition_penalty"] = 1.0
+    values = {name: getattr(config, name, None) for name in defaults}
+    return {name: defaults[name] if value is None else value for name, value in values.items()}
 
 
 def _generation_config(model: str) -> Any:

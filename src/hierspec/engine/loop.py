@@ -175,6 +175,11 @@ class EngineLoop:
         return not self.waiting.closed
 
     @property
+    def num_requests(self) -> int:
+        """Requests that have not ended, waiting ones included."""
+        return len(self._all_requests())
+
+    @property
     def reading(self) -> list[Ticket]:
         """Requests whose prompts are being read."""
         return [ticket for ticket in self.live if not (ticket.joined or ticket.is_over)]

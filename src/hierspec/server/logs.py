@@ -12,13 +12,18 @@ import re
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+if TYPE_CHECKING:
+    from hierspec.engine.tickets import Ended
+
 log = logging.getLogger("hierspec.server")
 request_id: ContextVar[str] = ContextVar("request_id", default="")
+_ends: ContextVar[list[Ended]] = ContextVar("ends")
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _UNLOGGED_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
@@ -63,6 +68,33 @@ def configure(level: str, form: str) -> None:
     logger.setLevel(level.upper())
 
 
+def add_end(ended: Ended) -> None:
+    """Let the line of the request that is served now say what this sequence of it wrote."""
+    _ends.get([]).append(ended)
+
+
+def _written(ends: Sequence[Ended]) -> dict[str, Any]:
+    """Return the fields of a request's sequences; speed is decoding's, of all of them together."""
+    if not ends:
+        return {}
+    num_tokens = [len(ended.token_ids) for ended in ends]
+    decoding = max(ended.total_seconds - ended.time_to_first_token for ended in ends)
+    decoded = sum(num_tokens) - len(ends)  # the first comes with the prompt
+    drafts: dict[str, list[int]] = {}
+    for level in (level for ended in ends for level in ended.levels if level.num_draft_tokens):
+        counts = drafts.setdefault(level.name, [0, 0])
+        counts[0] += level.num_accepted_tokens
+        counts[1] += level.num_draft_tokens
+    return {
+        "prompt_tokens": ends[0].num_prompt_tokens,
+        "cached_tokens": ends[0].num_cached_tokens,
+        "output_tokens": sum(num_tokens),
+        "tokens_per_second": round(decoded / decoding, 1) if decoded > 0 < decoding else None,
+        "finish_reason": ",".join(dict.fromkeys(ended.finish_reason for ended in ends)),
+        "levels": ",".join(f"{name}:{kept}/{all_}" for name, (kept, all_) in drafts.items()),
+    }
+
+
 class RequestLog:
     """Middleware: gives every request an id and writes a line when it has ended."""
 
@@ -78,6 +110,8 @@ class RequestLog:
             sent_id.decode() if _VALID_ID.fullmatch(sent_id) else f"req-{secrets.token_hex(12)}"
         )
         token, began, status = request_id.set(new_id), time.monotonic(), 499
+        ends: list[Ended] = []
+        ends_token = _ends.set(ends)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -96,6 +130,8 @@ class RequestLog:
                     "path": scope["path"][:256],
                     "status": status,
                     "seconds": round(time.monotonic() - began, 4),
+                    **_written(ends),
                 }
                 log.info("request", extra={"fields": fields})
             request_id.reset(token)
+            _ends.reset(ends_token)

@@ -9,6 +9,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from .logs import log
 from .service import Service
 from .settings import ServeSettings
 
@@ -32,6 +33,11 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
             return
         self._draining = True
+        count = self.service.engine.num_requests
+        log.warning(
+            "finishing %d request%s (at most %g s); Ctrl-C again stops now",
+            *(count, "s" * (count != 1), self.service.settings.shutdown_grace),
+        )
         # Sequences end a second before connections are cut, so that clients get an answer.
         grace = max(0.0, self.service.settings.shutdown_grace - 1.0)
         self.service.engine.drain(grace)

@@ -23,6 +23,7 @@ from hierspec.utils.files import json_digest
 
 from .grammar import Grammars
 from .loading import default_cache_tokens
+from .logs import add_end
 from .metrics import ServerMetrics
 from .settings import ServeSettings
 from .tracing import SpanTracing
@@ -188,7 +189,9 @@ class Streams:
     async def __aiter__(self) -> AsyncIterator[tuple[int, Progress]]:
         while self._num_live:
             index, progress = await self._queue.get()
-            self._num_live -= progress.ended is not None
+            if progress.ended is not None:
+                self._num_live -= 1
+                add_end(progress.ended)
             yield index, progress
 
     async def finish(self) -> list[FinishedSequence]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import ipaddress
 import json
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -159,6 +161,25 @@ class ServeSettings:
         return read_hierarchy(
             hierarchy, target, self.draft, dtype, device, ignore_unused=bool(self.hierarchies)
         )
+
+    def check_address(self) -> None:
+        """Check that a service can listen there, before its models are loaded.
+
+        Raises:
+            HierspecError: the port is in use, or the address is not this machine's.
+        """
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            family, kind, *_, address = found[0]
+            with socket.socket(family, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            in_use = error.errno == errno.EADDRINUSE
+            fix = "another --port (0: any free one)" if in_use else "another --host or --port"
+            raise HierspecError(
+                f"cannot listen on {self.host}:{self.port}: {error.strerror or error}: name {fix}"
+            ) from None
 
     def check_models(self) -> None:
         """Refuse models and hierarchies that do not exist, before anything is loaded.

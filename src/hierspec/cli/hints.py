@@ -1,0 +1,69 @@
+"""What users of other programs type, and what does the same here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_A_TALK = "hierspec chat --target NAME talks with a model"
+_COMMANDS = {
+    "run": f"{_A_TALK}, hierspec generate PROMPT continues a text",
+    "complete": "hierspec generate PROMPT continues a text",
+    "pull": "nothing needs to be fetched first: --target takes a hub id, a folder or FILE.gguf",
+    "list": "hierspec zoo list names the models that ship with it",
+    "ps": "one process serves one model: GET /health says how it is",
+    "server": "hierspec serve --model NAME",
+    "benchmark": "hierspec bench",
+}
+_COMMANDS |= {
+    "download": _COMMANDS["pull"],
+    "ls": _COMMANDS["list"],
+    "models": _COMMANDS["list"],
+    "show": _COMMANDS["list"],
+    "cli": _COMMANDS["run"],
+}
+_OPTIONS = {
+    "-c": "contexts grow as texts need, up to the model's own: leave it out",
+    "-ngl": "--device cuda runs the whole model on a GPU",
+    "--repeat-penalty": "--repetition-penalty",
+    "--model-draft": "--draft",
+    "--draft-max": "num_speculative_tokens of a level, in --hierarchy",
+    "--file": "--prompts",
+    "--system-prompt": "--system",
+    "--speculative-config": "--hierarchy or --draft",
+    "--cache-type-k": "caches have the model's own precision: leave it out",
+}
+_OPTIONS |= {
+    "--ctx-size": _OPTIONS["-c"],
+    "--max-model-len": "--set max_prompt_tokens=N limits prompts",
+    "--n-gpu-layers": _OPTIONS["-ngl"],
+    "--gpu-layers": _OPTIONS["-ngl"],
+    "-md": _OPTIONS["--model-draft"],
+    "--speculative-model": _OPTIONS["--model-draft"],
+    "--assistant-model": _OPTIONS["--model-draft"],
+    "--draft-min": _OPTIONS["--draft-max"],
+    "-f": _OPTIONS["--file"],
+    "-sys": _OPTIONS["--system-prompt"],
+    "--cache-type-v": _OPTIONS["--cache-type-k"],
+}
+_TAKE_A_MODEL = {"chat": "--target", "serve": "--model", "batch": "--model"}
+
+
+def hint(argv: Sequence[str], message: str) -> str:
+    """Return what to type in place of a command line that was refused; empty if none is known.
+
+    Args:
+        message: why it was refused.
+    """
+    if not argv:
+        return ""
+    if message.startswith("No such command"):
+        return _COMMANDS.get(argv[0], "")
+    for word in argv:
+        name = word.split("=")[0]
+        if name in _OPTIONS:
+            return f"in place of {name}: {_OPTIONS[name]}"
+    extra = re.search(r"unexpected extra argument\S* \((\S+)\)", message)
+    if extra and argv[0] in _TAKE_A_MODEL:
+        return f"did you mean {_TAKE_A_MODEL[argv[0]]} {extra[1]}?"
+    return ""

@@ -1,0 +1,43 @@
+"""What users of other programs type is answered with what to type here."""
+
+import pytest
+
+from hierspec.cli import run
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("run llama3", "hierspec chat --target NAME"),
+        ("pull llama3", "nothing needs to be fetched first"),
+        ("list", "hierspec zoo list"),
+        ("chat llama3", "did you mean --target llama3?"),
+        ("serve llama3", "did you mean --model llama3?"),
+        ("generate a -ngl 99", "--device cuda"),
+        ("generate a -c 4096", "leave it out"),
+        ("chat --ctx-size=4096", "leave it out"),
+        ("generate a --repeat-penalty 1.1", "--repetition-penalty"),
+        ("generate a -md small.gguf", "--draft"),
+        ("generat a", "Did you mean 'generate'"),
+        ("generate a -p b", "not both"),
+        ("bench run", "No such command 'run'. (see hierspec bench"),
+    ],
+)
+def test_other_programs_words_get_a_hint(line, says, capsys):
+    assert run(line.split()) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_short_names_are_those_of_other_programs(tmp_path, capsys):
+    from hierspec.utils.testing import save_tiny
+
+    model = str(save_tiny("llama", tmp_path))
+    long = ["generate", "--target", model, "--ids", "5 6", "--max-new-tokens", "3"]
+    short = ["generate", "-m", model, "--ids", "-p", "5 6", "-n", "3", "-t", "1", "--temp", "0"]
+    texts = []
+    for argv in (long, short):
+        assert run(argv) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
