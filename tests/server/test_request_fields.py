@@ -76,6 +76,32 @@ def test_fields_that_mean_something_to_other_servers_are_left_out(family):
     assert more == plain
 
 
+WITHOUT_EFFECT = {
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "store": False,
+    "metadata": {"a": "b"},
+    "service_tier": "auto",
+    "modalities": ["text"],
+    "user": "u",
+    "safety_identifier": "u",
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+}
+
+
+def test_fields_without_effect_are_accepted_and_answers_name_what_gave_them(ask):
+    chat = {**CHAT, "seed": 1}
+    plain, more, text = ask(
+        post("/v1/chat/completions", chat),
+        post("/v1/chat/completions", {**chat, **WITHOUT_EFFECT}),
+        post("/v1/completions", TEXT),
+    )
+    assert more.json()["choices"] == plain.json()["choices"]
+    names = {answer.json()["system_fingerprint"] for answer in (plain, more, text)}
+    assert len(names) == 1
+
+
 REFUSED = [  # a field of the first message, and what is said of it
     ({"contents": "x"}, "did you mean 'content'?"),
     ({"content": "x", "tool_call": [CALL]}, "tool_call"),

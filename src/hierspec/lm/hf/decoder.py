@@ -98,8 +98,9 @@ class HFBackend(StorageBackend):
         self.alibi = alibi_of(model, config) if self.takes_alibi else None
         self.mask_names = [mask_names(layer) for layer in self.modules]
         self.trees = all(map(can_run_trees, self.modules))
-        # GPT-NeoX and Falcon call it layer_past, and swallow any other name.
-        self.cache_argument = "layer_past" if "layer_past" in arguments else "past_key_values"
+        # GPT-NeoX and Falcon swallow any other name; past_key_values is cache since 5.24.
+        names = [name for name in ("layer_past", "cache") if name in arguments]
+        self.cache_argument = names[0] if names else "past_key_values"
         self.attention_paths = [attention_paths(layer) for layer in self.modules]
         self.can_pack = bool(getattr(model, "_supports_attention_backend", False))
         self.can_pack = self.can_pack and all(self.attention_paths)

@@ -117,6 +117,7 @@ class _CompletionAnswer:
             model=self.service.model,
             choices=[self._choice(i, sequence) for i, sequence in enumerate(sequences)],
             usage=count_usage(self._without_dropped(ended), len(self.prompts)),
+            system_fingerprint=self.service.fingerprint,
             speculative=summarise_speculation(ended),
         )
 
@@ -163,6 +164,7 @@ class _CompletionAnswer:
             "object": "text_completion",
             "created": self.created,
             "model": service.model,
+            "system_fingerprint": service.fingerprint,
         }
         offsets = [0] * len(streams.tickets)
         started = set[int]()

@@ -107,7 +107,10 @@ class ChatRequest(GenerationRequest):
     metadata: dict[str, str] | None = None
     service_tier: Name | None = None
     modalities: list[Literal["text"]] | None = None
+    reasoning_effort: Name | None = None
+    verbosity: Name | None = None
     safety_identifier: Name | None = None
+    prompt_cache_retention: Name | None = None
     prompt_cache_key: Name | None = None
 
 

@@ -58,4 +58,5 @@ class CompletionAnswer(ResponseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
+    system_fingerprint: str
     speculative: dict[str, Any] | None = None
