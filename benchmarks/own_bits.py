@@ -105,7 +105,7 @@ def replaced(backend: Any, name: str) -> Any:
         )
         for layer in backend._layers.weights
     ]
-    copied._layers = NativeLayers(backend._library, layers, backend.shape, torch.float32)
+    copied._layers = NativeLayers(backend.library, layers, backend.shape, torch.float32)
     tied = backend._embedding is backend._output
     copied._output = packed(backend._output, name)
     copied._embedding = copied._output if tied else packed(backend._embedding, name)

@@ -41,7 +41,7 @@ def drafter(target: Path, plain: Any, tmp_path_factory: pytest.TempPathFactory) 
     return save_drafter(tmp_path_factory.mktemp("drafter") / "eagle3", plain.config)
 
 
-def opened(target: Path, drafter: Path, backend: str = "lean") -> Eagle3Model:
+def opened(target: Path, drafter: Path, backend: str = "auto") -> Eagle3Model:
     network = checkpoint.read_network(drafter)
     trunk = Trunk(load(target, backend=backend), LAYERS)
     return Eagle3Model(trunk, network, LAYERS, "eagle3")
@@ -52,7 +52,7 @@ def asked(model: Eagle3Model, slot: Any, committed: list[int], pending: tuple[in
     return model.score([Query(slot, context, len(context))])[0]
 
 
-@pytest.mark.parametrize("backend", ["lean", "hf"])
+@pytest.mark.parametrize("backend", ["auto", "lean", "hf"])
 def test_scores_are_those_of_a_plain_implementation(target, drafter, plain, backend):
     model, slots = opened(target, drafter, backend), {}
     for length, pending in ((1, ()), (1, (4, 2)), (2, ()), (6, ()), (6, (1, 2, 3)), (13, (7,))):

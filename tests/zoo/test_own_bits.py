@@ -126,7 +126,7 @@ def test_a_named_dtype_and_other_backends_dequantize(tmp_path):
         assert not getattr(backend, "own_bits", False)
     exact = load(open_gguf(path, "m"), torch.float32)
     torch.testing.assert_close(
-        exact._library.rows(exact._output, torch.arange(3)),
+        exact.library.rows(exact._output, torch.arange(3)),
         open_gguf(path, "m").tensor("model.embed_tokens.weight")[:3],
         rtol=0,
         atol=0,

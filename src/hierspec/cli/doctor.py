@@ -32,7 +32,6 @@ def examine() -> dict[str, dict[str, Any]]:
     import torch
 
     from hierspec.lm import dtypes
-    from hierspec.lm.lean.linear import prepacking_works
     from hierspec.utils.files import cache_folder
     from hierspec.zoo.registry import DATA, ENTRIES
 
@@ -55,11 +54,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "torch": torch.get_num_threads(),
             **{name: value or "unset" for name, value in threads.settings().items()},
         },
-        "fast_paths": {
-            f"prepacked {name} weights": _availability(prepacking_works(getattr(torch, name)))
-            for name in ("bfloat16", "float32")
-        }
-        | {"int8 copies": _int8_kernels()},
+        "fast_paths": dict.fromkeys(("Llama-shaped models on CPUs", "int8 copies"), _kernels()),
         "dtype_auto_on_cpu": {
             f"{name} checkpoints run in": dtypes.describe(getattr(torch, name))
             for name in ("bfloat16", "float16")
@@ -84,17 +79,12 @@ def _bits_of_files() -> str:
     return "their own bits, in the compiled kernels"
 
 
-def _int8_kernels() -> str:
-    from hierspec.lm.lean import quantized
+def _kernels() -> str:
     from hierspec.lm.native import library
 
     if library.load() is not None:
         return "compiled kernels"
-    return "FBGEMM (no C compiler found)" if quantized.fbgemm_works() else "not here"
-
-
-def _availability(works: bool) -> str:
-    return "on" if works else "off: this CPU or torch build lacks it; plain kernels run instead"
+    return "torch's operations, which are slower: no C compiler found"
 
 
 def _version(name: str) -> str:

@@ -130,10 +130,11 @@ class LevelModels:
     def _quantized_model(self, bits: int) -> SelfDraft:
         """Return a copy of the target in so many bits; levels of equal bits share it."""
         target, trunk = self.target, self._trunk(self.target)
-        from hierspec.lm.lean.quantized import can_quantize, quantize
+        from hierspec.lm.lean.quantized import quantize
+        from hierspec.lm.lean.shape import unsupported_reason
 
         own_layers = isinstance(target.model, ModelInMemory) and target.backend == "auto"
-        if own_layers and can_quantize(model_config(target.model), trunk.backend.device.type):
+        if own_layers and unsupported_reason(model_config(target.model)) is None:
             raise HierspecError(
                 f"a quantized draft needs the lean backend, and {target.model}, which is "
                 "loaded, runs through its own layers: give its path, or as the target "

@@ -30,8 +30,8 @@ import torch
 
 from hierspec.core.proposals import Verdict
 from hierspec.errors import HierspecError, as_exception
-from hierspec.lm.lean.linear import give_back_memory
 from hierspec.utils.best_effort import best_effort
+from hierspec.utils.machine import give_back_memory
 
 from .control import label
 from .lanes import Lane, ServedLane

@@ -12,13 +12,14 @@ Shapes: N rows, d hidden.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from .backend import Linear
 from .base import Query
+from .products import product, silu_by_row
 from .trunk.trunk import ExitModel
 
 
@@ -43,11 +44,15 @@ class AcceptanceHead(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        x = h.float()
-        x = x * x.square().mean(-1, keepdim=True).clamp_min(1e-12).rsqrt()
-        for block in self.blocks:
-            x = x + F.silu(block(x))
-        return self.out(x).squeeze(-1)
+        return _logits(h, self.blocks, self.out)
+
+
+def _logits(h: torch.Tensor, blocks: Iterable[Linear], out: Linear) -> torch.Tensor:
+    x = h.float()
+    x = x * x.square().mean(-1, keepdim=True).clamp_min(1e-12).rsqrt()
+    for block in blocks:
+        x = x + silu_by_row(block(x))
+    return out(x).squeeze(-1)
 
 
 class PredictingExit(ExitModel):
@@ -58,11 +63,18 @@ class PredictingExit(ExitModel):
 
     def __init__(self, view: ExitModel, predictor: AcceptanceHead) -> None:
         super().__init__(view.trunk, view.index, view.head)
-        self.predictor = predictor.to(view.device)
+        self._blocks = [self._product(block) for block in predictor.blocks]
+        self._out = self._product(predictor.out)
+
+    def _product(self, layer: nn.Module) -> Linear:
+        assert isinstance(layer, nn.Linear)
+        return product(self.trunk.backend, layer.weight, layer.bias, torch.float32)
 
     def acceptance(self, queries: Sequence[Query]) -> list[float]:
         """See :meth:`hierspec.lm.base.PredictingModel.acceptance`."""
         ranges = [(q.slot, q.context, len(q.context) - 1, len(q.context)) for q in queries]
         states = self.trunk.hidden_states(ranges, [self.exit_layer])
         with torch.inference_mode():
-            return self.predictor(torch.cat(states)).sigmoid().tolist()
+            logits = _logits(torch.cat(states), self._blocks, self._out)
+            # One by one: the same bits whatever is predicted beside it.
+            return [float(logit.sigmoid()) for logit in logits]

@@ -30,11 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hierspec.lm.lean.layers import Matrix
-from hierspec.lm.lean.linear import padded_rows
-from hierspec.utils.threads import OneThread, is_small
-
 from .backend import Backend, Linear
+from .products import Product, product, silu_by_row
 
 if TYPE_CHECKING:
     from .hf.decoder import HFBackend
@@ -68,7 +65,7 @@ def head_scores(
         dtype = torch.promote_types(h.dtype, torch.float32)
         scale = h.to(dtype).square().mean(-1, keepdim=True).sqrt().clamp_(min=1e-6)
         size = h.shape[-1]
-        inner = F.silu(change[:, size:] / scale)
+        inner = silu_by_row(change[:, size:] / scale)
         change = change[:, :size] + down(inner) * scale
     features = (h + change).to(h.dtype)
     return backend.head(features) if unembed is None else backend.head(features, unembed)
@@ -181,20 +178,24 @@ class VocabularyPart:
     """
 
     ids: torch.Tensor
-    matrix: Matrix | None
+    matrix: Product | None
 
 
 def vocabulary_part(backend: Backend, ids: torch.Tensor, kind: str) -> VocabularyPart:
     """Return the part ``ids`` of a loaded model's vocabulary; several exits' heads may share it."""
     ids = ids.to(backend.device, torch.int64)
-    return VocabularyPart(ids, None if kind == FULL else Matrix(*backend.unembedding(ids)))
+    rows = None if kind == FULL else product(backend, *backend.unembedding(ids))
+    return VocabularyPart(ids, rows)
 
 
 class ExitHead:
     """Hidden states [N, d] at one exit → scores [N, V], as the head of a trunk's view.
 
-    Matrices have the dtype of the model's weights, and are prepacked where the machine can. Between
-    the backends lean and hf, scores differ by no more than those of the model itself do.
+    Matrices have the dtype of the model's weights, and run as they do. Between backends, scores
+    differ by no more than those of the model itself do.
+
+    Attributes:
+        num_bytes: of its matrices, without those of ``part``.
 
     Args:
         part: the tokens scored, others score −∞; ``None``: all are scored.
@@ -210,40 +211,15 @@ class ExitHead:
         part: VocabularyPart | None = None,
     ) -> None:
         self.kind, self.backend, self.part = kind, backend, part
-        # The lean backend's hidden states are float32 whatever its weights are.
-        self.dtype = backend.weight_dtype
-
-        def convert(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(backend.device, self.dtype)
-
-        self.matrix = Matrix(convert(weight), None if bias is None else convert(bias))
-        self.down = None if down is None else Matrix(convert(down))
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(
-            matrix.num_weights + (0 if matrix.bias is None else matrix.num_out)
-            for matrix in (self.matrix, self.down)
-            if matrix is not None
-        )
+        self.matrix = product(backend, weight, bias)
+        self.down = None if down is None else product(backend, down)
+        self.num_bytes = self.matrix.num_bytes + (0 if self.down is None else self.down.num_bytes)
 
     def __call__(self, h: torch.Tensor) -> torch.Tensor:
         part = self.part
-        unembed = None if part is None or part.matrix is None else self._linear(part.matrix)
-        down = None if self.down is None else self._linear(self.down)
-        scores = head_scores(self.kind, self.backend, self._linear(self.matrix), h, down, unembed)
+        unembed = None if part is None else part.matrix
+        scores = head_scores(self.kind, self.backend, self.matrix, h, self.down, unembed)
         if part is None:
             return scores
         logits = scores.new_full((len(scores), self.backend.vocab_size), -math.inf)
         return logits.index_copy_(1, part.ids, scores)
-
-    def _linear(self, matrix: Matrix) -> Linear:
-        def product(x: torch.Tensor) -> torch.Tensor:
-            num_rows = len(x)
-            padded = padded_rows(num_rows) if matrix.is_packed else num_rows
-            size = matrix.num_weights * self.dtype.itemsize
-            small = self.backend.device.type == "cpu" and is_small(matrix.num_weights, size, padded)
-            with OneThread(small):
-                return matrix(F.pad(x.to(self.dtype), (0, 0, 0, padded - num_rows)))[:num_rows]
-
-        return product

@@ -162,15 +162,16 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
 
 def _copies_here(target: TargetConfig) -> list[int]:
     """Return the bits of copies that can be made of this target, and pay on this machine."""
-    from hierspec.lm.lean.quantized import can_quantize, copies_that_pay, quantization_works
+    from hierspec.lm.lean.quantized import copies_that_pay
+    from hierspec.lm.lean.shape import unsupported_reason
 
-    if machine.device(target.device).type != "cpu" or not quantization_works():
+    if machine.device(target.device).type != "cpu":
         return []
     if target.backend == "hf" or is_adapter(target.model):
         return []  # adapters run on transformers' own layers
     if isinstance(target.model, ModelInMemory) and target.backend != "lean":
         return []  # and so do models that are already loaded
-    if not can_quantize(model_config(target.model)):
+    if unsupported_reason(model_config(target.model)) is not None:
         return []
     own = target.dtype == "auto" and target.backend != "lean"
     return copies_that_pay(registry.bits_in_file(target.model) if own else None)

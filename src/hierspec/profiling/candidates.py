@@ -26,7 +26,8 @@ from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import is_adapter
 from hierspec.lm.encoder_decoder import check_decoder_only
-from hierspec.lm.lean.quantized import can_quantize, copies_that_pay
+from hierspec.lm.lean.quantized import copies_that_pay
+from hierspec.lm.lean.shape import unsupported_reason
 from hierspec.lm.native import library
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
@@ -170,8 +171,7 @@ def default_names(target: str, dtype: str = "auto") -> list[str]:
 
 def _quantizable(target: str) -> bool:
     try:
-        device = machine.device("auto").type
-        return not is_adapter(target) and can_quantize(model_config(target), device)
+        return not is_adapter(target) and unsupported_reason(model_config(target)) is None
     except HierspecError:
         return False  # no such model: loading it will raise
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.core.nodes import walk_levels
-from hierspec.core.windows import AcceptanceWindow
 from hierspec.drafters.skip_search import SearchedSkip
 from hierspec.errors import HierspecWarning
 from hierspec.lm.adaptive_exit import AdaptiveExit
@@ -50,8 +49,6 @@ def _draft_obstacles(below: Any) -> Iterator[str]:
     for level in walk_levels(below) if below is not None else ():
         if (reason := _why_scores_differ(level.model)) is not None:
             yield f"the draft {level.name} {reason}"
-        elif isinstance(level.window, AcceptanceWindow):
-            yield f"the draft {level.name} ends where a trained head says so"
 
 
 def _why_scores_differ(model: Any) -> str | None:
@@ -62,15 +59,13 @@ def _why_scores_differ(model: Any) -> str | None:
     match model:
         case AdaptiveExit():
             return _first(map(_why_scores_differ, model.exits))
-        case ExitModel(head=None):
+        case ExitModel() | Eagle3Model():
             return why_rows_differ(model.trunk.backend)
-        case ExitModel():
-            return "has a trained head, which the compiled kernels do not run"
         case SearchedSkip():
             return "searches for layers to leave out on all texts"
         case SelfDraft():
             return _why_copy_differs(model.backend)
-        case Eagle3Model() | RetrievalModel():
+        case RetrievalModel():
             return "runs layers that the compiled kernels do not run"
         case _:
             return None
@@ -81,7 +76,7 @@ def _why_copy_differs(backend: Any) -> str | None:
         return why_rows_differ(backend.backend)
     if isinstance(backend, NativeBackend):
         return None
-    return "has a copy in 8 bits, which without a C compiler runs outside the compiled kernels"
+    return "has a copy in fewer bits, which runs outside the compiled kernels"
 
 
 def _first(reasons: Iterable[str | None]) -> str | None:

@@ -109,9 +109,9 @@ def head_bytes(method: HierarchyMethod) -> int:
     for node in walk_levels(method.hierarchy.root):
         head = node.model.head if isinstance(node.model, ExitModel) else None
         if isinstance(head, ExitHead):
-            bytes_by_id[id(head)] = head.num_parameters * head.dtype.itemsize
+            bytes_by_id[id(head)] = head.num_bytes
             if head.part is not None and head.part.matrix is not None:
-                bytes_by_id[id(head.part)] = head.part.matrix.num_weights * head.dtype.itemsize
+                bytes_by_id[id(head.part)] = head.part.matrix.num_bytes
     return sum(bytes_by_id.values())
 
 

@@ -69,7 +69,7 @@ class _Eagle3State:
         num_rows = min(self.num_rows, max(len(tokens) - 1, 0))  # row t reads token t + 1
         with torch.inference_mode():
             cache = torch.empty_like(self.cache)
-            cache[:, :, :num_rows] = self.cache[:, :, :num_rows]
+            cache[..., :num_rows, :] = self.cache[..., :num_rows, :]
         return _Eagle3State(cache, Slot(tokens), num_rows)
 
     def truncate(self, num_rows: int) -> None:
@@ -110,8 +110,7 @@ class Eagle3Model(SlotSharingModel):
         backend = trunk.backend
         self.trunk, self.layers, self.name = trunk, tuple(layers), name
         self.layer = Eagle3Layer(network, backend)
-        self.scored_ids = network.scored_ids.to(backend.device)
-        self.partial = len(self.scored_ids) < backend.vocab_size
+        self.partial = network.config.draft_vocab_size < backend.vocab_size
         self.vocab_size = backend.vocab_size
         self.max_length = backend.max_length
         self.device = backend.device
@@ -124,8 +123,9 @@ class Eagle3Model(SlotSharingModel):
         """
         with torch.inference_mode():
             output = self._outputs(queries)
+        # Outside inference mode, so that callers may write into the scores they get.
         with torch.no_grad():
-            return self._scores(output)
+            return self.layer.scores(output)
 
     def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
@@ -140,15 +140,10 @@ class Eagle3Model(SlotSharingModel):
             for i, token in zip(indices, tokens, strict=True):
                 ends[i] = states[i].pending.add_child(ends[i], token)
             self._run_pending([states[i] for i in indices])
-            return self._scores(torch.stack([states[i].output_after(ends[i]) for i in indices]))
+            output = torch.stack([states[i].output_after(ends[i]) for i in indices])
+            return self.layer.scores(output)
 
         return scores, next_scores
-
-    def _scores(self, output: torch.Tensor) -> torch.Tensor:
-        """Return scores [N, V] of outputs [N, d]."""
-        draft_scores = self.layer.scores(output)
-        scores = draft_scores.new_full((len(draft_scores), self.vocab_size), -torch.inf)
-        return scores.index_copy_(1, self.scored_ids, draft_scores)
 
     def _outputs(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return the network's outputs for all rows of queries, [Σ num_rows, d]."""
@@ -269,22 +264,20 @@ class Eagle3Model(SlotSharingModel):
         return self.trunk.embed(ids, shifted)
 
     def _zero_output(self) -> torch.Tensor:
-        size = self.layer.config.hidden_size
-        return torch.zeros(size, dtype=self.layer.dtype, device=self.device)
+        return torch.zeros(self.layer.hidden_size, dtype=self.layer.dtype, device=self.device)
 
     def _state(self, slot: Slot) -> _Eagle3State:
         state = slot.attached.get(id(self))
         if state is None:
-            slot.attached[id(self)] = state = _Eagle3State(self.layer.new_cache(_FIRST_CAPACITY))
+            cache = self.layer.model.new_cache(_FIRST_CAPACITY)
+            slot.attached[id(self)] = state = _Eagle3State(cache)
         assert isinstance(state, _Eagle3State)
         return state
 
     def _make_room(self, state: _Eagle3State, end: int) -> None:
-        capacity = state.cache.shape[2]
+        capacity = self.layer.model.capacity(state.cache)
         if end > capacity:
-            cache = self.layer.new_cache(max(2 * capacity, end))
-            cache[:, :, :capacity] = state.cache
-            state.cache = cache
+            state.cache = self.layer.model.grow(state.cache, max(2 * capacity, end))
 
     def __repr__(self) -> str:
         return f"Eagle3Model({self.name!r}, layers={self.layers}, V={self.vocab_size})"

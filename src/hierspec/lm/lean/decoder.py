@@ -2,7 +2,7 @@
 
 It differs from transformers' modules in the following, each because it was measured to pay:
 
-- one matrix product for q, k and v, one for gate and up, in a prepacked layout;
+- one matrix product for q, k and v, one for gate and up;
 - rotary embedding as one complex multiplication: rows of the q and k projections are reordered at
   load time so that a pair to rotate lies side by side (q·k does not depend on the order);
 - attention and its cache in float32 on CPUs even for bfloat16 weights: torch's bfloat16 kernel is
@@ -10,7 +10,6 @@ It differs from transformers' modules in the following, each because it was meas
 - RMSNorm in five elementary operations, half the time of ``F.rms_norm`` on CPUs. Its weight is
   *not* folded into the next matrix: that would save 1 µs a norm and round bfloat16 weights anew;
 - a cache whose rewind is a number, no mask for one token, several sequences side by side;
-- the layers compiled as one function where TorchScript works;
 - one thread for work that is done before a second one has woken up.
 
 Against transformers: float32 within 5e-6 and float64 within 1e-12 of the largest score (the order
@@ -25,8 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
@@ -34,10 +31,10 @@ from hierspec.errors import HierspecError
 from hierspec.lm import poison
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.weights import WeightSource
+from hierspec.utils.machine import give_back_memory
 from hierspec.utils.threads import OneThread, is_small
 
-from .layers import compile_stack
-from .linear import give_back_memory, padded_rows, prepacking_works
+from .layers import Attended
 from .loader import LeanLoader
 from .shape import LlamaShape, rotations
 
@@ -51,9 +48,9 @@ class LeanBackend:
     A cache is one tensor [layers, 1, 2 H_kv, capacity, D]: keys, then values.
 
     Args:
-        source: the weights, read layer by layer and freed as they are packed.
+        source: the weights, read layer by layer.
         dtype: of the weights: float32, bfloat16, float16 or float64.
-        script: compile the layers; by default on CPUs.
+        shape: of the model; ``None``: as the source's configuration says.
 
     Raises:
         HierspecError: the model is not of a shape it runs.
@@ -67,18 +64,16 @@ class LeanBackend:
         source: WeightSource,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        *,
-        script: bool | None = None,
+        shape: LlamaShape | None = None,
     ) -> None:
         self.config = source.config
-        self.shape = shape = LlamaShape.from_config(source.config)
+        self.shape = shape = shape or LlamaShape.from_config(source.config)
         self.name = source.name
         self.device = torch.device(device)
-        on_cpu = self.device.type == "cpu"
         self.weight_dtype = dtype
         self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
         # Accelerators have fast attention in half precision; CPUs have not.
-        self.attention_dtype = self.dtype if on_cpu else dtype
+        self.attention_dtype = self.dtype if self.device.type == "cpu" else dtype
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length = shape.max_length
         self._windows = shape.distinct_windows
@@ -89,15 +84,9 @@ class LeanBackend:
         self._embedding, self.stack, self._norm, self._lm_head = loader.load()
         self._scored = loader.scored
         self.vocab_size = shape.vocab_size
-        self._weights_per_layer = self.stack.weights_per_layer
-        scripted = compile_stack(self.stack) if script or (script is None and on_cpu) else None
-        self._run = scripted or self.stack
+        self._weights_per_layer = self.stack[0].num_weights
         give_back_memory()
-        packed = on_cpu and prepacking_works(dtype)
-        self.fast_path = (
-            f"lean, {str(dtype).removeprefix('torch.')} weights"
-            f"{', oneDNN prepacked' if packed else ''}{', scripted' if scripted else ''}"
-        )
+        self.fast_path = f"lean, {str(dtype).removeprefix('torch.')} weights"
 
     def new_cache(self, capacity: int) -> torch.Tensor:
         shape = (self.num_layers, 1, 2 * self.shape.num_kv_heads, capacity, self.shape.head_dim)
@@ -117,38 +106,45 @@ class LeanBackend:
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return F.embedding(ids, self._embedding).to(self.dtype)
 
-    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
-        # TorchScript's optimiser finds nothing to fuse here, and its specialised graphs take tens
-        # of megabytes.
-        unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
-        with self._limit_threads(self._weights_per_layer, len(h)), unoptimised:
-            rows, caches = self._rows(len(h)), [span.cache for span in spans]
-            arguments = self._attention_arguments(spans)
-            return self._run(h, rows, lo, hi, self._rotations_at(spans), caches, *arguments)
+    def layers(
+        self,
+        h: torch.Tensor,
+        lo: int,
+        hi: int,
+        spans: Sequence[Span],
+        inputs: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See :meth:`hierspec.lm.backend.Backend.layers`.
+
+        Args:
+            inputs: of queries, keys and values in place of h, [N, ``shape.num_inputs``, d].
+        """
+        parts = [LayerParts(i, True, True) for i in range(lo, hi)]
+        return self.run_parts(h, parts, spans, inputs)
 
     def run_parts(
-        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
+        self,
+        h: torch.Tensor,
+        parts: Sequence[LayerParts],
+        spans: Sequence[Span],
+        inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See :meth:`hierspec.lm.backend.DivisibleBackend.run_parts`."""
-        rotations, num = self._rotations_at(spans), len(h)
-        arguments = self._attention_arguments(spans)
-        h = F.pad(h, (0, 0, 0, self._rows(num) - num))  # a copy in any case
-        unoptimised = torch.jit.optimized_execution(False)  # pyright: ignore[reportPrivateImportUsage]
-        with self._limit_threads(self._weights_per_layer, num), unoptimised:
-            for layer, attention, mlp in parts:
-                module: Any = self._run.layers[layer]
+        attended, h = self._attended_by(spans), h.clone()
+        with self._limit_threads(self._weights_per_layer, len(h)):
+            for i, attention, mlp in parts:
+                layer = self.stack[i]
                 if attention:
-                    caches = [span.cache[layer] for span in spans]
-                    h = module.add_attention(h, rotations, caches, *arguments)
+                    caches = [span.cache[i] for span in spans]
+                    h = layer.add_attention(h, attended, caches, inputs)
                 if mlp:
-                    h = module.add_mlp(h)
-        return h[:num]
+                    h = layer.add_mlp(h)
+        return h
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
         """See :class:`hierspec.lm.backend.RetrievalBackend`."""
-        module: Any = self._run.layers[layer]
-        x = module.rotate(module.qkv(module.norm(h)), self._rotations_at(spans))
-        return x[0, : self.shape.num_heads]
+        own = self.stack[layer]
+        return own.rotate(own.qkv(own.norm(h)), self._rotations_at(spans))[0, : own.heads]
 
     def keys_and_values(
         self, cache: torch.Tensor, layer: int, length: int
@@ -164,11 +160,9 @@ class LeanBackend:
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         if unembed is not None:
             return unembed(self._norm(h)).to(self.dtype)
-        num = len(h)
         # A second thread is still awake if the layers have used it.
-        with self._limit_threads(self._weights_per_layer + self._lm_head.num_weights, num):
-            rows = F.pad(h, (0, 0, 0, self._rows(num) - num))
-            return self.over_vocabulary(self._lm_head(self._norm(rows))[:num].to(self.dtype))
+        with self._limit_threads(self._weights_per_layer + self._lm_head.num_weights, len(h)):
+            return self.over_vocabulary(self._lm_head(self._norm(h)).to(self.dtype))
 
     def over_vocabulary(self, scores: torch.Tensor) -> torch.Tensor:
         """Return scores [N, V] from those of the head's rows, −∞ for tokens without a row."""
@@ -184,19 +178,19 @@ class LeanBackend:
             )
         return self._lm_head.dense()[ids], None
 
-    def _rows(self, num: int) -> int:
-        """Return how many rows to compute for ``num``: see :func:`~.linear.padded_rows`."""
-        return padded_rows(num) if self._lm_head.is_packed else num
-
     def _limit_threads(self, num_weights: int, rows: int) -> OneThread:
         size = num_weights * self.weight_dtype.itemsize
         return OneThread(self.device.type == "cpu" and is_small(num_weights, size, rows))
 
-    def _attention_arguments(self, spans: Sequence[Span]) -> tuple[list[Any], ...]:
-        """Return the spans' starts and lengths; by window, their first positions and masks."""
+    def _attended_by(self, spans: Sequence[Span]) -> Attended:
         pairs = [[self._attended(span, window) for span in spans] for window in self._windows]
-        firsts, masks = ([[pair[i] for pair in row] for row in pairs] for i in (0, 1))
-        return [span.start for span in spans], [span.n for span in spans], firsts, masks
+        return Attended(
+            self._rotations_at(spans),
+            [span.start for span in spans],
+            [span.n for span in spans],
+            [[first for first, _ in row] for row in pairs],
+            [[mask for _, mask in row] for row in pairs],
+        )
 
     def _attended(self, span: Span, window: int | None) -> tuple[int, torch.Tensor | None]:
         """Return the first position that a span's rows attend to, and the mask from there on.

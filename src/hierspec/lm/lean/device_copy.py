@@ -1,31 +1,31 @@
-"""A copy of a lean model in 8 or 4 bits on a GPU; :mod:`.quantized` makes those of CPUs.
+"""A copy of a lean model in 8 or 4 bits.
 
-Weights are int8 with a scale for each output, or those of a CPU's copy in 4 bits, with a grid for
-each group of 32 inputs. Products are in the model's own dtype. With Triton the weights are read
-in 8 or 4 bits, and a draft takes as much less time; without it they are widened before each
-product, which is correct and slow.
+Weights are int8 with a scale for each output, or those of the compiled kernels' copy in 4 bits,
+with a grid for each group of 32 inputs. Products are in the model's own dtype. With Triton the
+weights are read in 8 or 4 bits, and a draft takes as much less time; without it they are widened
+before each product, which is correct and slow.
 """
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from hierspec.lm.native.formats import FORMATS, GROUP
 from hierspec.lm.native.matrices import round_to
 
 from .decoder import LeanBackend
 from .fused import has_triton
-from .layers import Layer, Matrix, Stack
+from .layers import Layer, Weights
 
 _MAX_ROWS = 64  # of a product in Triton; more are faster with weights that are widened first
 
 
-class DeviceMatrix(nn.Module):
-    """``x [n, in] → x @ weight.T + bias [n, out]`` with weights in 8 or 4 bits.
+class DeviceMatrix:
+    """:class:`~.layers.Weights` in 8 or 4 bits.
 
     Attributes:
         codes: int8 [out, in]; in 4 bits uint8 [out, groups, 16], a byte holding the codes of inputs
@@ -35,8 +35,6 @@ class DeviceMatrix(nn.Module):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, bits: int) -> None:
-        super().__init__()
-        self.is_packed = False
         self.bits, self.width = bits, weight.shape[1]
         self.num_out, self.num_weights = weight.shape[0], weight.numel()
         self.bias = None if bias is None else bias.detach().float()
@@ -66,7 +64,7 @@ class DeviceMatrix(nn.Module):
         step, lowest = self.grid.float().unsqueeze(3).unbind(2)
         return (codes * step + lowest).flatten(1)[:, : self.width]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         if self.in_triton and len(x) <= _MAX_ROWS and x.dtype != torch.float64:
             from . import triton_kernels
 
@@ -77,7 +75,7 @@ class DeviceMatrix(nn.Module):
 
 
 class DeviceCopy(LeanBackend):
-    """A copy of a lean model on an accelerator; all but the matrices is shared.
+    """A copy of a lean model; all but the matrices is shared.
 
     Attributes:
         num_bytes: of the matrices.
@@ -87,19 +85,17 @@ class DeviceCopy(LeanBackend):
         vars(self).update(vars(backend))
         matrices: list[DeviceMatrix] = []
 
-        def quantized(matrix: Matrix, bits: int) -> DeviceMatrix:
+        def quantized(matrix: Weights, bits: int) -> DeviceMatrix:
             matrices.append(DeviceMatrix(matrix.dense(), matrix.bias, bits))
             return matrices[-1]
 
         def quantized_layer(layer: Layer) -> Layer:
-            copied = copy.copy(layer)
-            copied._modules = dict(layer._modules)
-            for name in ("qkv", "out", "gate_up", "down"):
-                setattr(copied, name, quantized(getattr(layer, name), bits))
-            return copied
+            names = ("qkv", "out", "gate_up", "down")
+            return dataclasses.replace(
+                layer, **{name: quantized(getattr(layer, name), bits) for name in names}
+            )
 
-        layers = [layer for layer in backend.stack.layers if isinstance(layer, Layer)]
-        self.stack = self._run = Stack([quantized_layer(layer) for layer in layers])
+        self.stack = [quantized_layer(layer) for layer in backend.stack]
         self._lm_head = quantized(backend._lm_head, 8)  # its errors are errors of the scores
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"

@@ -29,7 +29,7 @@ class FixedShapeForward:
     def __init__(self, backend: LeanBackend) -> None:
         self.backend = backend
         self.operations = operations(backend.device)
-        self.stack = [layer for layer in backend.stack.layers if isinstance(layer, Layer)]
+        self.stack = backend.stack
         self.heads, self.kv_heads = backend.shape.num_heads, backend.shape.num_kv_heads
         # The backend makes a longer table when it needs one; recorded calls still read this one.
         self.rotations = backend.rotations_to(1)

@@ -1,143 +1,125 @@
-"""The lean forward's layers, in the part of Python that TorchScript compiles.
-
-With matrices of width 192 the arithmetic of a layer takes less time than Python's calls of it.
-Compiled as one function, a stack of layers is a fifth to a third faster; where TorchScript is
-missing or refuses, the same code runs uncompiled, with the same bits.
+"""The lean forward's layers.
 
 Shapes: N packed tokens, d hidden, H query and H_kv key/value heads of D dimensions, C capacity.
 """
 
-# No `from __future__ import annotations`: TorchScript reads them as objects.
-import contextlib
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from hierspec.utils.quiet import no_warnings
-
-from .linear import prepack, prepacking_works
+from torch import Tensor
 
 
-class Matrix(nn.Module):
-    """``x [n, in] → x @ weight.T + bias [n, out]``, in oneDNN's layout where it works."""
+class Weights(Protocol):
+    """``x [n, in] → x @ weight.T + bias [n, out]``, however the weights are stored."""
 
     bias: Tensor | None
+    num_weights: int
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None):
-        super().__init__()
-        self.is_packed = weight.device.type == "cpu" and prepacking_works(weight.dtype)
-        self.weight = prepack(weight) if self.is_packed else weight
-        self.bias = bias
-        self.num_out, self.num_weights = weight.size(0), weight.numel()
-
-    @torch.jit.unused
     def dense(self) -> Tensor:
-        """Return the weight [out, in] as it was given; a copy where it is packed."""
-        return self.weight.to_dense() if self.is_packed else self.weight
+        """Return the weights [out, in] that products are computed with."""
+        ...
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.is_packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class Matrix:
+    """:class:`Weights` as torch stores them."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.weight, self.bias, self.num_weights = weight, bias, weight.numel()
+
+    def dense(self) -> Tensor:
+        return self.weight
+
+    def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
 
-class Norm(nn.Module):
+class Norm:
     """RMSNorm of the last dimension, in five elementary operations, then ``dtype``.
 
     x / √(mean x² + ε) = x / hypot(|x|, √(dε)) · √d; ``weight`` comes with √d in it.
     """
 
-    def __init__(self, weight: Tensor, size: int, eps: float, dtype: torch.dtype):
-        super().__init__()
+    def __init__(self, weight: Tensor, size: int, eps: float, dtype: torch.dtype) -> None:
         self.weight = weight * size**0.5
         self.eps = torch.full((), (size * eps) ** 0.5, dtype=weight.dtype, device=weight.device)
         self.dtype = dtype
 
-    def forward(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(x, 2.0, [-1], True).hypot_(self.eps)
         return torch.div(x, norm).mul_(self.weight).to(self.dtype)
 
 
-class Layer(nn.Module):
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What a call's rows attend to.
+
+    Attributes:
+        rotation: of each row, [N, 1, D / 2] complex.
+        starts, counts: the first position and the number of rows of each sequence.
+        firsts, masks: by a layer's ``mask_index`` and by sequence, the first position attended to,
+            and the mask from there on, as :meth:`Layer.attend` takes it.
+    """
+
+    rotation: Tensor
+    starts: Sequence[int]
+    counts: Sequence[int]
+    firsts: Sequence[Sequence[int]]
+    masks: Sequence[Sequence[Tensor | None]]
+
+
+@dataclass(slots=True, eq=False)
+class Layer:
     """One transformer layer. ``mask_index`` is the place of its mask among those of a call."""
 
-    def __init__(
-        self,
-        norm: Norm,
-        qkv: Matrix,
-        qk_norm: Norm | None,
-        out: Matrix,
-        mlp_norm: Norm,
-        gate_up: Matrix,
-        down: Matrix,
-        heads: int,
-        kv_heads: int,
-        attention_dtype: torch.dtype,
-        mask_index: int,
-    ):
-        super().__init__()
-        self.norm, self.qkv, self.qk_norm, self.out = norm, qkv, qk_norm, out
-        self.mlp_norm, self.gate_up, self.down = mlp_norm, gate_up, down
-        self.heads, self.kv_heads, self.mask_index = heads, kv_heads, mask_index
-        self.dtype, self.attention_dtype = norm.dtype, attention_dtype
-        self.exact = norm.weight.dtype
+    norm: Norm
+    qkv: Weights
+    qk_norm: Norm | None
+    out: Weights
+    mlp_norm: Norm
+    gate_up: Weights
+    down: Weights
+    heads: int
+    kv_heads: int
+    attention_dtype: torch.dtype
+    mask_index: int
 
-    def forward(
-        self,
-        h: Tensor,
-        rotation: Tensor,
-        caches: list[Tensor],
-        starts: list[int],
-        counts: list[int],
-        firsts: list[list[int]],
-        masks: list[list[Tensor | None]],
-    ) -> Tensor:
-        """Run the layer on h [N, d], in place, and return h; see :meth:`add_attention`."""
-        return self.add_mlp(self.add_attention(h, rotation, caches, starts, counts, firsts, masks))
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the inputs of its matrices."""
+        return self.norm.dtype
+
+    @property
+    def num_weights(self) -> int:
+        return sum(each.num_weights for each in (self.qkv, self.out, self.gate_up, self.down))
 
     def add_attention(
-        self,
-        h: Tensor,
-        rotation: Tensor,
-        caches: list[Tensor],
-        starts: list[int],
-        counts: list[int],
-        firsts: list[list[int]],
-        masks: list[list[Tensor | None]],
+        self, h: Tensor, attended: Attended, caches: Sequence[Tensor], inputs: Tensor | None = None
     ) -> Tensor:
-        """Add the attention's output to h, in place, and return h.
+        """Add the attention's output to h [N, d], in place, and return h.
 
-        Arguments as in :meth:`Stack.forward`; ``caches`` are this layer's, [1, 2 H_kv, C, D] each.
-        There are N rotations; rows of h beyond them are padding, which attends to nothing.
+        Args:
+            caches: this layer's, one for each sequence, [1, 2 H_kv, C, D].
+            inputs: of queries, keys and values in place of h, [N, i, d], each normalised.
         """
-        qkv = self.qkv(self.norm(h))
-        total = rotation.size(0)
-        x = self.rotate(qkv, rotation)
-        q = x.narrow(1, 0, self.heads)
-        kv = x.narrow(1, self.heads, 2 * self.kv_heads)
-        first, mask = firsts[self.mask_index], masks[self.mask_index]
-        if len(caches) == 1:
-            out = self.attend(q, kv, caches[0], starts[0], first[0], mask[0])
-        else:
-            parts: list[Tensor] = []
-            row = 0
-            for i in range(len(caches)):
-                n = counts[i]
-                own, new = q.narrow(2, row, n), kv.narrow(2, row, n)
-                parts.append(self.attend(own, new, caches[i], starts[i], first[i], mask[i]))
-                row += n
-            out = torch.cat(parts, 1)
-        out = out.reshape(total, -1).to(self.dtype)
-        if qkv.size(0) != total:
-            out = F.pad(out, [0, 0, 0, qkv.size(0) - total])
-        return h.add_(self.out(out))
-
-    @torch.jit.export
-    def finish(self, h: Tensor, attended: Tensor) -> Tensor:
-        """Add the projection of ``attended`` and the MLP's output to h, in place, and return h."""
-        return self.add_mlp(h.add_(self.out(attended)))
+        normed = self.norm(h if inputs is None else inputs).flatten(1)
+        x = self.rotate(self.qkv(normed), attended.rotation)
+        q, kv = x.split([self.heads, 2 * self.kv_heads], 1)
+        firsts, masks = attended.firsts[self.mask_index], attended.masks[self.mask_index]
+        parts: list[Tensor] = []
+        row = 0
+        for i, n in enumerate(attended.counts):
+            own, new = q.narrow(2, row, n), kv.narrow(2, row, n)
+            parts.append(self.attend(own, new, caches[i], attended.starts[i], firsts[i], masks[i]))
+            row += n
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return h.add_(self.out(out.reshape(row, -1).to(self.dtype)))
 
     def add_mlp(self, h: Tensor) -> Tensor:
         """Add the MLP's output to h, in place, and return h."""
@@ -145,9 +127,9 @@ class Layer(nn.Module):
         return h.add_(self.down(F.silu(gate_up[0]).mul_(gate_up[1])))
 
     def rotate(self, qkv: Tensor, rotation: Tensor) -> Tensor:
-        """Return queries, keys and values of the first N rows, rotated, [1, H + 2 H_kv, N, D]."""
-        total, rotated = rotation.size(0), self.heads + self.kv_heads
-        x = qkv.narrow(0, 0, total).to(self.exact).view(total, rotated + self.kv_heads, -1)
+        """Return queries, keys and values, rotated, [1, H + 2 H_kv, N, D]."""
+        total, rotated = len(qkv), self.heads + self.kv_heads
+        x = qkv.to(self.norm.weight.dtype).view(total, rotated + self.kv_heads, -1)
         if self.qk_norm is not None:
             heads = x.narrow(1, 0, rotated)
             heads.copy_(self.qk_norm(heads))
@@ -177,72 +159,3 @@ class Layer(nn.Module):
         rows = q.reshape(1, self.kv_heads, (self.heads // self.kv_heads) * n, q.size(3))
         out = F.scaled_dot_product_attention(rows, k, v, mask)
         return out.reshape(1, self.heads, n, -1).transpose(1, 2)
-
-
-class Stack(nn.Module):
-    """A model's layers."""
-
-    def __init__(self, layers: list[Layer]):
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        first = layers[0]
-        matrices = (first.qkv, first.out, first.gate_up, first.down)
-        self.weights_per_layer = sum(matrix.num_weights for matrix in matrices)
-
-    def forward(
-        self,
-        h: Tensor,
-        rows: int,
-        lo: int,
-        hi: int,
-        rotation: Tensor,
-        storages: list[Tensor],
-        starts: list[int],
-        counts: list[int],
-        firsts: list[list[int]],
-        masks: list[list[Tensor | None]],
-    ) -> Tensor:
-        """Run layers lo … hi − 1 on h [N, d], which is not changed, padded to ``rows`` rows.
-
-        Returns [N, d]. Per span: its storage [layers, 1, 2 H_kv, C, D], first position and number
-        of tokens; per mask index and span: the first position attended to, and the mask from there.
-        """
-        num = h.size(0)
-        h = F.pad(h, [0, 0, 0, rows - num])  # a copy in any case
-        for i, layer in enumerate(self.layers):
-            if lo <= i and i < hi:
-                caches = [storage.select(0, i) for storage in storages]
-                h = layer(h, rotation, caches, starts, counts, firsts, masks)
-        return h.narrow(0, 0, num)
-
-
-def compile_stack(stack: Stack) -> Any:
-    """Compile a stack into one TorchScript function; return ``None`` where that fails."""
-    with no_warnings():
-        with contextlib.suppress(Exception):  # private, so it may be gone tomorrow
-            from torch.jit._recursive import create_script_module
-
-            return create_script_module(stack, _methods)
-        with contextlib.suppress(Exception):  # it raises many kinds, and nothing depends on it
-            return torch.jit.script(stack)
-    return None
-
-
-_PARSED: dict[type[nn.Module], list[Any]] = {}
-
-
-def _methods(module: nn.Module) -> list[Any]:
-    """Return a module's parsed methods; its class is parsed once, not once per layer and model.
-
-    That takes two thirds of the time from compiling. Methods are kept unbound: a bound one would
-    keep the first model of its kind.
-    """
-    from torch.jit._recursive import infer_methods_to_compile
-
-    kind = type(module)
-    if kind not in _PARSED:
-        _PARSED[kind] = [
-            method._replace(original_method=method.original_method.__func__)
-            for method in infer_methods_to_compile(module)
-        ]
-    return _PARSED[kind]

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from hierspec.lm.weights import EMBEDDING, HEAD, SCORED, WeightSource, check_shape, check_unused
+from hierspec.utils.machine import give_back_memory
 
-from .layers import Layer, Matrix, Norm, Stack
-from .linear import give_back_memory
+from .layers import Layer, Matrix, Norm
 from .shape import LlamaShape, pair_rows
 
 
 class LeanLoader:
-    """Reads, fuses and packs one layer after the other, so that no second copy ever exists.
+    """Reads and fuses one layer after the other, so that no second copy ever exists.
 
     Args:
         backend: the lean backend that is being built, for its device and data types.
@@ -32,11 +32,13 @@ class LeanLoader:
         if SCORED in self.names:
             self.scored = source.tensor(SCORED).to(backend.device, torch.int64)
 
-    def load(self) -> tuple[torch.Tensor, Stack, Norm, Matrix]:
+    def load(self) -> tuple[torch.Tensor, list[Layer], Norm, Matrix]:
         """Load the embedding [V, d], the layers, the final norm and the head."""
         # A tensor of a checkpoint may be a view of the mapped file; a copy lets the file go.
         width, vocab = self.shape.hidden_size, self.shape.vocab_size
-        embedding = self.get(EMBEDDING, vocab, width).clone()
+        embedding = torch.empty(0)
+        if self.shape.embeds:
+            embedding = self.get(EMBEDDING, vocab, width).clone()
         layers = []
         for i in range(self.shape.num_layers):
             layers.append(self.layer(i))
@@ -46,7 +48,7 @@ class LeanLoader:
         head = Matrix(embedding if tied else self.get(HEAD, rows, width))
         norm = self.norm("model.norm")
         self.check_all_used()
-        return embedding, Stack(layers), norm, head
+        return embedding, layers, norm, head
 
     def check_all_used(self) -> None:
         """Refuse a source with weights of the model's own parts that were not read."""
@@ -68,19 +70,23 @@ class LeanLoader:
         check_shape(self.source.name, name, shape, expected)
         self.unused.discard(name)
 
-    def norm(self, name: str) -> Norm:
-        weight = self.get(f"{name}.weight", self.shape.hidden_size).to(self.backend.dtype)
-        return Norm(weight, len(weight), self.shape.eps, self.backend.weight_dtype)
+    def norm(self, name: str, num: int = 1) -> Norm:
+        """Read the weight of a norm [d], or of several that lie side by side, [num, d]."""
+        width = self.shape.hidden_size
+        weight = self.get(f"{name}.weight", num * width).to(self.backend.dtype)
+        weight = weight.view(num, width).squeeze(0)
+        return Norm(weight, width, self.shape.eps, self.backend.weight_dtype)
 
     def layer(self, i: int) -> Layer:
         prefix, shape = f"model.layers.{i}.", self.shape
         width, inner = shape.hidden_size, shape.intermediate_size
         heads, kv = (n * shape.head_dim for n in (shape.num_heads, shape.num_kv_heads))
         sizes = dict(zip("qkv", (heads, kv, kv), strict=True))
-        qkv = {f"{prefix}self_attn.{p}_proj": (rows, width) for p, rows in sizes.items()}
+        read = shape.num_inputs * width
+        qkv = {f"{prefix}self_attn.{p}_proj": (rows, read) for p, rows in sizes.items()}
         gate_up = {f"{prefix}mlp.{p}_proj": (inner, width) for p in ("gate", "up")}
         return Layer(
-            norm=self.norm(prefix + "input_layernorm"),
+            norm=self.norm(prefix + "input_layernorm", shape.num_inputs),
             qkv=self.fuse(qkv, num_rotated=2),
             qk_norm=self.qk_norm(prefix) if shape.qk_norm else None,
             out=self.fuse({prefix + "self_attn.o_proj": (width, heads)}),

@@ -20,7 +20,9 @@ class LlamaShape:
 
     ``windows`` holds, for every layer, how many positions it attends to (its own included); None:
     all. ``qk_norm``: whether the heads of queries and keys are normalised, as in Qwen3. ``biased``:
-    the projections that have a bias, of q, k, v, o, gate, up and down.
+    the projections that have a bias, of q, k, v, o, gate, up and down. ``num_inputs``: of how many
+    normalised vectors, side by side, queries, keys and values are made. Where that is not the
+    residual stream alone, there is no embedding.
     """
 
     vocab_size: int
@@ -35,6 +37,11 @@ class LlamaShape:
     qk_norm: bool
     windows: tuple[int | None, ...]
     biased: frozenset[str]
+    num_inputs: int = 1
+
+    @property
+    def embeds(self) -> bool:
+        return self.num_inputs == 1
 
     @property
     def distinct_windows(self) -> tuple[int | None, ...]:

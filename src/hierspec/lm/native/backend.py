@@ -11,10 +11,10 @@ import torch
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.linear import give_back_memory
 from hierspec.lm.lean.loader import LeanLoader
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.weights import HEAD, StoredSource, WeightSource
+from hierspec.utils.machine import give_back_memory
 
 from .library import Library
 from .library import load as load_kernels
@@ -45,6 +45,7 @@ class NativeBackend(LeanBackend):
         cache_dtype: of cached keys and values, float32 or bfloat16.
         own_bits: keep matrices in the bits in which the source has them; ``dtype`` is then that of
             heads that are trained on the model, and of matrices in types that no kernel has.
+        shape: of the model; ``None``: as the source's configuration says.
 
     Raises:
         HierspecError: the model is not of a shape that runs here.
@@ -59,29 +60,33 @@ class NativeBackend(LeanBackend):
         cache_dtype: torch.dtype = torch.float32,
         *,
         own_bits: bool = False,
+        shape: LlamaShape | None = None,
     ) -> None:
         self.config, self.own_bits = source.config, own_bits
-        self.shape = shape = LlamaShape.from_config(source.config)
+        self.shape = shape = shape or LlamaShape.from_config(source.config)
         self.name, self.device = source.name, torch.device("cpu")
         self.weight_dtype, self.dtype, self.attention_dtype = dtype, torch.float32, cache_dtype
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length, self.vocab_size = shape.max_length, shape.vocab_size
         self.attends_to_all = shape.distinct_windows == (None,)
         self._rotations = torch.empty(0, device="cpu")
-        self._library = library
+        self.library = library
         loader = _Loader(source, shape, self, own_bits)
         self._scored, width = loader.scored, shape.hidden_size
-        self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
+        if shape.embeds:
+            self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
         layers = []
         for i in range(shape.num_layers):
             layers.append(loader.packed_layer(i))
             give_back_memory()
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
         self._final_norm = loader.scaled_norm("model.norm", width)
-        self._output, self._refined = self._embedding, None  # scores near the best in more bits
-        self._owns_embedding = loader.has_own_head  # else its rows are the output matrix's
+        self._refined = None  # scores near the best in more bits
+        self._owns_embedding = loader.has_own_head and shape.embeds  # or rows are the output's
         if loader.has_own_head:
             self._output = loader.matrix("lm_head", loader.num_scored, width)
+        else:
+            self._output = self._embedding
         loader.check_all_used()
         give_back_memory()
         self._describe()
@@ -106,28 +111,42 @@ class NativeBackend(LeanBackend):
         return self._layers.num_bytes + self._output.num_bytes + refined
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
-        return self._library.rows(self._embedding, ids)
+        return self.library.rows(self._embedding, ids)
 
-    def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
+    def layers(
+        self,
+        h: torch.Tensor,
+        lo: int,
+        hi: int,
+        spans: Sequence[Span],
+        inputs: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See :meth:`LeanBackend.layers`."""
         threads = self._threads((hi - lo) * self._weights_per_layer, len(h))
-        return self._layers.run(h, lo, hi, self._rotations_for(spans), spans, threads)
+        rotations = self._rotations_for(spans)
+        return self._layers.run(h, lo, hi, rotations, spans, threads, inputs=inputs)
 
     def run_parts(
-        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
+        self,
+        h: torch.Tensor,
+        parts: Sequence[LayerParts],
+        spans: Sequence[Span],
+        inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See :meth:`hierspec.lm.backend.DivisibleBackend.run_parts`."""
+        """See :meth:`LeanBackend.run_parts`."""
         if not parts:
             return h.clone()
         lo, hi = parts[0].layer, parts[-1].layer + 1
         threads = self._threads(len(parts) * self._weights_per_layer, len(h))
-        return self._layers.run(h, lo, hi, self._rotations_for(spans), spans, threads, parts)
+        rotations = self._rotations_for(spans)
+        return self._layers.run(h, lo, hi, rotations, spans, threads, parts, inputs)
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
         """See :class:`hierspec.lm.backend.RetrievalBackend`."""
         weights, shape = self._layers.weights[layer], self.shape
         threads = self._threads(self._weights_per_layer, len(h))
         eps = shape.eps * shape.hidden_size
-        q = self._library.multiply(weights.q, h, threads, weights.norm, eps)
+        q = self.library.multiply(weights.q, h, threads, weights.norm, eps)
         q = q.view(len(h), shape.num_heads, shape.head_dim)
         if weights.head_norm is not None:
             size = q.square().sum(-1, keepdim=True).add_(shape.eps * shape.head_dim).rsqrt_()
@@ -139,16 +158,15 @@ class NativeBackend(LeanBackend):
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:
         eps = self.shape.eps * self.hidden_size
         if unembed is not None:
-            size = h.square().sum(-1, keepdim=True).add_(eps).rsqrt_()
-            return unembed((h * size * self._final_norm).to(self.weight_dtype)).to(self.dtype)
+            assert isinstance(unembed, NativeProduct)
+            return unembed(h, self._final_norm, eps)
         if not len(h):
             return h.new_empty(0, self.vocab_size)
-        # A second thread is still awake if the layers have used it.
-        threads = self._threads(self._weights_per_layer + self._output.num_weights, len(h))
+        threads = self.threads_after_layers(self._output.num_weights, len(h))
         if self._refined is None:
-            scores = self._library.multiply(self._output, h, threads, self._final_norm, eps)
+            scores = self.library.multiply(self._output, h, threads, self._final_norm, eps)
         else:
-            scores = self._library.refined(
+            scores = self.library.refined(
                 self._output, self._refined, NEAR, h, threads, self._final_norm, eps
             )
         return self.over_vocabulary(scores)
@@ -158,7 +176,11 @@ class NativeBackend(LeanBackend):
             raise HierspecError(
                 f"{self.name} scores a part of its vocabulary: train no heads on it"
             )
-        return self._library.rows(self._output, ids).to(self.weight_dtype), None
+        return self.library.rows(self._output, ids).to(self.weight_dtype), None
+
+    def product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> NativeProduct:
+        """See :func:`hierspec.lm.products.product`."""
+        return NativeProduct(self, PackedMatrix.of(weight, bias=bias))
 
     def copy_in(self, bits: int) -> NativeBackend:
         """Return the same model in fewer bits; embedding, norms and caches are shared.
@@ -174,7 +196,7 @@ class NativeBackend(LeanBackend):
         copied.own_bits = False
         layers = [_replace_matrices(layer, form) for layer in self._layers.weights]
         copied._owns_embedding = False
-        copied._layers = NativeLayers(self._library, layers, self.shape, self.attention_dtype)
+        copied._layers = NativeLayers(self.library, layers, self.shape, self.attention_dtype)
         copied._output, copied._refined = self._output.in_fewer_bits("Q8_0"), None
         if self._output.num_out >= _LARGE_VOCAB:
             coarse = self._output.in_fewer_bits("Q4_1")
@@ -185,10 +207,29 @@ class NativeBackend(LeanBackend):
         give_back_memory()
         return copied
 
+    def threads_after_layers(self, num_weights: int, rows: int) -> int:
+        """Return how many threads a product uses; a second one is awake if the layers used it."""
+        return self._threads(self._weights_per_layer + num_weights, rows)
+
     def _threads(self, num_weights: int, rows: int) -> int:
         """Return how many threads a call uses, for all its products alike."""
         with self._limit_threads(num_weights, rows):
             return torch.get_num_threads()
+
+
+class NativeProduct:
+    """x [N, in] → x · Wᵀ + bias [N, out], float32, with a matrix beside a model's own."""
+
+    def __init__(self, backend: NativeBackend, matrix: PackedMatrix) -> None:
+        self._backend, self._matrix = backend, matrix
+        self.num_weights, self.num_bytes = matrix.num_weights, matrix.num_bytes
+
+    def __call__(
+        self, x: torch.Tensor, norm: torch.Tensor | None = None, eps: float = 0.0
+    ) -> torch.Tensor:
+        """See :meth:`~.library.Library.multiply`, which normalises x where there is a norm."""
+        threads = self._backend.threads_after_layers(self.num_weights, len(x))
+        return self._backend.library.multiply(self._matrix, x, threads, norm, eps)
 
 
 def why_rows_differ(backend: Any) -> str | None:
@@ -264,24 +305,24 @@ class _Loader(LeanLoader):
         read = self.get if self.own is None else self.read
         return read(name, size).float()
 
-    def scaled_norm(self, name: str, size: int) -> torch.Tensor:
-        """Read a norm's weight, float32, times √size."""
-        return self.vector(f"{name}.weight", size) * size**0.5
+    def scaled_norm(self, name: str, size: int, num: int = 1) -> torch.Tensor:
+        """Read the weight of a norm, or of ``num`` side by side, float32, times √size."""
+        return self.vector(f"{name}.weight", num * size) * size**0.5
 
     def packed_layer(self, i: int) -> LayerWeights:
         prefix, shape = f"model.layers.{i}.", self.shape
         width, inner = shape.hidden_size, shape.intermediate_size
         heads, kv = (n * shape.head_dim for n in (shape.num_heads, shape.num_kv_heads))
-        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        attention, mlp, num = prefix + "self_attn.", prefix + "mlp.", shape.num_inputs
         return LayerWeights(
-            q=self.matrix(attention + "q_proj", heads, width, self.pair),
-            k=self.matrix(attention + "k_proj", kv, width, self.pair),
-            v=self.matrix(attention + "v_proj", kv, width),
+            q=self.matrix(attention + "q_proj", heads, num * width, self.pair),
+            k=self.matrix(attention + "k_proj", kv, num * width, self.pair),
+            v=self.matrix(attention + "v_proj", kv, num * width),
             proj=self.matrix(attention + "o_proj", width, heads),
             gate=self.matrix(mlp + "gate_proj", inner, width),
             up=self.matrix(mlp + "up_proj", inner, width),
             down=self.matrix(mlp + "down_proj", width, inner),
-            norm=self.scaled_norm(prefix + "input_layernorm", width),
+            norm=self.scaled_norm(prefix + "input_layernorm", width, num),
             mlp_norm=self.scaled_norm(prefix + "post_attention_layernorm", width),
             head_norm=self.head_norms(attention) if shape.qk_norm else None,
         )

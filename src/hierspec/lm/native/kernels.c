@@ -80,22 +80,23 @@ static void add_part(const Matrix *m, int t, int all, Packed *rows, float *buffe
 /* --- what Python calls */
 
 /* Layers lo … hi − 1 on h [rows, hidden], in place; of layer l the parts named by parts[l − lo], all
- * where `parts` is null. `rotations` [positions, dim]: cos, sin of a pair side by side. Returns 0, or
- * −1 where there is no memory. */
+ * where `parts` is null. q, k and v read `inputs` [rows, their width], normed in stretches of `hidden`;
+ * h where it is null. `rotations` [positions, dim]: cos, sin of a pair side by side. Returns 0, or −1
+ * where there is no memory. */
 int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *parts, float *h,
-                    int64_t rows, const float *rotations, const Span *spans, int64_t num_spans,
-                    int threads) {
+                    const float *inputs, int64_t rows, const float *rotations, const Span *spans,
+                    int64_t num_spans, int threads) {
     const int64_t d = model->hidden, inner = model->inner, dim = model->dim;
     const int64_t heads = model->heads, kv = model->kv_heads, width = (heads + 2 * kv) * dim;
-    const int64_t max_length = padded_length(spans, num_spans);
+    const int64_t max_length = padded_length(spans, num_spans), read = model->layers->q.in;
     /* Shared: products and what is attended; each thread's own: rows, queries. */
-    int64_t widest = d > inner ? d : inner;
+    int64_t widest = read > inner ? read : inner;
     if (heads * dim > widest) widest = heads * dim;
     widest = num_groups(widest) * GROUP; /* codes take whole groups */
     int64_t common = rows * (width + heads * dim + 2 * inner);
     Row *located = locate_rows(spans, num_spans, rows);
     const int64_t each =
-        rows * (d + widest) + query_floats(dim, max_length) + copied_floats(located, rows, dim);
+        rows * (read + widest) + query_floats(dim, max_length) + copied_floats(located, rows, dim);
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
     if (!memory || !located) {
         free(memory);
@@ -111,14 +112,16 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *p
 #pragma omp single
         barrier.count = omp_get_num_threads();
         const int t = omp_get_thread_num(), all = barrier.count;
-        float *x = memory + common + t * each, *packed = x + rows * d;
+        float *x = memory + common + t * each, *packed = x + rows * read;
         float *queries = packed + rows * widest;
         for (int64_t l = lo; l < hi; l++) {
             const Layer *layer = model->layers + l;
             const int own_parts = parts ? parts[l - lo] : ATTENTION | MLP;
             if (own_parts & ATTENTION) {
                 for (int64_t r = 0; r < rows; r++)
-                    rms_norm(h + r * d, layer->norm, model->eps, d, x + r * d);
+                    for (int64_t i = 0; i < read; i += d)
+                        rms_norm((inputs ? inputs : h) + r * read + i, layer->norm + i, model->eps,
+                                 d, x + r * read + i);
                 Packed normed = {x, packed, rows, -1};
                 multiply_part(&layer->q, t, all, &normed, qkv, width);
                 multiply_part(&layer->k, t, all, &normed, qkv + heads * dim, width);

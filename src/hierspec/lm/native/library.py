@@ -63,7 +63,8 @@ class Library:
         self.product: Callable[..., int] = kernels.hierspec_product
         self.refined_product: Callable[..., int] = kernels.hierspec_refined_product
         i64, f32, ptr = c_int64, c_float, c_void_p
-        kernels.hierspec_layers.argtypes = [ptr, i64, i64, ptr, ptr, i64, ptr, ptr, i64, c_int]
+        layers = [ptr, i64, i64, ptr, ptr, ptr, i64, ptr, ptr, i64, c_int]
+        kernels.hierspec_layers.argtypes = layers
         kernels.hierspec_product.argtypes = [ptr, ptr, f32, ptr, i64, ptr, c_int]
         refined = [ptr, ptr, f32, ptr, f32, ptr, i64, ptr, c_int]
         kernels.hierspec_refined_product.argtypes = refined
@@ -95,7 +96,8 @@ class Library:
         y = x.new_empty(len(x), matrix.num_out)
         weight = None if norm is None else norm.data_ptr()
         struct = ctypes.byref(self.struct(matrix))
-        if self.product(struct, weight, eps, x.data_ptr(), len(x), y.data_ptr(), threads):
+        rows = (x.data_ptr(), len(x), y.data_ptr())
+        if len(x) and self.product(struct, weight, eps, *rows, threads):
             raise MemoryError(f"no memory for {len(x)} rows")
         return y
 

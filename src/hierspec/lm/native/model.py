@@ -112,6 +112,7 @@ class NativeLayers:
         spans: Sequence[Span],
         threads: int,
         parts: Sequence[LayerParts] | None = None,
+        inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Run layers lo … hi − 1 on h [N, d], unchanged, and return [N, d]; write to the caches.
 
@@ -119,7 +120,9 @@ class NativeLayers:
             rotations: complex64 [positions, 1, D / 2], contiguous.
             spans: with caches of ``cache_dtype`` [layers, 1, 2 H_kv, capacity, D].
             parts: of these layers to run; default: all.
+            inputs: of queries, keys and values in place of h, float32 [N, i, d], each normalised.
         """
+        assert inputs is None or inputs.is_contiguous()
         h = h.contiguous().clone()
         if not len(h):
             return h
@@ -129,7 +132,8 @@ class NativeLayers:
             for part in parts:
                 chosen[part.layer - lo] = _ATTENTION * part.attention | _MLP * part.mlp
         failed = self._library.layers(
-            *(ctypes.byref(self._model), lo, hi, chosen, h.data_ptr(), len(h)),
+            *(ctypes.byref(self._model), lo, hi, chosen, h.data_ptr()),
+            *(None if inputs is None else inputs.data_ptr(), len(h)),
             *(rotations.data_ptr(), array, len(spans), threads),
         )
         if failed:
