@@ -11,6 +11,7 @@ import torch
 from hierspec import Hierarchy
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
+from hierspec.lm.exit_heads import FULL, MLP, ExitHead, vocabulary_part
 from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.heads.train import train
 
@@ -26,6 +27,23 @@ def level(layer: int, head: Any = None, **more: Any) -> dict[str, Any]:
 def hierarchy(model: Path, *levels: dict[str, Any], backend: str = "auto") -> Hierarchy:
     target = {"model": str(model), "backend": backend}
     return Hierarchy.from_config({"target": target, "levels": list(levels)})
+
+
+def random_head(kind: str, backend: Any, some_tokens: bool = False) -> ExitHead:
+    """A head with random weights; the inner size of an mlp fills no vectors."""
+    generator, size = torch.Generator().manual_seed(len(kind)), backend.hidden_size
+    ids = torch.arange(1, backend.vocab_size, 3) if some_tokens else None
+    num_out = backend.vocab_size if ids is None else len(ids)
+    if kind != FULL:
+        num_out = size + (13 if kind == MLP else 0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator) * size**-0.5
+
+    bias = None if kind == FULL else normal(num_out)
+    down = normal(size, 13) if kind == MLP else None
+    part = None if ids is None else vocabulary_part(backend, ids, kind)
+    return ExitHead(kind, normal(num_out, size), bias, backend, down, part)
 
 
 def rows_of(model: Any, ids: Sequence[int], start: int = 1) -> torch.Tensor:

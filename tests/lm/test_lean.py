@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from types import MethodType, SimpleNamespace
 
 import pytest
@@ -15,8 +13,6 @@ from torch import nn
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.hf.decoder import HFBackend
-from hierspec.lm.lean import decoder as lean_module
-from hierspec.lm.lean import layers as lean_layers
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.shape import LlamaShape, unsupported_reason
 from hierspec.lm.trunk.trunk import Trunk
@@ -161,52 +157,6 @@ def test_an_exit_is_the_first_layers_with_norm_and_head():
     model.model.layers = model.model.layers[:3]
     model.config.num_hidden_layers = 3
     assert (got - own(model, ids)).abs().max() < 1e-12 * got.abs().max()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_without_prepacking_it_falls_back(dtype, monkeypatch):
-    for module in (lean_layers, lean_module):
-        monkeypatch.setattr(module, "prepacking_works", lambda dtype: False)
-    model, backend = make("qwen2", dtype)
-    assert "prepacked" not in backend.fast_path
-    view = Trunk(backend).view()
-    ids = tokens(20, 5)
-    want = own(model, ids)
-    got = view.score([Query(view.open(), Context(ids), 1)])
-    assert (got - want).abs().max() < TOLERANCE[dtype] * want.abs().max()
-
-
-@pytest.mark.parametrize("name", ["qwen2 windows", "qwen3"])
-def test_compiled_and_interpreted_layers_give_the_same_bits(name, monkeypatch):
-    model, backend = make(name, torch.bfloat16)
-    assert "scripted" in backend.fast_path
-    plain = LeanBackend(InMemory(model), torch.bfloat16, script=False)
-    monkeypatch.setattr(
-        lean_layers, "_methods", None
-    )  # as where torch no longer has what is private
-    parsed = LeanBackend(InMemory(model), torch.bfloat16, script=True)
-    assert "scripted" in parsed.fast_path
-    monkeypatch.setattr(torch.jit, "script", None)
-    refused = LeanBackend(InMemory(model), torch.bfloat16, script=True)
-    assert "scripted" not in plain.fast_path + refused.fast_path
-    ids, other = tokens(20, 7), tokens(11, 8)
-    rows = []
-    for each in (backend, plain, parsed, refused):
-        view = Trunk(each, [1], chunk=8).view()
-        slots = [view.open(), view.open()]
-        queries = [Query(slots[0], Context(ids), 1), Query(slots[1], Context(other), 1)]
-        rows.append(torch.cat([view.score(queries[:1]), view.score(queries)]))
-    assert all(torch.equal(rows[0], others) for others in rows[1:])
-
-
-def test_parsed_methods_keep_no_model(monkeypatch):
-    monkeypatch.setattr(lean_layers, "_PARSED", {})
-    _, backend = make("llama", torch.float32)
-    assert "scripted" in backend.fast_path
-    layer = weakref.ref(backend.stack.layers[0])
-    del backend
-    gc.collect()
-    assert layer() is None
 
 
 def test_the_number_of_threads_is_left_as_it_was():

@@ -16,9 +16,8 @@ from hierspec import Hierarchy, HierspecError, SamplingParams
 from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
-from hierspec.lm.lean import quantized as lean
+from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
-from hierspec.lm.native import library
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
@@ -39,14 +38,9 @@ CHAINS = {
     "in four bits below eight": [INT4, {**INT8, "num_speculative_tokens": 6, "verify": "block"}],
 }
 GREEDY = {"max_new_tokens": 30, "ignore_eos": True}
-needs_kernels = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 
 
 def built(path, levels, dtype="float64", **more):
-    if dtype == "float64" and any(level.get("bits") == 4 for level in levels):
-        pytest.skip("4 bits run in the compiled kernels, which know no float64")
-    if library.load() is None and any(level.get("bits") == 4 for level in levels):
-        pytest.skip("4 bits run in the compiled kernels, and no C compiler is here")
     target = {"model": str(path), "dtype": dtype, "backend": more.pop("backend", "auto")}
     return hierarchy_of({"target": target, "levels": levels, **more})
 
@@ -111,23 +105,13 @@ def test_samples_have_the_targets_joint_law(tiny_family, name, dtype):
 # --- the copy itself
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
-    torch.manual_seed(0)
-    weight, x = torch.randn(96, 64), torch.randn(9, 64) * torch.logspace(-6, 6, 9)[:, None]
-    matrix = lean.QuantizedMatrix(weight, torch.randn(96))
-    rows = matrix(x)
-    for i in range(9):
-        assert torch.equal(matrix(x[i : i + 1])[0], rows[i])
-    want = x @ weight.T + matrix.bias
-    assert ((rows - want).norm(dim=1) / want.norm(dim=1)).max() < 0.01
-    assert torch.equal(matrix(torch.zeros(1, 64))[0], matrix.bias)
-
-
-@pytest.mark.parametrize("bits", [8, pytest.param(4, marks=needs_kernels)])
+@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_scores_are_close_to_those_of_the_model_it_copies(tmp_path, dtype, bits):
-    backend = load(save_tiny("llama", tmp_path / "m", seed=2), dtype=getattr(torch, dtype))
-    copy = lean.quantize(backend, bits)
+@pytest.mark.parametrize("how", ["auto", "lean"])
+def test_scores_are_close_to_those_of_the_model_it_copies(tmp_path, how, dtype, bits):
+    path = save_tiny("llama", tmp_path / "m", seed=2)
+    backend = load(path, dtype=getattr(torch, dtype), backend=how)
+    copy = quantize(backend, bits)
     context = Context(list(range(3, 60)))
     rows = []
     for one in (backend, copy):
@@ -151,7 +135,7 @@ def test_the_targets_scores_never_see_what_the_copy_has_written(tiny_family, see
     rng = random.Random(seed)
     backend = load(tiny_family["target"], dtype=dtype)
     trunk = Trunk(backend, [1], chunk=rng.choice([4, 512]))
-    copy = SelfDraft(trunk, lean.quantize(backend))
+    copy = SelfDraft(trunk, quantize(backend))
     slot, committed, pending = trunk.open(), [1, 2], ()
     for step in range(60):
         pending = (*pending[: rng.randint(0, len(pending))], rng.randrange(50))
@@ -190,7 +174,7 @@ def test_what_the_target_has_read_is_not_read_again(tiny_family):
 def test_a_copy_continues_its_own_draft_where_the_target_has_not_been(tiny_family):
     backend = load(tiny_family["target"], dtype=torch.float64)
     trunk = Trunk(backend)
-    copy = SelfDraft(trunk, lean.quantize(backend))
+    copy = SelfDraft(trunk, quantize(backend))
     slot, context = trunk.open(), Context([3, 4, 5, 6], (7, 8))
     copy.score([Query(slot, context, 6)])
     assert copy.tokens == 6
@@ -204,7 +188,6 @@ def test_a_copy_continues_its_own_draft_where_the_target_has_not_been(tiny_famil
     ("change", "message"),
     [
         ({"backend": "hf"}, "needs the lean backend"),
-        ({"levels": [INT4]}, "4 bits needs a C compiler, and a target that is not in"),
         ({"levels": [{**INT8, "bits": 5}]}, "bits"),
     ],
 )
@@ -214,22 +197,3 @@ def test_what_cannot_be_done_is_said(tiny_family, change, message):
     levels = change.get("levels", [INT8])
     with pytest.raises(HierspecError, match=message):
         Hierarchy.from_config({"target": target, "levels": levels})
-
-
-@pytest.mark.skipif(not lean.fbgemm_works(), reason="no FBGEMM here")
-def test_the_product_works_whatever_torch_makes_by_default():
-    lean.fbgemm_works.cache_clear()
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(torch.float64)
-        with torch.device("meta"):
-            assert lean.fbgemm_works()
-    finally:
-        torch.set_default_dtype(before)
-        lean.fbgemm_works.cache_clear()
-
-
-def test_a_processor_without_the_product_is_told(tiny_family, monkeypatch):
-    monkeypatch.setattr(lean, "fbgemm_works", lambda: False)
-    with pytest.raises(HierspecError, match="FBGEMM"):
-        built(tiny_family["target"], [INT8])

@@ -22,7 +22,7 @@ from hierspec.lm import poison
 from hierspec.lm.base import Query
 from hierspec.lm.layer_skip import Skip, SkippingBackend
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.quantized import quantization_works, quantize
+from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.native import library
 from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
@@ -149,8 +149,7 @@ def history(backend, trunk_class, seed):
     exact = [trunk.view(1), trunk.view(3), trunk.view()]
     skips = [Skip.whole_layers([1]), Skip.whole_layers([2]), Skip((0, 3), (1,)), Skip((0, 1), ())]
     drafts = [SelfDraft(trunk, SkippingBackend(backend, skip)) for skip in skips]
-    if quantization_works():
-        drafts.append(SelfDraft(trunk, quantize(backend)))
+    drafts.append(SelfDraft(trunk, quantize(backend)))
     models = [*exact, *drafts, RetrievalModel(trunk, 16, 4, 4)]
     slot, committed, pending = trunk.open(), ids(rng, 24), ()
     scores, wanted = [], []

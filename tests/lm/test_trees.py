@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
+from heads_cases import random_head
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from hierspec.core.context import Context
@@ -16,10 +17,11 @@ from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.exit_heads import KINDS, MLP
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.layer_skip import SkippingBackend
-from hierspec.lm.lean import quantized
 from hierspec.lm.lean.decoder import LeanBackend
+from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
@@ -44,7 +46,7 @@ FAMILIES = (
     *("llama", "hf llama", "mistral", "hf mistral", "gemma2", "opt", "gpt2", "deepseek_v3"),
     *("bloom", "falcon_alibi", "gpt_neo"),
 )
-KINDS = (
+OTHERS = (
     *("adaptive llama", "skipping", "fixed shapes", "eagle3", "eagle3 on hf", "table"),
     *("single llama", "single mistral"),  # several sequences' attention in the kernels
     *("bit-exact llama", "bit-exact mistral", "bit-exact qwen3"),
@@ -52,7 +54,7 @@ KINDS = (
 needs_kernels = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 
 
-@pytest.fixture(params=[*FAMILIES, *KINDS])
+@pytest.fixture(params=[*FAMILIES, *OTHERS])
 def models(request, saved, tmp_path) -> list[Any]:
     """Models that share slots: the target, an exit of it, and a drafter on its states."""
     kind = request.param
@@ -65,8 +67,8 @@ def models(request, saved, tmp_path) -> list[Any]:
         path = saved(own if own in (*FAMILIES, "qwen3") else "llama")
     if how == "bit-exact":
         if library.load() is None:
-            pytest.skip("no C compiler here: tiles run instead, which take no trees")
-        trunk: Trunk = Trunk(load(path, torch.float32, backend="deterministic"), [1, 2], chunk=16)
+            pytest.skip("no C compiler here")
+        trunk: Trunk = Trunk(load(path, torch.float32, backend="deterministic"), LAYERS, chunk=16)
     elif kind == "fixed shapes":
         trunk = CudaGraphTrunk(LeanBackend(from_directory(path), torch.float64), [1, 2])
     elif kind == "skipping":
@@ -77,7 +79,9 @@ def models(request, saved, tmp_path) -> list[Any]:
         exits = [*LAYERS, 2] if "eagle3" in kind else [1, 2]
         trunk = Trunk(load(path, dtype, backend="hf" if "hf" in kind else "auto"), exits, chunk=16)
     found: list[Any] = [trunk.view(), trunk.view(2)]
-    if "eagle3" in kind:
+    if kind == "bit-exact llama":
+        found += [trunk.view(2, random_head(one, trunk.backend, one == MLP)) for one in KINDS]
+    if "eagle3" in kind or kind == "bit-exact llama":
         drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
         found.append(Eagle3Model(trunk, checkpoint.read_network(drafter), LAYERS, "eagle3"))
     if kind == "adaptive llama":
@@ -92,14 +96,9 @@ def copied(kind: str, saved: Any) -> SelfDraft:
     backend: Any = load(
         saved(own if own in FAMILIES else "llama"),
         torch.float32 if "bits" in kind else torch.float64,
-        backend="hf" if "hf" in kind else "auto",
+        backend="hf" if "hf" in kind else "lean" if "torch" in kind else "auto",
     )
-    if "bits" in kind:
-        form = quantized.quantize(backend, int(kind[0]))
-    elif "FBGEMM" in kind:
-        form = quantized.fbgemm_copy(backend)
-    else:
-        form = SkippingBackend(backend, [1])
+    form = quantize(backend, int(kind[0])) if "bits" in kind else SkippingBackend(backend, [1])
     return SelfDraft(Trunk(backend, [2], chunk=16), form)
 
 
@@ -186,10 +185,7 @@ def test_trees_score_as_their_paths_do_and_what_is_accepted_stays(models):
             for family in ("llama", "mistral", "qwen3")
             for bits in (8, 4)
         ),
-        pytest.param(
-            "FBGEMM",
-            marks=pytest.mark.skipif(not quantized.fbgemm_works(), reason="no FBGEMM here"),
-        ),
+        "8 bits of torch",
         *("without a layer", "hf without a layer"),
     ],
 )

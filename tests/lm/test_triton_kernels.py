@@ -75,7 +75,7 @@ def test_a_rotation_writes_the_cache(device, dtype, kind, tmp_path):
     positions = torch.tensor([[4, 5, 6], [0, 16, 16]], device=device)
     places = forward.places(positions, 16)
     layer = forward.stack[1]
-    qkv = torch.randn(6, layer.qkv.num_out, device=device).to(dtype)
+    qkv = torch.randn(6, len(layer.qkv.dense()), device=device).to(dtype)
     ours = OURS.rotate(layer, qkv.clone(), places, caches[0][1])
     theirs = THEIRS.rotate(layer, qkv.clone(), places, caches[1][1])
     assert close(ours, theirs)

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 from hierspec.cli import run
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.lm.lean import quantized
 from hierspec.lm.native import library
 from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS, preset
@@ -103,13 +102,11 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
         trained.locate("zoo:smollm2-none", tmp_path)
 
 
-def test_a_quantized_copy_comes_first_where_the_processor_has_its_products(chat_model, monkeypatch):
-    monkeypatch.setattr(quantized, "quantization_works", lambda: True)
-    for kernels, bits in ((None, 8), ("a library", 4)):
-        monkeypatch.setattr(library, "load", lambda kernels=kernels: kernels)
-        levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
-        assert [level.method for level in levels] == ["suffix", "quantized"]
-        assert levels[1].bits == bits, "as the model was released, where that is fast"
+def test_a_quantized_copy_comes_first_where_the_kernels_run(chat_model, monkeypatch):
+    monkeypatch.setattr(library, "load", lambda: "a library")
+    levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
+    assert [level.method for level in levels] == ["suffix", "quantized"]
+    assert levels[1].bits == 4, "as the model was released"
     monkeypatch.setattr(defaults, "SMOLLM2_NAME", "another")
     levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
     assert [level.method for level in levels] == ["suffix", "quantized"], "it is Llama-shaped"
@@ -137,7 +134,7 @@ def test_an_adapter_has_no_quantized_copy(tmp_path):
 
 def test_trained_exits_come_before_look_ups(monkeypatch):
     file = SimpleNamespace(exits=(5, 10, 15))
-    monkeypatch.setattr(quantized, "quantization_works", lambda: False)
+    monkeypatch.setattr(library, "load", lambda: None)
     monkeypatch.setattr(trained, "drafters_for", lambda target: ("zoo:smollm2-heads",))
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: file)
     levels = defaults.best_unmeasured(TargetConfig(model="zoo:smollm2")).levels

@@ -30,8 +30,8 @@ static void *const multiply[] = {DRIVER_FORMATS};
 #define X(f) rows_##f,
 static void (*const rows_of[])(const Matrix *, const int64_t *, int64_t, float *) = {DRIVER_FORMATS};
 
-int hierspec_layers(const void *, int64_t, int64_t, const uint8_t *, float *, int64_t, const float *,
-                    const void *, int64_t, int);
+int hierspec_layers(const void *, int64_t, int64_t, const uint8_t *, float *, const float *, int64_t,
+                    const float *, const void *, int64_t, int);
 int hierspec_product(const Matrix *, const float *, float, const float *, int64_t, float *, int);
 int hierspec_refined_product(const Matrix *, const Matrix *, float, const float *, float,
                              const float *, int64_t, float *, int);
@@ -88,8 +88,8 @@ typedef union {
 static int64_t call(const Word *a) {
     switch (a[0].number) {
     case 0:
-        return hierspec_layers(a[1].at, a[2].number, a[3].number, a[4].at, a[5].at, a[6].number,
-                               a[7].at, a[8].at, a[9].number, (int)a[10].number);
+        return hierspec_layers(a[1].at, a[2].number, a[3].number, a[4].at, a[5].at, a[6].at,
+                               a[7].number, a[8].at, a[9].at, a[10].number, (int)a[11].number);
     case 1:
         return hierspec_product(a[1].at, a[2].at, (float)a[3].real, a[4].at, a[5].number, a[6].at,
                                 (int)a[7].number);

@@ -125,8 +125,10 @@ class Case:
             num_heads=heads, num_kv_heads=kv, head_dim=dim, eps=1e-5, max_length=999,
             qk_norm=self.qk_norm, windows=self.windows, biased=frozenset(biased),
         )  # fmt: skip
+        num_inputs = 2 if num_layers == 1 and choose.random() < 0.4 else 1
+        read = num_inputs * hidden
         sizes = {
-            "q": (heads * dim, hidden), "k": (kv * dim, hidden), "v": (kv * dim, hidden),
+            "q": (heads * dim, read), "k": (kv * dim, read), "v": (kv * dim, read),
             "proj": (hidden, heads * dim), "gate": (inner, hidden), "up": (inner, hidden),
             "down": (hidden, inner),
         }  # fmt: skip
@@ -147,7 +149,7 @@ class Case:
         self.layers = [
             LayerWeights(
                 **{name: matrix(name) for name in sizes},
-                norm=norm(hidden),
+                norm=norm(num_inputs, hidden),
                 mlp_norm=norm(hidden),
                 head_norm=norm(heads + kv, dim) if self.qk_norm else None,
             )
@@ -171,6 +173,7 @@ class Case:
             cache[..., :start, :] = self.randn(num_layers, 1, 2 * kv, start, dim)
             self.spans.append(Span(cache.to(kept), start, n, branches))
         self.h = self.randn(sum(span.n for span in self.spans), hidden)
+        self.inputs = self.randn(len(self.h), 2, hidden) if num_inputs == 2 else None
         longest = max(max(span.positions) for span in self.spans) + 1
         angles = self.randn(longest, 1, dim // 2) * 3
         self.rotations = torch.polar(torch.ones_like(angles), angles)
@@ -192,7 +195,7 @@ class Case:
             f"case {self.seed}: {s.hidden_size}/{s.intermediate_size}, {s.num_heads}/"
             f"{s.num_kv_heads} heads of {s.head_dim}, windows {self.windows}, half {self.half}, "
             f"{self.threads} threads, norms {self.qk_norm}, {forms}, biases {sorted(s.biased)}, "
-            f"parts {self.parts}, (start, rows, tree) {spans}"
+            f"parts {self.parts}, inputs {self.inputs is not None}, (start, rows, tree) {spans}"
         )
 
     def check(self, kernels: Library, alone: bool = True) -> int:
@@ -208,17 +211,19 @@ class Case:
         layers = NativeLayers(kernels, self.layers, self.shape, kept)
         calls = [0]
 
-        def run(h: torch.Tensor, spans: list[Span], threads: int) -> torch.Tensor:
+        def run(rows: slice | list[int], spans: list[Span], threads: int) -> torch.Tensor:
             calls[0] += 1
+            inputs = None if self.inputs is None else self.inputs[rows]
             if owns := getattr(kernels, "owns", None):
-                owns([span.cache for span in spans] + [self.rotations])
+                owns([span.cache for span in spans] + [self.rotations, inputs])
                 for one in self.layers:
                     owns((one.norm, one.mlp_norm, one.head_norm))
             num = self.shape.num_layers
-            return layers.run(h, 0, num, self.rotations, spans, threads, self.parts)
+            h = self.h[rows]
+            return layers.run(h, 0, num, self.rotations, spans, threads, self.parts, inputs)
 
         spans = [span._replace(cache=span.cache.clone()) for span in self.spans]
-        found = run(self.h, spans, self.threads)
+        found = run(slice(None), spans, self.threads)
         expected, caches = self.reference()
         limit = self.tolerance()
         worst = float((found.double() - expected).abs().max() / expected.abs().max())
@@ -239,7 +244,8 @@ class Case:
         row = 0
         for span, other in zip(again, spans, strict=True):
             for i in range(span.n):
-                h = run(self.h[row : row + 1], [span._replace(start=span.start + i, n=1)], 1)
+                alone_span = span._replace(start=span.start + i, n=1)
+                h = run(slice(row, row + 1), [alone_span], 1)
                 if not torch.equal(h[0], found[row]):
                     raise WrongError(f"{self}: row {row} has other bits alone")
                 row += 1
@@ -251,7 +257,7 @@ class Case:
             if branches is not None and branches.base == span.start:
                 path = [node - span.start for node in branches.path_to(span.start + span.n - 1)[1]]
                 text = Span(span.cache.clone(), span.start, len(path))
-                h = run(self.h[[row + node for node in path]], [text], 1)
+                h = run([row + node for node in path], [text], 1)
                 if not torch.equal(h, found[[row + node for node in path]]):
                     raise WrongError(f"{self}: a path has other bits as plain text")
             row += span.n
@@ -288,7 +294,8 @@ class Case:
         for part in parts:
             i, layer, window = part.layer, self.layers[part.layer], self.windows[part.layer]
             if part.attention:
-                x = normed(h, layer.norm)
+                x = normed(h if self.inputs is None else self.inputs.double(), layer.norm)
+                x = x.reshape(len(h), -1)
                 q, k, v = (
                     times(x, m).unflatten(-1, (-1, s.head_dim)) for m in (layer.q, layer.k, layer.v)
                 )

@@ -164,7 +164,9 @@ class Apart(Library):
         self.owns((matrix.panels, matrix.bias))
         return matrix.struct(_FUNCTIONS | self._formats.index(matrix.format.name))
 
-    def layers(self, model, lo, hi, parts, h, rows, rotations, spans, num_spans, threads) -> int:
+    def layers(
+        self, model, lo, hi, parts, h, inputs, rows, rotations, spans, num_spans, threads
+    ) -> int:
         shape = model._obj
         layer = shape.layers.contents
         structs = _memory_of(shape, spans) | {ctypes.addressof(layer): hi * ctypes.sizeof(layer)}
@@ -174,7 +176,7 @@ class Apart(Library):
                 numbers = 3 * span.count + sum(span.tree[3 * i + 2] for i in range(span.count))
                 data[ctypes.addressof(span.tree.contents)] = 8 * numbers
         words = [0, ctypes.addressof(shape), lo, hi, ctypes.addressof(parts) if parts else 0]
-        words += [h, rows, rotations, ctypes.addressof(spans), num_spans, threads]
+        words += [h, inputs or 0, rows, rotations, ctypes.addressof(spans), num_spans, threads]
         return self._call(words, structs, data)
 
     def product(self, matrix, norm, eps, x, rows, y, threads) -> int:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from eagle3_cases import LAYERS, save_drafter
+from heads_cases import random_head, rows_of
 from transformers import AutoModelForCausalLM
 
 from hierspec import Hierarchy
 from hierspec.core.context import Context
 from hierspec.lm.backend import LayerParts, Span
 from hierspec.lm.base import Query
+from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.eagle3.model import Eagle3Model
+from hierspec.lm.exit_heads import KINDS
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import COPY_FORMS, NativeBackend
 from hierspec.lm.native.matrices import PackedMatrix
+from hierspec.lm.products import product
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny
+from hierspec.utils.testing import save_tiny, tiny_config
 from hierspec.zoo import registry
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -95,6 +101,12 @@ def test_in_bfloat16_they_are_no_farther_from_float32(path, tmp_path):
     assert float(exact.square().mean()) <= float(usual.square().mean())
 
 
+def scored_by(model, lengths):
+    """Scores after the text's first tokens, so many of them, in one call."""
+    contexts = [Context(TEXT[:n]) for n in lengths]
+    return model.score([Query(model.open(), context, len(context)) for context in contexts])
+
+
 def run(backend, ids, spans):
     with torch.inference_mode():
         h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
@@ -119,7 +131,7 @@ def test_what_it_computes_is_torchs(path, dtype):
             h = backend.layers(embedded, 0, backend.num_layers, spans)
             found = [backend.head(h), cache[..., :40, :], backend.queries(h, 1, spans)]
             found += [
-                backend.head(h, lambda x: x[:, :5]),
+                backend.head(h, product(backend, *backend.unembedding(torch.arange(5)))),
                 backend.run_parts(embedded, parts, spans),
             ]
         return [x.double() for x in found]
@@ -144,6 +156,33 @@ def test_several_sequences_and_any_number_of_threads(path, monkeypatch):
         for order in ([0, 1, 2], [2, 0, 1]):
             for i, found in scores_of(order).items():
                 assert torch.equal(found, alone[i])
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *(f"{kind} of some tokens" for kind in KINDS), "eagle3"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_heads_and_eagle3(tmp_path, monkeypatch, kind, dtype):
+    """Their scores are torch's; and a row's bits the same in any company, on any threads."""
+    path, found = save_tiny("llama", tmp_path / "m", seed=1, layers=4), []
+    for how in ("lean", "auto"):
+        backend = load(path, dtype, backend=how)
+        trunk = Trunk(backend, LAYERS)
+        if kind == "eagle3":
+            drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama", layers=4))
+            model = Eagle3Model(trunk, checkpoint.read_network(drafter), LAYERS, kind)
+            own = model.layer.model
+        else:
+            model, own = trunk.view(2, random_head(kind.split()[0], backend, " " in kind)), backend
+        found.append(scored_by(model, range(1, 20)))
+    error = {torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
+    usual, ours = (scores.clamp_min(-1e4) for scores in found)
+    assert (ours - usual).abs().max() <= error * usual.abs()[usual > -1e4].max()
+    assert isinstance(own, NativeBackend)
+    for threads in (1, 2, 3):
+        for each in (backend, own):
+            monkeypatch.setattr(each, "_threads", lambda *_, threads=threads: threads)
+        alone = [scored_by(model, [n]) for n in range(1, 20)]
+        assert torch.equal(torch.cat(alone), found[1])
+        assert torch.equal(rows_of(model, TEXT[:19]), found[1])
 
 
 @pytest.mark.parametrize("bits", COPY_FORMS)

@@ -9,8 +9,7 @@ import tempfile
 import pytest
 import torch
 
-from hierspec.errors import HierspecError
-from hierspec.lm.lean import quantized as lean
+from hierspec.lm.lean.quantized import copies_that_pay, quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.matrices import PackedMatrix
@@ -135,13 +134,9 @@ def test_without_a_compiler_torch_runs(fresh, monkeypatch, tmp_path, environment
         monkeypatch.setenv(name, value)
     assert library.load() is None
     backend = load(save_tiny("llama", tmp_path / "m"), dtype=torch.float32)
-    with pytest.raises(HierspecError, match="C compiler"):
-        lean.quantize(backend, 4)
-    if not lean.fbgemm_works():
-        with pytest.raises(HierspecError, match="C compiler"):
-            lean.quantize(backend)
-    else:
-        assert "compiled kernels" not in lean.quantize(backend).fast_path
+    for bits in (8, 4):
+        assert quantize(backend, bits).fast_path == f"lean, int{bits} weights"
+    assert copies_that_pay() == []
 
 
 def test_no_compiler_on_the_path(fresh, monkeypatch):
