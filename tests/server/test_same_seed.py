@@ -33,6 +33,7 @@ LEVELS = {
     ],
     "an exit": [{"method": "early_exit", "exit_layer": 2, "num_speculative_tokens": 3}],
     "layers left out": [{"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}],
+    "eagle3": [{"method": "eagle3", "num_speculative_tokens": 3}],
 }
 BODIES = [
     {
@@ -56,11 +57,17 @@ def bfloat16(family, tmp_path_factory):
         model = AutoModelForCausalLM.from_pretrained(family[name], dtype=torch.bfloat16)
         model.save_pretrained(paths[name])
         AutoTokenizer.from_pretrained(family[name]).save_pretrained(paths[name])
-    return paths
+    config = AutoConfig.from_pretrained(paths["target"])
+    drafter = save_drafter(tmp_path_factory.mktemp("eagle3"), config, max_position_embeddings=2048)
+    return {**paths, "eagle3": str(drafter)}
 
 
-def settings(target, levels, draft="", **top):
-    levels = [{**level, "model": draft} if level is DRAFT else level for level in levels]
+def settings(target, levels, models=None, **top):
+    names = {"draft_model": "draft", "eagle3": "eagle3"}  # of the models that levels draft with
+    levels = [
+        {**level, "model": models[names[level["method"]]]} if level["method"] in names else level
+        for level in levels
+    ]
     hierarchy = {"target": target, "levels": levels, **top.pop("top", {})}
     return ServeSettings(hierarchy=json.dumps(hierarchy), prefill_chunk=32, **top)
 
@@ -77,7 +84,7 @@ def texts(app, bodies, together):
 @needs_kernels
 @pytest.mark.parametrize("levels", LEVELS)
 def test_seeded_texts_are_those_alone(bfloat16, levels):
-    own = settings(bfloat16["target"], LEVELS[levels], bfloat16["draft"])
+    own = settings(bfloat16["target"], LEVELS[levels], bfloat16)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SameSeedWarning)
         alone = texts(create_app(own), BODIES, together=False)
@@ -100,21 +107,14 @@ def reasons(own):
         ({"backend": "hf"}, [], "runs on transformers' own layers"),
         ({"backend": "lean"}, [], "runs outside the compiled kernels"),
         ({"dtype": "float64"}, [], "runs outside the compiled kernels"),
-        ({}, [{"method": "eagle3"}], "runs layers that the compiled kernels do not run"),
         ({}, [{"method": "retrieval", "budget": 16}], "runs layers that"),
         ({}, [{"method": "layer_skip", "skip": 0.4, "search": {}}], "searches for layers"),
         ({}, [{**DRAFT, "backend": "hf"}], "the draft .*runs on transformers' own layers"),
     ],
 )
-def test_what_cannot_keep_the_promise_is_named(bfloat16, tmp_path, target, levels, says):
+def test_what_cannot_keep_the_promise_is_named(bfloat16, target, levels, says):
     levels = [{"num_speculative_tokens": 2, **level} for level in levels]
-    for level in levels:
-        if level["method"] == "eagle3":
-            config = AutoConfig.from_pretrained(bfloat16["target"])
-            level["model"] = str(save_drafter(tmp_path, config, max_position_embeddings=2048))
-        if level["method"] == "draft_model":
-            level["model"] = bfloat16["draft"]
-    own = settings({"model": bfloat16["target"], **target}, levels)
+    own = settings({"model": bfloat16["target"], **target}, levels, bfloat16)
     (reason,) = reasons(own)
     assert says.removeprefix("the draft .*") in reason
     assert reason.startswith("the draft " if levels else bfloat16["target"])
@@ -127,14 +127,14 @@ def test_without_a_compiler_or_on_other_layers_it_is_said_once(bfloat16, monkeyp
     assert "runs on transformers' own layers" in reason
     for place, name in ((library, "load"), (backend, "load_kernels")):
         monkeypatch.setattr(place, name, lambda: None)
-    (reason,) = reasons(settings(bfloat16["target"], [DRAFT], bfloat16["draft"]))
+    (reason,) = reasons(settings(bfloat16["target"], [DRAFT], bfloat16))
     assert "no C compiler" in reason
 
 
 @needs_kernels
 def test_rules_by_which_a_seed_decides_need_only_the_target(bfloat16):
-    level = {**DRAFT, "backend": "hf", "model": bfloat16["draft"]}
-    own = settings(bfloat16["target"], [level], top={"verify": "match"})
+    level = {**DRAFT, "backend": "hf"}
+    own = settings(bfloat16["target"], [level], bfloat16, top={"verify": "match"})
     with warnings.catch_warnings():
         warnings.simplefilter("error", SameSeedWarning)
         create_app(own).state.service.close()

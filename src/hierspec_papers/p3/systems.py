@@ -130,5 +130,5 @@ def cache_bytes(method: HierarchyMethod) -> int:
         if isinstance(owner, Trunk):
             bytes_by_id[id(owner)] = owner.bytes_per_token
         if isinstance(model, Eagle3Model):
-            bytes_by_id[id(model)] = model.layer.new_cache(1).nbytes
+            bytes_by_id[id(model)] = model.layer.model.new_cache(1).nbytes
     return sum(bytes_by_id.values())
