@@ -1,6 +1,6 @@
 """Peak memory of a three-level run above what the imports take, against weights and caches.
 
-Loading and prepacking count. Runs in a process of its own, which is what ``--measure`` is.
+Loading and packing count. Runs in a process of its own, which is what ``--measure`` is.
 
     python benchmarks/memory.py
 """

@@ -174,7 +174,7 @@ def memory(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             f"{data['dtype']}. Peak resident memory rises by {data['ratio']['median']:.2f}× the "
             f"{mb['weights']:.0f} MiB of weights plus {mb['caches']:.0f} MiB of caches "
             f"({mb['rss_after_imports']:.0f} MiB after the imports, {mb['peak']:.0f} MiB at the "
-            "peak; loading and prepacking included).",
+            "peak; loading and packing included).",
             provenance(data),
         ]
     )

@@ -70,6 +70,6 @@ def _target(config: HierarchyConfig) -> TargetConfig:
         return target
     if target.backend == "hf":
         raise HierspecError(
-            "deterministic decoding needs the lean backend: leave out backend, or deterministic"
+            "deterministic decoding needs the compiled kernels: leave out backend, or deterministic"
         )
     return dataclasses.replace(target, backend="deterministic")

@@ -211,7 +211,7 @@ class QuantizedConfig(LevelConfig):
     """The target's own weights in fewer bits, on the target's cache [after QuantSpec].
 
     Attributes:
-        bits: for each weight: 8, or 4 (only in the layers; on a CPU it needs a C compiler).
+        bits: for each weight: 8, or 4 (only in the layers).
     """
 
     method: Literal["quantized"] = "quantized"

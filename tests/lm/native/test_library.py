@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import tempfile
+import warnings
 
 import pytest
 import torch
@@ -132,7 +133,12 @@ def test_no_folder_to_compile_in(fresh, monkeypatch):
 def test_without_a_compiler_torch_runs(fresh, monkeypatch, tmp_path, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert library.load() is None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert library.load() is None
+        assert library.load() is None
+    turned_off = "HIERSPEC_KERNELS" in environment
+    assert [each.category for each in caught] == [library.NoKernelsWarning] * (not turned_off)
     backend = load(save_tiny("llama", tmp_path / "m"), dtype=torch.float32)
     for bits in (8, 4):
         assert quantize(backend, bits).fast_path == f"lean, int{bits} weights"

@@ -3,7 +3,7 @@
 ``kernels.c`` runs layers and is compiled at the first use; ``products.c`` multiplies, and is
 compiled for a format when a model first has it, in a second or two. No C compiler is required:
 without one (or with ``HIERSPEC_KERNELS=0``) :func:`load` returns ``None``, and torch's operations
-run instead. What is compiled is kept in the user's cache, under a hash of the sources, the compiler
+run instead, which is said once. What is compiled is kept in the user's cache, under a hash of the sources, the compiler
 with its version, and the processor; where that cannot be written, every process compiles.
 """
 
@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int, c_int64, c_void_p
 from functools import cache
@@ -27,7 +28,7 @@ from typing import NamedTuple
 
 import torch
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.utils.files import cache_folder, write_atomically
 
 from .formats import FORMATS
@@ -152,11 +153,29 @@ class Library:
         return library
 
 
+class NoKernelsWarning(HierspecWarning):
+    """Models that would run in the compiled kernels run in torch's operations."""
+
+
 @cache
 def load() -> Library | None:
-    """Load the compiled kernels; return None without a compiler, or where they compute wrongly."""
-    if os.environ.get("HIERSPEC_KERNELS", "").strip() == "0" or os.name != "posix":
+    """Load the compiled kernels; return None without a compiler, or where they compute wrongly.
+
+    Warns:
+        NoKernelsWarning: there are none, and nobody has turned them off.
+    """
+    if os.environ.get("HIERSPEC_KERNELS", "").strip() == "0":
         return None
+    library = _load() if os.name == "posix" else None
+    if library is None:
+        text = (
+            "no working C compiler is here, so models run in torch's operations, which are slower"
+        )
+        warnings.warn(f"{text}: install gcc or clang", NoKernelsWarning, stacklevel=2)
+    return library
+
+
+def _load() -> Library | None:
     command = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
     if command is None:
         return None

@@ -225,7 +225,7 @@ def _check_retrieval(backend: Backend) -> RetrievalBackend:
     if not isinstance(backend, RetrievalBackend) or not backend.trees:
         raise HierspecError(
             f"retrieval needs the lean backend, which {backend.name} does not run on: remove "
-            "backend, and deterministic where there is no C compiler, or draft with early_exit"
+            "backend, or draft with early_exit"
         )
     if not backend.attends_to_all:
         raise HierspecError(
