@@ -3,8 +3,9 @@
 ``kernels.c`` runs layers and is compiled at the first use; ``products.c`` multiplies, and is
 compiled for a format when a model first has it, in a second or two. No C compiler is required:
 without one (or with ``HIERSPEC_KERNELS=0``) :func:`load` returns ``None``, and torch's operations
-run instead, which is said once. What is compiled is kept in the user's cache, under a hash of the sources, the compiler
-with its version, and the processor; where that cannot be written, every process compiles.
+run instead, which is said once. What is compiled is kept in the user's cache, under a hash of the
+sources, the compiler with its version, and the processor; where that cannot be written, every
+process compiles.
 """
 
 from __future__ import annotations
