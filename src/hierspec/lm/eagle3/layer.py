@@ -38,7 +38,7 @@ class Eagle3Layer:
     """
 
     def __init__(self, network: Eagle3Network, backend: Backend) -> None:
-        source, shape, dtype = _Source(network), _shape(network), backend.weight_dtype
+        source, shape, dtype = _NetworkSource(network), _shape(network), backend.weight_dtype
         self.model: LeanBackend
         if isinstance(backend, NativeBackend):
             kind, library = backend.attention_dtype, backend.library
@@ -91,7 +91,7 @@ def _shape(network: Eagle3Network) -> LlamaShape:
     )
 
 
-class _Source:
+class _NetworkSource:
     """A network's parameters by the names of a model of one layer."""
 
     name, tokenizer_path = "eagle3", None

@@ -169,10 +169,8 @@ def load() -> Library | None:
         return None
     library = _load() if os.name == "posix" else None
     if library is None:
-        text = (
-            "no working C compiler is here, so models run in torch's operations, which are slower"
-        )
-        warnings.warn(f"{text}: install gcc or clang", NoKernelsWarning, stacklevel=2)
+        text = "no working C compiler is here: models run in torch's operations, which are slower"
+        warnings.warn(f"{text}; install gcc or clang", NoKernelsWarning, stacklevel=2)
     return library
 
 
