@@ -88,7 +88,7 @@ PROCESSORS = {
 
 
 def build(
-    how: Build, folder: Path, formats: Sequence[str], jobs: int = 1, most_rows: int = 8
+    how: Build, folder: Path, formats: Sequence[str], jobs: int = 1, most_rows: int = 24
 ) -> list[str]:
     """Compile the driver with the products of some formats; return the command that runs it.
 

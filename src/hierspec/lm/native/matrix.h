@@ -4,7 +4,7 @@
 #define PANEL 16
 #define VECS (PANEL / W)
 #define GROUP 32       /* inputs of a block */
-#define FINE_STEPS 254 /* steps of an input's second 8 bits in one of its first */
+#define MOST_INPUT 32512 /* of a whole number for an input: its upper 8 bits are then at most 127 */
 
 /* As matrices.py names and packs them. */
 typedef enum {
@@ -41,11 +41,12 @@ typedef struct Matrix {
                      int64_t stride);
 } Matrix;
 
-/* GROUP inputs of a row: scale · (coarse + fine / FINE_STEPS), and the sums of each half. */
+/* GROUP inputs of a row: scale · (256 upper + lower), and the sums of these whole numbers: of each
+ * half, of all. */
 typedef struct {
-    int8_t coarse[GROUP], fine[GROUP];
-    int32_t coarse_sums[2], fine_sums[2];
-    float scale, sums[2];
+    int8_t upper[GROUP], lower[GROUP];
+    int32_t sums[3];
+    float scale;
 } Inputs;
 
 static int64_t num_panels(const Matrix *m) { return (m->out + PANEL - 1) / PANEL; }
@@ -55,11 +56,19 @@ static int64_t num_groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
 /* How rows of x are packed for a matrix: its formats share three kinds. */
 typedef enum { FLOATS, PAIRS, CODES } Kind;
 INLINE int kind_of(const int f) { return f <= F16 ? FLOATS : f == BF16 ? PAIRS : CODES; }
-/* Rows of a tile: so many sums fit into the registers. Fewer compile sooner. */
+/* Rows go through a panel in tiles, of about one size, whose sums fit into the registers: how many are
+ * in the first of them. Fewer compile sooner. */
 #ifndef MOST_ROWS
-#define MOST_ROWS 8
+#define MOST_ROWS 24
 #endif
-INLINE int tile_rows(const int kind) { return kind != CODES && MOST_ROWS > 6 ? 6 : MOST_ROWS; }
+INLINE int most_rows(const int kind) {
+    const int fit = kind == CODES ? 8 : VECS == 1 ? 24 : 6;
+    return MOST_ROWS < fit ? MOST_ROWS : fit;
+}
+static int64_t tile_rows(const int kind, int64_t rows) {
+    const int64_t tiles = (rows + most_rows(kind) - 1) / most_rows(kind);
+    return (rows + tiles - 1) / tiles;
+}
 static int64_t num_steps_in(const int kind, int64_t in) {
     return kind == CODES ? num_groups(in) : kind == PAIRS ? num_pairs(in) : in;
 }
@@ -69,31 +78,30 @@ static int64_t packed_floats(const int kind, int64_t in) {
     return kind == CODES ? n * (int64_t)(sizeof(Inputs) / sizeof(float)) : n;
 }
 
-/* Rows of x [rows, n] in blocks of a tile's rows and a rest, each [n, rows of it]. */
+/* Rows of x [rows, n] tile by tile, each [n, rows of it]. */
 static void pack_floats(const float *x, int64_t rows, int64_t n, float *packed) {
-    const int64_t most = tile_rows(FLOATS);
-    for (int64_t block; rows; rows -= block, x += block * n, packed += block * n) {
-        block = rows < most ? rows : most;
-        for (int64_t r = 0; r < block; r++)
-            for (int64_t k = 0; k < n; k++) packed[k * block + r] = x[r * n + k];
+    for (int64_t tile; rows; rows -= tile, x += tile * n, packed += tile * n) {
+        tile = tile_rows(FLOATS, rows);
+        for (int64_t r = 0; r < tile; r++)
+            for (int64_t k = 0; k < n; k++) packed[k * tile + r] = x[r * n + k];
     }
 }
 
-/* The same in bfloat16, rounded to nearest: each block [pairs, rows of it]. */
+/* The same in bfloat16, rounded to nearest: each tile [pairs, rows of it]. */
 static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
-    const int64_t half = num_pairs(n), most = tile_rows(PAIRS);
-    for (int64_t block; rows; rows -= block, x += block * n, packed += block * half) {
-        block = rows < most ? rows : most;
-        for (int64_t r = 0; r < block; r++)
+    const int64_t half = num_pairs(n);
+    for (int64_t tile; rows; rows -= tile, x += tile * n, packed += tile * half) {
+        tile = tile_rows(PAIRS, rows);
+        for (int64_t r = 0; r < tile; r++)
             for (int64_t k = 0; k < n; k += 2 * W) {
                 const int64_t some = n - k < 2 * W ? n - k : 2 * W;
                 uint32_t bits[2 * W] = {0};
                 memcpy(bits, x + r * n + k, sizeof(float) * (size_t)some);
                 for (int i = 0; i < 2 * W; i++)
                     bits[i] = (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
-                uint32_t *to = packed + k / 2 * block + r;
+                uint32_t *to = packed + k / 2 * tile + r;
                 for (int64_t i = 0; i < num_pairs(some); i++)
-                    to[i * block] = bits[2 * i] | bits[2 * i + 1] << 16;
+                    to[i * tile] = bits[2 * i] | bits[2 * i + 1] << 16;
             }
     }
 }
@@ -104,31 +112,27 @@ static void pack_codes(const float *x, int64_t rows, int64_t n, Inputs *to) {
     for (int64_t r = 0; r < rows; r++, x += n)
         for (int64_t start = 0; start < n; start += GROUP, to++) {
             float from[GROUP] = {0}, most = 0;
-            int32_t codes[2][GROUP];
+            int32_t codes[GROUP];
             memcpy(from, x + start,
                    sizeof(float) * (size_t)(n - start < GROUP ? n - start : GROUP));
             for (int i = 0; i < GROUP; i++) {
                 float size = fabsf(from[i]);
                 most = size > most ? size : most;
             }
-            float inverse = most > 0 ? 127.0f / most : 0.0f;
+            /* What is smaller than that is nothing; its inverse might be infinite. */
+            const float inverse = most > 1e-30f ? MOST_INPUT / most : 0.0f;
             for (int i = 0; i < GROUP; i += W) {
-                vec scaled = *(const vec *)(from + i) * inverse;
-                vec whole = scaled + round - round;
-                vec rest = (scaled - whole) * (float)FINE_STEPS + round - round;
-                *(ivec *)(codes[0] + i) = __builtin_convertvector(whole, ivec);
-                *(ivec *)(codes[1] + i) = __builtin_convertvector(rest, ivec);
+                vec whole = *(const vec *)(from + i) * inverse + round - round;
+                *(ivec *)(codes + i) = __builtin_convertvector(whole, ivec);
             }
-            for (int half = 0; half < 2; half++) {
-                int32_t sums[2] = {0, 0};
-                for (int i = half * GROUP / 2; i < (half + 1) * GROUP / 2; i++) {
-                    to->coarse[i] = (int8_t)codes[0][i], to->fine[i] = (int8_t)codes[1][i];
-                    sums[0] += codes[0][i], sums[1] += codes[1][i];
-                }
-                to->coarse_sums[half] = sums[0], to->fine_sums[half] = sums[1];
-                to->sums[half] = (float)sums[0] + (float)sums[1] * (1.0f / FINE_STEPS);
+            memset(to->sums, 0, sizeof to->sums);
+            for (int i = 0; i < GROUP; i++) {
+                const int32_t upper = (codes[i] + 128) >> 8;
+                to->upper[i] = (int8_t)upper, to->lower[i] = (int8_t)(codes[i] - 256 * upper);
+                to->sums[i / (GROUP / 2)] += codes[i];
             }
-            to->scale = most / 127.0f;
+            to->sums[2] = to->sums[0] + to->sums[1];
+            to->scale = most / MOST_INPUT;
         }
 }
 

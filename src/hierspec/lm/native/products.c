@@ -14,6 +14,7 @@
 
 #define SUPER 256 /* inputs that share the unit of their steps, in formats _K */
 #define QUADS 8   /* of inputs in a block */
+#define AHEAD 4096 /* bytes: so far before they are needed weights are asked for */
 
 INLINE int low_bits(const int f) { return f == Q8_0 ? 8 : f == Q2_K || f == Q3_K ? 2 : 4; }
 INLINE int high_bits(const int f) {
@@ -102,12 +103,14 @@ INLINE void read_steps(const int f, const uint8_t *steps, const int half, const 
     }
 }
 
-/* sums[part, r] += Σ w x of blocks lo … hi − 1 of a panel, for ROWS rows x [rows, groups]. */
-INLINE void add_codes(const int f, const int ROWS, const uint8_t *panel, int64_t lo, int64_t hi,
-                      const Inputs *x, int64_t groups, vec *sums) {
+/* sums[i, r] += Σ w x of a panel, for ROWS rows x [rows, groups]. */
+INLINE void add_codes(const int f, const int ROWS, const uint8_t *panel, int64_t groups,
+                      const Inputs *x, vec *sums) {
     vec unit[VECS] = {{0}}, lowest_unit[VECS] = {{0}};
-    for (int64_t g = lo; g < hi; g++) {
+    for (int64_t g = 0; g < groups; g++) {
         const uint8_t *steps = panel + block_at(f, g), *codes = steps + step_bytes(f);
+        if (ROWS > 1)
+            for (int i = 0; i < block_bytes(f); i += 64) fetch(steps + AHEAD + i);
         if (has_units(f) && g % (SUPER / GROUP) == 0) {
             const uint16_t *units = (const uint16_t *)steps;
             steps += unit_bytes(f), codes += unit_bytes(f);
@@ -122,42 +125,30 @@ INLINE void add_codes(const int f, const int ROWS, const uint8_t *panel, int64_t
             for (int q = 0; q < QUADS; q++) quads[q] = read_codes(f, codes, q, i);
             vec step[2], lowest[2];
             for (int half = 0; half < num_steps(f); half++)
-                read_steps(f, steps, half, i, has_units(f) ? unit[i] : (vec){0},
-                           has_units(f) && has_lowest(f) ? lowest_unit[i] : (vec){0}, step + half,
-                           lowest + half);
+                read_steps(f, steps, half, i, unit[i], lowest_unit[i], step + half, lowest + half);
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) {
                 const Inputs *row = x + r * groups + g;
                 /* Copied first, they would be stored and waited for. */
-                const word *coarse = (const word *)row->coarse, *fine = (const word *)row->fine;
-                vec total = {0};
+                const word *upper = (const word *)row->upper, *lower = (const word *)row->lower;
+                vec total;
 #pragma GCC unroll 2
                 for (int half = 0; half < num_steps(f); half++) {
-                    int32_t coarse_zero = 0, fine_zero = 0;
-                    float sum = 0.0f;
-                    if (num_steps(f) == 2) {
-                        coarse_zero = row->coarse_sums[half], fine_zero = row->fine_sums[half];
-                        sum = row->sums[half];
-                    } else {
-                        coarse_zero = row->coarse_sums[0] + row->coarse_sums[1];
-                        fine_zero = row->fine_sums[0] + row->fine_sums[1];
-                        sum = row->sums[0] + row->sums[1];
-                    }
+                    const ivec sum = all_of_word(row->sums + (num_steps(f) == 2 ? half : 2));
                     ivec first = {0}, second = {0};
-                    if (!has_lowest(f)) {
-                        first -= zero_code(f) * coarse_zero;
-                        second -= zero_code(f) * fine_zero;
-                    }
+                    if (!has_lowest(f)) second -= zero_code(f) * sum;
                     const int each = QUADS / num_steps(f);
 #pragma GCC unroll 8
                     for (int q = half * each; q < (half + 1) * each; q++) {
-                        first = add_quads(most_code(f), first, quads[q], coarse[q]);
-                        second = add_quads(most_code(f), second, quads[q], fine[q]);
+                        first = add_quads(most_code(f), first, quads[q], upper[q]);
+                        second = add_quads(most_code(f), second, quads[q], lower[q]);
                     }
-                    vec both =
-                        fma_vec(to_floats(second), all_of(1.0f / FINE_STEPS), to_floats(first));
-                    if (has_lowest(f)) total = fma_vec(lowest[half], all_of(sum), total);
-                    total = fma_vec(both, step[half], total);
+                    const vec both = to_floats((first << 8) + second);
+                    if (half)
+                        total = fma_vec(both, step[half], total);
+                    else
+                        total = both * step[half];
+                    if (has_lowest(f)) total = fma_vec(lowest[half], to_floats(sum), total);
                 }
                 sums[i * ROWS + r] = fma_vec(total, all_of(row->scale), sums[i * ROWS + r]);
             }
@@ -165,142 +156,111 @@ INLINE void add_codes(const int f, const int ROWS, const uint8_t *panel, int64_t
     }
 }
 
-/* sums[i, r] += Σ w x of inputs lo … hi − 1 for PANELS panels and ROWS rows x [in, ROWS]. */
+/* sums[i, r] += Σ w x of PANELS panels, for ROWS rows x [in, ROWS]. */
 INLINE void add_floats(const int f, const int PANELS, const int ROWS, const uint8_t *panels,
-                       int64_t in, int64_t lo, int64_t hi, const float *x, vec *sums) {
-    for (int64_t k = lo; k < hi; k++) {
-        vec w[8 * VECS];
-#pragma GCC unroll 16
+                       int64_t in, const float *x, vec *sums) {
+    for (int64_t k = 0; k < in; k++) {
+        vec w[8];
+        if (PANELS == 1 && ROWS > 1) fetch(panels + k * PANEL * (f == F16 ? 2 : 4) + AHEAD);
+#pragma GCC unroll 8
         for (int i = 0; i < PANELS * VECS; i++) {
             const int64_t at = (i / VECS * in + k) * PANEL + i % VECS * W;
             w[i] = f == F16 ? load_float16((const uint16_t *)panels + at)
                             : *(const vec *)((const float *)panels + at);
         }
-#pragma GCC unroll 8
+#pragma GCC unroll 24
         for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 16
+#pragma GCC unroll 8
             for (int i = 0; i < PANELS * VECS; i++)
                 sums[i * ROWS + r] = fma_vec(w[i], all_of(x[k * ROWS + r]), sums[i * ROWS + r]);
     }
 }
 
-/* The same in bfloat16, of pairs lo … hi − 1 and rows x [pairs, ROWS]. */
-INLINE void add_pairs(const int PANELS, const int ROWS, const uint8_t *panels, int64_t in, int64_t lo,
-                      int64_t hi, const uint32_t *x, vec *sums) {
+/* The same in bfloat16, for rows x [pairs, ROWS]. */
+INLINE void add_pairs(const int PANELS, const int ROWS, const uint8_t *panels, int64_t in,
+                      const uint32_t *x, vec *sums) {
     const int64_t n = num_pairs(in);
-    for (int64_t k = lo; k < hi; k++) {
-        Pairs w[8 * VECS];
-#pragma GCC unroll 16
+    for (int64_t k = 0; k < n; k++) {
+        Pairs w[8];
+        if (PANELS == 1 && ROWS > 1) fetch((const uint32_t *)panels + k * PANEL + AHEAD / 4);
+#pragma GCC unroll 8
         for (int i = 0; i < PANELS * VECS; i++)
             w[i] = load_pairs((const uint32_t *)panels + (i / VECS * n + k) * PANEL + i % VECS * W);
-#pragma GCC unroll 8
+#pragma GCC unroll 24
         for (int r = 0; r < ROWS; r++) {
-            Pairs inputs = broadcast_pair(x[k * ROWS + r]);
-#pragma GCC unroll 16
+            const Pairs inputs = broadcast_pair(x[k * ROWS + r]);
+#pragma GCC unroll 8
             for (int i = 0; i < PANELS * VECS; i++)
                 sums[i * ROWS + r] = add_pair_products(sums[i * ROWS + r], w[i], inputs);
         }
     }
 }
 
-/* Panels of a tile of several rows, and of one row, whose sums alone would wait for themselves. */
-INLINE int tile_panels(const int f, const int rows) {
-    if (kind_of(f) == CODES) return 1;
-    return rows == 1 ? 8 / VECS : VECS == 1 ? 4 : 1;
-}
-/* Steps (inputs, pairs or groups) that all rows go through before the next are read. */
-INLINE int64_t stretch(const int kind) { return kind == CODES ? SUPER / GROUP : 64; }
-#define MAX_BLOCK 48 /* rows that go through a stretch together, a whole number of tiles */
-
-/* y [ROWS, stride] += w x of steps lo … hi − 1, of PANELS panels. */
-INLINE void add_tile(const int f, const int PANELS, const int ROWS, const uint8_t *panels, int64_t in,
-                     int64_t lo, int64_t hi, const float *x, float *y, int64_t stride) {
-    vec sums[PANELS * ROWS * VECS];
-#pragma GCC unroll 16
-    for (int i = 0; i < PANELS * VECS; i++)
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sums[i * ROWS + r] = *(const vec *)(y + r * stride + i * W);
-    if (kind_of(f) == CODES)
-        add_codes(f, ROWS, panels, lo, hi, (const Inputs *)x, num_groups(in), sums);
-    else if (kind_of(f) == PAIRS)
-        add_pairs(PANELS, ROWS, panels, in, lo, hi, (const uint32_t *)x, sums);
-    else
-        add_floats(f, PANELS, ROWS, panels, in, lo, hi, x, sums);
-#pragma GCC unroll 16
-    for (int i = 0; i < PANELS * VECS; i++)
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) *(vec *)(y + r * stride + i * W) = sums[i * ROWS + r];
-}
-
-/* The same for a block of at most MAX_BLOCK rows, tile by tile. */
-INLINE void add_block(const int f, const int PANELS, const uint8_t *panels, int64_t in, int64_t lo,
-                      int64_t hi, const float *x, int64_t rows, float *y) {
-    const int most = tile_rows(kind_of(f)), stride = PANELS * PANEL;
-    const int64_t each = packed_floats(kind_of(f), in);
-    for (; rows >= most; rows -= most, x += most * each, y += most * stride)
-        add_tile(f, PANELS, most, panels, in, lo, hi, x, y, stride);
-#define TILE_OF(n)                                                                                  \
-    case n: add_tile(f, PANELS, most > n ? n : 1, panels, in, lo, hi, x, y, stride); break;
-    switch (rows) {
-        TILE_OF(7) TILE_OF(6) TILE_OF(5) TILE_OF(4) TILE_OF(3) TILE_OF(2) TILE_OF(1)
-    }
-}
-
-/* Copy sums [rows, PANELS · PANEL] with biases to y [rows, stride], outputs panel · PANEL …. */
-static void write_sums(const Matrix *m, int64_t panel, int panels, const float *sums, int64_t rows,
+/* Copy sums [rows, n] with biases to y [rows, stride], from the first output of a panel on. */
+static void write_sums(const Matrix *m, int64_t panel, const float *sums, int64_t rows, int64_t n,
                        float *y, int64_t stride) {
-    const int64_t first = panel * PANEL;
-    const int64_t n = first + panels * PANEL < m->out ? panels * PANEL : m->out - first;
+    const int64_t first = panel * PANEL, own = first + n < m->out ? n : m->out - first;
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = 0; o < n; o++)
-            y[r * stride + o] =
-                sums[r * panels * PANEL + o] + (m->bias ? m->bias[first + o] : 0.0f);
+        for (int64_t o = 0; o < own; o++)
+            y[r * stride + o] = sums[r * n + o] + (m->bias ? m->bias[first + o] : 0.0f);
 }
 
-/* PANELS panels from number `panel` on, for all rows. */
-INLINE void panel_products(const int f, const int PANELS, const Matrix *m, int64_t panel,
-                           const float *x, int64_t rows, float *y, int64_t stride) {
-    const int64_t bytes = panel_bytes(f, m->in), n = num_steps_in(kind_of(f), m->in);
+/* Panels that a tile takes side by side: with few rows, sums alone would wait for themselves, and more
+ * arrives from the memory in several streams. */
+INLINE int tile_panels(const int kind, const int rows) {
+    if (kind == CODES) return 1;
+    if (rows == 1) return 8 / VECS;
+    if (VECS > 1) return 1;
+    return rows <= 6 ? 4 : rows <= 8 ? 3 : rows <= 12 ? 2 : 1;
+}
+
+/* PANELS panels, from number p on, for a tile of rows. */
+INLINE void tile(const int f, const int PANELS, const int ROWS, const Matrix *m, int64_t p,
+                 const float *x, float *y, int64_t stride) {
+    const uint8_t *panels = m->panels + p * panel_bytes(f, m->in);
+    vec sums[PANELS * VECS * ROWS];
+    float rows[ROWS * PANELS * PANEL];
+#pragma GCC unroll 24
+    for (int i = 0; i < PANELS * VECS * ROWS; i++) sums[i] = (vec){0};
+    if (kind_of(f) == CODES)
+        add_codes(f, ROWS, panels, num_groups(m->in), (const Inputs *)x, sums);
+    else if (kind_of(f) == PAIRS)
+        add_pairs(PANELS, ROWS, panels, m->in, (const uint32_t *)x, sums);
+    else
+        add_floats(f, PANELS, ROWS, panels, m->in, x, sums);
+#pragma GCC unroll 24
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 8
+        for (int i = 0; i < PANELS * VECS; i++)
+            *(vec *)(rows + r * PANELS * PANEL + i * W) = sums[i * ROWS + r];
+    write_sums(m, p, rows, ROWS, PANELS * PANEL, y, stride);
+}
+
+/* The same for all rows; SEVERAL panels where a tile takes them, else one. */
+INLINE void tiles(const int f, const int SEVERAL, const Matrix *m, int64_t p, const float *x,
+                  int64_t rows, float *y, int64_t stride) {
     const int64_t each = packed_floats(kind_of(f), m->in);
-    const uint8_t *panels = m->panels + panel * bytes;
-    float sums[MAX_BLOCK * PANELS * PANEL];
-    for (int64_t many; rows; rows -= many, x += many * each, y += many * stride) {
-        many = rows < MAX_BLOCK ? rows : MAX_BLOCK;
-        memset(sums, 0, sizeof(float) * (size_t)(many * PANELS * PANEL));
-        const int64_t step = many == 1 ? n : stretch(kind_of(f));
-        for (int64_t lo = 0; lo < n; lo += step) {
-            const int64_t hi = lo + step < n ? lo + step : n;
-            if (hi < n) { /* the next stretch comes while this one is computed with */
-                const int64_t from = kind_of(f) == CODES ? block_at(f, hi) : bytes / n * hi;
-                const int64_t end = hi + step < n ? hi + step : n;
-                const int64_t to = kind_of(f) == CODES ? block_at(f, end) : bytes / n * end;
-                for (int i = 0; i < PANELS; i++)
-                    for (int64_t at = from; at < to; at += 64)
-                        __builtin_prefetch(panels + i * bytes + at);
-            }
-            add_block(f, PANELS, panels, m->in, lo, hi, x, many, sums);
-        }
-        write_sums(m, panel, PANELS, sums, many, y, stride);
+    for (int64_t n; rows; rows -= n, x += n * each, y += n * stride) {
+        n = tile_rows(kind_of(f), rows);
+#define TILE(n)                                                                                     \
+    case n:                                                                                         \
+        if (n <= most_rows(kind_of(f)) && (!SEVERAL || tile_panels(kind_of(f), n) > 1))             \
+            tile(f, SEVERAL ? tile_panels(kind_of(f), n) : 1, n, m, p, x, y, stride);               \
+        break;
+#define TILES(n) TILE(n) TILE(n + 1) TILE(n + 2) TILE(n + 3)
+        switch (n) { TILES(1) TILES(5) TILES(9) TILES(13) TILES(17) TILES(21) }
     }
-}
-
-INLINE void products_of(const int f, const Matrix *m, Part own, const float *x, int64_t rows, float *y,
-                        int64_t stride) {
-    int64_t p = own.lo;
-    const int one = tile_panels(f, 1), several = tile_panels(f, 2);
-    if (rows == 1)
-        for (; p + one <= own.hi; p += one, y += one * PANEL)
-            panel_products(f, one, m, p, x, rows, y, stride);
-    for (; p + several <= own.hi; p += several, y += several * PANEL)
-        panel_products(f, several, m, p, x, rows, y, stride);
-    if (several > 1)
-        for (; p < own.hi; p++, y += PANEL) panel_products(f, 1, m, p, x, rows, y, stride);
 }
 
 /* library.py compiles this file for each FORMAT that a model has. */
 void hierspec_multiply(const Matrix *m, Part own, const float *x, int64_t rows, float *y,
                        int64_t stride) {
-    products_of(FORMAT, m, own, x, rows, y, stride);
+    const int kind = kind_of(FORMAT);
+    const int64_t several = rows <= most_rows(kind) ? tile_panels(kind, (int)rows) : 1;
+    int64_t p = own.lo;
+    for (; several > 1 && p + several <= own.hi; p += several, y += several * PANEL)
+        tiles(FORMAT, 1, m, p, x, rows, y, stride);
+    for (; p < own.hi; p++, y += PANEL) tiles(FORMAT, 0, m, p, x, rows, y, stride);
 }
 
 /* Weight k of one output, of a matrix of floating-point numbers. */

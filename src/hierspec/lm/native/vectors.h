@@ -26,6 +26,18 @@ typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t word __attribute__((may_alias));
 #define INLINE static inline __attribute__((always_inline))
 
+/* Ask for the 64 bytes at x. gcc takes __builtin_prefetch for a write, before which sums in registers
+ * are stored. */
+INLINE void fetch(const void *x) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetcht0 (%0)" : : "r"(x));
+#elif defined(__aarch64__)
+    __asm__ volatile("prfm pldl1keep, [%0]" : : "r"(x));
+#else
+    (void)x;
+#endif
+}
+
 INLINE vec fma_vec(vec a, vec b, vec c) {
 #if W == 16
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -47,7 +59,15 @@ INLINE float fma_float(float a, float b, float c) {
 #endif
 }
 
-INLINE vec all_of(float x) { return (vec){0} + x; }
+INLINE vec all_of(float x) { return x - (vec){0}; } /* 0 + x would be computed, for x = −0 */
+/* The same of a number in memory; gcc would go on with it alone, and copy it to all lanes then. */
+INLINE ivec all_of_word(const word *x) {
+#if W == 16
+    return (ivec)_mm512_broadcastd_epi32(_mm_loadu_si32(x));
+#else
+    return (ivec){0} + *x;
+#endif
+}
 INLINE vec to_floats(ivec x) { return __builtin_convertvector(x, vec); }
 
 INLINE float sum_lanes(vec x) {
@@ -145,7 +165,7 @@ INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
 #endif
 
 /* 4 W bytes, four for each lane. `add_quads`: sum += Σ of a lane's four (0 … most) times four inputs
- * (x, a byte each, −127 … 127). */
+ * (x, a byte each, −128 … 127). */
 #if W == 16
 typedef __m512i Bytes;
 INLINE Bytes load_bytes(const uint8_t *x) { return _mm512_loadu_si512(x); }
