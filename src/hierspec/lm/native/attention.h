@@ -5,8 +5,11 @@
 
 #include "matrix.h"
 
-#define MAX_QUERIES 12    /* queries that attend side by side, so many of them at most */
-#define VALUES_AT_ONCE 32 /* of values, whose vectors stay in the first cache meanwhile; even */
+#define BLOCK 256         /* positions whose sums are one, whatever is computed beside it */
+#define STRETCH 32        /* keys or values that are packed at a time; 2 W or a multiple */
+#define MAX_QUERIES 48    /* of the rows that go together, unless one row has more */
+#define TILE_QUERIES 6    /* whose sums fit into the registers */
+#define UNITS_PER_THREAD 4 /* so many groups of rows keep the threads busy without dividing texts */
 
 typedef struct {
     Matrix q, k, v, proj, gate, up, down;
@@ -69,187 +72,17 @@ static void rotate(const float *x, const float *rotation, int64_t dim, float *y)
     }
 }
 
-/* Number i of those at x, and W of them from there on, float32 or (HALF) bfloat16. */
-INLINE const void *at(const int HALF, const void *x, int64_t i) {
-    return (const char *)x + i * (HALF ? 2 : 4);
-}
-INLINE vec load(const int HALF, const void *x, int64_t i) {
-    return HALF ? load_bfloat16((const uint16_t *)x + i) : *(const vec *)((const float *)x + i);
-}
-INLINE float number(const int HALF, const void *x, int64_t i) {
-    if (!HALF) return ((const float *)x)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
-    float wide;
-    memcpy(&wide, &bits, sizeof wide);
-    return wide;
+/* Number i of those at x, float32 or (half) bfloat16. */
+INLINE const void *at(int half, const void *x, int64_t i) {
+    return (const char *)x + i * (half ? 2 : 4);
 }
 
-/* Keys, and their values, that lie side by side, float32 or bfloat16. */
-typedef struct {
-    const void *keys, *values;
-    int64_t n;
-    int half;
-} Run;
-
-INLINE float dot_key(const int HALF, const float *q, const void *key, int64_t n) {
-    vec sum = {0};
-    int64_t k = 0;
-    for (; k + W <= n; k += W) sum = fma_vec(*(const vec *)(q + k), load(HALF, key, k), sum);
-    float rest = sum_lanes(sum);
-    for (; k < n; k++) rest = fma_float(q[k], number(HALF, key, k), rest);
-    return rest;
+/* The first of its keys that a row attends to, and how many there are up to its own. */
+static int64_t first_key(const Row *row, int64_t window) {
+    const int64_t first = window ? row->text + row->length - window : 0;
+    return first < 0 ? 0 : first;
 }
-
-/* scores[i] = q · keys[i], n of them. */
-INLINE void score_keys_of(const int HALF, const float *q, const void *keys, int64_t n, int64_t dim,
-                          float *scores) {
-    int64_t i = 0;
-    for (; i + W <= n && dim % W == 0; i += W, keys = at(HALF, keys, W * dim)) {
-        vec sums[W];
-#pragma GCC unroll 16
-        for (int j = 0; j < W; j++) sums[j] = (vec){0};
-        for (int64_t d = 0; d < dim; d += W) {
-            const vec own = *(const vec *)(q + d);
-#pragma GCC unroll 16
-            for (int j = 0; j < W; j++)
-                sums[j] = fma_vec(own, load(HALF, keys, j * dim + d), sums[j]);
-        }
-        *(vec *)(scores + i) = sum_lanes_of_each(sums);
-    }
-    for (; i < n; i++, keys = at(HALF, keys, dim)) scores[i] = dot_key(HALF, q, keys, dim);
-}
-
-static void score_keys(int half, const float *q, const void *keys, int64_t n, int64_t dim,
-                       float *scores) {
-    if (half)
-        score_keys_of(1, q, keys, n, dim, scores);
-    else
-        score_keys_of(0, q, keys, n, dim, scores);
-}
-
-/* even[0 … MANY · W − 1] += Σ scores[i] values[i] of even i, `odd` of the others, except that the last
- * of an odd number of them is even's. */
-INLINE void add_values_tile(const int HALF, const int MANY, const float *scores, const void *values,
-                            int64_t n, int64_t dim, float *even, float *odd) {
-    vec sums[2][4];
-#pragma GCC unroll 4
-    for (int j = 0; j < MANY; j++)
-        sums[0][j] = *(vec *)(even + j * W), sums[1][j] = *(vec *)(odd + j * W);
-    int64_t i = 0;
-    for (; i + 2 <= n; i += 2, values = at(HALF, values, 2 * dim))
-#pragma GCC unroll 4
-        for (int j = 0; j < MANY; j++) {
-            sums[0][j] = fma_vec(all_of(scores[i]), load(HALF, values, j * W), sums[0][j]);
-            sums[1][j] = fma_vec(all_of(scores[i + 1]), load(HALF, values, dim + j * W), sums[1][j]);
-        }
-    if (i < n)
-#pragma GCC unroll 4
-        for (int j = 0; j < MANY; j++)
-            sums[0][j] = fma_vec(all_of(scores[i]), load(HALF, values, j * W), sums[0][j]);
-#pragma GCC unroll 4
-    for (int j = 0; j < MANY; j++)
-        *(vec *)(even + j * W) = sums[0][j], *(vec *)(odd + j * W) = sums[1][j];
-}
-
-/* The same in all dimensions; what is left past whole vectors is added up in `even` alone. */
-INLINE void add_values_of(const int HALF, const float *scores, const void *values, int64_t n,
-                          int64_t dim, float *even, float *odd) {
-    int64_t d = 0;
-    for (; d + 4 * W <= dim; d += 4 * W)
-        add_values_tile(HALF, 4, scores, at(HALF, values, d), n, dim, even + d, odd + d);
-    for (; d + W <= dim; d += W)
-        add_values_tile(HALF, 1, scores, at(HALF, values, d), n, dim, even + d, odd + d);
-    for (; d < dim; d++)
-        for (int64_t i = 0; i < n; i++)
-            even[d] = fma_float(scores[i], number(HALF, values, i * dim + d), even[d]);
-}
-
-static void add_values(int half, const float *scores, const void *values, int64_t n, int64_t dim,
-                       float *even, float *odd) {
-    if (half)
-        add_values_of(1, scores, values, n, dim, even, odd);
-    else
-        add_values_of(0, scores, values, n, dim, even, odd);
-}
-
-/* Of n numbers, n a multiple of W. */
-static float max_of(const float *x, int64_t n) {
-    vec most = *(const vec *)x;
-    for (int64_t i = W; i < n; i += W) {
-        const vec other = *(const vec *)(x + i);
-        const ivec more = other > most;
-        most = (vec)(((ivec)other & more) | ((ivec)most & ~more));
-    }
-    float found = most[0];
-    for (int i = 1; i < W; i++) found = most[i] > found ? most[i] : found;
-    return found;
-}
-
-/* Scores [n], padded to 16, of a query → e^(scale · (score − the largest)); returns 1 / their sum. */
-static float softmax_weights(float *scores, int64_t n, float scale) {
-    const int64_t padded = (n + 15) / 16 * 16;
-    for (int64_t i = n; i < padded; i++) scores[i] = -INFINITY;
-    const float most = max_of(scores, padded);
-    vec sums = {0};
-    for (int64_t i = 0; i < padded; i += W)
-        *(vec *)(scores + i) = exponential(scale * (*(vec *)(scores + i) - most));
-    for (int64_t i = n; i < padded; i++) scores[i] = 0.0f;
-    for (int64_t i = 0; i < padded; i += W) sums += *(vec *)(scores + i);
-    return 1.0f / sum_lanes(sums);
-}
-
-/* A query over the first `n` keys and values of a run, and over all of a second one. `scores` has room
- * for them, padded to 16. */
-typedef struct {
-    float *q, *even, *odd; /* [dim] */
-    float *scores, *out;
-    int64_t n;
-} Query;
-
-/* Ask for `n` of `all` keys or values, from number i on, before they are needed. */
-static void prefetch(int half, const void *x, int64_t i, int64_t all, int64_t n, int64_t dim) {
-    const int64_t each = dim * (half ? 2 : 4), end = (i + n < all ? i + n : all) * each;
-    for (int64_t byte = i * each; byte < end; byte += 64) __builtin_prefetch((const char *)x + byte);
-}
-
-/* Queries that go together read each stretch of keys and values while it is in the cache. What they
- * add up, and in which order, is what each would alone. The first run is a whole number of vectors,
- * unless it is all: so sums are those of one run. */
-static void attend(const Query *queries, int num, const Run *runs, int64_t dim) {
-    const float scale = 1.0f / sqrtf((float)dim);
-    const Query *end = queries + num;
-    float inverse[MAX_QUERIES];
-    int64_t max_length = 0;
-    for (const Query *query = queries; query < end; query++)
-        if (query->n > max_length) max_length = query->n;
-    for (int64_t i = 0; i < max_length; i += W) {
-        prefetch(runs[0].half, runs[0].keys, i + 2 * W, max_length, W, dim);
-        for (const Query *query = queries; query < end; query++)
-            if (i < query->n)
-                score_keys(runs[0].half, query->q, at(runs[0].half, runs[0].keys, i * dim),
-                           query->n - i < W ? query->n - i : W, dim, query->scores + i);
-    }
-    for (const Query *query = queries; query < end; query++) {
-        score_keys(runs[1].half, query->q, runs[1].keys, runs[1].n, dim, query->scores + query->n);
-        inverse[query - queries] = softmax_weights(query->scores, query->n + runs[1].n, scale);
-        memset(query->even, 0, sizeof(float) * (size_t)dim);
-        memset(query->odd, 0, sizeof(float) * (size_t)dim);
-    }
-    for (int64_t i = 0; i < max_length; i += VALUES_AT_ONCE) {
-        prefetch(runs[0].half, runs[0].values, i + VALUES_AT_ONCE, max_length, VALUES_AT_ONCE, dim);
-        for (const Query *query = queries; query < end; query++)
-            if (i < query->n)
-                add_values(runs[0].half, query->scores + i, at(runs[0].half, runs[0].values, i * dim),
-                           query->n - i < VALUES_AT_ONCE ? query->n - i : VALUES_AT_ONCE, dim,
-                           query->even, query->odd);
-    }
-    for (const Query *query = queries; query < end; query++) {
-        add_values(runs[1].half, query->scores + query->n, runs[1].values, runs[1].n, dim,
-                   query->even, query->odd);
-        for (int64_t d = 0; d < dim; d++)
-            query->out[d] = (query->even[d] + query->odd[d]) * inverse[query - queries];
-    }
-}
+static int64_t end_of(const Row *row) { return row->text + row->length; }
 
 /* Rows of a call; null where there is no memory. */
 static Row *locate_rows(const Span *spans, int64_t num_spans, int64_t rows) {
@@ -268,127 +101,417 @@ static Row *locate_rows(const Span *spans, int64_t num_spans, int64_t rows) {
     return located;
 }
 
-/* Length of the scores of the longest text, a whole number of vectors. */
-static int64_t padded_length(const Span *spans, int64_t num_spans) {
-    int64_t max_length = 0;
-    for (int64_t s = 0; s < num_spans; s++) {
-        int64_t end = spans[s].start + spans[s].count;
-        if (end > max_length) max_length = end;
+/* Rows of one sequence that attend together. */
+typedef struct {
+    const Row *rows, *longest; /* `longest` of their texts */
+    int64_t count;
+    int64_t shared; /* so many keys are the same for all that see them */
+    int64_t end;    /* of the keys that any of them sees */
+} Group;
+
+/* What the attention of a call's rows is divided into, in all layers alike.
+ *
+ * Keys are counted in the order of their positions. A query adds up a block of them at a time, from
+ * its first to its last, and then the blocks, one after the other: so its bits do not depend on
+ * who does that, nor on what other queries do. Few rows are divided among the threads by blocks, too;
+ * `sums` [rows, heads, blocks, sums_width] then has what each found. */
+typedef struct {
+    Row *rows;
+    Group *groups;
+    int64_t num_groups, blocks; /* `blocks` of the longest text; 1 where rows are not divided */
+    float *sums;
+} Plan;
+
+/* Of the sums of a block: the values', in whole tiles; the largest score, and that of the weights. */
+static int64_t num_columns(int64_t dim) { return (dim + 2 * W - 1) / (2 * W) * (2 * W); }
+static int64_t sums_width(int64_t dim) { return num_columns(dim) + 16; }
+
+static int64_t max_rows_of_group(int64_t each) { return each < MAX_QUERIES ? MAX_QUERIES / each : 1; }
+
+static Group group_of(const Row *rows, int64_t count) {
+    Group group = {rows, rows, count, INT64_MAX, 0};
+    for (const Row *row = rows; row < rows + count; row++) {
+        if (row->text > group.longest->text) group.longest = row;
+        if (end_of(row) > group.end) group.end = end_of(row);
+        if (row->length) group.shared = 0;
     }
-    return (max_length + 15) / 16 * 16 + 16;
+    for (const Row *row = rows; row < rows + count && !group.shared; row++)
+        if (row == rows || row->text < group.shared) group.shared = row->text;
+    return group;
 }
 
-/* Floats for the keys and values of the longest path, and of some text before it (`find_runs`). */
-static int64_t copied_floats(const Row *located, int64_t rows, int64_t dim) {
-    int64_t max_length = 0;
-    for (const Row *row = located; located && row < located + rows; row++)
-        if (row->length > max_length) max_length = row->length;
-    return max_length ? 2 * (max_length + W) * dim : 0;
+static void free_plan(Plan plan) {
+    free(plan.rows);
+    free(plan.groups);
+    free(plan.sums);
 }
 
-/* What a row attends to, of one head, from its key number `first` on. Text is read where it
- * is; of a path, and of the text that fills no vector before it, `buffer` gets copies side by side. */
-static void find_runs(const Row *row, int64_t first, int half, const void *keys, const void *values,
-                      int64_t dim, float *buffer, Run *runs) {
-    int64_t whole = row->text - first;
-    if (row->length) whole = whole > 0 ? whole / W * W : 0;
-    const int64_t skipped = first * dim;
-    runs[0] = (Run){at(half, keys, skipped), at(half, values, skipped), whole, half};
-    const int64_t next = first + whole, rest = row->text + row->length - next;
-    for (int64_t i = 0; i < rest; i++) {
-        const int64_t place = next + i < row->text ? next + i : row->path[next + i - row->text];
-        for (int64_t d = 0; d < dim; d++) {
-            buffer[i * dim + d] = number(half, keys, place * dim + d);
-            buffer[(rest + i) * dim + d] = number(half, values, place * dim + d);
+/* Null rows where there is no memory. */
+static Plan plan_attention(const Model *model, const Span *spans, int64_t num_spans, int64_t rows,
+                           int threads) {
+    const int64_t max_rows = max_rows_of_group(model->heads / model->kv_heads);
+    Plan plan = {locate_rows(spans, num_spans, rows), malloc(sizeof(Group) * (size_t)rows), 0, 1, 0};
+    int64_t end = 0, num = 0;
+    for (int64_t r = 0; plan.rows && plan.groups && r < rows; r += num) {
+        const Span *span = plan.rows[r].span;
+        for (num = 1; num < max_rows && r + num < rows && plan.rows[r + num].span == span;) num++;
+        const Group group = group_of(plan.rows + r, num);
+        plan.groups[plan.num_groups++] = group;
+        if (group.end > end) end = group.end;
+    }
+    if (threads > 1 && plan.num_groups * model->kv_heads < UNITS_PER_THREAD * threads)
+        plan.blocks = (end + BLOCK - 1) / BLOCK;
+    if (plan.blocks > 1)
+        plan.sums = malloc(sizeof(float) *
+                           (size_t)(rows * model->heads * plan.blocks * sums_width(model->dim)));
+    if (plan.rows && plan.groups && (plan.sums || plan.blocks == 1)) return plan;
+    free_plan(plan);
+    return (Plan){0};
+}
+
+/* Where queries and weights of bfloat16 caches are rounded to it, two make a word, as two numbers of
+ * the cache do; elsewhere a word is a float. */
+INLINE int is_paired(int half) { return half && PAIR_PRODUCTS; }
+INLINE vec load_words(const int WIDEN, const void *x, int64_t i) {
+    return WIDEN ? load_bfloat16((const uint16_t *)x + i) : *(const vec *)((const word *)x + i);
+}
+INLINE word load_word(const int WIDEN, const void *x, int64_t i) {
+    return WIDEN ? (word)((uint32_t)((const uint16_t *)x)[i] << 16) : ((const word *)x)[i];
+}
+
+/* y [MANY, 2 W] += a [MANY, steps] · b [steps, 2 W]. */
+INLINE void add_tile(const int PAIRED, const int MANY, const word *a, int64_t a_stride, const word *b,
+                     int64_t b_stride, int64_t steps, float *y, int64_t y_stride) {
+    vec sums[TILE_QUERIES][2];
+#pragma GCC unroll 6
+    for (int i = 0; i < MANY; i++)
+        for (int j = 0; j < 2; j++) sums[i][j] = *(vec *)(y + i * y_stride + j * W);
+    for (int64_t k = 0; k < steps; k++, b += b_stride)
+#pragma GCC unroll 6
+        for (int i = 0; i < MANY; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < 2; j++)
+                if (PAIRED)
+                    sums[i][j] = add_pair_products(sums[i][j], load_pairs((const void *)(b + j * W)),
+                                                   broadcast_pair((uint32_t)a[i * a_stride + k]));
+                else
+                    sums[i][j] = fma_vec(all_of(((const float *)a)[i * a_stride + k]),
+                                         *(const vec *)(b + j * W), sums[i][j]);
+#pragma GCC unroll 6
+    for (int i = 0; i < MANY; i++)
+        for (int j = 0; j < 2; j++) *(vec *)(y + i * y_stride + j * W) = sums[i][j];
+}
+
+/* The same of any number of rows and of columns, a multiple of 2 W, whose number is b's stride. */
+INLINE void add_products_of(const int PAIRED, int64_t many, const word *a, int64_t a_stride,
+                            const word *b, int64_t columns, int64_t steps, float *y,
+                            int64_t y_stride) {
+    for (int64_t c = 0; c < columns; c += 2 * W) {
+        const word *x = a;
+        float *to = y + c;
+        int64_t left = many;
+        for (; left >= TILE_QUERIES; left -= TILE_QUERIES) {
+            add_tile(PAIRED, TILE_QUERIES, x, a_stride, b + c, columns, steps, to, y_stride);
+            x += TILE_QUERIES * a_stride, to += TILE_QUERIES * y_stride;
+        }
+        switch (left) {
+        case 1: add_tile(PAIRED, 1, x, a_stride, b + c, columns, steps, to, y_stride); break;
+        case 2: add_tile(PAIRED, 2, x, a_stride, b + c, columns, steps, to, y_stride); break;
+        case 3: add_tile(PAIRED, 3, x, a_stride, b + c, columns, steps, to, y_stride); break;
+        case 4: add_tile(PAIRED, 4, x, a_stride, b + c, columns, steps, to, y_stride); break;
+        case 5: add_tile(PAIRED, 5, x, a_stride, b + c, columns, steps, to, y_stride); break;
         }
     }
-    runs[1] = (Run){buffer, buffer + rest * dim, rest, 0};
+}
+static void add_products(int paired, int64_t many, const word *a, int64_t a_stride, const word *b,
+                         int64_t columns, int64_t steps, float *y, int64_t y_stride) {
+    if (paired)
+        add_products_of(1, many, a, a_stride, b, columns, steps, y, y_stride);
+    else
+        add_products_of(0, many, a, a_stride, b, columns, steps, y, y_stride);
 }
 
-/* Keys, rotated, and values of a thread's share of qkv [rows, heads + 2 kv, dim] go to layer l's
- * caches. */
-static void store_keys_values(const Model *model, int64_t l, float *qkv, int64_t rows,
-                              const Row *located, const float *rotations, int t, int all) {
+/* Keys [STRETCH, words], wherever each lies → [words, STRETCH]. */
+INLINE void pack_keys_of(const int WIDEN, const void *const *from, int64_t words, word *to) {
+    for (int64_t j = 0; j < STRETCH; j += W, from += W) {
+        int64_t k = 0;
+        for (; k + W <= words; k += W) {
+            vec numbers[W];
+#pragma GCC unroll 16
+            for (int i = 0; i < W; i++) numbers[i] = load_words(WIDEN, from[i], k);
+            transpose(numbers);
+#pragma GCC unroll 16
+            for (int i = 0; i < W; i++) *(vec *)(to + (k + i) * STRETCH + j) = numbers[i];
+        }
+        for (; k < words; k++)
+            for (int i = 0; i < W; i++) to[k * STRETCH + j + i] = load_word(WIDEN, from[i], k);
+    }
+}
+static void pack_keys(int half, const void *const *from, int64_t dim, word *to) {
+    if (half && !PAIR_PRODUCTS)
+        pack_keys_of(1, from, dim, to);
+    else
+        pack_keys_of(0, from, half ? dim / 2 : dim, to);
+}
+
+/* Values [STRETCH, dim] → [STRETCH, columns], or two by two [STRETCH / 2, columns]. */
+static void pack_values(int half, const void *const *from, int64_t dim, word *to) {
+    const int64_t columns = num_columns(dim), whole = dim / W * W;
+    for (int i = 0; i < STRETCH; i += is_paired(half) ? 2 : 1, to += columns) {
+        const void *own = from[i], *next = from[i + is_paired(half)];
+        if (is_paired(half)) {
+            for (int64_t d = 0; d < whole; d += W)
+                *(ivec *)(to + d) = ((ivec)load_words(1, own, d) >> 16 & 0xffff) |
+                                    (ivec)load_words(1, next, d);
+            for (int64_t d = whole; d < dim; d++)
+                to[d] = (load_word(1, own, d) >> 16 & 0xffff) | load_word(1, next, d);
+        } else if (half) {
+            for (int64_t d = 0; d < whole; d += W) *(vec *)(to + d) = load_words(1, own, d);
+            for (int64_t d = whole; d < dim; d++) to[d] = load_word(1, own, d);
+        } else
+            memcpy(to, own, sizeof(float) * (size_t)dim);
+        for (int64_t d = dim; d < columns; d++) to[d] = 0;
+    }
+}
+
+/* Of n numbers, n a multiple of W. */
+static float max_of(const float *x, int64_t n) {
+    vec most = *(const vec *)x;
+    for (int64_t i = W; i < n; i += W) {
+        const vec other = *(const vec *)(x + i);
+        const ivec more = other > most;
+        most = (vec)(((ivec)other & more) | ((ivec)most & ~more));
+    }
+    float found = most[0];
+    for (int i = 1; i < W; i++) found = most[i] > found ? most[i] : found;
+    return found;
+}
+
+/* Scores lo … hi − 1 of n, a multiple of 2 W → words of e^(scale · (score − the largest)), those of
+ * the others 0; `found` gets the largest, and the weights' sum. */
+static void weigh(int paired, float *scores, int64_t lo, int64_t hi, int64_t n, float scale,
+                  float *found) {
+    for (int64_t i = 0; i < lo; i++) scores[i] = -INFINITY;
+    for (int64_t i = hi; i < n; i++) scores[i] = -INFINITY;
+    const float most = max_of(scores, n);
+    for (int64_t i = 0; i < n; i += W)
+        *(vec *)(scores + i) = exponential(scale * (*(vec *)(scores + i) - most));
+    for (int64_t i = 0; i < lo; i++) scores[i] = 0.0f;
+    for (int64_t i = hi; i < n; i++) scores[i] = 0.0f;
+    vec total = {0};
+#if PAIR_PRODUCTS
+    for (int64_t i = 0; paired && i < n; i += 2 * W) {
+        const Pairs pairs = round_pairs(*(vec *)(scores + i), *(vec *)(scores + i + W));
+        total = add_pair_products(total, pairs, broadcast_pair(0x3f803f80)); /* twice 1 */
+        memcpy(scores + i / 2, &pairs, sizeof pairs);
+    }
+#endif
+    for (int64_t i = 0; !paired && i < n; i += W) total += *(vec *)(scores + i);
+    found[0] = most, found[1] = sum_lanes(total);
+}
+
+/* Add a block's sums to those of earlier blocks. */
+static void add_block(float *sums, const float *block, int64_t columns, float scale) {
+    const float before = sums[columns], most = block[columns] > before ? block[columns] : before;
+    vec factors = {0};
+    factors[0] = before - most, factors[1] = block[columns] - most;
+    factors = exponential(scale * factors);
+    const vec old = all_of(factors[0]), new = all_of(factors[1]);
+    for (int64_t c = 0; c < columns; c += W)
+        *(vec *)(sums + c) = fma_vec(*(const vec *)(block + c), new, *(vec *)(sums + c) * old);
+    sums[columns] = most;
+    sums[columns + 1] = fma_float(block[columns + 1], factors[1], sums[columns + 1] * factors[0]);
+}
+
+static void clear_sums(float *sums, int64_t columns) {
+    memset(sums, 0, sizeof(float) * (size_t)(columns + 2));
+    sums[columns] = -INFINITY;
+}
+
+static void finish_sums(const float *sums, int64_t dim, float *out) {
+    const float inverse = 1.0f / sums[num_columns(dim) + 1];
+    for (int64_t d = 0; d < dim; d++) out[d] = sums[d] * inverse;
+}
+
+/* A thread's memory: a group's queries, their scores and weights, sums of a block and of all so far. */
+typedef struct {
+    word *q, *packed; /* [queries, words]; a stretch */
+    float *scores;    /* [queries, BLOCK] */
+    float *block, *sums, *none; /* [queries, sums_width]; numbers that no key or value has */
+} Space;
+
+static int64_t max_queries(const Model *model) {
+    const int64_t each = model->heads / model->kv_heads;
+    return each * max_rows_of_group(each);
+}
+static int64_t space_floats(const Model *model) {
+    const int64_t columns = num_columns(model->dim);
+    return max_queries(model) * (columns + BLOCK + 2 * sums_width(model->dim)) +
+           STRETCH * columns + columns + 16;
+}
+static Space space_at(const Model *model, float *memory) {
+    const int64_t n = max_queries(model), columns = num_columns(model->dim);
+    Space space;
+    space.scores = memory + (-(uintptr_t)memory % 64) / sizeof(float); /* a line of the cache */
+    space.block = space.scores + n * BLOCK;
+    space.sums = space.block + n * sums_width(model->dim);
+    space.packed = (word *)(space.sums + n * sums_width(model->dim));
+    space.q = space.packed + STRETCH * columns;
+    space.none = (float *)space.q + n * columns;
+    memset(space.none, 0, sizeof(float) * (size_t)columns);
+    return space;
+}
+
+/* Where a row's keys `k` … are (or its values): those it has, from `first` on. What follows them in
+ * the text is asked for before it is needed. */
+static void locate_keys(const Row *row, int64_t first, int64_t k, int half, const void *x,
+                        int64_t dim, const void *none, const void **from) {
+    for (int64_t i = k; i < k + STRETCH; i++) {
+        const int64_t next = i + STRETCH;
+        for (int64_t d = 0; next < row->text && d < dim; d += half ? 32 : 16)
+            __builtin_prefetch(at(half, x, next * dim + d));
+        const int64_t place = i < row->text || i >= end_of(row) ? i : row->path[i - row->text];
+        from[i - k] = i < first || i >= end_of(row) ? none : at(half, x, place * dim);
+    }
+}
+
+/* The sums of a group's queries over block b, of the head of these keys and values, to space->block. */
+static void attend_block(const Model *model, int64_t window, const Group *group, const void *keys,
+                         const void *values, int64_t b, const Space *space) {
+    const int half = (int)model->half, paired = is_paired(half);
+    const int64_t dim = model->dim, each = model->heads / model->kv_heads, lo = b * BLOCK;
+    const int64_t hi = group->end < lo + BLOCK ? group->end : lo + BLOCK;
+    const int64_t n = (hi - lo + STRETCH - 1) / STRETCH * STRETCH;
+    const int64_t words = paired ? dim / 2 : dim, width = sums_width(dim);
+    const int64_t columns = num_columns(dim), queries = group->count * each;
+    int64_t first = group->end;
+    for (const Row *row = group->rows; row < group->rows + group->count; row++)
+        if (first_key(row, window) < first) first = first_key(row, window);
+    const void *from[STRETCH];
+    for (int64_t i = 0; i < queries; i++) {
+        memset(space->scores + i * BLOCK, 0, sizeof(float) * (size_t)n);
+        memset(space->block + i * width, 0, sizeof(float) * (size_t)columns);
+    }
+    for (int64_t k = lo; k < hi; k += STRETCH) {
+        const int64_t many = k + STRETCH <= group->shared ? group->count : 1;
+        for (int64_t r = 0; r < group->count; r += many) {
+            const Row *row = many == group->count ? group->longest : group->rows + r;
+            locate_keys(row, first, k, half, keys, dim, space->none, from);
+            pack_keys(half, from, dim, space->packed);
+            add_products(paired, many * each, space->q + r * each * words, words, space->packed,
+                         STRETCH, words, space->scores + r * each * BLOCK + k - lo, BLOCK);
+        }
+    }
+    for (int64_t i = 0; i < queries; i++) {
+        const Row *row = group->rows + i / each;
+        const int64_t begin = first_key(row, window) - lo, end = end_of(row) - lo;
+        weigh(paired, space->scores + i * BLOCK, begin < 0 ? 0 : begin < n ? begin : n,
+              end < 0 ? 0 : end < n ? end : n, n, 1.0f / sqrtf((float)dim),
+              space->block + i * width + columns);
+    }
+    for (int64_t k = lo; k < hi; k += STRETCH) {
+        const int64_t many = k + STRETCH <= group->shared ? group->count : 1;
+        const int64_t left = hi - k < STRETCH ? hi - k : STRETCH, at_word = (k - lo) >> paired;
+        for (int64_t r = 0; r < group->count; r += many) {
+            const Row *row = many == group->count ? group->longest : group->rows + r;
+            locate_keys(row, first, k, half, values, dim, space->none, from);
+            pack_values(half, from, dim, space->packed);
+            add_products(paired, many * each, (word *)space->scores + r * each * BLOCK + at_word,
+                         BLOCK, space->packed, columns, (left + paired) >> paired,
+                         space->block + r * each * width, width);
+        }
+    }
+}
+
+/* Queries and keys of a thread's share of qkv [rows, heads + 2 kv, dim] are rotated, queries become
+ * words; keys and values go to layer l's caches. */
+static void rotate_and_store(const Model *model, int64_t l, float *qkv, int64_t rows,
+                             const Row *located, const float *rotations, int t, int all) {
     const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads;
     const float *head_norm = model->layers[l].head_norm;
-    Part own = part_of(rows * 2 * kv, t, all);
+    Part own = part_of(rows * (heads + 2 * kv), t, all);
     for (int64_t i = own.lo; i < own.hi; i++) {
-        int64_t r = i / (2 * kv), g = i % (2 * kv);
-        const Row *row = located + r;
+        const Row *row = located + i / (heads + 2 * kv);
+        const int64_t head = i % (heads + 2 * kv);
         const Span *span = row->span;
-        float *source = qkv + (r * (heads + 2 * kv) + heads + g) * dim;
-        const int64_t place = l * span->layer_stride + g * span->head_stride + row->place * dim;
-        if (g < kv) {
-            if (head_norm)
-                rms_norm(source, head_norm + (heads + g) * dim, model->head_eps, dim, source);
-            rotate(source, rotations + row->position * dim, dim, source);
+        float *x = qkv + i * dim;
+        if (head < heads + kv) {
+            if (head_norm) rms_norm(x, head_norm + head * dim, model->head_eps, dim, x);
+            rotate(x, rotations + row->position * dim, dim, x);
         }
+        if (head < heads) {
+            for (int64_t d = 0; is_paired((int)model->half) && d < dim; d += 2)
+                ((word *)x)[d / 2] = to_bfloat16(x[d]) | (word)((uint32_t)to_bfloat16(x[d + 1]) << 16);
+            continue;
+        }
+        const int64_t place =
+            l * span->layer_stride + (head - heads) * span->head_stride + row->place * dim;
         if (model->half)
-            for (int64_t d = 0; d < dim; d++)
-                ((uint16_t *)span->cache)[place + d] = to_bfloat16(source[d]);
+            for (int64_t d = 0; d < dim; d++) ((uint16_t *)span->cache)[place + d] = to_bfloat16(x[d]);
         else
-            memcpy((float *)span->cache + place, source, sizeof(float) * (size_t)dim);
+            memcpy((float *)span->cache + place, x, sizeof(float) * (size_t)dim);
     }
 }
 
-/* The first of its keys that a row attends to. */
-static int64_t first_key(const Row *row, int64_t window) {
-    const int64_t first = window ? row->text + row->length - window : 0;
-    return first < 0 ? 0 : first;
+/* Whether a row attends to any key of block b. */
+static int sees_block(const Row *row, int64_t window, int64_t b) {
+    return first_key(row, window) < (b + 1) * BLOCK && b * BLOCK < end_of(row);
 }
 
-/* Whether two rows of a sequence see the same keys as far as the shorter text goes. */
-static int see_same_keys(const Row *a, const Row *b, int64_t window) {
-    if (a == b) return 1;
-    return !a->length && !b->length && !first_key(a, window) && !first_key(b, window);
-}
-
-/* Floats that a thread's queries need, besides `copied_floats`. */
-static int64_t query_floats(int64_t dim, int64_t max_length) {
-    return MAX_QUERIES * (3 * dim + max_length);
-}
-
-/* Attend with a thread's part of the queries → attended [rows, heads, dim]. Sequence by sequence,
- * queries that read one head of keys go together. `space` has `query_floats`, then `copied_floats`. */
-static void attend_rows(const Model *model, int64_t l, float *qkv, int64_t rows, const Row *located,
-                        const float *rotations, float *space, int64_t max_length, float *attended,
-                        int t, int all) {
+/* A thread's share of the groups, each with one head of keys, or of their blocks: to attended [rows,
+ * heads, dim], or to the plan's sums. */
+static void attend_rows(const Model *model, int64_t l, const Plan *plan, const float *qkv,
+                        float *attended, const Space *space, int t, int all) {
     const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads, each = heads / kv;
-    const Layer *layer = model->layers + l;
-    const Part own = part_of(rows * heads, t, all);
-    Query queries[MAX_QUERIES];
-    for (int i = 0; i < MAX_QUERIES; i++, space += 3 * dim + max_length)
-        queries[i] = (Query){space, space + dim, space + 2 * dim, space + 3 * dim, 0, 0};
-    int64_t before = 0; /* queries of earlier sequences and heads of keys */
-    for (int64_t start = 0; start < rows; start += located[start].span->count) {
-        const Span *span = located[start].span;
-        const int64_t many = span->count * each;
-        for (int64_t g = 0; g < kv; g++, before += many) {
-            int64_t i = own.lo > before ? own.lo - before : 0;
-            const int64_t end = own.hi - before < many ? own.hi - before : many;
-            const int half = (int)model->half;
-            const void *keys = at(half, span->cache, l * span->layer_stride + g * span->head_stride);
-            while (i < end) {
-                const Row *row = located + start + i / each;
-                const int64_t first = first_key(row, layer->window);
-                Run runs[2];
-                find_runs(row, first, half, keys, at(half, keys, kv * span->head_stride), dim, space,
-                          runs);
-                int num = 0;
-                for (; num < MAX_QUERIES && i < end; num++, i++) {
-                    const Row *other = located + start + i / each;
-                    if (!see_same_keys(row, other, layer->window)) break;
-                    const int64_t head = g * each + i % each;
-                    float *query = qkv + ((other - located) * (heads + 2 * kv) + head) * dim;
-                    if (layer->head_norm)
-                        rms_norm(query, layer->head_norm + head * dim, model->head_eps, dim, query);
-                    rotate(query, rotations + other->position * dim, dim, queries[num].q);
-                    queries[num].out = attended + ((other - located) * heads + head) * dim;
-                    queries[num].n = other == row ? runs[0].n : other->text;
-                }
-                attend(queries, num, runs, dim);
-            }
+    const int64_t window = model->layers[l].window, width = sums_width(dim);
+    const int64_t words = is_paired((int)model->half) ? dim / 2 : dim, columns = num_columns(dim);
+    const float scale = 1.0f / sqrtf((float)dim);
+    for (int64_t unit = t; unit < plan->num_groups * kv * plan->blocks; unit += all) {
+        const int64_t g = unit / plan->blocks % kv, own = unit % plan->blocks;
+        const Group *group = plan->groups + unit / plan->blocks / kv;
+        const Span *span = group->rows->span;
+        const void *keys = at((int)model->half, span->cache, l * span->layer_stride + g * span->head_stride);
+        const void *values = at((int)model->half, keys, kv * span->head_stride);
+        const int64_t queries = group->count * each, r = group->rows - plan->rows;
+        const int divided = plan->blocks > 1;
+        if (own * BLOCK >= group->end) continue;
+        for (int64_t i = 0; i < queries; i++) {
+            const int64_t at_query = (r + i / each) * (heads + 2 * kv) + g * each + i % each;
+            memcpy(space->q + i * words, qkv + at_query * dim, sizeof(word) * (size_t)words);
+            clear_sums(space->sums + i * width, columns);
         }
+        int64_t b = divided ? own : first_key(group->rows, window) / BLOCK;
+        for (; b * BLOCK < group->end; b++) {
+            attend_block(model, window, group, keys, values, b, space);
+            for (int64_t i = 0; i < queries; i++) {
+                const float *found = space->block + i * width;
+                const int64_t query = (r + i / each) * heads + g * each + i % each;
+                if (divided)
+                    memcpy(plan->sums + (query * plan->blocks + b) * width, found,
+                           sizeof(float) * (size_t)(columns + 2));
+                else if (sees_block(group->rows + i / each, window, b))
+                    add_block(space->sums + i * width, found, columns, scale);
+            }
+            if (divided) break;
+        }
+        for (int64_t i = 0; !divided && i < queries; i++)
+            finish_sums(space->sums + i * width, dim,
+                        attended + ((r + i / each) * heads + g * each + i % each) * dim);
     }
 }
 
+/* Where rows are divided: a thread's share of the queries add up their blocks → attended. */
+static void add_up_blocks(const Model *model, int64_t l, const Plan *plan, int64_t rows,
+                          float *attended, const Space *space, int t, int all) {
+    const int64_t dim = model->dim, window = model->layers[l].window, columns = num_columns(dim);
+    const float scale = 1.0f / sqrtf((float)dim);
+    const Part own = part_of(rows * model->heads, t, all);
+    for (int64_t query = own.lo; query < own.hi; query++) {
+        const Row *row = plan->rows + query / model->heads;
+        const float *blocks = plan->sums + query * plan->blocks * sums_width(dim);
+        clear_sums(space->sums, columns);
+        for (int64_t b = first_key(row, window) / BLOCK; sees_block(row, window, b); b++)
+            add_block(space->sums, blocks + b * sums_width(dim), columns, scale);
+        finish_sums(space->sums, dim, attended + query * dim);
+    }
+}

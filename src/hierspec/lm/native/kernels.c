@@ -88,19 +88,18 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *p
                     int64_t num_spans, int threads) {
     const int64_t d = model->hidden, inner = model->inner, dim = model->dim;
     const int64_t heads = model->heads, kv = model->kv_heads, width = (heads + 2 * kv) * dim;
-    const int64_t max_length = padded_length(spans, num_spans), read = model->layers->q.in;
-    /* Shared: products and what is attended; each thread's own: rows, queries. */
+    const int64_t read = model->layers->q.in;
+    /* Shared: products and what is attended; each thread's own: rows, what attention needs. */
     int64_t widest = read > inner ? read : inner;
     if (heads * dim > widest) widest = heads * dim;
     widest = num_groups(widest) * GROUP; /* codes take whole groups */
     int64_t common = rows * (width + heads * dim + 2 * inner);
-    Row *located = locate_rows(spans, num_spans, rows);
-    const int64_t each =
-        rows * (read + widest) + query_floats(dim, max_length) + copied_floats(located, rows, dim);
+    const Plan plan = plan_attention(model, spans, num_spans, rows, threads);
+    const int64_t each = rows * (read + widest) + space_floats(model);
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    if (!memory || !located) {
+    if (!memory || !plan.rows) {
         free(memory);
-        free(located);
+        free_plan(plan);
         return -1;
     }
     float *qkv = memory, *attended = qkv + rows * width, *gate = attended + rows * heads * dim;
@@ -113,7 +112,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *p
         barrier.count = omp_get_num_threads();
         const int t = omp_get_thread_num(), all = barrier.count;
         float *x = memory + common + t * each, *packed = x + rows * read;
-        float *queries = packed + rows * widest;
+        const Space space = space_at(model, packed + rows * widest);
         for (int64_t l = lo; l < hi; l++) {
             const Layer *layer = model->layers + l;
             const int own_parts = parts ? parts[l - lo] : ATTENTION | MLP;
@@ -128,11 +127,14 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *p
                 multiply_part(&layer->v, t, all, &normed, qkv + (heads + kv) * dim, width);
                 barrier_wait(&barrier);
 
-                store_keys_values(model, l, qkv, rows, located, rotations, t, all);
+                rotate_and_store(model, l, qkv, rows, plan.rows, rotations, t, all);
                 barrier_wait(&barrier);
-                attend_rows(model, l, qkv, rows, located, rotations, queries, max_length, attended,
-                            t, all);
+                attend_rows(model, l, &plan, qkv, attended, &space, t, all);
                 barrier_wait(&barrier);
+                if (plan.blocks > 1) {
+                    add_up_blocks(model, l, &plan, rows, attended, &space, t, all);
+                    barrier_wait(&barrier);
+                }
 
                 Packed values = {attended, packed, rows, -1};
                 add_part(&layer->proj, t, all, &values, x, h);
@@ -157,7 +159,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *p
         }
     }
     free(memory);
-    free(located);
+    free_plan(plan);
     return 0;
 }
 

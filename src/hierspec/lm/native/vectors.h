@@ -147,13 +147,19 @@ INLINE uint16_t to_bfloat16(float x) {
 
 /* Two bfloat16 numbers for each of W: weights side by side, or the same two inputs in all. */
 #if defined(__AVX512BF16__) && W == 16
+#define PAIR_PRODUCTS 1 /* whether one instruction adds the products of pairs */
 typedef __m512i Pairs;
 INLINE Pairs load_pairs(const uint32_t *w) { return _mm512_loadu_si512(w); }
 INLINE Pairs broadcast_pair(uint32_t x) { return _mm512_set1_epi32((int)x); }
 INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)x);
 }
+/* The numbers of `low`, then those of `high`. */
+INLINE Pairs round_pairs(vec low, vec high) {
+    return (Pairs)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+}
 #else
+#define PAIR_PRODUCTS 0
 typedef ivec Pairs;
 INLINE Pairs load_pairs(const uint32_t *w) { return *(const ivec *)w; }
 INLINE Pairs broadcast_pair(uint32_t x) { return (ivec){0} + (int32_t)x; }
@@ -316,34 +322,34 @@ INLINE vec exponential(vec x) {
     return p * (vec)((n + 127) << 23);
 }
 
-/* Lane i: the sum of the lanes of v[i]. */
-INLINE vec sum_lanes_of_each(const vec *v) {
-    vec sums;
+/* Two vectors' numbers by turns: of their first halves, of their second. */
 #if W == 16
-    __m512 quads[4];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        __m512 halves[2];
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; i++) {
-            __m512 a = (__m512)v[4 * j + 2 * i], b = (__m512)v[4 * j + 2 * i + 1];
-            halves[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-        }
-        __m512d a = _mm512_castps_pd(halves[0]), b = _mm512_castps_pd(halves[1]);
-        quads[j] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
-                                 _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
-    __m512 pair[2];
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; j++) {
-        __m512 a = quads[2 * j], b = quads[2 * j + 1];
-        pair[j] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    }
-    sums = (vec)_mm512_add_ps(_mm512_shuffle_f32x4(pair[0], pair[1], 0x88),
-                              _mm512_shuffle_f32x4(pair[0], pair[1], 0xdd));
+#define FIRST_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SECOND_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif W == 8
+#define FIRST_HALVES 0, 8, 1, 9, 2, 10, 3, 11
+#define SECOND_HALVES 4, 12, 5, 13, 6, 14, 7, 15
 #else
-    for (int i = 0; i < W; i++) sums[i] = sum_lanes(v[i]);
+#define FIRST_HALVES 0, 4, 1, 5
+#define SECOND_HALVES 2, 6, 3, 7
 #endif
-    return sums;
-}
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (ivec){__VA_ARGS__})
+#endif
 
+/* Number j of v[i] goes to number i of v[j]. */
+INLINE void transpose(vec *v) {
+#pragma GCC unroll 4
+    for (int round = 1; round < W; round *= 2) {
+        vec next[W];
+#pragma GCC unroll 8
+        for (int i = 0; i < W / 2; i++) {
+            next[2 * i] = SHUFFLE(v[i], v[i + W / 2], FIRST_HALVES);
+            next[2 * i + 1] = SHUFFLE(v[i], v[i + W / 2], SECOND_HALVES);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < W; i++) v[i] = next[i];
+    }
+}
