@@ -1,7 +1,7 @@
 """How far scores in a file's own bits are from float32 on the dequantized weights.
 
 Inputs of such products are rounded to twice 8 bits for each 32, those of bfloat16 weights to
-bfloat16. The target is a GGUF file, as it is and with its matrices rounded to each other format;
+bfloat16, as are keys and values in such caches. The target is a GGUF file, as it is and with its matrices rounded to each other format;
 where a format needs rows of 256 weights and a matrix has others, it gets what llama.cpp gives it.
 Scores are compared at every position of some chats of ``data/smollm2-sibling-answers.jsonl.xz``.
 
@@ -93,9 +93,10 @@ def packed(matrix: PackedMatrix, name: str) -> PackedMatrix:
     return PackedMatrix(form, *weight.shape, panels, matrix.bias_of_outputs)
 
 
-def replaced(backend: Any, name: str) -> Any:
+def replaced(backend: Any, name: str, cache_dtype: torch.dtype = torch.float32) -> Any:
     """Return a model with all its matrices in a format, the output's included."""
     copied = copy.copy(backend)
+    copied.attention_dtype = cache_dtype
     layers = [
         LayerWeights(
             **{part: packed(matrix, name) for part, matrix in layer.matrices().items()},
@@ -105,7 +106,7 @@ def replaced(backend: Any, name: str) -> Any:
         )
         for layer in backend._layers.weights
     ]
-    copied._layers = NativeLayers(backend.library, layers, backend.shape, torch.float32)
+    copied._layers = NativeLayers(backend.library, layers, backend.shape, cache_dtype)
     tied = backend._embedding is backend._output
     copied._output = packed(backend._output, name)
     copied._embedding = copied._output if tied else packed(backend._embedding, name)
@@ -146,6 +147,8 @@ def main() -> None:
     parser.add_argument("--target", default="zoo:smollm2")
     parser.add_argument("--positions", type=int, default=1000)
     parser.add_argument("--formats", nargs="+", default=[f for f in FORMATS if f != "Q6_1"])
+    parser.add_argument("--caches", nargs="+", default=["float32"], help="float32, bfloat16")
+    parser.add_argument("--name", default="own-bits", help="of the result file")
     args = parser.parse_args()
     print("expected: five minutes", flush=True)
     source = registry.resolve(args.target)
@@ -158,18 +161,21 @@ def main() -> None:
                 break
     exact: Any = load(source, torch.float32)
     reference = scores(exact, texts)
-    own: Any = load(source)
-    found = {"the file": {"formats": own.formats, **compare(scores(own, texts), reference)}}
+    file: Any = load(source)
+    found = {"the file": {"formats": file.formats, **compare(scores(file, texts), reference)}}
     print("the file", found["the file"], flush=True)
     for name in args.formats:
-        rounded = replaced(exact, name)
-        found[name] = {
-            "formats": rounded.formats,
-            **compare(scores(rounded, texts), scores(replaced(rounded, "F32"), texts)),
-        }
-        print(name, found[name], flush=True)
+        exactly = scores(replaced(replaced(exact, name), "F32"), texts)
+        for caches in args.caches:
+            rounded = replaced(exact, name, getattr(torch, caches))
+            own = name if caches == "float32" else f"{name}, {caches} caches"
+            found[own] = {
+                "formats": rounded.formats,
+                **compare(scores(rounded, texts), exactly),
+            }
+            print(own, found[own], flush=True)
     common.write(
-        "own-bits",
+        args.name,
         {
             "environment": common.environment(),
             "settings": vars(args) | {"positions": len(reference)},

@@ -254,24 +254,30 @@ static void pack_keys(int half, const void *const *from, int64_t dim, word *to) 
         pack_keys_of(0, from, half ? dim / 2 : dim, to);
 }
 
-/* Values [STRETCH, dim] → [STRETCH, columns], or two by two [STRETCH / 2, columns]. */
-static void pack_values(int half, const void *const *from, int64_t dim, word *to) {
-    const int64_t columns = num_columns(dim), whole = dim / W * W;
-    for (int i = 0; i < STRETCH; i += is_paired(half) ? 2 : 1, to += columns) {
-        const void *own = from[i], *next = from[i + is_paired(half)];
-        if (is_paired(half)) {
-            for (int64_t d = 0; d < whole; d += W)
-                *(ivec *)(to + d) = ((ivec)load_words(1, own, d) >> 16 & 0xffff) |
-                                    (ivec)load_words(1, next, d);
-            for (int64_t d = whole; d < dim; d++)
-                to[d] = (load_word(1, own, d) >> 16 & 0xffff) | load_word(1, next, d);
-        } else if (half) {
-            for (int64_t d = 0; d < whole; d += W) *(vec *)(to + d) = load_words(1, own, d);
-            for (int64_t d = whole; d < dim; d++) to[d] = load_word(1, own, d);
-        } else
-            memcpy(to, own, sizeof(float) * (size_t)dim);
-        for (int64_t d = dim; d < columns; d++) to[d] = 0;
+/* Values [STRETCH, dim] → [STRETCH, columns], or (PAIRED) two by two [STRETCH / 2, columns]. */
+INLINE void pack_values_of(const int HALF, const int PAIRED, const void *const *from, int64_t dim,
+                           word *to) {
+    const int64_t columns = num_columns(dim);
+    for (int i = 0; i < STRETCH; i += 1 + PAIRED, to += columns) {
+        int64_t d = 0;
+        for (; d + W <= dim; d += W) {
+            ivec numbers = (ivec)load_words(HALF, from[i], d);
+            if (PAIRED)
+                numbers = (numbers >> 16 & 0xffff) | (ivec)load_words(HALF, from[i + 1], d);
+            *(ivec *)(to + d) = numbers;
+        }
+        for (; d < dim; d++) {
+            to[d] = load_word(HALF, from[i], d);
+            if (PAIRED) to[d] = (to[d] >> 16 & 0xffff) | load_word(HALF, from[i + 1], d);
+        }
+        for (; d < columns; d++) to[d] = 0;
     }
+}
+static void pack_values(int half, const void *const *from, int64_t dim, word *to) {
+    if (half)
+        pack_values_of(1, PAIR_PRODUCTS, from, dim, to);
+    else
+        pack_values_of(0, 0, from, dim, to);
 }
 
 /* Of n numbers, n a multiple of W. */
@@ -362,14 +368,18 @@ static Space space_at(const Model *model, float *memory) {
     return space;
 }
 
-/* Where a row's keys `k` … are (or its values): those it has, from `first` on. What follows them in
- * the text is asked for before it is needed. */
+/* Where a stretch of a row's keys lies from number k on, or of its values: of those it has, from
+ * `first` on. Of a text, the stretch after the next is asked for meanwhile. */
 static void locate_keys(const Row *row, int64_t first, int64_t k, int half, const void *x,
                         int64_t dim, const void *none, const void **from) {
+    if (first <= k && k + STRETCH <= row->text) {
+        const int64_t bytes = dim * (half ? 2 : 4);
+        for (int64_t byte = 0; byte < STRETCH * bytes; byte += 64) /* to the second cache */
+            __builtin_prefetch((const char *)x + (k + 2 * STRETCH) * bytes + byte, 0, 2);
+        for (int64_t i = 0; i < STRETCH; i++) from[i] = at(half, x, (k + i) * dim);
+        return;
+    }
     for (int64_t i = k; i < k + STRETCH; i++) {
-        const int64_t next = i + STRETCH;
-        for (int64_t d = 0; next < row->text && d < dim; d += half ? 32 : 16)
-            __builtin_prefetch(at(half, x, next * dim + d));
         const int64_t place = i < row->text || i >= end_of(row) ? i : row->path[i - row->text];
         from[i - k] = i < first || i >= end_of(row) ? none : at(half, x, place * dim);
     }
@@ -466,14 +476,17 @@ static void attend_rows(const Model *model, int64_t l, const Plan *plan, const f
     const int64_t window = model->layers[l].window, width = sums_width(dim);
     const int64_t words = is_paired((int)model->half) ? dim / 2 : dim, columns = num_columns(dim);
     const float scale = 1.0f / sqrtf((float)dim);
-    for (int64_t unit = t; unit < plan->num_groups * kv * plan->blocks; unit += all) {
+    const int64_t units = plan->num_groups * kv * plan->blocks;
+    const int divided = plan->blocks > 1;
+    /* Blocks of a text follow one another in memory; of a prompt's rows the last have most keys. */
+    const Part part = divided ? part_of(units, t, all) : (Part){t, units};
+    for (int64_t unit = part.lo; unit < part.hi; unit += divided ? 1 : all) {
         const int64_t g = unit / plan->blocks % kv, own = unit % plan->blocks;
         const Group *group = plan->groups + unit / plan->blocks / kv;
         const Span *span = group->rows->span;
         const void *keys = at((int)model->half, span->cache, l * span->layer_stride + g * span->head_stride);
         const void *values = at((int)model->half, keys, kv * span->head_stride);
         const int64_t queries = group->count * each, r = group->rows - plan->rows;
-        const int divided = plan->blocks > 1;
         if (own * BLOCK >= group->end) continue;
         for (int64_t i = 0; i < queries; i++) {
             const int64_t at_query = (r + i / each) * (heads + 2 * kv) + g * each + i % each;

@@ -42,7 +42,8 @@ class NativeBackend(LeanBackend):
         source: the weights, read and packed one after the other.
         dtype: of the weights: float32, bfloat16 or float16. The residual stream and attention are
             float32; inputs of products with bfloat16 weights are rounded to it.
-        cache_dtype: of cached keys and values, float32 or bfloat16.
+        cache_dtype: of cached keys and values, float32 or bfloat16; default: bfloat16 with such
+            weights, as in transformers, else float32.
         own_bits: keep matrices in the bits in which the source has them; ``dtype`` is then that of
             heads that are trained on the model, and of matrices in types that no kernel has.
         shape: of the model; ``None``: as the source's configuration says.
@@ -57,7 +58,7 @@ class NativeBackend(LeanBackend):
         source: WeightSource,
         dtype: torch.dtype,
         library: Library,
-        cache_dtype: torch.dtype = torch.float32,
+        cache_dtype: torch.dtype | None = None,
         *,
         own_bits: bool = False,
         shape: LlamaShape | None = None,
@@ -65,7 +66,9 @@ class NativeBackend(LeanBackend):
         self.config, self.own_bits = source.config, own_bits
         self.shape = shape = shape or LlamaShape.from_config(source.config)
         self.name, self.device = source.name, torch.device("cpu")
-        self.weight_dtype, self.dtype, self.attention_dtype = dtype, torch.float32, cache_dtype
+        self.weight_dtype, self.dtype = dtype, torch.float32
+        rounded = dtype == torch.bfloat16 and not own_bits
+        self.attention_dtype = cache_dtype or (torch.bfloat16 if rounded else torch.float32)
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length, self.vocab_size = shape.max_length, shape.vocab_size
         self.attends_to_all = shape.distinct_windows == (None,)
