@@ -1,8 +1,9 @@
 """How far scores in a file's own bits are from float32 on the dequantized weights.
 
 Inputs of such products are rounded to twice 8 bits for each 32, those of bfloat16 weights to
-bfloat16, as are keys and values in such caches. The target is a GGUF file, as it is and with its matrices rounded to each other format;
-where a format needs rows of 256 weights and a matrix has others, it gets what llama.cpp gives it.
+bfloat16, as are keys and values in such caches. The target is a GGUF file, as it is and with its
+matrices rounded to each other format; where a format needs rows of 256 weights and a matrix has
+others, it gets what llama.cpp gives it.
 Scores are compared at every position of some chats of ``data/smollm2-sibling-answers.jsonl.xz``.
 
     python benchmarks/own_bits.py

@@ -161,7 +161,7 @@ class Case:
         while left:
             n = choose.randint(1, left)
             left -= n
-            start = choose.choice((0, 1, 7, 16, 31, 64, 100))
+            start = choose.choice((0, 1, 7, 31, 64, 100, 250, 530))  # blocks end at 256 and 512
             branches = None
             if choose.random() < 0.5:  # a tree, of which some nodes may be stored before
                 branches = Branches(choose.randint(0, start) if choose.random() < 0.5 else start)

@@ -193,9 +193,10 @@ class RetrievalModel(SlotSharingModel):
             for layer in range(self.backend.num_layers):
                 keys, values = self.backend.keys_and_values(query.slot.state.cache, layer, base)
                 if num_kept < num_chunks:
-                    means = keys[:, : num_chunks * size].unflatten(1, (num_chunks, size)).mean(2)
                     q = self.backend.queries(h, layer, [Span(None, base, 1)])[:, 0]
                     q = q.unflatten(0, (len(keys), -1)).sum(1)  # of heads that share keys
+                    keys_of_chunks = keys[:, : num_chunks * size].unflatten(1, (num_chunks, size))
+                    means = keys_of_chunks.mean(2, dtype=q.dtype)  # caches may be in fewer bits
                     weight = torch.einsum("hd,hcd->hc", q, means)
                     weight[:, 0] = torch.inf
                     chunks = weight.topk(num_kept).indices.sort().values
