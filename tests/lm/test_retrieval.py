@@ -112,6 +112,18 @@ def attend(q, k, v, groups, mask):
     return (weight @ v).transpose(0, 1).flatten(1)
 
 
+def test_caches_in_fewer_bits_than_the_queries(folder):
+    kernels = library.load()
+    if kernels is None:
+        pytest.skip("no C compiler here")
+    source, found = from_directory(folder), list[torch.Tensor]()
+    for dtype in (torch.float32, torch.bfloat16):
+        trunk = Trunk(NativeBackend(source, torch.float32, kernels, dtype))
+        model = RetrievalModel(trunk, BUDGET, CHUNK)
+        found.append(scores(model, trunk.open(), ids(LENGTH), (3, 5))[0])
+    torch.testing.assert_close(found[1], found[0], atol=0.1 * float(found[0].std()), rtol=0.0)
+
+
 @pytest.mark.parametrize("length", [LENGTH, LENGTH + 3])
 def test_it_attends_to_what_the_last_token_chooses(folder, backend, length):
     trunk = Trunk(backend)
