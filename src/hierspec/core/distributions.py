@@ -13,13 +13,13 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.utils.reads import sent
 
 from .rng import Noise, Rng
 
@@ -128,6 +128,44 @@ class OneHotDistributions:
 
     def prob(self, row: int, token: int) -> float:
         return float(self.ids[row] == token)
+
+
+class UnreadOneHot(OneHotDistributions):
+    """One-hot rows whose tokens have been chosen where their scores are, and not been looked at.
+
+    The host waits for them when it first asks for their ``ids``; whatever may be wrong with the
+    rows is found there.
+
+    Attributes:
+        tokens: [n] int64, on their device.
+        vocab_size: V.
+    """
+
+    __slots__ = ("_look", "tokens", "vocab_size")
+
+    def __init__(
+        self, tokens: torch.Tensor, vocab_size: int, look: Callable[[], tuple[int, ...]]
+    ) -> None:
+        values = {"tokens": tokens, "vocab_size": vocab_size, "_look": look}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Look at the tokens, once; anything else that is asked for here does not exist."""
+        if name != "ids":
+            raise AttributeError(name)
+        object.__setattr__(self, "ids", self._look())
+        return self.ids
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def width(self) -> int:
+        return self.vocab_size
+
+    def rows(self, start: int, stop: int) -> OneHotDistributions:
+        return UnreadOneHot(self.tokens[start:stop], self.vocab_size, lambda: self.ids[start:stop])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,20 +298,19 @@ def race(probs: torch.Tensor, noise: Noise, position: int) -> list[int]:
     Raises:
         HierspecError: a row holds NaN, or has no mass.
     """
-    return race_each([(probs, noise, position)])[0]
+    tokens, best = race_on_device(probs, noise, position)
+    return [checked_token(*pair) for pair in zip(tokens.tolist(), best.tolist(), strict=True)]
 
 
-def race_each(races: Sequence[tuple[torch.Tensor, Noise, int]]) -> list[list[int]]:
-    """Return what :func:`race` does for each of its arguments, all on one device, with one wait."""
-    numbers: list[torch.Tensor] = []
-    for probs, noise, position in races:
-        num, width = probs.shape
-        noises = np.stack([noise(position + i, width) for i in range(num)])
-        best, ids = (probs.double() / torch.as_tensor(noises, device=probs.device)).max(-1)
-        numbers.append(torch.stack((ids.double(), best)))
-    winners: list[list[float]] = torch.cat(numbers, 1).tolist()  # pyright: ignore
-    tokens = iter([checked_token(token, value) for token, value in zip(*winners, strict=True)])
-    return [list(islice(tokens, len(probs))) for probs, _, _ in races]
+def race_on_device(
+    probs: torch.Tensor, noise: Noise, position: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens that :func:`race` draws, and for :func:`checked_token` the numbers that
+    won, each [n]; an accelerator is not waited for."""
+    num, width = probs.shape
+    noises = np.stack([noise(position + i, width) for i in range(num)])
+    best, tokens = (probs.double() / sent(noises, torch.float64, probs.device)).max(-1)
+    return tokens, best
 
 
 def on_host(distributions: Sequence[Distributions]) -> list[Distributions]:

@@ -11,8 +11,10 @@ p is [B, n+1, V], q is [B, n, V]; row n_b of p follows draft b's real end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import eq
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -175,12 +177,27 @@ class Verifier:
         self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
     ) -> int:
         """Return τ where both sides are one-hot: ``choices`` are the verifier's n+1 argmaxes."""
-        tau = 0
-        for token, choice in zip(draft, choices, strict=False):
-            if token != choice:
-                break
-            tau += 1
-        return tau
+        if draft and self.scores_decide:
+            assert scores is not None, "the rule compares a token's score with the best"
+            tokens = torch.tensor((draft, choices[: len(draft)]), device=scores.device)
+            return count_kept(self.kept_by_scores(*tokens, scores[: len(draft)]).tolist())
+        return count_kept(map(eq, draft, choices))
+
+    @property
+    def scores_decide(self) -> bool:
+        """Whether :meth:`kept_by_scores` decides greedily, not equality with the choices."""
+        return False
+
+    def kept_by_scores(
+        self, tokens: torch.Tensor, choices: torch.Tensor, scores: torch.Tensor
+    ) -> torch.Tensor:
+        """Return which of n drafted tokens a greedy verifier keeps, [n] bool, without a wait.
+
+        Args:
+            tokens, choices: [n] int64, drafted and the verifier's own.
+            scores: [n, V] untempered.
+        """
+        raise NotImplementedError
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
         """Verify k drafts from the same position, test by test; only where ``multi_draft`` is set.
@@ -197,6 +214,11 @@ class Verifier:
         """Yield the requests that a round needs after its check; most rules have none."""
         return verdict
         yield  # unreachable: it makes this method a generator
+
+
+def count_kept(kept: Iterable[object]) -> int:
+    """Return how many there are before the first that is not kept."""
+    return sum(1 for _ in takewhile(bool, kept))
 
 
 def residual(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:

@@ -25,14 +25,16 @@ from hierspec.lm.base import (
     takes_trees,
 )
 from hierspec.sampling.scores import (
+    ScoredTokens,
     ScoreRows,
     compute_signals,
     distributions,
     logprobs,
     top_logprobs,
 )
+from hierspec.utils.reads import Reads
 from hierspec.verifiers.multi_draft import verify_drafts
-from hierspec.verifiers.verify import verify_batch
+from hierspec.verifiers.verify import start_batch
 
 from .ahead import (
     AheadCall,
@@ -123,19 +125,47 @@ class Responder:
             job = self._job(node, task, task.context(request, draft.tokens), len(draft) + 1)
             jobs.append(job)
             queries.append(Query.for_rows(job, task.sequence.slot(node.model)))
+        reads = Reads()
         with self._drafting_ahead(node, tasks, drafts):
-            scores, p = self._score(node, jobs, queries)
+            scores, p = self._score(node, jobs, queries, reads=reads)
         # Tensor.split is Python code, and takes longer than all greedy decisions together.
         parts = scores.split_with_sizes([job.num_rows for job in jobs])
         began = time.perf_counter()
         # Ids past the target's vocabulary have no probability, so they must not be ranked either.
         ranked = [part[:, : self._vocab_size] for part in parts] if node.rule.reads_scores else None
         rngs = [task.sequence.rng for task in tasks]
-        verdicts = verify_batch(
-            node.rule, drafts, p, rngs, ranked, node.bonus, node.index, self._graphs
+        started = start_batch(
+            node.rule, drafts, p, rngs, ranked, node.bonus, node.index, self._graphs, reads
         )
+        scored = [
+            rows if own is None else self._scored_tokens(node, task, rows, draft, own, reads)
+            for task, rows, draft, own in zip(tasks, parts, drafts, started.own_tokens, strict=True)
+        ]
+        verdicts = started.finish()
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
-        return self._complete_verdicts(checks, parts)
+        return self._complete_verdicts(checks, scored)
+
+    def _scored_tokens(
+        self,
+        node: ModelVerify,
+        task: Task,
+        rows: torch.Tensor,
+        draft: Proposal,
+        own: torch.Tensor,
+        reads: Reads,
+    ) -> ScoredTokens:
+        """Begin to read what a draft's verdict is completed with; see :class:`ScoredTokens`."""
+        signal, sequence = node.window.signal, task.sequence
+        logprobs = node.index == self._root and sequence.want_logprobs
+        return ScoredTokens(
+            rows,
+            draft.tokens,
+            own,
+            reads,
+            entropies=signal == "entropy",
+            surprises=signal == "confidence" or logprobs,
+            top=sequence.num_top_logprobs if logprobs else 0,
+        )
 
     @contextmanager
     def _drafting_ahead(
@@ -213,20 +243,31 @@ class Responder:
         parts = [alternatives.scores(scores, i, c.draft) for i, c in enumerate(choices)]
         return self._complete_verdicts(checks, parts)
 
-    def _complete_verdicts(self, checks: Checks, parts: Sequence[torch.Tensor]) -> list[Verdict]:
+    def _complete_verdicts(
+        self, checks: Checks, scored: Sequence[torch.Tensor | ScoredTokens]
+    ) -> list[Verdict]:
         """Add signals and log-probabilities to verdicts, from each draft's scores [n + 1, V]."""
         node = checks.node
         signal, is_root = node.window.signal, node.index == self._root
         verdicts: list[Verdict] = []
-        for task, verdict, scores in zip(checks.tasks, checks.verdicts, parts, strict=True):
-            emitted = verdict.emitted
+        for task, verdict, scores in zip(checks.tasks, checks.verdicts, scored, strict=True):
+            emitted, n = verdict.emitted, len(verdict.emitted)
             if signal is not None:
-                values = compute_signals(scores[: len(emitted)], emitted.tokens, signal)
+                if isinstance(scores, ScoredTokens):
+                    values = scores.signals(signal, verdict.num_accepted, n)
+                else:
+                    values = compute_signals(scores[:n], emitted.tokens, signal)
                 emitted = dataclasses.replace(emitted, signals=tuple(values))
                 verdict = dataclasses.replace(verdict, emitted=emitted)
             task.sequence.target_calls += is_root
             if is_root and task.sequence.want_logprobs:
-                verdict = with_logprobs(task, verdict, scores[: len(emitted)])
+                if isinstance(scores, ScoredTokens):
+                    values, best = scores.logprobs(verdict.num_accepted, n), scores.best(n)
+                    verdict = dataclasses.replace(
+                        verdict, logprobs=tuple(values), top_logprobs=tuple(best)
+                    )
+                else:
+                    verdict = with_logprobs(task, verdict, scores[:n])
             verdicts.append(verdict)
         self.checks = checks
         return verdicts
@@ -270,6 +311,7 @@ class Responder:
         jobs: list[ScoreRows],
         queries: list[Query],
         rows: list[int] | None = None,
+        reads: Reads | None = None,
     ) -> tuple[torch.Tensor, list[Distributions]]:
         """Call a node's model → scores [Σ num_rows, V], and each job's distributions.
 
@@ -280,7 +322,7 @@ class Responder:
         self._report_forwards(node.index, 1, time.perf_counter() - began)
         if rows is not None:
             scores = scores[rows]
-        return scores, distributions(jobs, scores)
+        return scores, distributions(jobs, scores, reads)
 
     def _report_forwards(self, index: int, forwards: int, seconds: float) -> None:
         self._observers.on_forward(index, forwards, seconds)

@@ -9,6 +9,7 @@ Shapes: R rows over V scored ids.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,12 +21,14 @@ from hierspec.core.distributions import (
     Distributions,
     OneHotDistributions,
     Uniforms,
+    UnreadOneHot,
     draw,
     locate,
     row_sums,
 )
 from hierspec.core.windows import Signal
 from hierspec.errors import HierspecError
+from hierspec.utils.reads import Reads
 from hierspec.utils.threads import OneThread
 
 _ONE_THREAD_NUMEL = 1 << 17  # for up to so many scores one thread is faster than several
@@ -82,19 +85,25 @@ class Sampler:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
-    def distributions(self, scores: torch.Tensor) -> OneHotDistributions | DenseDistributions:
+    def distributions(
+        self, scores: torch.Tensor, reads: Reads | None = None
+    ) -> OneHotDistributions | DenseDistributions:
         """Return the next-token distributions of the rows ``scores`` [R, V].
 
+        Args:
+            reads: what greedy choices on an accelerator are read with; ``None``: alone.
+
         Raises:
-            NoDistributionError: a row has NaN or no token left. On an accelerator only greedy rows
-                are checked here, for that is a wait; others raise when a token is drawn.
+            NoDistributionError: a row has NaN or no token left. On an accelerator it is raised when
+                a token is first looked at, or drawn.
         """
         scores = self._without_padding(scores)
+        if self.greedy and scores.device.type == "cpu":
+            return OneHotDistributions(_choices(scores, *_row_maxima(scores)))
         if self.greedy:
-            values, ids = _row_maxima(scores)
-            if not all(value > -math.inf for value in values):
-                raise NoDistributionError(scores)
-            return OneHotDistributions(tuple(map(int, ids)))
+            best, ids = scores.max(-1)
+            read = (reads or Reads()).add(torch.stack((best.double(), ids.double())))
+            return UnreadOneHot(ids, scores.shape[1], lambda: _choices(scores, *read.look()))
         # Threads that sleep take longer to wake than a few rows take; see `hierspec.utils.threads`.
         with OneThread(scores.device.type == "cpu" and scores.numel() <= _ONE_THREAD_NUMEL):
             probs = self.probabilities(scores)
@@ -166,19 +175,24 @@ def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch
     return row_sums(scores.softmax(-1) * surprise).neg_().double()
 
 
-def _row_maxima(scores: torch.Tensor) -> tuple[list[float], list[float]]:
+def _row_maxima(scores: torch.Tensor) -> tuple[list[float], list[int]]:
     """Return each row's largest score and its id: the first of equals; a NaN is the largest."""
-    if scores.device.type == "cpu":
-        rows = scores.numpy()  # its argmax is vectorised: a tenth of what torch's takes
-        if len(rows) == 1:
-            best = int(rows.argmax())
-            return [float(rows[0, best])], [best]
-        ids = rows.argmax(-1)
-        return rows[np.arange(len(ids)), ids].tolist(), ids.tolist()
-    best, ids = scores.max(-1)
-    # one transfer instead of two; float64 holds both exactly
-    values, tokens = torch.stack((best.double(), ids.double())).tolist()
-    return values, tokens
+    rows = scores.numpy()  # its argmax is vectorised: a tenth of what torch's takes
+    if len(rows) == 1:
+        best = int(rows.argmax())
+        return [float(rows[0, best])], [best]
+    ids = rows.argmax(-1)
+    return rows[np.arange(len(ids)), ids].tolist(), ids.tolist()
+
+
+def _choices(
+    scores: torch.Tensor, values: Iterable[float], ids: Iterable[float]
+) -> tuple[int, ...]:
+    """Return ``ids`` as integers if all rows of ``scores`` have a best token, whose score is in
+    ``values``."""
+    if not all(value > -math.inf for value in values):
+        raise NoDistributionError(scores)
+    return tuple(map(int, ids))
 
 
 def _mask(values: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:

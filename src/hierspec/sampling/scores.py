@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import groupby, starmap
 
 import torch
 
@@ -26,11 +27,15 @@ from hierspec.core.distributions import (
     DenseDistributions,
     Distributions,
     OneHotDistributions,
-    race_each,
+    UnreadOneHot,
+    checked_token,
+    race,
+    race_on_device,
 )
 from hierspec.core.rng import Noise
 from hierspec.core.windows import Signal
 from hierspec.errors import HierspecError
+from hierspec.utils.reads import Read, Reads, sent
 
 from .parameters import SamplingParams
 from .penalties import History, penalise
@@ -142,7 +147,9 @@ class ScoreRows:
 _sampler = functools.lru_cache(maxsize=64)(Sampler)
 
 
-def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Distributions]:
+def distributions(
+    batch: Sequence[ScoreRows], logits: torch.Tensor, reads: Reads | None = None
+) -> list[Distributions]:
     """Return the next-token distribution of every row, in one value for each member of ``batch``.
 
     Args:
@@ -150,6 +157,7 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
         logits: raw scores [Σ num_rows, V]; not modified. V may be below a member's ``vocab_size``
             (distributions are then narrower, unless processors edit them) or above it (a padded
             embedding: the rest is cut off).
+        reads: what greedy and raced tokens on an accelerator are read with.
 
     Returns:
         :class:`~hierspec.core.distributions.OneHotDistributions` where greedy or raced, else
@@ -157,7 +165,8 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
         float32 otherwise).
 
     Raises:
-        HierspecError: NaN scores, or a row whose every token is forbidden.
+        HierspecError: NaN scores, or a row whose every token is forbidden; on an accelerator only
+            when a row's token is first looked at, or drawn.
     """
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
@@ -167,8 +176,8 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
     if any(rows.params.edits_scores for rows in batch):
         logits = _apply_edits(batch, logits, widths)
     samplers = [rows.sampler(width) for rows, width in zip(batch, widths, strict=True)]
+    far = None if logits.device.type == "cpu" else reads or Reads()
     out: list[Distributions] = []
-    races: dict[int, tuple[torch.Tensor, Noise, int]] = {}  # by index of the result
     start = 0
     for sampler, pairs in groupby(zip(samplers, batch, strict=True), key=lambda pair: pair[0]):
         group = [rows for _, rows in pairs]
@@ -176,23 +185,50 @@ def distributions(batch: Sequence[ScoreRows], logits: torch.Tensor) -> list[Dist
         scores = logits if stop - start == logits.shape[0] else logits[start:stop]
         if scores.shape[1] > sampler.vocab_size:
             scores = scores[:, : sampler.vocab_size]
+        error = partial(scores_error, group, scores, raw[start:stop])
         try:
-            group_rows = sampler.distributions(scores)
+            group_rows = sampler.distributions(scores, far)
         except NoDistributionError:
-            raise scores_error(group, scores, raw[start:stop]) from None
+            raise error() from None
+        if isinstance(group_rows, UnreadOneHot):
+            group_rows = _explained(group_rows, error)
         first = 0
         for rows in group:
             last = first + rows.num_rows
             member_rows = group_rows if len(group) == 1 else group_rows.rows(first, last)
             if rows.noise is not None and isinstance(member_rows, DenseDistributions):
-                races[len(out)] = (member_rows.probs, rows.noise, rows.start)
+                member_rows = _raced(member_rows.probs, rows.noise, rows.start, far)
             out.append(member_rows)
             first = last
         start = stop
-    if races:
-        for index, tokens in zip(races, race_each(list(races.values())), strict=True):
-            out[index] = OneHotDistributions(tuple(tokens))
     return out
+
+
+def _explained(rows: UnreadOneHot, error: Callable[[], HierspecError]) -> UnreadOneHot:
+    """Return the same rows, which raise ``error`` where they turn out to be no distributions."""
+
+    def look() -> tuple[int, ...]:
+        try:
+            return rows.ids
+        except NoDistributionError:
+            raise error() from None
+
+    return UnreadOneHot(rows.tokens, rows.vocab_size, look)
+
+
+def _raced(
+    probs: torch.Tensor, noise: Noise, position: int, reads: Reads | None
+) -> OneHotDistributions:
+    """Return the tokens drawn by a race from rows [n, V] of consecutive positions."""
+    if reads is None:
+        return OneHotDistributions(tuple(race(probs, noise, position)))
+    tokens, best = race_on_device(probs, noise, position)
+    read = reads.add(torch.stack((tokens.double(), best)))
+    return UnreadOneHot(
+        tokens,
+        probs.shape[1],
+        lambda: tuple(starmap(checked_token, zip(*read.look(), strict=True))),
+    )
 
 
 def _apply_edits(
@@ -244,6 +280,71 @@ def scores_error(
                 "context; loosen logit_bias or the logits processors"
             )
     return HierspecError("scores too large for this temperature; raise it, or use 0 for greedy")
+
+
+class ScoredTokens:
+    """What windows and log-probabilities read of rows [n + 1, V] of raw scores, on an accelerator.
+
+    Made before it is known how many of n drafted tokens are kept: token i < n of what is emitted is
+    the drafted one where it is kept, else the verifier's own.
+
+    Args:
+        drafted: n tokens.
+        own: [n + 1] int64, what the verifier emits at each row if no longer the draft's token.
+        entropies: whether a window reads these.
+        surprises: whether log-probabilities of the emitted tokens are wanted.
+        top: and of how many likeliest tokens.
+    """
+
+    def __init__(
+        self,
+        scores: torch.Tensor,
+        drafted: Sequence[int],
+        own: torch.Tensor,
+        reads: Reads,
+        *,
+        entropies: bool,
+        surprises: bool,
+        top: int,
+    ) -> None:
+        self._entropies: Read | None = None
+        self._surprises: Read | None = None
+        self._best: Read | None = None
+        if entropies:
+            self._entropies = reads.add(signal_of(scores, own, "entropy"))
+        if not surprises:
+            return
+        rows, width = scores.log_softmax(-1), scores.shape[1]
+        tokens = own.repeat(2, 1)
+        tokens[0, : len(drafted)] = sent(drafted, torch.long, scores.device)
+        found = rows.expand(2, -1, -1).gather(2, tokens.clamp(max=width - 1).unsqueeze(2))
+        self._surprises = reads.add(found.squeeze(2).where(tokens < width, -math.inf))
+        if top:
+            values, ids = rows.topk(min(top, width))
+            self._best = reads.add(torch.stack((ids.double(), values.double())))
+
+    def signals(self, kind: Signal, num_accepted: int, num_rows: int) -> list[float]:
+        """See :func:`compute_signals`, for the tokens of a verdict."""
+        if kind == "confidence":
+            return [math.exp(value) for value in self.logprobs(num_accepted, num_rows)]
+        assert self._entropies is not None
+        return self._entropies.look()[:num_rows].tolist()
+
+    def logprobs(self, num_accepted: int, num_rows: int) -> list[float]:
+        """See :func:`logprobs`, for the kept tokens and the verifier's own after them."""
+        assert self._surprises is not None
+        drafted, own = self._surprises.look()
+        return [*drafted[:num_accepted].tolist(), *own[num_accepted:num_rows].tolist()]
+
+    def best(self, num_rows: int) -> list[tuple[tuple[int, float], ...]]:
+        """See :func:`top_logprobs`; nothing where none were wanted."""
+        if self._best is None:
+            return []
+        tokens, values = self._best.look()[:, :num_rows].tolist()
+        return [
+            tuple(zip(map(int, ids), row, strict=True))
+            for ids, row in zip(tokens, values, strict=True)
+        ]
 
 
 def compute_signals(logits: torch.Tensor, tokens: Sequence[int], kind: Signal) -> list[float]:

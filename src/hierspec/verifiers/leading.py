@@ -72,17 +72,16 @@ class Leading(Verifier):
         ids = leading_tokens(scores[:, :n], self.top_m)
         return ids, scores[:, :n].gather(-1, ids) > impossible
 
-    def greedy(
-        self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
-    ) -> int:
-        if self.top_m == 1 or not draft:
-            return super().greedy(draft, choices, scores)
-        assert scores is not None, "the rule compares a token's score with the best"
-        ids = leading_tokens(scores[: len(draft)], self.top_m)
-        tokens = torch.tensor(draft, device=scores.device).unsqueeze(-1)
-        possible = scores[: len(draft)].gather(-1, ids) > -torch.inf
-        kept = ((ids == tokens) & possible).any(-1)
-        return int(kept.long().cumprod(0).sum())
+    @property
+    def scores_decide(self) -> bool:
+        return self.top_m > 1
+
+    def kept_by_scores(
+        self, tokens: torch.Tensor, choices: torch.Tensor, scores: torch.Tensor
+    ) -> torch.Tensor:
+        ids = leading_tokens(scores, self.top_m)
+        possible = scores.gather(-1, ids) > -torch.inf
+        return ((ids == tokens.unsqueeze(-1)) & possible).any(-1)
 
 
 def leading_tokens(scores: torch.Tensor, m: int) -> torch.Tensor:

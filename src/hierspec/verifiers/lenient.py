@@ -70,16 +70,14 @@ class Lenient(Verifier):
         mixture = kept + (1.0 - row_sums(kept).unsqueeze(-1)).clamp(min=0.0) * rest
         return at_drafted(mixture, batch)
 
-    def greedy(
-        self, draft: tuple[int, ...], choices: tuple[int, ...], scores: torch.Tensor | None
-    ) -> int:
-        if self.lenience == 1.0 or not draft:
-            return super().greedy(draft, choices, scores)
-        assert scores is not None, "the rule compares a token's score with the best"
-        rows = scores[: len(draft)]
-        thresholds = rows.amax(-1) - math.log(self.lenience)
-        for i, token in enumerate(draft):
-            in_vocab = token < rows.shape[1]
-            if token != choices[i] and not (in_vocab and bool(rows[i, token] >= thresholds[i])):
-                return i
-        return len(draft)
+    @property
+    def scores_decide(self) -> bool:
+        return self.lenience > 1.0
+
+    def kept_by_scores(
+        self, tokens: torch.Tensor, choices: torch.Tensor, scores: torch.Tensor
+    ) -> torch.Tensor:
+        width = scores.shape[1]
+        own = scores.gather(1, tokens.clamp(max=width - 1).unsqueeze(1)).squeeze(1)
+        near = (tokens < width) & (own >= scores.amax(-1) - math.log(self.lenience))
+        return (tokens == choices) | near

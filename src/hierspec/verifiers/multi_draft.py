@@ -28,6 +28,7 @@ from hierspec.core.distributions import Distributions, draw
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rng import Rng
 from hierspec.core.rules import Choice, Stop, Verifier
+from hierspec.utils.reads import Reads
 
 from .block import Block
 from .formulas import capped_ratio, prefix_weights, scan_from_end
@@ -173,7 +174,8 @@ def verify_drafts(
         for draft, rows in zip(drafts, p, strict=True)
     ]
     if all(greedy.applies(case) for case in cases):
-        verdicts = [greedy.verdict(case) for case in cases]
+        reads = Reads()
+        verdicts = [decide() for decide in [greedy.start(case, reads) for case in cases]]
         kept = [verdict.num_accepted for verdict in verdicts]
         best = kept.index(max(kept))  # with one-hot rows every rule decides like this
         return ChosenDraft(verdicts[best], best)

@@ -12,15 +12,18 @@ neither on the rest of the batch nor on the road.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
-from hierspec.core.distributions import Distributions
+from hierspec.core.distributions import Distributions, UnreadOneHot
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rng import Rng
 from hierspec.core.rules import Verifier
 from hierspec.utils.graphs import Graphs
+from hierspec.utils.reads import Reads
 
 from .roads import device, greedy, host
 from .roads.case import DraftCase
@@ -59,7 +62,36 @@ def verify_batch(
     index: int = -1,
     graphs: Graphs | None = None,
 ) -> list[Verdict]:
-    """Verify many drafts at one node → verdicts in order.
+    """Verify many drafts at one node → verdicts in order; as :func:`start_batch`, at once."""
+    args = (rule, drafts, p, rng, scores, bonus, index, graphs)
+    return start_batch(*args).finish()
+
+
+class StartedBatch(NamedTuple):
+    """Drafts about to be verified.
+
+    Attributes:
+        own_tokens: for each of B drafts, where an accelerator decides: [n_b + 1] int64 there, the
+            token that the verifier emits in each row if it is there that no more is kept.
+        finish: waits for the accelerator, if there is one, and returns the verdicts.
+    """
+
+    own_tokens: list[torch.Tensor | None]
+    finish: Callable[[], list[Verdict]]
+
+
+def start_batch(
+    rule: Verifier,
+    drafts: Sequence[Proposal],
+    p: Sequence[Distributions],
+    rng: Sequence[Rng],
+    scores: Sequence[torch.Tensor] | None = None,
+    bonus: bool = True,
+    index: int = -1,
+    graphs: Graphs | None = None,
+    reads: Reads | None = None,
+) -> StartedBatch:
+    """Begin to verify many drafts at one node.
 
     Args:
         rule, bonus, index: of the node, as in :func:`verify`.
@@ -68,18 +100,42 @@ def verify_batch(
         rng: of the drafts' sequences. A draft takes n_b + 1 uniforms, or none where p is one-hot.
         scores: [n_b+1, V] untempered scores for each; for rules that read them.
         graphs: of the rows' device, if given; decisions are recorded as one CUDA graph a shape.
+        reads: what decisions on an accelerator are read with; ``None``: alone.
 
     Returns:
-        B verdicts. Signals are left NaN: they come from scores that a rule need not see.
+        What finishes it: B verdicts. Signals are left NaN: they come from scores that a rule need
+        not see.
     """
+    reads = reads or Reads()
     score_rows = [None] * len(drafts) if scores is None else scores
     cases = [
         DraftCase(rule, draft, own_p, own_rng, own_scores, bonus, index)
         for draft, own_p, own_rng, own_scores in zip(drafts, p, rng, score_rows, strict=True)
     ]
-    sampled = [case for case in cases if not greedy.applies(case)]
+    as_integers = [greedy.applies(case) for case in cases]
+    sampled = [case for case, applies in zip(cases, as_integers, strict=True) if not applies]
+    tokens: Sequence[torch.Tensor] = ()
+    finish: Callable[[], list[Verdict]] = list
     if sampled and host.applies(rule, sampled):
-        verdicts = iter(host.verdicts(sampled))
-    else:
-        verdicts = iter(device.verdicts(sampled, graphs) if sampled else [])
-    return [greedy.verdict(case) if greedy.applies(case) else next(verdicts) for case in cases]
+        finish = partial(host.verdicts, sampled)
+    elif sampled:
+        drawn, finish = device.start(sampled, reads, graphs)
+        tokens = () if drawn.device.type == "cpu" else drawn
+    compared = [
+        greedy.start(case, reads)
+        for case, applies in zip(cases, as_integers, strict=True)
+        if applies
+    ]
+    drawn_tokens = iter(tokens)
+    own_tokens = [
+        (case.p.tokens if isinstance(case.p, UnreadOneHot) else None)
+        if applies
+        else (next(drawn_tokens).expand(len(case.draft) + 1) if len(tokens) else None)
+        for case, applies in zip(cases, as_integers, strict=True)
+    ]
+
+    def verdicts() -> list[Verdict]:
+        drawn, chosen = iter(finish()), iter(compared)
+        return [next(chosen)() if applies else next(drawn) for applies in as_integers]
+
+    return StartedBatch(own_tokens, verdicts)

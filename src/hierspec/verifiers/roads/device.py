@@ -14,12 +14,14 @@ from hierspec.core.distributions import (
     DenseDistributions,
     Distributions,
     OneHotDistributions,
+    UnreadOneHot,
     checked_token,
     locate,
 )
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Batch, Verifier, scan
 from hierspec.utils.graphs import Graphs, upload
+from hierspec.utils.reads import Reads, sent
 from hierspec.verifiers.rows import parts
 
 from .case import DraftCase
@@ -41,29 +43,47 @@ class _Decision(NamedTuple):
     reported: torch.Tensor | None
 
 
-def verdicts(cases: Sequence[DraftCase], graphs: Graphs | None = None) -> list[Verdict]:
-    """Decide all drafts, of one rule, as one batch.
+def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
+    """Decide all drafts, of one rule, as one batch."""
+    _, finish = start(cases, Reads())
+    return finish()
+
+
+def start(
+    cases: Sequence[DraftCase], reads: Reads, graphs: Graphs | None = None
+) -> tuple[torch.Tensor, Callable[[], list[Verdict]]]:
+    """Begin to decide all drafts, of one rule, as one batch.
 
     Args:
+        reads: what the outcome is read with.
         graphs: of the rows' device, if given; decisions are recorded as one CUDA graph a shape.
+
+    Returns:
+        The tokens that follow the kept ones, [B] int64, on the device; and what waits and gives the
+        verdicts.
     """
     rule, shape = cases[0].rule, BatchShape.of_cases(cases)
     uniforms = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
     if graphs is not None and graphs.device.type == shape.device.type and shape.bucket().small:
         decision = _decide_recorded(graphs, rule, shape.bucket(), cases, uniforms)
     else:
-        padded = torch.tensor(_pad_rows(uniforms, shape), dtype=torch.float64, device=shape.device)
+        padded = sent(_pad_rows(uniforms, shape), torch.float64, shape.device)
         decision = _decide(rule, pad_cases(cases, shape), padded)
-    out: list[Verdict] = []
-    stops = decision.stops.cpu().numpy()[: len(cases)]  # a recorded batch has spare rows
-    for b, (case, (tau, token, mass)) in enumerate(zip(cases, stops, strict=True)):
-        next_token = checked_token(token, mass)
-        rows = decision.reported
-        distributions = case.p if rows is None else DenseDistributions(rows[b])
-        kept = int(tau)
-        token = None if case.drops_bonus(kept) else next_token
-        out.append(case.verdict(kept, token, distributions))
-    return out
+    stops = decision.stops[: len(cases)]  # a recorded batch has spare rows
+    read = reads.add(stops)
+
+    def finish() -> list[Verdict]:
+        out: list[Verdict] = []
+        for b, (case, (tau, token, mass)) in enumerate(zip(cases, read.look(), strict=True)):
+            next_token = checked_token(token, mass)
+            rows = decision.reported
+            distributions = case.p if rows is None else DenseDistributions(rows[b])
+            kept = int(tau)
+            token = None if case.drops_bonus(kept) else next_token
+            out.append(case.verdict(kept, token, distributions))
+        return out
+
+    return stops[:, 1].long(), finish
 
 
 def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decision:
@@ -195,8 +215,8 @@ def pad_cases(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
     return Batch(
         p.unsqueeze(0),
         case.draft.distributions.dense(shape.width).to(p).unsqueeze(0),
-        torch.tensor([case.draft.tokens], dtype=torch.long, device=shape.device),
-        torch.tensor([shape.tokens], device=shape.device),
+        sent([case.draft.tokens], torch.long, shape.device),
+        sent([shape.tokens], torch.long, shape.device),
         widen_scores(case.scores, shape.width).to(p.device).unsqueeze(0)
         if shape.scores and case.scores is not None
         else None,
@@ -227,9 +247,9 @@ def _write(out: torch.Tensor, distributions: Distributions) -> None:
         if not len(part):
             continue
         if isinstance(part, OneHotDistributions):  # `dense` would make them on the CPU
-            ids = torch.empty(len(part), 1, dtype=torch.long, device=out.device)
-            upload(ids, [[i] for i in part.ids])
-            rows.zero_().scatter_(1, ids, 1.0)
+            unread = isinstance(part, UnreadOneHot) and part.tokens.device == out.device
+            ids = part.tokens if unread else sent(part.ids, torch.long, out.device)
+            rows.zero_().scatter_(1, ids.unsqueeze(1), 1.0)
         else:
             rows.copy_(part.dense(out.shape[1]), non_blocking=True)
 
@@ -251,7 +271,9 @@ def _dense_type(cases: Sequence[DraftCase]) -> tuple[torch.dtype, torch.device]:
     far = [p.probs for p in dense if p.probs.device.type != "cpu"]
     own = [p for p in parts(cases[0].p) if isinstance(p, DenseDistributions)]
     if not own:
-        return (far[0].dtype, far[0].device) if far else (torch.float64, _CPU)
+        unread = [p.tokens for row in rows for p in parts(row) if isinstance(p, UnreadOneHot)]
+        devices = [tensor.device for tensor in (*far, *unread)]
+        return far[0].dtype if far else torch.float64, devices[0] if devices else _CPU
     return own[0].probs.dtype, far[0].device if far else own[0].probs.device
 
 
