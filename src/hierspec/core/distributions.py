@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -142,6 +143,9 @@ class UnreadOneHot(OneHotDistributions):
     """
 
     __slots__ = ("_look", "tokens", "vocab_size")
+    tokens: torch.Tensor
+    vocab_size: int
+    _look: Callable[[], tuple[int, ...]]
 
     def __init__(
         self, tokens: torch.Tensor, vocab_size: int, look: Callable[[], tuple[int, ...]]
@@ -150,12 +154,13 @@ class UnreadOneHot(OneHotDistributions):
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> tuple[int, ...]:
         """Look at the tokens, once; anything else that is asked for here does not exist."""
         if name != "ids":
             raise AttributeError(name)
-        object.__setattr__(self, "ids", self._look())
-        return self.ids
+        ids: tuple[int, ...] = self._look()
+        object.__setattr__(self, "ids", ids)
+        return ids
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -298,19 +303,17 @@ def race(probs: torch.Tensor, noise: Noise, position: int) -> list[int]:
     Raises:
         HierspecError: a row holds NaN, or has no mass.
     """
-    tokens, best = race_on_device(probs, noise, position)
-    return [checked_token(*pair) for pair in zip(tokens.tolist(), best.tolist(), strict=True)]
+    numbers = race_on_device(probs, noise, position).numpy()
+    return [*starmap(checked_token, zip(*numbers, strict=True))]
 
 
-def race_on_device(
-    probs: torch.Tensor, noise: Noise, position: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def race_on_device(probs: torch.Tensor, noise: Noise, position: int) -> torch.Tensor:
     """Return the tokens that :func:`race` draws, and for :func:`checked_token` the numbers that
-    won, each [n]; an accelerator is not waited for."""
+    won, [2, n] float64; an accelerator is not waited for."""
     num, width = probs.shape
     noises = np.stack([noise(position + i, width) for i in range(num)])
     best, tokens = (probs.double() / sent(noises, torch.float64, probs.device)).max(-1)
-    return tokens, best
+    return torch.stack((tokens.double(), best))
 
 
 def on_host(distributions: Sequence[Distributions]) -> list[Distributions]:

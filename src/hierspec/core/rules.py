@@ -179,8 +179,9 @@ class Verifier:
         """Return τ where both sides are one-hot: ``choices`` are the verifier's n+1 argmaxes."""
         if draft and self.scores_decide:
             assert scores is not None, "the rule compares a token's score with the best"
-            tokens = torch.tensor((draft, choices[: len(draft)]), device=scores.device)
-            return count_kept(self.kept_by_scores(*tokens, scores[: len(draft)]).tolist())
+            n, device = len(draft), scores.device
+            tokens, own = torch.tensor(draft, device=device), torch.tensor(choices, device=device)
+            return count_kept(self.kept_by_scores(tokens, own[:n], scores[:n]))
         return count_kept(map(eq, draft, choices))
 
     @property
@@ -216,8 +217,10 @@ class Verifier:
         yield  # unreachable: it makes this method a generator
 
 
-def count_kept(kept: Iterable[object]) -> int:
-    """Return how many there are before the first that is not kept."""
+def count_kept(kept: Iterable[object] | torch.Tensor) -> int:
+    """Return how many of n flags, [n] if a tensor, there are before the first false one."""
+    if isinstance(kept, torch.Tensor):
+        return int(kept.long().cumprod(0).sum())
     return sum(1 for _ in takewhile(bool, kept))
 
 

@@ -1,10 +1,9 @@
 """A leaf that drafts with a language model: token by token on the host, or all on its device.
 
-The device loop takes requests that share one sampler, whose scores are not edited (penalties,
-grammars and processors read tokens on the host), and whose tokens are not drawn by races. A window
-that reads the tokens is then asked about a few at once, and the uniforms of those beyond a stop are
-discarded. A leaf that could draft so discards them in the host loop as well, since which loop runs
-depends on other sequences.
+The device loop takes requests that share one sampler and whose scores are not edited (penalties,
+grammars and processors read tokens on the host). A window that reads the tokens is then asked about
+a few at once, and the uniforms of those beyond a stop are discarded. A leaf that could draft so
+discards them in the host loop as well, since which loop runs depends on other sequences.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from hierspec.core.distributions import (
@@ -99,7 +99,7 @@ class ModelDrafter:
         sampler = None
         if self.device_model is not None or self.stepwise_model is not None:
             sampler = shared_sampler([call.job for call in calls])
-        if sampler is None:
+        if sampler is None or (sampler.races and self.device_model is None):
             self.grow(drafts, self.scoring_step(drafts))
         elif self.device_model is not None:
             self.grow_on_device(self.device_model, drafts, sampler)
@@ -277,7 +277,7 @@ class ModelDrafter:
     ) -> DeviceDrafts:
         """Draft ``counts`` tokens for each draft; count the time and the calls."""
         uniforms = [
-            () if sampler.greedy else draft.call.rng.take(n)
+            _random_numbers(draft, n, sampler, model.vocab_size)
             for draft, n in zip(drafts, counts, strict=True)
         ]
         queries = [self._query(draft) for draft in drafts]
@@ -298,11 +298,25 @@ class ModelDrafter:
 
 
 def shared_sampler(jobs: Sequence[ScoreRows]) -> Sampler | None:
-    """Return the sampler of all jobs; ``None`` where they differ, edit scores, or race."""
-    if any(job.params.edits_scores or job.noise is not None for job in jobs):
+    """Return the sampler of all jobs; ``None`` where they differ or edit scores."""
+    if any(job.params.edits_scores for job in jobs):
         return None
-    first = jobs[0].sampler()
-    return first if all(job.sampler() == first for job in jobs[1:]) else None
+    samplers = [
+        replace(sampler, races=job.noise is not None and not sampler.greedy)
+        for job, sampler in ((job, job.sampler()) for job in jobs)
+    ]
+    return samplers[0] if all(own == samplers[0] for own in samplers[1:]) else None
+
+
+def _random_numbers(draft: GrowingDraft, n: int, sampler: Sampler, width: int) -> Uniforms:
+    """Return what n tokens are drawn with: uniforms or, where they race, noise [n, V]."""
+    if sampler.greedy:
+        return ()
+    noise = draft.call.job.noise
+    if noise is None:
+        return draft.call.rng.take(n)
+    width, first = min(width, sampler.vocab_size), draft.next_job().start
+    return np.stack([noise(position, width) for position in range(first, first + n)])
 
 
 def _keep_until_stop(

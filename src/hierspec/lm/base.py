@@ -323,7 +323,8 @@ class DeviceModel(LanguageModel, Protocol):
             queries: B queries for one row each (``start == len(context)``).
             steps: how many tokens the level usually drafts, at least ``max(counts)``: what a device
                 that must fix their number may draft, and cut.
-            uniforms: for each query as many as its count, used in order; none where greedy.
+            uniforms: for each query as many as its count, used in order; none where greedy. Where
+                the sampler races, the noise of these positions instead, [count, V].
 
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.

@@ -52,7 +52,7 @@ class PickedTokens(NamedTuple):
     Attributes:
         tokens: [R] int64.
         probs: [R, V] what they were drawn from, cut to the sampler's vocabulary; ``None`` where
-            greedy.
+            that is one-hot.
         ok: [R] bool: false where the row was no distribution (NaN, or every token forbidden), and
             its token is meaningless.
         signals: [R] float64 what a window reads, where the sampler names it.
@@ -72,6 +72,8 @@ class Sampler:
         vocab_size: ids past it get no mass.
         temperature: 0 is greedy, and then no filter matters.
         signal: what a window reads off every row, for :meth:`pick_on_device`.
+        races: whether that draws by races (:func:`hierspec.core.distributions.race`); rows are
+            one-hot then.
     """
 
     vocab_size: int
@@ -80,6 +82,7 @@ class Sampler:
     top_p: float | None = None
     min_p: float | None = None
     signal: Signal | None = None
+    races: bool = False
 
     @property
     def greedy(self) -> bool:
@@ -129,15 +132,21 @@ class Sampler:
         except HierspecError:  # the draw found what `distributions` would have checked for
             raise NoDistributionError(scores) from None
 
-    def pick_on_device(self, scores: torch.Tensor, uniforms: torch.Tensor) -> PickedTokens:
-        """Draw as :meth:`pick`, but on the device, without a wait; ``uniforms`` [R] float64."""
+    def pick_on_device(self, scores: torch.Tensor, random: torch.Tensor) -> PickedTokens:
+        """Draw as :meth:`pick`, but on the device, without a wait.
+
+        ``random``: uniforms [R] float64; where tokens race, the noise of their positions [R, V].
+        """
         rows, probs = self._without_padding(scores), None
         if self.greedy:
             best, tokens = rows.max(-1)
             ok = best > -math.inf
+        elif self.races:
+            best, tokens = (self.probabilities(rows).double() / random).max(-1)
+            ok = (best > 0.0) & (best < math.inf)
         else:
             probs = self.probabilities(rows)
-            ids, total = locate(probs, uniforms.unsqueeze(-1))
+            ids, total = locate(probs, random.unsqueeze(-1))
             ok = ((total > 0.0) & (total < math.inf)).squeeze(-1)
             # Past the end where the row was no distribution: what reads the token needs a valid id.
             tokens = ids.squeeze(-1).long().clamp(max=probs.shape[1] - 1)

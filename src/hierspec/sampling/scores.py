@@ -222,10 +222,10 @@ def _raced(
     """Return the tokens drawn by a race from rows [n, V] of consecutive positions."""
     if reads is None:
         return OneHotDistributions(tuple(race(probs, noise, position)))
-    tokens, best = race_on_device(probs, noise, position)
-    read = reads.add(torch.stack((tokens.double(), best)))
+    numbers = race_on_device(probs, noise, position)
+    read = reads.add(numbers)
     return UnreadOneHot(
-        tokens,
+        numbers[0].long(),
         probs.shape[1],
         lambda: tuple(starmap(checked_token, zip(*read.look(), strict=True))),
     )

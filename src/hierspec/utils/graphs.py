@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -177,7 +178,7 @@ def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
     return replay
 
 
-def upload(out: torch.Tensor, values: Sequence[Any]) -> None:
+def upload(out: torch.Tensor, values: Sequence[Any] | np.ndarray) -> None:
     """Copy numbers from the host into a static tensor of an accelerator; do not wait for the copy.
 
     The copy starts in pinned memory, which torch's allocator does not reuse before the copy ends.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ class Read:
         return self.here
 
 
-def sent(values: Sequence[Any] | np.ndarray, dtype: torch.dtype, device: torch.device) -> Any:
+def sent(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return numbers of the host as a tensor on a device, which is not waited for."""
     out = torch.empty(np.shape(values), dtype=dtype, device=device)
     upload(out, values)

@@ -12,8 +12,9 @@ neither on the rest of the batch nor on the road.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -114,28 +115,26 @@ def start_batch(
     ]
     as_integers = [greedy.applies(case) for case in cases]
     sampled = [case for case, applies in zip(cases, as_integers, strict=True) if not applies]
-    tokens: Sequence[torch.Tensor] = ()
-    finish: Callable[[], list[Verdict]] = list
-    if sampled and host.applies(rule, sampled):
-        finish = partial(host.verdicts, sampled)
-    elif sampled:
-        drawn, finish = device.start(sampled, reads, graphs)
-        tokens = () if drawn.device.type == "cpu" else drawn
-    compared = [
-        greedy.start(case, reads)
-        for case, applies in zip(cases, as_integers, strict=True)
-        if applies
-    ]
-    drawn_tokens = iter(tokens)
-    own_tokens = [
-        (case.p.tokens if isinstance(case.p, UnreadOneHot) else None)
-        if applies
-        else (next(drawn_tokens).expand(len(case.draft) + 1) if len(tokens) else None)
-        for case, applies in zip(cases, as_integers, strict=True)
-    ]
+    drawn: Iterator[torch.Tensor | None] = repeat(None)
+    decide: Callable[[], list[Verdict]]
+    if not sampled or host.applies(rule, sampled):
+        decide = partial(host.verdicts, sampled)
+    else:
+        tokens, decide = device.start(sampled, reads, graphs)
+        if tokens.device.type != "cpu":
+            drawn = iter(tokens.split_with_sizes([1] * len(sampled)))
+    own_tokens: list[torch.Tensor | None] = []
+    compared: list[Callable[[], Verdict]] = []
+    for case, applies in zip(cases, as_integers, strict=True):
+        if applies:
+            compared.append(greedy.start(case, reads))
+            own_tokens.append(case.p.tokens if isinstance(case.p, UnreadOneHot) else None)
+        else:
+            token = next(drawn)
+            own_tokens.append(None if token is None else token.expand(len(case.draft) + 1))
 
     def verdicts() -> list[Verdict]:
-        drawn, chosen = iter(finish()), iter(compared)
-        return [next(chosen)() if applies else next(drawn) for applies in as_integers]
+        decided, chosen = iter(decide()), iter(compared)
+        return [next(chosen)() if applies else next(decided) for applies in as_integers]
 
     return StartedBatch(own_tokens, verdicts)

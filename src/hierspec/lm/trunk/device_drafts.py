@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -108,11 +109,11 @@ class DeviceLoop(NamedTuple):
         first, *steps = self.graphs.get_together(calls)
         tensors, memory = first.tensors
         fill(tensors)
-        if not sampler.greedy:
-            padded = [[0.0] * room for _ in range(self.batch)]
+        if memory.random is not None:
+            padded = np.zeros((longest, *memory.random.shape[1:]))
             for row, values in zip(rows, uniforms, strict=True):
-                padded[row][: len(values)] = values
-            upload(memory.uniforms, padded)
+                padded[: len(values), row] = values
+            upload(memory.random[:longest], padded)
         for number in range(longest):
             memory.number.fill_(number)
             (steps[0] if number else first).run()
@@ -138,14 +139,15 @@ class _Memory(NamedTuple):
     Attributes:
         number: [1] of the token to pick.
         last: [B, 1] positions.
-        uniforms: [B, n] float64.
+        random: [n, B] uniforms or, where tokens race, [n, B, V] noise, float64; ``None`` where
+            greedy.
         results: [3, B, n] float64: tokens, whether each could be picked, a window's signals.
-        probs: [n, B, V]; ``None`` where greedy.
+        probs: [n, B, V]; ``None`` where one-hot.
     """
 
     number: Tensor
     last: Tensor
-    uniforms: Tensor
+    random: Tensor | None
     results: Tensor
     probs: Tensor | None
 
@@ -154,20 +156,22 @@ class _Memory(NamedTuple):
         batch, sampler = loop.batch, loop.sampler
         buffer = partial(loop.graphs.buffer, device=loop.device)
         width = min(sampler.vocab_size, loop.width)
+        drawn, dense = not sampler.greedy, not (sampler.greedy or sampler.races)
+        size = (room, batch, width) if sampler.races else (room, batch)
         return cls(
             buffer("number", (1,), torch.long),
             buffer("last", (batch, 1), torch.long),
-            buffer("uniforms", (batch, room), torch.float64),
+            buffer("random", size, torch.float64) if drawn else None,
             buffer("results", (3, batch, room), torch.float64),
-            None if sampler.greedy else buffer("probs", (room, batch, width), loop.dtype),
+            buffer("probs", (room, batch, width), loop.dtype) if dense else None,
         )
 
     def pick(self, sampler: Sampler, scores: Tensor) -> None:
         """Draw token ``number`` from scores [B, V], and write it to the results."""
-        uniforms = self.uniforms[:, 0]
-        if not sampler.greedy:
-            uniforms = self.uniforms.index_select(1, self.number).squeeze(1)
-        picked = sampler.pick_on_device(scores, uniforms)
+        random = scores  # not looked at
+        if self.random is not None:
+            random = self.random.index_select(0, self.number).squeeze(0)
+        picked = sampler.pick_on_device(scores, random)
         signals = picked.ok if picked.signals is None else picked.signals
         parts = [part.double() for part in (picked.tokens, picked.ok, signals)]
         self.results.index_copy_(2, self.number, torch.stack(parts).unsqueeze(2))

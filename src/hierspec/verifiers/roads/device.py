@@ -247,8 +247,10 @@ def _write(out: torch.Tensor, distributions: Distributions) -> None:
         if not len(part):
             continue
         if isinstance(part, OneHotDistributions):  # `dense` would make them on the CPU
-            unread = isinstance(part, UnreadOneHot) and part.tokens.device == out.device
-            ids = part.tokens if unread else sent(part.ids, torch.long, out.device)
+            if isinstance(part, UnreadOneHot) and part.tokens.device == out.device:
+                ids = part.tokens
+            else:
+                ids = sent(part.ids, torch.long, out.device)
             rows.zero_().scatter_(1, ids.unsqueeze(1), 1.0)
         else:
             rows.copy_(part.dense(out.shape[1]), non_blocking=True)
