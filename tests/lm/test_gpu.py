@@ -39,7 +39,7 @@ from hierspec.lm.base import Query
 from hierspec.lm.load import load
 from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows, distributions
-from hierspec.verifiers.registry import get
+from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.verify import verify
 
 CUDA = torch.device("cuda")
@@ -76,7 +76,7 @@ class Pretend(TorchFunctionMode):
             return isinstance(args[0], Far)
         tensors = [t for t in _flat((args, kwargs)) if isinstance(t, torch.Tensor)]
         far = any(isinstance(t, Far) for t in tensors)
-        if far and name in _WAITS:
+        if (far and name in _WAITS) or self._sends_at_once(name, args, kwargs, far):
             self.waits.append(name)
         if name in _ELSEWHERE:
             return self._moved(name, args, kwargs)
@@ -90,6 +90,24 @@ class Pretend(TorchFunctionMode):
             far = torch.device(kwargs["device"]).type == "cuda"
             kwargs["device"] = "cpu" if far else kwargs["device"]
         return _placed(func(*args, **kwargs), far)
+
+    @staticmethod
+    def _sends_at_once(name, args, kwargs, far):
+        """Whether memory that is not pinned is read, for which a processor waits too."""
+        if kwargs.get("non_blocking"):
+            return False
+        if name in ("__getitem__", "__setitem__"):
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            return far and any(
+                isinstance(i, list) or (isinstance(i, torch.Tensor) and not isinstance(i, Far))
+                for i in index
+            )
+        if name in ("tensor", "as_tensor", "new_tensor"):
+            there = torch.device(kwargs.get("device") or "cpu").type == "cuda"
+            return there or name == "new_tensor"
+        if name == "copy_":
+            return isinstance(args[0], Far) != isinstance(args[1], Far)
+        return False
 
     def _moved(self, name, args, kwargs):
         tensor, *rest = args
@@ -366,13 +384,6 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses(pretended):
 
 # --- what the processor waits for
 
-FIXED = [
-    *("two levels", "three levels", "early exits", "leading", "leading, of a greedy level"),
-    *COPIES,
-]
-SEVERAL = ["several drafts", "several, distinct", "several, as a trie"]
-RULES = ["tokenwise", "naive", "lenient", "match"]
-
 
 def waits_of(hierarchy, pretend, monkeypatch, **options):
     """Return how often the processor waited for an answer, by kind of request."""
@@ -390,39 +401,61 @@ def waits_of(hierarchy, pretend, monkeypatch, **options):
     return waits
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", FIXED)
-def test_a_draft_and_a_check_are_one_wait_each(
-    tiny_family, pretend, monkeypatch, name, temperature
+# Variants of the rules that have options; every other rule is tried as it is.
+OPTIONS = {"leading": [{}, {"top_m": 3}], "lenient": [{}, {"lenience": 2.0}]}
+RULES = [
+    pytest.param(name, options, id=" ".join([name, *map(str, options.values())]))
+    for name in names()
+    for options in OPTIONS.get(name, [{}])
+]
+BELOW = [
+    rule for rule in RULES if rule.values[0] != "naive" and not get(rule.values[0]).multi_draft
+]
+SAMPLING = {"greedy": {}, "sampled": {"temperature": 1.0, "top_p": 0.9, "top_k": 50}}
+SCORES_READ = {
+    "entropy": {"window": {"kind": "entropy"}},
+    "confidence": {"window": {"kind": "confidence", "floor": 0.3}},
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize(("rule", "options"), RULES)
+def test_a_check_by_any_rule_is_one_wait(
+    tiny_family, pretend, monkeypatch, rule, options, sampling
 ):
-    hierarchy = built(tiny_family, stack(tiny_family, name), "cuda")
-    options = {"top_p": 0.9, "top_k": 50} if temperature else {}
-    waits = waits_of(hierarchy, pretend, monkeypatch, temperature=temperature, **options)
-    # A greedy check by more than one leading token looks at each sequence's scores once more.
-    greedy = not temperature or name == "leading, of a greedy level"
-    more = len(PROMPTS) if name.startswith("leading") and greedy else 0
-    assert waits["Propose"] == {1}
-    assert 1 in waits["Check"]
-    assert max(waits["Check"]) <= 1 + more
-    assert hierarchy.root.model.graphs.num_recorded > 0
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("rule", RULES)
-def test_a_check_by_any_rule_is_one_wait(tiny_family, pretend, monkeypatch, rule, temperature):
-    config = {"levels": [model(tiny_family["draft"], 3)], "verify": rule}
+    """And so is a draft, but for several drafts at once, which wait for each of their depths."""
+    several = get(rule).multi_draft
+    draft = model(tiny_family["draft"], 3, **({"num_drafts": 3} if several else {}))
+    config = {"levels": [draft], "verify": rule, "allow_lossy": True, **options}
     hierarchy = built(tiny_family, config, "cuda")
-    waits = waits_of(hierarchy, pretend, monkeypatch, temperature=temperature)
+    waits = waits_of(hierarchy, pretend, monkeypatch, **SAMPLING[sampling])
     assert waits["Check"] == {1}
-    assert waits["Propose"] == {1} or (rule == "match" and temperature)  # a race reads each token
+    assert max(waits["Propose"]) == (3 if several else 1)
 
 
-@pytest.mark.parametrize("name", SEVERAL)
-def test_a_check_of_several_drafts_is_one_wait(tiny_family, pretend, monkeypatch, name):
-    """A rule that tries draft after draft reads its rows on the host, brought over at once."""
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("window", SCORES_READ)
+@pytest.mark.parametrize(("rule", "options"), BELOW)
+def test_a_check_below_is_one_wait_whatever_its_window_reads(
+    tiny_family, pretend, monkeypatch, rule, options, window, sampling
+):
+    middle = model(tiny_family["draft"], 5, verify=rule, **options, **SCORES_READ[window])
+    config = {"levels": [model(tiny_family["small"], 2), middle], "allow_lossy": True}
+    hierarchy = built(tiny_family, config, "cuda")
+    waits = waits_of(hierarchy, pretend, monkeypatch, logprobs=2, **SAMPLING[sampling])
+    assert waits == {"Propose": {1}, "Check": {1}}
+
+
+STACKS = ["early exits", "leading, of a greedy level", "adaptive exit", *COPIES]
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("name", STACKS)
+def test_a_draft_and_a_check_are_one_wait_each(tiny_family, pretend, monkeypatch, name, sampling):
     hierarchy = built(tiny_family, stack(tiny_family, name), "cuda")
-    waits = waits_of(hierarchy, pretend, monkeypatch, temperature=1.0)
-    assert waits["Check"] == {1}
+    waits = waits_of(hierarchy, pretend, monkeypatch, **SAMPLING[sampling])
+    assert waits == {"Propose": {1}, "Check": {1}}
+    assert hierarchy.root.model.graphs.num_recorded > 0
 
 
 def test_graphs_can_be_switched_off(tiny_family, pretended):

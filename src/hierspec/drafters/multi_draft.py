@@ -24,13 +24,16 @@ from hierspec.core.distributions import (
     DenseDistributions,
     Distributions,
     OneHotDistributions,
+    checked_token,
     draw,
+    locate,
 )
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.trees import Tree
 from hierspec.sampling.scores import ScoreRows, distributions, scores_error
+from hierspec.utils.reads import Read, Reads, sent
 
 from .base import DraftCall, Drafts, draft_proposal, join_drafts
 from .model import GrowingDraft, ModelDrafter
@@ -67,13 +70,18 @@ class MultiDrafter(ModelDrafter):
 
         def step(active: Sequence[int]) -> torch.Tensor:
             scores, rows = self.rows([drafts[i] for i in active])
+            reads, best = Reads(), list[Read]()
             # The drafts of a tree end together, so those of each growing tree are side by side. Of
             # other requests' rows they may differ in width.
-            for first, i in enumerate(active[::width]):
+            for first in range(len(active) // width):
                 tree_rows = DenseDistributions.merged(rows[first * width : (first + 1) * width])
-                if not bool((tree_rows.probs.amax(-1) > 0.0).all()):  # NaN compares as false
+                chances, tokens = tree_rows.probs.topk(min(width, tree_rows.width))
+                best.append(reads.add(torch.stack([chances.double(), tokens.double()])))
+            for i, read in zip(active[::width], best, strict=True):
+                chances, tokens = read.look()
+                if not (chances[:, 0] > 0.0).all():  # NaN compares as false, and is the largest
                     raise scores_error([drafts[i].next_job() for i in active], scores, scores)
-                trees[i // width].add_depth(tree_rows.probs)
+                trees[i // width].add_depth(chances.tolist(), tokens.astype(int).tolist())
             return scores
 
         self.grow(drafts, step)
@@ -83,8 +91,9 @@ class MultiDrafter(ModelDrafter):
         """Draw the drafts of each call one by one."""
         _, roots = self.rows([GrowingDraft(call) for call in calls])
         drafts: list[list[GrowingDraft]] = []
-        for call, row in zip(calls, roots, strict=True):
-            tokens, rows = first_tokens(row, self.node.num_drafts, self.node.distinct, call.rng)
+        rngs = [call.rng for call in calls]
+        firsts = first_tokens(roots, self.node.num_drafts, self.node.distinct, rngs)
+        for call, (tokens, rows) in zip(calls, firsts, strict=True):
             pairs = enumerate(zip(tokens, rows, strict=True))
             drafts.append([GrowingDraft(call, i, [token], [row]) for i, (token, row) in pairs])
         all_drafts = [draft for group in drafts for draft in group]
@@ -142,12 +151,10 @@ class _LikeliestTree:
         self.drafts = [GrowingDraft(self.call, number) for number in range(width)]
         self._chances: dict[tuple[int, ...], float] = {(): 1.0}  # of every node, by its path
 
-    def add_depth(self, rows: torch.Tensor) -> None:
-        """Replace the drafts by the best of their continuations, given the rows [width, V]."""
+    def add_depth(self, values: list[list[float]], tokens: list[list[int]]) -> None:
+        """Replace the drafts by the best of their continuations, given each one's likeliest."""
         children: dict[tuple[int, ...], float] = {}
-        values, tokens = rows.topk(min(self.width, rows.shape[1]))
-        best_tokens = zip(self.drafts, values.tolist(), tokens.tolist(), strict=True)
-        for draft, chances, ids in best_tokens:
+        for draft, chances, ids in zip(self.drafts, values, tokens, strict=True):
             path = tuple(draft.tokens)
             for chance, token in zip(chances, ids, strict=True):
                 if chance > 0.0:
@@ -176,20 +183,41 @@ def untruncated_job(job: ScoreRows) -> ScoreRows:
     return dataclasses.replace(job, params=params, temperature=None)
 
 
+FirstTokens = tuple[list[int], list[Distributions]]
+
+
 def first_tokens(
-    row: Distributions, num_drafts: int, distinct: bool, rng: Rng
-) -> tuple[list[int], list[Distributions]]:
-    """Draw the drafts' first tokens; return them, and what each was drawn from given those before.
+    roots: Sequence[Distributions], num_drafts: int, distinct: bool, rngs: Sequence[Rng]
+) -> list[FirstTokens]:
+    """Draw the first tokens of each call's drafts, from one row each; return for each call these,
+    and what each was drawn from given those before.
 
     Distinct tokens are drawn from the distribution without those drawn already; there are fewer
     than ``num_drafts`` where it runs out of tokens. A one-hot row gives one token: the same token
     again could not be kept.
     """
-    if isinstance(row, OneHotDistributions):
-        return list(row.ids), [row]
-    if not distinct:
-        rows = row.dense(row.width).expand(num_drafts, -1)
-        return draw(rows, rng.take(num_drafts)), [row] * num_drafts
+    out: list[FirstTokens | None] = []
+    far: list[int] = []
+    for i, (row, rng) in enumerate(zip(roots, rngs, strict=True)):
+        if isinstance(row, OneHotDistributions):
+            out.append((list(row.ids), [row]))
+        elif row.row(0).device.type != "cpu":
+            far.append(i)
+            out.append(None)
+        elif distinct:
+            out.append(_distinct_tokens(row, num_drafts, rng))
+        else:
+            rows = row.dense(row.width).expand(num_drafts, -1)
+            out.append((draw(rows, rng.take(num_drafts)), [row] * num_drafts))
+    drawn = iter(
+        _draw_far([roots[i] for i in far], num_drafts, distinct, [rngs[i] for i in far])
+        if far
+        else ()
+    )
+    return [next(drawn) if found is None else found for found in out]
+
+
+def _distinct_tokens(row: Distributions, num_drafts: int, rng: Rng) -> FirstTokens:
     tokens: list[int] = []
     distributions: list[Distributions] = []
     probs = row.dense(row.width)[0].double()
@@ -201,3 +229,33 @@ def first_tokens(
         probs = probs.clone()
         probs[token] = 0.0
     return tokens, distributions
+
+
+def _draw_far(
+    roots: Sequence[Distributions], num_drafts: int, distinct: bool, rngs: Sequence[Rng]
+) -> list[FirstTokens]:
+    """Draw as :func:`first_tokens` from rows on an accelerator, with one wait.
+
+    Each draft takes a uniform, also where the row runs out of tokens.
+    """
+    width = max(row.width for row in roots)
+    probs = torch.cat([row.dense(width) for row in roots]).double()
+    uniforms = sent([rng.take(num_drafts) for rng in rngs], torch.float64, probs.device)
+    laws: list[torch.Tensor] = []
+    numbers: list[torch.Tensor] = []
+    for number in range(num_drafts):
+        total = probs.sum(-1, keepdim=True)
+        laws.append(probs / total)
+        ids, mass = locate(laws[-1], uniforms[:, number : number + 1])
+        numbers.append(torch.cat((total, ids, mass), 1))
+        if distinct:
+            probs = laws[-1].scatter(1, ids.long().clamp(max=width - 1), 0.0)
+    out: list[FirstTokens] = []
+    for b, (root, drafts) in enumerate(zip(roots, torch.stack(numbers, 1).tolist(), strict=True)):
+        num = next((i for i, (total, *_) in enumerate(drafts) if total == 0.0), num_drafts)
+        tokens = [checked_token(token, mass) for _, token, mass in drafts[:num]]
+        rows: list[Distributions] = [root] * num
+        if distinct:
+            rows = [DenseDistributions(law[b : b + 1]) for law in laws[:num]]
+        out.append((tokens, rows))
+    return out
