@@ -125,6 +125,8 @@ class Pretend(TorchFunctionMode):
         if name == "to" and kwargs.get("device") is not None:
             far = torch.device(kwargs.pop("device")).type == "cuda"
         kept = [one for one in kept if isinstance(one, torch.dtype)]
+        if (far is not isinstance(tensor, Far)) and not kwargs.get("non_blocking"):
+            self.waits += ["to"] * (name != "cpu")  # counted already
         plain = tensor.as_subclass(torch.Tensor)
         return _placed(plain.to(*kept, **kwargs) if kept or kwargs else plain, far)
 

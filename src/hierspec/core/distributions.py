@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.utils.reads import sent
+from hierspec.utils.reads import pick, sent
 
 from .rng import Noise, Rng
 
@@ -83,7 +83,7 @@ class DenseDistributions:
     def select(self, rows: Sequence[int]) -> DenseDistributions:
         if rows == range(len(self)):
             return self
-        return DenseDistributions(self.probs[list(rows)])
+        return DenseDistributions(pick(self.probs, rows))
 
     def dense(self, vocab_size: int) -> torch.Tensor:
         missing = vocab_size - self.probs.shape[1]
@@ -374,7 +374,7 @@ def _search_any(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[float, fl
         probs = probs.detach() if probs.dtype in _NUMPY_DTYPES else probs.detach().double()
         rows, masses = probs.numpy(), _block_masses(probs).numpy()
         return [_search_row_blocks(*args) for args in zip(rows, masses, us, strict=True)]
-    u = torch.as_tensor(uniforms, dtype=torch.float64, device=probs.device).unsqueeze(-1)
+    u = sent(uniforms, torch.float64, probs.device).unsqueeze(-1)
     pairs: list[tuple[float, float]] = torch.cat(locate(probs, u), 1).tolist()  # pyright: ignore
     return pairs
 

@@ -15,6 +15,7 @@ from hierspec.core.distributions import Distributions
 from hierspec.core.nodes import Draft
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.sampling.scores import distributions
+from hierspec.utils.reads import pick
 
 from .model import GrowingDraft, ModelDrafter
 
@@ -48,7 +49,7 @@ class DecliningDrafter(ModelDrafter):
         scores, sure = self.model.score_with_confidence(queries)
         self._count_forward(began)
         kept = [i for i, is_sure in enumerate(sure) if is_sure]
-        self._scores = scores[kept]
+        self._scores = pick(scores, kept)
         self._rows = distributions([jobs[i] for i in kept], self._scores) if kept else []
         return [active[i] for i in kept]
 

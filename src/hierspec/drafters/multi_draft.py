@@ -33,7 +33,7 @@ from hierspec.core.rng import Rng
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.trees import Tree
 from hierspec.sampling.scores import ScoreRows, distributions, scores_error
-from hierspec.utils.reads import Read, Reads, sent
+from hierspec.utils.reads import Read, Reads, pick, sent
 
 from .base import DraftCall, Drafts, draft_proposal, join_drafts
 from .model import GrowingDraft, ModelDrafter
@@ -116,7 +116,7 @@ class MultiDrafter(ModelDrafter):
             return scores, rows
         places = {key: place for place, key in enumerate(unique)}
         indices = [places[key] for key in keys]
-        return scores[indices], [rows[i] for i in indices]
+        return pick(scores, indices), [rows[i] for i in indices]
 
     def next_queries(self, drafts: Sequence[GrowingDraft]) -> tuple[list[ScoreRows], list[Query]]:
         """See :meth:`ModelDrafter.next_queries`; in a tree, the drafts of a call share a query."""

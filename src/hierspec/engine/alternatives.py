@@ -17,6 +17,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.lm.base import Query, Slot
 from hierspec.lm.trees import Tree
 from hierspec.sampling.scores import ScoreRows
+from hierspec.utils.reads import pick
 
 MakeJob = Callable[[tuple[int, ...]], ScoreRows]  # a draft's n tokens → its n + 1 rows
 
@@ -83,4 +84,4 @@ class AlternativeRows:
         """Select one draft's rows [n + 1, V] from the scores of all jobs."""
         job, rows = self.locations[sequence][draft]
         start = sum(job.num_rows for job in self.jobs[:job])
-        return scores[[start + row for row in rows]]
+        return pick(scores, [start + row for row in rows])

@@ -32,7 +32,7 @@ from hierspec.sampling.scores import (
     logprobs,
     top_logprobs,
 )
-from hierspec.utils.reads import Reads
+from hierspec.utils.reads import Reads, pick
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import start_batch
 
@@ -321,7 +321,7 @@ class Responder:
         scores = node.model.score(queries)
         self._report_forwards(node.index, 1, time.perf_counter() - began)
         if rows is not None:
-            scores = scores[rows]
+            scores = pick(scores, rows)
         return scores, distributions(jobs, scores, reads)
 
     def _report_forwards(self, index: int, forwards: int, seconds: float) -> None:

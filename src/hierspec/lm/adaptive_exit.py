@@ -20,11 +20,13 @@ of these again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
+from hierspec.utils.reads import pick, sent
 
 from .base import LanguageModel, Query, Slot, scores_part, takes_trees
 
@@ -68,32 +70,41 @@ class AdaptiveExit:
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
-        return self.score_with_confidence(queries)[0]
+        return self._score(queries)[0]
 
     def score_with_confidence(self, queries: Sequence[Query]) -> tuple[torch.Tensor, list[bool]]:
         """Return the scores, and for every row whether the exit it comes from is sure.
 
         Confidence is that at the query's own temperature; untempered where that is 0 or unknown.
         """
-        counts = [query.num_rows for query in queries]
-        temperatures = [query.temperature or 1.0 for query in queries]
-        out = self.exits[0].score(queries)
-        starts = [sum(counts[:i]) for i in range(len(counts))]  # the first row of every query
-        unsure = {i: list(range(n)) for i, n in enumerate(counts)}
-        for deeper in self.exits[1:]:
-            unsure = self._unsure_rows(out, unsure, starts, temperatures)
-            if not unsure:
-                return out, [True] * len(out)
-            # From the first unsure row to the last one: others need not go deeper.
-            restricted = [_restrict(queries[i], rows[0], rows[-1]) for i, rows in unsure.items()]
-            split = deeper.score(restricted).split([query.num_rows for query in restricted])
-            for (i, rows), part in zip(unsure.items(), split, strict=True):
-                out[[starts[i] + row for row in rows]] = part[[row - rows[0] for row in rows]]
+        out, unsure = self._score(queries)
+        starts, temperatures = _starts_and_temperatures(queries)
         sure = [True] * len(out)
         for i, rows in self._unsure_rows(out, unsure, starts, temperatures).items():
             for row in rows:
                 sure[starts[i] + row] = False
         return out, sure
+
+    def _score(self, queries: Sequence[Query]) -> tuple[torch.Tensor, dict[int, list[int]]]:
+        """Return the scores, and the rows by query that come from the last exit.
+
+        Which exit runs next depends on what the one before it has computed, so each but the last is
+        waited for.
+        """
+        starts, temperatures = _starts_and_temperatures(queries)
+        out = self.exits[0].score(queries)
+        unsure = {i: list(range(query.num_rows)) for i, query in enumerate(queries)}
+        for deeper in self.exits[1:]:
+            unsure = self._unsure_rows(out, unsure, starts, temperatures)
+            if not unsure:
+                break
+            # From the first unsure row to the last one: others need not go deeper.
+            restricted = [_restrict(queries[i], rows[0], rows[-1]) for i, rows in unsure.items()]
+            split = deeper.score(restricted).split([query.num_rows for query in restricted])
+            for (i, rows), part in zip(unsure.items(), split, strict=True):
+                places = sent([starts[i] + row for row in rows], torch.long, out.device)
+                out.index_copy_(0, places, pick(part, [row - rows[0] for row in rows]))
+        return out, unsure
 
     def is_unsure_after(self, tokens: Sequence[int]) -> bool:
         """Return whether no exit is sure of the token after these; untempered, on a new slot."""
@@ -112,14 +123,22 @@ class AdaptiveExit:
     ) -> dict[int, list[int]]:
         """Return the ``candidates``, rows by query, whose largest probability is too low."""
         pairs = [(i, row) for i, rows in candidates.items() for row in rows]
-        logits = scores[[starts[i] + row for i, row in pairs]]
-        temperature = logits.new_tensor([temperatures[i] for i, _ in pairs])
+        if not pairs:
+            return {}
+        logits = pick(scores, [starts[i] + row for i, row in pairs])
+        temperature = sent([temperatures[i] for i, _ in pairs], logits.dtype, logits.device)
         probs = (logits / temperature[:, None]).softmax(-1)
         unsure: dict[int, list[int]] = {}
         for (i, row), sure in zip(pairs, (probs.amax(-1) >= self.confidence).tolist(), strict=True):
             if not sure:
                 unsure.setdefault(i, []).append(row)
         return unsure
+
+
+def _starts_and_temperatures(queries: Sequence[Query]) -> tuple[list[int], list[float]]:
+    """Return each query's first row among all, and its temperature or else 1."""
+    starts = [0, *accumulate(query.num_rows for query in queries)]
+    return starts[:-1], [query.temperature or 1.0 for query in queries]
 
 
 def _restrict(query: Query, first: int, last: int) -> Query:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,13 @@ class Read:
 
 def sent(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return numbers of the host as a tensor on a device, which is not waited for."""
+    if device.type == "cpu":
+        return torch.tensor(values, dtype=dtype)
     out = torch.empty(np.shape(values), dtype=dtype, device=device)
     upload(out, values)
     return out
+
+
+def pick(tensor: torch.Tensor, indices: Sequence[int], dim: int = 0) -> torch.Tensor:
+    """Return ``tensor[indices]``, by a list that an accelerator is not waited for."""
+    return tensor.index_select(dim, sent(indices, torch.long, tensor.device))

@@ -31,8 +31,10 @@ import torch.nn.functional as F
 from hierspec.errors import HierspecError
 from hierspec.lm import poison
 from hierspec.lm.backend import LayerParts, Linear, Span
+from hierspec.lm.cudnn import without_cudnn
 from hierspec.lm.weights import WeightSource
 from hierspec.utils.machine import give_back_memory
+from hierspec.utils.reads import pick
 from hierspec.utils.threads import OneThread, is_small
 
 from .layers import Attended
@@ -102,7 +104,7 @@ class LeanBackend:
         destination[:, :, :, :length] = source[:, :, :, :length]
 
     def move(self, cache: torch.Tensor, indices: Sequence[int], start: int) -> None:
-        cache[:, :, :, start : start + len(indices)] = cache[:, :, :, list(indices)]
+        cache[:, :, :, start : start + len(indices)] = pick(cache, indices, 3)
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return F.embedding(ids, self._embedding).to(self.dtype)
@@ -123,6 +125,7 @@ class LeanBackend:
         parts = [LayerParts(i, True, True) for i in range(lo, hi)]
         return self.run_parts(h, parts, spans, inputs)
 
+    @without_cudnn
     def run_parts(
         self,
         h: torch.Tensor,
@@ -249,7 +252,7 @@ class LeanBackend:
         parts = [
             table.narrow(0, span.start, span.n)
             if span.branches is None
-            else table[list(span.positions)]
+            else pick(table, span.positions)
             for span in spans
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

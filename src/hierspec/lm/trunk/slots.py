@@ -29,6 +29,7 @@ from hierspec.lm import poison
 from hierspec.lm.backend import Backend, PositionSwitch, Span, position_switch
 from hierspec.lm.base import Query, Slot, check_query
 from hierspec.lm.trees import Branches
+from hierspec.utils.reads import pick
 
 # On a CPU memory costs nothing until it is written to; copying a cache into a larger one takes as
 # long as several tokens.
@@ -87,7 +88,7 @@ class PreparedQuery(NamedTuple):
         """Return the query's rows of hidden states ``h``, which begin with index ``offset``."""
         if self.rows is None:
             return h[self.first - offset : self.end - offset]
-        return h[[row - offset for row in self.rows]]
+        return pick(h, [row - offset for row in self.rows])
 
     def span(self, start: int, end: int) -> Span:
         """Return the span of the tokens stored at ``start … end − 1``."""
@@ -269,7 +270,7 @@ class TrunkSlots:
             with torch.inference_mode():
                 self.backend.move(state.cache, indices, base)
                 for output in state.outputs:
-                    output[base : base + len(path)] = output[indices]
+                    output[base : base + len(path)] = pick(output, indices)
         slot.tokens += [branches.nodes[node].token for node in path]
         state.lengths, state.drafted = (
             [min(n, base) + sum(index < n for index in indices) for n in numbers]

@@ -20,6 +20,7 @@ from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import NextScores, Query, Slot
 from hierspec.lm.exit_heads import ExitHead
 from hierspec.utils.graphs import Graphs
+from hierspec.utils.reads import sent
 
 from .slots import PreparedQuery, SlotState, TrunkSlots
 
@@ -200,7 +201,7 @@ class Trunk(TrunkSlots):
 
     def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """Return the input of the first segment, [N, d], for N token ids at ``spans``."""
-        input_ids = torch.tensor(self.replace_unknown(ids), device=self.backend.device)
+        input_ids = sent(self.replace_unknown(ids), torch.long, self.backend.device)
         return self.backend.embed(input_ids, spans)
 
     def replace_unknown(self, ids: Sequence[int]) -> list[int]:
