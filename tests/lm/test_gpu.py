@@ -36,7 +36,6 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.engine.answers import Responder
 from hierspec.lm.base import Query
-from hierspec.lm.load import load
 from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers.registry import get, names
@@ -448,7 +447,7 @@ def test_a_check_below_is_one_wait_whatever_its_window_reads(
     assert waits == {"Propose": {1}, "Check": {1}}
 
 
-STACKS = ["early exits", "leading, of a greedy level", "adaptive exit", *COPIES]
+STACKS = ["early exits", "leading, of a greedy level", *COPIES]
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)
@@ -460,6 +459,17 @@ def test_a_draft_and_a_check_are_one_wait_each(tiny_family, pretend, monkeypatch
     assert hierarchy.root.model.graphs.num_recorded > 0
 
 
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_an_adaptive_exit_waits_for_each_exit_that_another_may_follow(
+    tiny_family, pretend, monkeypatch, sampling
+):
+    """Two a token of the draft at most: is the first of two exits sure, and which token is it."""
+    hierarchy = built(tiny_family, stack(tiny_family, "adaptive exit"), "cuda")
+    waits = waits_of(hierarchy, pretend, monkeypatch, **SAMPLING[sampling])
+    assert waits["Check"] == {1}
+    assert max(waits["Propose"]) == 2 * 4
+
+
 def test_graphs_can_be_switched_off(tiny_family, pretended):
     config = stacks(tiny_family)["two levels"]
     target = {"model": tiny_family["target"], "dtype": "float32", "cuda_graphs": False}
@@ -469,11 +479,27 @@ def test_graphs_can_be_switched_off(tiny_family, pretended):
     assert tokens_of(plain) == tokens_of(built(tiny_family, config, "cuda"))
 
 
-def test_attention_is_not_cudnns(tiny_family, pretended):
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    built(tiny_family, {"levels": []}, "cuda").generate([5, 9], max_new_tokens=1)
-    load(tiny_family["small"], device="cuda")  # whatever the tests before have loaded
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("backend", ["lean", "hf"])
+def test_attention_is_not_cudnns_and_the_process_keeps_its_choice(
+    tiny_family, pretended, monkeypatch, backend, enabled
+):
+    attention, seen = torch.nn.functional.scaled_dot_product_attention, set[bool]()
+
+    def watched(*args, **kwargs):
+        seen.add(torch.backends.cuda.cudnn_sdp_enabled())
+        return attention(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(enabled)
+    try:
+        hierarchy = built(tiny_family, {"levels": []}, "cuda", backend=backend)
+        hierarchy.generate([5, 9], max_new_tokens=5, ignore_eos=True)
+        assert torch.backends.cuda.cudnn_sdp_enabled() is enabled
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+    assert seen == {False}
 
 
 def test_the_roofline_waits_once_for_several_reads(pretend, monkeypatch):

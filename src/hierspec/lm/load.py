@@ -276,7 +276,4 @@ def _checked_device(device: torch.device | str) -> torch.device:
         raise HierspecError("device 'meta' holds no weights to run; use cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise HierspecError("device is 'cuda', but torch sees no CUDA device; use cpu")
-    if device.type == "cuda":
-        # For every new number of keys cuDNN makes a plan, which takes tens of milliseconds.
-        torch.backends.cuda.enable_cudnn_sdp(False)
     return device

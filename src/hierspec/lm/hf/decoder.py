@@ -20,6 +20,7 @@ from torch import nn
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import LayerParts, Linear, PositionSwitch, Span
+from hierspec.lm.cudnn import without_cudnn
 
 from .alibi import alibi_of
 from .attention import (
@@ -127,6 +128,7 @@ class HFBackend(StorageBackend):
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         return self.run_parts(h, [LayerParts(i, True, True) for i in range(lo, hi)], spans)
 
+    @without_cudnn
     def run_parts(
         self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
     ) -> torch.Tensor:

@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
+from hierspec.lm.cudnn import without_cudnn
 
 from .attention import in_eval_mode
 from .cache import Storage, StorageBackend
@@ -119,6 +120,7 @@ class T5Backend(StorageBackend):
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         return self.embedding(ids)
 
+    @without_cudnn
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         sizes = [span.n for span in spans]
         biases: list[torch.Tensor] | None = None

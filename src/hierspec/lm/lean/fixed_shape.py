@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hierspec.lm.cudnn import without_cudnn
+
 from .call_places import CallPlaces
 from .decoder import LeanBackend
 from .fused import operations
@@ -63,6 +65,7 @@ class FixedShapeForward:
         own = self.rotations[positions.flatten()]
         return CallPlaces(positions.contiguous(), rows, self.rotations, own, masks)
 
+    @without_cudnn
     def layers(self, h: Tensor, lo: int, hi: int, arena: Tensor, places: CallPlaces) -> Tensor:
         """Run layers lo … hi − 1 on h [B n, d], which is not changed; return [B n, d]."""
         parts, update = self.operations, None
