@@ -34,6 +34,7 @@ from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.cudnn import without_cudnn
 from hierspec.lm.weights import WeightSource
 from hierspec.utils.machine import give_back_memory
+from hierspec.utils.graphs import pin
 from hierspec.utils.reads import pick
 from hierspec.utils.threads import OneThread, is_small
 
@@ -224,8 +225,12 @@ class LeanBackend:
         groups = self.shape.num_heads // self.shape.num_kv_heads
         if groups > 1:
             mask = mask.repeat(groups, 1)
+        if self.device.type == "cpu":
+            return mask
+        if mask.device != self.device:  # of a tree
+            mask = pin(mask).to(self.device, non_blocking=True)
         # Accelerators need rows that begin at aligned addresses; a slice's do not.
-        return mask if self.device.type == "cpu" else mask.to(self.device).contiguous()
+        return mask.contiguous()
 
     def _causal(self, n: int, start: int) -> torch.Tensor:
         """Return [n, start + n]: 0 up to column start + r in row r, −∞ beyond; do not change it.
