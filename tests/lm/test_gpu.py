@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 import warnings
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tape
@@ -36,8 +38,11 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.engine.answers import Responder
 from hierspec.lm.base import Query
+from hierspec.lm.lean import fused
+from hierspec.profiling import costs
 from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows, distributions
+from hierspec.utils.graphs import RUNS_BEFORE_REPLAY, Graphs
 from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.verify import verify
 
@@ -500,6 +505,39 @@ def test_attention_is_not_cudnns_and_the_process_keeps_its_choice(
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
     assert seen == {False}
+
+
+def test_a_price_waits_once_for_each_call(tiny_family, pretend, monkeypatch):
+    """Whatever the length of a draft: its steps are not waited for one by one."""
+    waited, clock, answer = [], costs._Clock(), Responder.answer
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+
+    def timed(self, tasks):
+        before = len(waited) + len(pretend.waits)
+        out = answer(self, tasks)
+        clock.on_answer(tasks, out, time.perf_counter(), 0.0)
+        assert len(waited) + len(pretend.waits) - before == 2  # for the answer, and its end
+        return out
+
+    monkeypatch.setattr(Responder, "answer", timed)
+    hierarchy = built(tiny_family, {"levels": [model(tiny_family["draft"], 6)]}, "cuda")
+    tokens_of(hierarchy, PROMPTS[:1], max_new_tokens=16)
+    assert len(waited) == len(clock.calls) > 4
+    assert 6 in {tokens for check, tokens, _ in clock.calls if not check}
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_any_gpu_of_a_machine_is_one(pretended, monkeypatch, name):
+    device, asked = torch.device(name), []
+    monkeypatch.setattr(torch.cuda, "synchronize", asked.append)
+    costs._synchronise(SimpleNamespace(device=device))
+    assert asked == [device]
+    monkeypatch.setattr("hierspec.lm.lean.fused._triton_is_installed", lambda: True)
+    assert fused.has_triton(device)
+    graphs, out = Graphs(device), torch.zeros(1)
+    for _ in range(RUNS_BEFORE_REPLAY):
+        graphs.get("a shape", lambda: (None, lambda: out.add_(1.0))).run()
+    assert graphs.num_recorded == 1
 
 
 def test_the_roofline_waits_once_for_several_reads(pretend, monkeypatch):
