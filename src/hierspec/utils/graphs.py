@@ -190,3 +190,8 @@ def upload(out: torch.Tensor, values: Sequence[Any] | np.ndarray) -> None:
 def pin(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy in page-locked memory, which a GPU can read without the host."""
     return tensor.pin_memory()
+
+
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a copy of a tensor of the host on an accelerator; do not wait for it."""
+    return pin(tensor).to(device, non_blocking=True)

@@ -33,8 +33,8 @@ from hierspec.lm import poison
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.cudnn import without_cudnn
 from hierspec.lm.weights import WeightSource
+from hierspec.utils.graphs import send
 from hierspec.utils.machine import give_back_memory
-from hierspec.utils.graphs import pin
 from hierspec.utils.reads import pick
 from hierspec.utils.threads import OneThread, is_small
 
@@ -228,7 +228,7 @@ class LeanBackend:
         if self.device.type == "cpu":
             return mask
         if mask.device != self.device:  # of a tree
-            mask = pin(mask).to(self.device, non_blocking=True)
+            mask = send(mask, self.device)
         # Accelerators need rows that begin at aligned addresses; a slice's do not.
         return mask.contiguous()
 
