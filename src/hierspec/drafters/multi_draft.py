@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 
+import numpy as np
 import torch
 
 from hierspec.core.distributions import (
@@ -240,7 +241,8 @@ def _draw_far(
     """
     width = max(row.width for row in roots)
     probs = torch.cat([row.dense(width) for row in roots]).double()
-    uniforms = sent([rng.take(num_drafts) for rng in rngs], torch.float64, probs.device)
+    uniforms = np.stack([rng.take(num_drafts) for rng in rngs])
+    uniforms = sent(uniforms, torch.float64, probs.device)
     laws: list[torch.Tensor] = []
     numbers: list[torch.Tensor] = []
     for number in range(num_drafts):
