@@ -56,6 +56,7 @@ class Hierarchy:
         tokenizer: Any = None,
         *,
         drafts: Any = None,
+        free_model: bool = False,
         controller: Controller | None = None,
         **unknown: Never,
     ) -> None:
@@ -63,6 +64,8 @@ class Hierarchy:
 
         Args:
             target: the model whose text is wanted, loaded by transformers (or peft), or its name.
+                On a CPU a loaded model's weights are copied into the compiled kernels, if they run
+                it; else its own layers run.
                 Also what :meth:`from_config` takes, or a hierarchy that is built already; these
                 have drafts of their own.
             tokenizer: for texts; default: the one saved beside the model.
@@ -70,6 +73,8 @@ class Hierarchy:
                 loaded models or names, ``"ngram"``, ``"exit:4"``, levels; ``[]``: plain decoding.
                 Default: the best that needs no model of yours, without measuring
                 (:func:`hierspec.presets.defaults.default_hierarchy`), as on the command line.
+            free_model: let the weights of a loaded target go when the kernels have them, so that
+                they are in memory once. The model cannot be used any more then, and says so.
 
         Raises:
             HierspecError: a model that cannot be driven, or of another vocabulary; an argument that
@@ -79,15 +84,19 @@ class Hierarchy:
         if not isinstance(target, Built):
             from hierspec.presets.defaults import configuration_of
 
-            target = _built(configuration_of(target, drafts), tokenizer)
-        elif tokenizer is not None:
-            raise HierspecError("a built hierarchy has its tokenizer: leave tokenizer out")
+            target = _built(configuration_of(target, drafts, free_model), tokenizer)
+        elif tokenizer is not None or free_model:
+            raise HierspecError(
+                "a built hierarchy has its tokenizer and its model: leave tokenizer and free_model "
+                "out"
+            )
         self.config = target.config
         self.tokenizer = target.tokenizer
         self.root = target.root
         self.ends = target.ends
         self.controller = controller
         self.plan: Plan | None = None  # of auto: the planner's choice, its price and the runners-up
+        self._watches = target.watches
         self._lock = threading.Lock()
 
     @classmethod
@@ -178,6 +187,11 @@ class Hierarchy:
         hierarchy = cls(built, controller=controller)
         hierarchy.plan = choice.plan
         return hierarchy
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a loaded model has changed since its weights were copied."""
+        return any(watch.changed() for watch in self._watches)
 
     @property
     def lock(self) -> threading.Lock:
@@ -324,8 +338,11 @@ class Hierarchy:
 
         Raises:
             HierspecError: an empty prompt, one longer than the context, a rule that would change
-                the output law, a parameter out of range, or one that says what another says too.
+                the output law, a parameter out of range, or one that says what another says too; a
+                loaded model has changed since its weights were copied.
         """
+        for watch in self._watches:
+            watch.check()
         options.refuse_unknown_options(params, _OPTIONS)
         resolved = requests.resolve_requests(
             self.root.model,

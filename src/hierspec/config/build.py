@@ -8,6 +8,7 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.lm.base import ModelVerify
+from hierspec.lm.loaded import Watch
 from hierspec.verifiers.soundness import check as check_soundness
 
 from .chains import AnyLevelConfig
@@ -25,12 +26,14 @@ class Built:
         root: the target's node.
         tokenizer: the target's; ``None`` if it has none.
         ends: ids that end a text of the target, apart from the tokenizer's own.
+        watches: over the weights that were taken from models in memory.
     """
 
     root: ModelVerify
     tokenizer: Any
     config: HierarchyConfig
     ends: frozenset[int] = frozenset()
+    watches: tuple[Watch, ...] = ()
 
 
 def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
@@ -60,7 +63,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
     root = build_nodes(config.levels, model_and_name, rule)
     check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
     name = config.target.model
-    return Built(root, loaded.tokenizers.get(name), config, loaded.eos_ids(name))
+    return Built(root, loaded.tokenizers.get(name), config, loaded.eos_ids(name), loaded.watches())
 
 
 def _target(config: HierarchyConfig) -> TargetConfig:

@@ -11,6 +11,7 @@ from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
 from hierspec.lm.load import DTYPES, load, wrap
+from hierspec.lm.loaded import Watch, take
 from hierspec.lm.weights import WeightSource, check_reference
 from hierspec.utils import machine
 from hierspec.utils.files import expand_user
@@ -46,6 +47,11 @@ class Loaded:
             self.eos_ids_by_model[model] = model_eos_ids(model)
         return self.eos_ids_by_model[model]
 
+    def watches(self) -> tuple[Watch, ...]:
+        """Return what notices that a model in memory has changed since its weights were taken."""
+        watches = (getattr(backend, "watch", None) for backend in self.backends.values())
+        return tuple(watch for watch in watches if watch is not None)
+
     def backend(self, model: TargetConfig) -> Backend:
         """Return a model's weights; load them and its tokenizer first if they are missing.
 
@@ -80,7 +86,7 @@ def key_of(model: TargetConfig) -> Key:
 
 
 def wrap_in_memory(target: TargetConfig) -> Backend:
-    """Wrap a model that its caller has loaded: its own layers, or ``lean`` on a copy.
+    """Wrap a model that its caller has loaded (:func:`hierspec.lm.load.wrap`).
 
     Raises:
         HierspecError: it is not supported, or has another dtype or device than ``target``.
@@ -98,7 +104,17 @@ def wrap_in_memory(target: TargetConfig) -> Backend:
             f"{name} is loaded on {model.device}, not on device {target.device!r}: move it there, "
             "or leave device out"
         )
-    return wrap(model, name, target.backend)
+    return wrap(model, name, target.backend, target.free_model)
+
+
+def runs_on_own_layers(target: TargetConfig) -> bool:
+    """Return whether a target is a loaded model that transformers' layers run, not the kernels."""
+    if not isinstance(target.model, ModelInMemory) or target.backend == "lean":
+        return False
+    if target.backend == "hf":
+        return True
+    model = plain_model(target.model.model)
+    return take(model, str(target.model), target.free_model).backend is None
 
 
 def load_tokenizer_of(model: Any) -> Any:

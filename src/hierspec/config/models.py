@@ -36,7 +36,6 @@ from hierspec.zoo import registry, trained
 
 from .chains import AnyLevelConfig, ConcatenateConfig, find_levels
 from .checkpoints import Key, Loaded, key_of, load_tokenizer
-from .in_memory import ModelInMemory
 from .levels import (
     AdaptiveExitConfig,
     DraftModelConfig,
@@ -49,7 +48,6 @@ from .levels import (
 )
 from .look_ups import LookUpConfig
 from .schema import TargetConfig
-from .target import model_config
 from .vocabulary import check_same_vocabulary, check_sizes, check_table, vocabulary_key
 
 
@@ -129,17 +127,9 @@ class LevelModels:
 
     def _quantized_model(self, bits: int) -> SelfDraft:
         """Return a copy of the target in so many bits; levels of equal bits share it."""
-        target, trunk = self.target, self._trunk(self.target)
         from hierspec.lm.lean.quantized import quantize
-        from hierspec.lm.lean.shape import unsupported_reason
 
-        own_layers = isinstance(target.model, ModelInMemory) and target.backend == "auto"
-        if own_layers and unsupported_reason(model_config(target.model)) is None:
-            raise HierspecError(
-                f"a quantized draft needs the lean backend, and {target.model}, which is "
-                "loaded, runs through its own layers: give its path, or as the target "
-                'TargetConfig(model=model, backend="lean"), which copies its weights once'
-            )
+        trunk = self._trunk(self.target)
         if bits not in self.quantized_models:
             self.quantized_models[bits] = self_draft_for(trunk, quantize(trunk.backend, bits))
         return self.quantized_models[bits]

@@ -37,12 +37,14 @@ class TargetConfig:
 
     Attributes:
         model: a directory, a hub id, ``zoo:NAME``, or a loaded model of transformers, which keeps
-            its dtype and device.
+            its dtype and device; on a CPU its weights are copied into the compiled kernels.
         dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, or float32 on a CPU
             that cannot compute in it; in the compiled kernels the bits of a GGUF file.
         backend: ``auto``, ``lean`` (fast forward, Llama-shaped models), ``hf``, or
             ``deterministic``, which the key ``deterministic`` of a hierarchy chooses.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.
+        free_model: of a loaded model: where its weights are taken into the compiled kernels, let
+            its own go. It cannot be used any more then.
         cuda_graphs: on CUDA, run lean models in calls of fixed shape, recorded and replayed
             (:mod:`hierspec.utils.graphs`). The draft models follow it.
     """
@@ -52,6 +54,7 @@ class TargetConfig:
     backend: NonEmptyString = "auto"
     device: NonEmptyString = "auto"
     cuda_graphs: Boolean = True
+    free_model: Boolean = False
 
 
 def _target_from_name(data: Any) -> Any:

@@ -1,13 +1,16 @@
 """For users of transformers: ``model.generate(..., custom_generate=hierspec.custom_generate)``.
 
 transformers prepares the inputs, processors and stopping criteria and hands over to us for the
-loop; the model's own weights are the target, through its own layers.
+loop; the model is the target: on a CPU its weights in the compiled kernels, where they run it, else
+its own layers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -25,13 +28,17 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
 from hierspec.errors import HierspecError
 from hierspec.lm.hf.support import check_supported, is_encoder_decoder
+from hierspec.lm.loaded import Taken, take
 from hierspec.presets import defaults
 from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import check_processors, row_processors
 
+log = logging.getLogger(__name__)
+
+_STEPPED_ASIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # models of which it was said
 # A hierarchy is built once per model and configuration, and freed with the model.
-_BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig, Hierarchy]] = (
+_BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig, tuple[Taken, Hierarchy]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -63,8 +70,9 @@ def custom_generate(
             the name of one), the whole file's mapping without ``target``, either as JSON text, the
             name of a preset, or a ready :class:`~hierspec.Hierarchy` over the same weights.
         drafts: draft models of a preset, smallest first, loaded or by name; or, without
-            ``hierarchy``, what drafts as :class:`~hierspec.Hierarchy` takes it. With neither, what
-            copies text.
+            ``hierarchy``, what drafts as :class:`~hierspec.Hierarchy` takes it. With neither, the
+            best that needs no model of yours; or, where a model's own layers run on a CPU, nothing:
+            transformers' own loop goes on then, since drafts might cost more there than they save.
         token_streamer: a transformers streamer, which gets the prompt and then each token.
         seed: of the randomness; default: drawn from torch's global generator, as
             ``torch.manual_seed`` users expect of ``generate``.
@@ -86,8 +94,28 @@ def custom_generate(
         )
     _check_request(generation_config, model_kwargs)
     check_processors(logits_processor)
-    runner = _hierarchy(model, hierarchy, drafts)
-    criteria = [stopping_criteria, *_stop_criteria(model, stop_strings)]
+    criteria = [*stopping_criteria, *_stop_criteria(model, stop_strings)]
+    taken = take(model)
+    if (
+        taken.backend is None
+        and hierarchy is None
+        and drafts is None
+        and model.device.type == "cpu"
+    ):
+        from transformers import StoppingCriteriaList
+
+        return _own_loop(
+            model,
+            input_ids,
+            reason=taken.reason,
+            token_streamer=token_streamer,
+            seed=seed,
+            logits_processor=logits_processor,
+            stopping_criteria=StoppingCriteriaList(criteria),
+            generation_config=generation_config,
+            **model_kwargs,
+        )
+    runner = _hierarchy(model, taken, hierarchy, drafts)
     greedy = not generation_config.do_sample
     if seed is None:
         seed = 0 if greedy else int(torch.randint(2**31, (1,)))
@@ -143,16 +171,46 @@ def _check_request(config: Any, model_kwargs: Mapping[str, Any]) -> None:
             raise HierspecError(f"hierspec keeps its own cache: leave {name} out")
 
 
-def _hierarchy(model: Any, hierarchy: Any, drafts: Any) -> Hierarchy:
+def _own_loop(
+    model: Any,
+    input_ids: torch.Tensor,
+    *,
+    reason: str,
+    token_streamer: Any,
+    seed: int | None,
+    **arguments: Any,
+) -> Any:
+    """Run transformers' own decoding loop, and say once a model why."""
+    if model not in _STEPPED_ASIDE:
+        _STEPPED_ASIDE.add(model)
+        name = model.config.name_or_path or type(model).__name__
+        log.warning(
+            "%s runs on its own layers (%s), where drafts may cost more than they save: transformers' "
+            "own loop decodes; drafts= or hierarchy= choose some",
+            *(name, reason),
+        )
+    if token_streamer is not None:
+        check_single_sequence(len(input_ids))
+        token_streamer.put(input_ids.cpu())
+    with contextlib.nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        return model._sample(input_ids, streamer=token_streamer, **arguments)
+
+
+def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarchy:
     if isinstance(hierarchy, Hierarchy):
         if drafts is not None:
             raise HierspecError("a ready Hierarchy has its drafts: leave drafts out")
         return hierarchy
     config = _config(model, hierarchy, drafts)
     built = _BUILT.setdefault(model, {})
+    for key, (used, runner) in list(built.items()):
+        if used.backend is not taken.backend or runner.outdated:
+            del built[key]
     if config not in built:
-        built[config] = Hierarchy(_built_on(model, config))
-    return built[config]
+        built[config] = taken, Hierarchy(_built_on(model, taken, config))
+    return built[config][1]
 
 
 def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
@@ -201,12 +259,14 @@ def _read_levels(hierarchy: Any) -> dict[str, Any]:
     return {"levels": hierarchy}
 
 
-def _built_on(model: Any, config: HierarchyConfig) -> Built:
+def _built_on(model: Any, taken: Taken, config: HierarchyConfig) -> Built:
     from hierspec.lm.hf.decoder import HFBackend
 
     needs_tokenizer = bool(find_levels(config.levels, (DraftModelConfig, NgramTableConfig)))
-    loaded, backend = Loaded(), HFBackend(model)
-    backend.model = None  # it has taken the layers; and the model is the key of ``_BUILT``
+    loaded, backend = Loaded(), taken.backend
+    if backend is None:
+        backend = HFBackend(model)
+        backend.model = None  # it has taken the layers; and the model is the key of ``_BUILT``
     loaded.add(config.target, backend, load_tokenizer_of(model) if needs_tokenizer else None)
     return build(config, loaded)
 

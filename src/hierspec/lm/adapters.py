@@ -81,11 +81,13 @@ def load_adapted(path: str | Path, dtype: Any) -> Any:
 
 
 def plain_model(model: Any) -> Any:
-    """Return the transformers model to run: of a peft model, its base with adapters in its layers.
+    """Return the transformers model to run: of a peft model, its base with adapters in its layers,
+    of a compiled one what was compiled.
 
     Raises:
         HierspecError: an adapter is not in the layers, or the model is no language model.
     """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     adapters = getattr(model, "peft_config", None)
     if isinstance(adapters, dict) and hasattr(model, "get_base_model"):
         for adapter in adapters.values():

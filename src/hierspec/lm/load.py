@@ -18,7 +18,6 @@ from .backend import Backend
 from .dtypes import default_dtype
 from .weights import (
     Checkpoint,
-    InMemory,
     StoredSource,
     WeightSource,
     build_hf_model,
@@ -77,15 +76,20 @@ def load(
     return _from_source(from_directory(path), dtype, device, backend)
 
 
-def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
+def wrap(model: Any, name: str, backend: str = "auto", free_model: bool = False) -> Backend:
     """Wrap a transformers model that is loaded already in a backend.
 
     Args:
-        backend: ``auto`` and ``hf`` run its own layers; ``lean`` copies its weights, once.
+        backend: ``auto``: the compiled kernels with its weights, if they compute what it does
+            (:mod:`hierspec.lm.loaded`), else its own layers; ``hf``: its own layers in any case;
+            ``lean``: a copy of its weights in torch's operations.
+        free_model: let its own weights go where the kernels have taken them.
 
     Raises:
         HierspecError: the model cannot be run.
     """
+    from .loaded import InMemory, Watch, take
+
     if backend not in BACKENDS:
         raise HierspecError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
     if backend == "lean":
@@ -94,8 +98,18 @@ def wrap(model: Any, name: str, backend: str = "auto") -> Backend:
                 f"{name} has adapters in its layers, and lean reads plain weights: merge them "
                 "(merge_and_unload), or use backend 'hf'"
             )
-        return _from_source(InMemory(name, model), model.dtype, model.device, backend)
-    return _hf_backend(model, name)
+        lean: Any = _from_source(InMemory(name, model), model.dtype, model.device, backend)
+        lean.watch = Watch(model, name)
+        return lean
+    if backend == "hf":
+        return _hf_backend(model, name)
+    taken = take(model, name, free_model)
+    if taken.backend is None and backend == "deterministic":
+        raise HierspecError(
+            f"deterministic decoding needs the compiled kernels, and {name} does not "
+            f"run there: {taken.reason}; leave deterministic out"
+        )
+    return taken.backend or _hf_backend(model, name)
 
 
 def _hf_backend(model: Any, name: str) -> Backend:
@@ -178,22 +192,15 @@ def _llama_backend(
     """
     from hierspec.lm.lean.decoder import LeanBackend
     from hierspec.lm.lean.shape import unsupported_reason
-    from hierspec.lm.native.backend import FORMS, NativeBackend
+    from hierspec.lm.native.backend import NativeBackend, why_no_kernels
     from hierspec.lm.native.library import load as load_kernels
 
-    reason = unsupported_reason(source.config)
-    if backend == "hf" or (backend == "auto" and reason is not None):
+    if backend == "hf" or (backend == "auto" and unsupported_reason(source.config) is not None):
         return None
-    if backend != "lean" and reason is None:
-        kernels = None
-        if device.type != "cpu":
-            reason = f"it runs on {device}"
-        elif dtype not in FORMS:
-            reason = f"its weights are in {str(dtype).removeprefix('torch.')}"
-        elif (kernels := load_kernels()) is None:
-            reason = "there is no C compiler here"
-        if kernels is not None:
-            return partial(NativeBackend, source, dtype, kernels, own_bits=own_bits)
+    reason = why_no_kernels(source.config, dtype, device)
+    kernels = load_kernels() if reason is None and backend != "lean" else None
+    if kernels is not None:
+        return partial(NativeBackend, source, dtype, kernels, own_bits=own_bits)
     if backend == "deterministic":
         raise HierspecError(
             f"deterministic decoding needs a Llama-shaped model in the compiled kernels, and "

@@ -124,33 +124,6 @@ class Checkpoint:
             raise _damaged(file, error) from None
 
 
-@dataclass(frozen=True, eq=False)
-class InMemory:
-    """Weights of a loaded transformers model; read, never written."""
-
-    name: str
-    model: Any
-    tokenizer_path: Path | None = None
-
-    @property
-    def config(self) -> Any:
-        return self.model.config
-
-    @cached_property
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach() for name, tensor in self.model.named_parameters()}
-
-    def names(self) -> list[str]:
-        return sorted(self._tensors)
-
-    def tensor(self, name: str) -> torch.Tensor:
-        if name == HEAD and name not in self._tensors and self.config.tie_word_embeddings:
-            name = EMBEDDING
-        if name not in self._tensors:
-            raise KeyError(f"{self.name} has no parameter {name!r}")
-        return self._tensors[name].to("cpu", copy=True)
-
-
 def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Checkpoint:
     """Open a Hugging Face model directory with safetensors; weights are only listed, not read.
 

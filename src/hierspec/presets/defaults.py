@@ -18,9 +18,10 @@ from typing import Any
 from hierspec.config import arguments
 from hierspec.config.drafts import is_method
 from hierspec.config.drafts import levels as draft_levels
-from hierspec.config.in_memory import ModelInMemory
+from hierspec.config.in_memory import ModelInMemory, wrap_model
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import check_model_name, model_config
+from hierspec.errors import HierspecError
 from hierspec.lm.adapters import is_adapter
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
@@ -91,14 +92,21 @@ def describe_drafts(config: HierarchyConfig) -> str:
     return f"drafts by {' → '.join([*(level.method for level in config.levels), 'the target'])}"
 
 
-def configuration_of(target: Any, drafts: Any = None) -> HierarchyConfig:
+def configuration_of(target: Any, drafts: Any = None, free_model: bool = False) -> HierarchyConfig:
     """Return the configuration for the first argument of :class:`hierspec.Hierarchy`.
 
     Args:
         target: a configuration, a hierarchy file (path, inline JSON or mapping), a preset's name, a
             loaded model, or a model's name.
         drafts: for a model, the levels below it; ``None``: those of :func:`default_hierarchy`.
+        free_model: as in :class:`~hierspec.config.schema.TargetConfig`.
     """
+    target = wrap_model(target)
+    if free_model:
+        if not isinstance(target, TargetConfig | ModelInMemory):
+            raise HierspecError("free_model is for a loaded model: leave it out")
+        target = arguments.target(target)
+        target = dataclasses.replace(target, free_model=True)
     if isinstance(target, HierarchyConfig):
         return target
     text = str(target) if isinstance(target, str | Path) else ""
@@ -139,8 +147,12 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
 
     If the processor multiplies int8 fast, it is a copy of the target in 8 or 4 bits above a
     look-up, since no trained drafter agrees as well, unless the target is in few bits itself; else
-    a shipped trained drafter, EAGLE-3 before exits; else a look-up alone.
+    a shipped trained drafter, EAGLE-3 before exits; else a look-up alone. A loaded model whose own
+    layers run on a CPU is decoded plainly: to check several tokens there may take longer than they
+    save.
     """
+    if isinstance(target.model, ModelInMemory) and _on_own_layers(target, "cpu"):
+        return HierarchyConfig(target=target)
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
     copies = _copies_here(target)
@@ -169,12 +181,22 @@ def _copies_here(target: TargetConfig) -> list[int]:
         return []
     if target.backend == "hf" or is_adapter(target.model):
         return []  # adapters run on transformers' own layers
-    if isinstance(target.model, ModelInMemory) and target.backend != "lean":
-        return []  # and so do models that are already loaded
+    loaded = isinstance(target.model, ModelInMemory)
     if unsupported_reason(model_config(target.model)) is not None:
         return []
-    own = target.dtype == "auto" and target.backend != "lean"
+    if loaded and _on_own_layers(target):
+        return []
+    own = target.dtype == "auto" and target.backend != "lean" and not loaded
     return copies_that_pay(registry.bits_in_file(target.model) if own else None)
+
+
+def _on_own_layers(target: TargetConfig, device: str = "") -> bool:
+    """Return whether transformers' layers run a loaded model, on a type of device."""
+    from hierspec.config.checkpoints import runs_on_own_layers
+
+    assert isinstance(target.model, ModelInMemory)
+    on_device = not device or target.model.model.device.type == device
+    return on_device and runs_on_own_layers(target)
 
 
 def _exit_levels(heads: str) -> list[dict[str, Any]]:

@@ -92,10 +92,10 @@ def check_scores(backend: Any, ours: torch.Tensor, theirs: torch.Tensor) -> None
     if not bool((theirs < float("inf")).all()):  # NaN compares as false
         raise HierspecError(
             f"{backend.name} itself produces NaN or infinite scores: its weights are damaged, or "
-            f"{str(backend.dtype).removeprefix('torch.')} overflows; try a wider --dtype"
+            f"{str(backend.weight_dtype).removeprefix('torch.')} overflows; try a wider --dtype"
         )
     difference, scale = (ours - theirs).abs().max().item(), max(1.0, theirs.abs().max().item())
-    tolerance = 1e-4 if backend.dtype.itemsize >= 4 else 0.05
+    tolerance = 1e-4 if backend.weight_dtype.itemsize >= 4 else 0.05
     if not difference <= tolerance * scale:
         raise HierspecError(
             f"{backend.name} ({backend.config.model_type}) cannot be driven layer by layer: its "

@@ -62,6 +62,7 @@ class LeanBackend:
     """
 
     trees = True
+    watch: Any = None  # over a loaded model's weights: :class:`hierspec.lm.loaded.Watch`
 
     def __init__(
         self,

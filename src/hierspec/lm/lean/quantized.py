@@ -45,10 +45,9 @@ def quantize(backend: Any, bits: int = 8) -> LeanBackend:
         return backend.copy_in(bits)
     if not isinstance(backend, LeanBackend):
         raise HierspecError(
-            f"a quantized draft needs the lean backend (Llama-shaped models, by their files), and "
-            f"{backend.name} runs on transformers' own modules here: give a loaded model by its "
-            "path, merge an adapter into its model first (peft's merge_and_unload, then "
-            "save_pretrained), or draft with the model's own layers (early_exit and layer_skip; "
+            f"a quantized draft needs plain weights of a Llama-shaped model, and {backend.name} "
+            "runs on transformers' own modules here: merge an adapter into its model first (peft's "
+            "merge_and_unload), or draft with the model's own layers (early_exit and layer_skip; "
             "the presets layerskip and swift)"
         )
     from .device_copy import DeviceCopy

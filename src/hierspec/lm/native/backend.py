@@ -12,7 +12,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.loader import LeanLoader
-from hierspec.lm.lean.shape import LlamaShape
+from hierspec.lm.lean.shape import LlamaShape, unsupported_reason
 from hierspec.lm.weights import HEAD, StoredSource, WeightSource
 from hierspec.utils.machine import give_back_memory
 
@@ -233,6 +233,20 @@ class NativeProduct:
         """See :meth:`~.library.Library.multiply`, which normalises x where there is a norm."""
         threads = self._backend.threads_after_layers(self.num_weights, len(x))
         return self._backend.library.multiply(self._matrix, x, threads, norm, eps)
+
+
+def why_no_kernels(config: Any, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Return why the kernels run no model of this configuration, dtype and device here.
+
+    ``None`` if they do.
+    """
+    if reason := unsupported_reason(config):
+        return reason
+    if device.type != "cpu":
+        return f"it runs on {device}"
+    if dtype not in FORMS:
+        return f"its weights are in {str(dtype).removeprefix('torch.')}"
+    return None if load_kernels() else "there is no C compiler here"
 
 
 def why_rows_differ(backend: Any) -> str | None:

@@ -1,0 +1,270 @@
+"""Transformers models that are in memory already: their weights in the compiled kernels.
+
+A model's layers in torch take several times as long on a CPU as the kernels do, so its weights are
+taken into them: packed once a model, matrix by matrix, shared by all hierarchies over it and freed
+with it. Where the kernels would not compute what the model does (adapters, hooks, quantized
+weights, …) its own layers run. What was packed is compared with the model before each generation.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hierspec.errors import HierspecError, first_line
+from hierspec.utils import machine
+
+from .backend import Span
+from .hf.support import check_scores
+from .lean.shape import LlamaShape, rotations
+from .native.backend import NativeBackend, why_no_kernels
+from .native.library import load as load_kernels
+from .weights import EMBEDDING, HEAD
+
+log = logging.getLogger(__name__)
+
+_MIB = 2**20
+_SAMPLE = 64  # numbers of each parameter that are compared
+_FAR = 4096  # positions at which rotations are compared: the last one below
+_FREED = "_hierspec_freed"
+# Where the classes of a plain model's modules are from; others compute something else.
+_PLAIN = ("torch.nn.modules.", "transformers.activations", "transformers.models.")
+_CAPTURING = "transformers.utils.output_capturing"  # its hooks stay, and only listen
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """Weights of a loaded transformers model as a source.
+
+    Args:
+        free: let the model's own tensor go when it is read; each is then read once.
+    """
+
+    name: str
+    model: Any
+    tokenizer_path: Path | None = None
+    free: bool = False
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @cached_property
+    def _parameters(self) -> dict[str, Any]:
+        return dict(self.model.named_parameters())  # a tied head's is left out
+
+    def names(self) -> list[str]:
+        return sorted(self._parameters)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        if name == HEAD and name not in self._parameters:
+            name = EMBEDDING
+        if name not in self._parameters:
+            raise KeyError(f"{self.name} has no parameter {name!r}")
+        parameter = self._parameters[name]
+        if not self.free:
+            return parameter.detach().to("cpu", copy=True)
+        tensor = parameter.data
+        parameter.data = tensor.new_empty(0)
+        return tensor
+
+
+class Watch:
+    """Notices that a loaded model is no longer what it was when its weights were taken.
+
+    Besides tensors' places and versions it compares some numbers of each, since what is written
+    through ``.data``, as peft does, leaves no trace in them.
+    """
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.name, self._model = name, weakref.ref(model)
+        self._state = _state(model)
+
+    def changed(self) -> bool:
+        model = self._model()
+        if model is None or is_freed(model):
+            return False
+        before, now = self._state, _state(model)
+        return before[:-1] != now[:-1] or not torch.equal(before[-1], now[-1])
+
+    def check(self) -> None:
+        """Refuse to go on with weights that are not the model's any more.
+
+        Raises:
+            HierspecError: they, its configuration or its modules have changed.
+        """
+        if self.changed():
+            raise HierspecError(
+                f"{self.name} has changed since its weights were taken: make the Hierarchy again, "
+                'or of TargetConfig(model=model, backend="hf"), which runs the model as it is'
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """A loaded model's weights in the kernels, or why they are not.
+
+    Attributes:
+        backend: ``None``: the model's own layers run.
+        reason: why they do.
+        watch: notices when the model is another one than was tried.
+    """
+
+    backend: NativeBackend | None
+    reason: str = ""
+    watch: Watch | None = None
+
+
+_taken: weakref.WeakKeyDictionary[Any, Taken] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()
+
+
+def take(model: Any, name: str = "", free: bool = False) -> Taken:
+    """Take a loaded model's weights into the compiled kernels, if they run it as it is.
+
+    They are packed at the first call, and again when the model has changed since; a message says
+    what memory that takes.
+
+    Args:
+        model: of transformers; it is left as it is.
+        name: for messages; default: its own.
+        free: let the model's own weights go, one by one. It cannot be used any more then.
+
+    Raises:
+        HierspecError: its weights are gone, or were let go and do not fit its configuration.
+    """
+    name = name or model.config.name_or_path or type(model).__name__
+    with _lock:
+        known = _taken.get(model)
+        if known is None or known.watch is None or known.watch.changed():
+            _taken.pop(model, None)
+            if is_freed(model):
+                raise HierspecError(f"{name} has no weights any more: load it again")
+            if reason := why_own_layers(model) or _why_no_memory(model, free):
+                log.info("%s runs on its own layers: %s", name, reason)
+                return Taken(None, reason)
+            known = _taken[model] = _pack(model, name, free)
+        elif free and known.backend is not None and not is_freed(model):
+            source = InMemory(name, model, free=True)
+            for parameter in source.names():
+                source.tensor(parameter)
+            _mark_freed(model, name)
+        return known
+
+
+def is_freed(model: Any) -> bool:
+    """Return whether a model's own weights were let go."""
+    return _FREED in vars(model)
+
+
+def why_own_layers(model: Any) -> str | None:
+    """Return why the kernels do not compute what a loaded model does; ``None`` if they do."""
+    parameters = list(model.parameters())
+    kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
+    if len(kinds) != 1:
+        return "it has weights of several dtypes, or on several devices"
+    if reason := why_no_kernels(model.config, *kinds.pop()):
+        return reason
+    if any(type(parameter) is not torch.nn.Parameter for parameter in parameters):
+        return "it has weights that are no plain tensors"
+    if model.training:
+        return "it is in training mode"
+    for path, module in model.named_modules():
+        kind = type(module)
+        if not kind.__module__.startswith(_PLAIN):
+            return f"it has a module of its own, {path or 'itself'} ({kind.__name__})"
+        hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if "forward" in vars(module) or any(hook.__module__ != _CAPTURING for hook in hooks):
+            return f"it has a hook in {path or 'itself'}"
+    hooks = torch.nn.modules.module
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return "it runs with hooks of all modules"
+    if not _rotates_as_configured(model):
+        return "it rotates otherwise than its configuration says"
+    return None
+
+
+def _rotates_as_configured(model: Any) -> bool:
+    """Return whether positions are encoded as the configuration, which may be edited, says."""
+    last = min(model.config.max_position_embeddings, _FAR) - 1
+    positions = torch.tensor([[0, 1, last]])
+    with torch.no_grad():
+        cos, sin = model.get_decoder().rotary_emb(torch.zeros(1, 1, 1), positions)
+    ours = rotations(model.config, last + 1)[positions[0]]
+    half = ours.shape[1]
+    theirs = torch.complex(cos[0, :, :half], sin[0, :, :half])
+    return theirs.shape == ours.shape and torch.allclose(theirs, ours, atol=1e-4)
+
+
+def _why_no_memory(model: Any, free: bool) -> str | None:
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    if free or size <= (left := machine.available_memory()):
+        return None
+    return (
+        f"it would take {size / _MIB:,.0f} MiB more in the kernels, and {left / _MIB:,.0f} are free"
+    )
+
+
+def _pack(model: Any, name: str, free: bool) -> Taken:
+    library, watch = load_kernels(), Watch(model, name)
+    assert library is not None
+    ids = torch.arange(min(8, model.config.max_position_embeddings)) * 7 + 3
+    ids %= model.config.vocab_size
+    with torch.no_grad():
+        theirs = model(input_ids=ids[None], use_cache=False).logits[0].double()
+    try:
+        backend = NativeBackend(InMemory(name, model, free=free), model.dtype, library)
+        spans = [Span(backend.new_cache(len(ids)), 0, len(ids))]
+        h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
+        check_scores(backend, backend.head(h).double(), theirs)
+    except (HierspecError, KeyError, RuntimeError) as error:
+        if free or "memory" in str(error):
+            raise
+        return Taken(None, f"it is not what its configuration says: {first_line(error)}", watch)
+    if free:
+        _mark_freed(model, name)
+    log.warning(
+        "%s: its weights are %s the compiled kernels, %s MiB%s",
+        name,
+        "now in" if free else "copied into",
+        f"{backend.num_bytes / _MIB:,.0f}",
+        "" if free else " beside the model's own (free_model=True lets those go)",
+    )
+    backend.watch = watch
+    return Taken(backend, watch=watch)
+
+
+def _mark_freed(model: Any, name: str) -> None:
+    """Make a model without weights say so where it is used."""
+
+    def freed(*_: Any, **__: Any) -> Any:
+        raise HierspecError(
+            f"{name} let its weights go to hierspec (free_model): generate with the Hierarchy, or "
+            "load it again"
+        )
+
+    setattr(model, _FREED, True)
+    model.forward = model.generate = model.state_dict = freed
+
+
+def _state(model: Any) -> tuple[Any, ...]:
+    """Return what changes when a model computes something else; numbers of its weights last."""
+    config = model.config
+    shape = None
+    if why_no_kernels(config, torch.float32, torch.device("cpu")) is None:
+        shape = (LlamaShape.from_config(config), repr(config.rope_parameters))
+    places, samples = [], []
+    for name, parameter in model.named_parameters():
+        version = 0 if parameter.is_inference() else parameter._version
+        places.append((name, parameter.data_ptr(), version, parameter.dtype))
+        numbers = parameter.detach().reshape(-1)
+        # An odd step, so that the sample of a matrix is not of one column.
+        samples.append(numbers[:: len(numbers) // _SAMPLE | 1].double())
+    return (*places, shape, why_own_layers(model), torch.cat(samples))
