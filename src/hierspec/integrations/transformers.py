@@ -95,13 +95,9 @@ def custom_generate(
     _check_request(generation_config, model_kwargs)
     check_processors(logits_processor)
     criteria = [*stopping_criteria, *_stop_criteria(model, stop_strings)]
-    taken = take(model)
-    if (
-        taken.backend is None
-        and hierarchy is None
-        and drafts is None
-        and model.device.type == "cpu"
-    ):
+    taken = Taken(None) if isinstance(hierarchy, Hierarchy) else take(model)
+    is_default = hierarchy is None and drafts is None
+    if is_default and taken.backend is None and model.device.type == "cpu":
         from transformers import StoppingCriteriaList
 
         return _own_loop(
@@ -185,8 +181,8 @@ def _own_loop(
         _STEPPED_ASIDE.add(model)
         name = model.config.name_or_path or type(model).__name__
         log.warning(
-            "%s runs on its own layers (%s), where drafts may cost more than they save: transformers' "
-            "own loop decodes; drafts= or hierarchy= choose some",
+            "%s runs on its own layers (%s), where drafts may cost more than they save: "
+            "transformers' own loop decodes; drafts= or hierarchy= choose some",
             *(name, reason),
         )
     if token_streamer is not None:
