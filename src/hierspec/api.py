@@ -15,8 +15,7 @@ from hierspec.config import arguments, options, requests
 from hierspec.config.build import Built, build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.ends import add_tokenizer_eos
-from hierspec.config.in_memory import ModelInMemory
-from hierspec.config.schema import HierarchyConfig, TargetConfig
+from hierspec.config.schema import HierarchyConfig
 from hierspec.config.template import Template
 from hierspec.core.nodes import describe
 from hierspec.engine.caches import KeptCache
@@ -139,8 +138,8 @@ class Hierarchy:
     @classmethod
     def auto(
         cls,
-        target: TargetConfig | str | None = None,
-        drafts: str | Sequence[str] = (),
+        target: Any = None,
+        drafts: Any = (),
         *,
         temperature: float = 0.0,
         chat: bool = False,
@@ -154,9 +153,9 @@ class Hierarchy:
         corrects the plan.
 
         Args:
-            target: default: the shipped ``zoo:large``.
-            drafts: candidates, as ``hierspec profile --candidates`` takes them; models are measured
-                beside drafters that need none (look-ups, copies of the target in fewer bits),
+            target: a name, a loaded model or a TargetConfig; default: the shipped ``zoo:large``.
+            drafts: loaded models, or candidates as ``hierspec profile --candidates`` takes them;
+                models are measured beside drafters that need none (look-ups, copies of the target in fewer bits),
                 unless the list names such a drafter: then it is the whole list. Default: the
                 shipped family; for any other target what copies text, its copies in 8 and 4 bits,
                 and what is shipped for it.
@@ -171,18 +170,11 @@ class Hierarchy:
 
         target_config = arguments.target(target)
         names = arguments.model_names(drafts, "drafts")
-        target_name = target_config and target_config.model
-        if any(isinstance(name, ModelInMemory) for name in (*names, target_name)):
-            raise HierspecError(
-                "auto measures models by their files: give the paths, or choose a hierarchy for "
-                "loaded models (Hierarchy(model, drafts=[...]), or a preset)"
-            )
         choice = choose(target_config, names, temperature=temperature, chat=chat, report=report)
         if not online or choice.control.plain:
             built, controller = build(choice.config, choice.loaded), None
         else:
-            config = HierarchyConfig.from_dict(choice.profile.hierarchy(choice.control))
-            built = build(config, choice.loaded)
+            built = build(choice.hierarchy(choice.control), choice.loaded)
             controller = OnlineController(built.root, choice.plan.estimates, choice.control)
         hierarchy = cls(built, controller=controller)
         hierarchy.plan = choice.plan

@@ -8,7 +8,11 @@ which it can be loaded again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from hierspec.lm.adapters import plain_model
+from hierspec.zoo import fingerprint
 
 
 class ModelInMemory(str):
@@ -48,6 +52,27 @@ def _format_size(model: Any) -> str:
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return str(number)
+
+
+def put_back(value: Any, models: Mapping[str, ModelInMemory]) -> Any:
+    """Return a hierarchy file's object with loaded models where it has their names."""
+    if isinstance(value, Mapping):
+        return {
+            key: models.get(str(entry), entry) if key == "model" else put_back(entry, models)
+            for key, entry in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [put_back(entry, models) for entry in value]
+    return value
+
+
+def fingerprint_of(name: str) -> str:
+    """Return a short hash of the model of that name, or in memory."""
+    if not isinstance(name, ModelInMemory):
+        return fingerprint.compute(name)
+    from hierspec.lm.loaded import fingerprint as fingerprint_loaded
+
+    return fingerprint_loaded(plain_model(name.model))
 
 
 def is_model(value: Any) -> bool:

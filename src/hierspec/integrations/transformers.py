@@ -217,7 +217,7 @@ def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
     target = TargetConfig(model=model.config.name_or_path or "target")
     if isinstance(hierarchy, str) and hierarchy == AUTO:
         raise HierspecError(
-            "auto measures models by their files: use Hierarchy.auto(target=PATH), or name a preset"
+            "auto measures before it plans: give hierarchy=hierspec.Hierarchy.auto(model)"
         )
     if hierarchy is None and drafts is None:
         return dataclasses.replace(

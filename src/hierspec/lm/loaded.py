@@ -8,6 +8,7 @@ weights, …) its own layers run. What was packed is compared with the model bef
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import weakref
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 _MIB = 2**20
 _SAMPLE = 64  # numbers of each parameter that are compared
 _FAR = 4096  # positions at which rotations are compared: the last one below
-_FREED = "_hierspec_freed"
+_FREED = "_hierspec_freed"  # set on a model without weights: its fingerprint
 # Where the classes of a plain model's modules are from; others compute something else.
 _PLAIN = ("torch.nn.modules.", "transformers.activations", "transformers.models.")
 _CAPTURING = "transformers.utils.output_capturing"  # its hooks stay, and only listen
@@ -152,16 +153,26 @@ def take(model: Any, name: str = "", free: bool = False) -> Taken:
                 return Taken(None, reason)
             known = _taken[model] = _pack(model, name, free)
         elif free and known.backend is not None and not is_freed(model):
-            source = InMemory(name, model, free=True)
+            source, known_by = InMemory(name, model, free=True), fingerprint(model)
             for parameter in source.names():
                 source.tensor(parameter)
-            _mark_freed(model, name)
+            _mark_freed(model, name, known_by)
         return known
 
 
 def is_freed(model: Any) -> bool:
     """Return whether a model's own weights were let go."""
     return _FREED in vars(model)
+
+
+def fingerprint(model: Any) -> str:
+    """Return a short hash of a loaded model's configuration and of some numbers of its weights."""
+    if is_freed(model):
+        return getattr(model, _FREED)
+    digest = hashlib.sha256(repr(model.config.to_dict()).encode())
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name} {tuple(parameter.shape)} {_sample(parameter).tolist()}".encode())
+    return digest.hexdigest()[:20]
 
 
 def why_own_layers(model: Any) -> str | None:
@@ -214,6 +225,7 @@ def _why_no_memory(model: Any, free: bool) -> str | None:
 
 def _pack(model: Any, name: str, free: bool) -> Taken:
     library, watch = load_kernels(), Watch(model, name)
+    known_by = fingerprint(model) if free else ""
     assert library is not None
     ids = torch.arange(min(8, model.config.max_position_embeddings)) * 7 + 3
     ids %= model.config.vocab_size
@@ -229,7 +241,7 @@ def _pack(model: Any, name: str, free: bool) -> Taken:
             raise
         return Taken(None, f"it is not what its configuration says: {first_line(error)}", watch)
     if free:
-        _mark_freed(model, name)
+        _mark_freed(model, name, known_by)
     log.warning(
         "%s: its weights are %s the compiled kernels, %s MiB%s",
         name,
@@ -241,7 +253,7 @@ def _pack(model: Any, name: str, free: bool) -> Taken:
     return Taken(backend, watch=watch)
 
 
-def _mark_freed(model: Any, name: str) -> None:
+def _mark_freed(model: Any, name: str, known_by: str) -> None:
     """Make a model without weights say so where it is used."""
 
     def freed(*_: Any, **__: Any) -> Any:
@@ -250,7 +262,7 @@ def _mark_freed(model: Any, name: str) -> None:
             "load it again"
         )
 
-    setattr(model, _FREED, True)
+    setattr(model, _FREED, known_by)
     model.forward = model.generate = model.state_dict = freed
 
 
@@ -264,7 +276,11 @@ def _state(model: Any) -> tuple[Any, ...]:
     for name, parameter in model.named_parameters():
         version = 0 if parameter.is_inference() else parameter._version
         places.append((name, parameter.data_ptr(), version, parameter.dtype))
-        numbers = parameter.detach().reshape(-1)
-        # An odd step, so that the sample of a matrix is not of one column.
-        samples.append(numbers[:: len(numbers) // _SAMPLE | 1].double())
+        samples.append(_sample(parameter))
     return (*places, shape, why_own_layers(model), torch.cat(samples))
+
+
+def _sample(parameter: Any) -> torch.Tensor:
+    numbers = parameter.detach().reshape(-1)
+    # An odd step, so that a matrix's sample is not of one column.
+    return numbers[:: len(numbers) // _SAMPLE | 1].double()

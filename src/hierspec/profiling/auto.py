@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from hierspec.config import exit_heads
-from hierspec.config.checkpoints import Loaded, load_tokenizer
+from hierspec.config.checkpoints import Loaded, load_tokenizer, load_tokenizer_of
+from hierspec.config.in_memory import ModelInMemory, fingerprint_of, put_back
 from hierspec.config.levels import EarlyExitConfig
 from hierspec.config.look_ups import LookUpConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -24,7 +25,7 @@ from hierspec.planner.plan import Plan
 from hierspec.planner.search import Variations, plan
 from hierspec.utils import machine
 from hierspec.utils.files import cache_folder, check_writable, json_digest
-from hierspec.zoo import fingerprint, registry
+from hierspec.zoo import registry
 from hierspec.zoo.registry import SHIPPED_TARGET
 
 from .candidates import Candidate, choose_candidates, load
@@ -47,6 +48,7 @@ class AutoChoice:
         control: the chain for online control: the plan's, or that with one more level
             (:func:`control_chain`).
         measured_now: whether this call had to measure.
+        in_memory: loaded models by the names that the profile has of them.
         path: where the profile is kept.
     """
 
@@ -57,6 +59,11 @@ class AutoChoice:
     loaded: Loaded
     measured_now: bool
     path: Path
+    in_memory: Mapping[str, ModelInMemory]
+
+    def hierarchy(self, chain: Chain) -> HierarchyConfig:
+        """Return the hierarchy of a chain of the profile's models."""
+        return _hierarchy(self.profile, chain, self.in_memory)
 
 
 def choose(
@@ -85,6 +92,12 @@ def choose(
     """
     target = target or TargetConfig(model=SHIPPED_TARGET)
     candidates = choose_candidates(target.model, names, target.dtype)
+    models = [name for name in (target.model, *names) if isinstance(name, ModelInMemory)]
+    in_memory = {str(model): model for model in models}
+    if len(in_memory) < len(models):
+        raise HierspecError(
+            "two loaded models have one name: set config.name_or_path of one, which is its name"
+        )
     settings = settings or QUICK
     loaded = Loaded()
     if not all(map(_is_local, _file_names(target, candidates))):
@@ -110,9 +123,15 @@ def choose(
                 if busy := busy_message(profile.data.temperatures.values()):
                     warnings.warn(f"{busy} (delete {path})", BusyWarning, stacklevel=2)
     best = plan(profile.estimates(temperature), variations=Variations(dropped_bonus=True))
-    config = HierarchyConfig.from_dict(profile.hierarchy(best.best.chain))
+    config = _hierarchy(profile, best.best.chain, in_memory)
     control = control_chain(profile, best)
-    return AutoChoice(config, best, control, profile, loaded, measured_now, path)
+    return AutoChoice(config, best, control, profile, loaded, measured_now, path, in_memory)
+
+
+def _hierarchy(
+    profile: Profile, chain: Chain, in_memory: Mapping[str, ModelInMemory]
+) -> HierarchyConfig:
+    return HierarchyConfig.from_dict(put_back(profile.hierarchy(chain), in_memory))
 
 
 def control_chain(profile: Profile, best: Plan) -> Chain:
@@ -177,6 +196,8 @@ def _measuring_lock(path: Path, report: ReportProgress) -> Iterator[None]:
 def _prompts_for(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
     if not chat:
         return builtin(model)
+    if isinstance(model, ModelInMemory):
+        return chats(load_tokenizer_of(model.model))
     source = registry.resolve(model) if registry.can_resolve(model) else model
     return chats(load_tokenizer(source))
 
@@ -195,7 +216,7 @@ def cache_path(
     key = [
         target,
         [repr(c) for c in candidates],
-        [fingerprint.compute(name) for name in _file_names(target, candidates)],
+        [fingerprint_of(name) for name in _file_names(target, candidates)],
         dataclasses.asdict(settings or QUICK),
         machine.hardware(machine.device(target.device)),
         *(["chat"] if chat else []),
@@ -212,4 +233,5 @@ def _file_names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[s
 
 
 def _is_local(name: str) -> bool:
-    return registry.can_resolve(name) or Path(name).exists()
+    is_loaded = isinstance(name, ModelInMemory)
+    return is_loaded or registry.can_resolve(name) or Path(name).exists()

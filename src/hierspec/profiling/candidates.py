@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierspec.config import drafts, exit_heads
-from hierspec.config.checkpoints import Loaded
+from hierspec.config.checkpoints import Loaded, runs_on_own_layers
 from hierspec.config.ends import add_tokenizer_eos
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import DraftModelConfig, LevelConfig, QuantizedConfig
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -95,6 +96,8 @@ def parse(text: str) -> Candidate:
     Raises:
         HierspecError: with what is wrong and how it is written.
     """
+    if isinstance(text, ModelInMemory):
+        return _candidate(str(text), {"method": "draft_model", "model": text})
     text = text.strip()
     if text.startswith("{"):
         return _candidate(text, json_object(text, f"candidate {text[:40]!r}", "a level"))
@@ -164,14 +167,17 @@ def default_names(target: str, dtype: str = "auto") -> list[str]:
     if has_copy:  # last: levels of a chain keep this order, and copies cost most
         copies = [4, 8]
         if on_cpu:
-            copies = copies_that_pay(registry.bits_in_file(target) if dtype == "auto" else None)
+            in_file = dtype == "auto" and not isinstance(target, ModelInMemory)
+            copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)
         names += [{4: "quantized:4", 8: "quantized"}[bits] for bits in copies]
     return names
 
 
 def _quantizable(target: str) -> bool:
     try:
-        return not is_adapter(target) and unsupported_reason(model_config(target)) is None
+        if is_adapter(target) or runs_on_own_layers(TargetConfig(model=target)):
+            return False
+        return unsupported_reason(model_config(target)) is None
     except HierspecError:
         return False  # no such model: loading it will raise
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hierspec.config.checkpoints import Loaded
+from hierspec.config.in_memory import ModelInMemory, fingerprint_of
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
@@ -68,7 +69,7 @@ def measure(
     request = {
         "target": target,
         "candidates": [candidate.name for candidate in candidates],
-        "weights": [fingerprint.compute(entrant.files) for entrant in pool.entrants],
+        "weights": [fingerprint_of(entrant.files) for entrant in pool.entrants],
         "settings": dataclasses.asdict(settings),
         "prompts": list(prompts),
         "hardware": machine.hardware(pool.entrants[-1].model.device),
@@ -138,11 +139,12 @@ def _order_models(run: Stages, data: dict[str, Any], stage: RunStage) -> None:
 def _measured_model(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
     entrant = pool.entrants[number]
     has_weights = entrant.scores or entrant.owner == pool.target.model
+    has_files = has_weights and not isinstance(entrant.files, ModelInMemory)
     return MeasuredModel(
         name=entrant.name,
         level=entrant.candidate and entrant.candidate.level_dict(pool.target),
         owner=entrant.owner,
-        weights=fingerprint.compute(entrant.files) if has_weights else None,
+        weights=fingerprint.compute(entrant.files) if has_files else None,
         call_ms=round(call_ms, 5),
     )
 
