@@ -155,7 +155,8 @@ class Hierarchy:
         Args:
             target: a name, a loaded model or a TargetConfig; default: the shipped ``zoo:large``.
             drafts: loaded models, or candidates as ``hierspec profile --candidates`` takes them;
-                models are measured beside drafters that need none (look-ups, copies of the target in fewer bits),
+                models are measured beside drafters that need none (look-ups, copies of the target
+                in fewer bits),
                 unless the list names such a drafter: then it is the whole list. Default: the
                 shipped family; for any other target what copies text, its copies in 8 and 4 bits,
                 and what is shipped for it.

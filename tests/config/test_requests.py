@@ -331,8 +331,6 @@ def test_methods_without_a_model_of_their_own_are_drafts_by_name(model, tmp_path
         Hierarchy(tmp_path, drafts=["quantized:5"])
     with pytest.raises(HierspecError, match="exit:LAYER, as in exit:4"):
         Hierarchy(tmp_path, drafts=["exit:four"])
-    with pytest.raises(HierspecError, match=r'TargetConfig\(model=model, backend="lean"\)'):
-        Hierarchy(model, drafts=["quantized"])
     with pytest.raises(HierspecError, match=r"Hierarchy\(target, drafts=\['suffix'\]\)"):
         Hierarchy.from_preset("speculative", target=model, drafts=["suffix"])
 

@@ -187,7 +187,7 @@ def test_a_copy_continues_its_own_draft_where_the_target_has_not_been(tiny_famil
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"backend": "hf"}, "needs the lean backend"),
+        ({"backend": "hf"}, "needs plain weights"),
         ({"levels": [{**INT8, "bits": 5}]}, "bits"),
     ],
 )
