@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 from pathlib import Path
@@ -9,9 +10,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from profiling_cases import SMALL, Stop, V, save_model
+from transformers import AutoModelForCausalLM
 
-from hierspec import TargetConfig
+from hierspec import HierspecError, TargetConfig
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.native import library
 from hierspec.planner.estimates import Chain, ideal
@@ -54,6 +58,34 @@ def test_auto_measures_once_and_each_temperature_once(family, cache):
     again = choose(0.0)
     assert again.measured_now
     assert again.profile.temperatures == [0.0]
+
+
+def test_loaded_models_are_measured_once_for_the_weights_they_have(family, cache):
+    model, draft = (
+        AutoModelForCausalLM.from_pretrained(family[name], dtype=torch.float32)
+        for name in ("target", "draft")
+    )
+
+    def choose(*drafts):
+        names = [ModelInMemory(one) for one in drafts]
+        return auto.choose(
+            TargetConfig(model=ModelInMemory(model)), [*names, "prompt-lookup"], settings=SMALL
+        )
+
+    first = choose(draft)
+    assert first.measured_now
+    second = choose(draft)
+    assert not second.measured_now
+    whole = Chain((0, 1, 2), (1, 1))
+    for found in (first, second):
+        config = found.hierarchy(whole)
+        models = [config.target.model, *(one.model for one in config.levels if one.files)]
+        assert models == [ModelInMemory(model), ModelInMemory(draft)]
+    with torch.no_grad():
+        model.model.norm.weight.mul_(2)
+    assert choose(draft).measured_now
+    with pytest.raises(HierspecError, match="two loaded models have one name"):
+        choose(copy.deepcopy(model))
 
 
 def test_levels_on_the_targets_cache_have_nothing_to_read(family, cache):
