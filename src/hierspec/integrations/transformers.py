@@ -37,8 +37,9 @@ from hierspec.sampling.processors import check_processors, row_processors
 log = logging.getLogger(__name__)
 
 _STEPPED_ASIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # models of which it was said
-# A hierarchy is built once per model and configuration, and freed with the model.
-_BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig, tuple[Taken, Hierarchy]]] = (
+# A hierarchy is built once per model and configuration (``None``: the default), and freed with the
+# model.
+_BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig | None, tuple[Taken, Hierarchy]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -199,13 +200,15 @@ def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarc
         if drafts is not None:
             raise HierspecError("a ready Hierarchy has its drafts: leave drafts out")
         return hierarchy
-    config = _config(model, hierarchy, drafts)
+    is_default = hierarchy is None and drafts is None
+    config = None if is_default else _config(model, hierarchy, drafts)
     built = _BUILT.setdefault(model, {})
     for key, (used, runner) in list(built.items()):
         if used.backend is not taken.backend or runner.outdated:
             del built[key]
     if config not in built:
-        built[config] = taken, Hierarchy(_built_on(model, taken, config))
+        chosen = config or _config(model, None, None)
+        built[config] = taken, Hierarchy(_built_on(model, taken, chosen))
     return built[config][1]
 
 
@@ -264,7 +267,9 @@ def _built_on(model: Any, taken: Taken, config: HierarchyConfig) -> Built:
         backend = HFBackend(model)
         backend.model = None  # it has taken the layers; and the model is the key of ``_BUILT``
     loaded.add(config.target, backend, load_tokenizer_of(model) if needs_tokenizer else None)
-    return build(config, loaded)
+    built = build(config, loaded)
+    drafts = tuple(watch for watch in built.watches if watch is not taken.watch)
+    return dataclasses.replace(built, watches=drafts)  # ``take`` has looked at the target
 
 
 def _stop_criteria(model: Any, stop_strings: str | Sequence[str] | None) -> list[Any]:
