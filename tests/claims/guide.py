@@ -147,4 +147,33 @@ WAITING = [
         _less_by_spinning,
     )
 ]
-GUIDE = [*FIRST_HOUR, *OWN_BITS, *_sizes(), *_stages(), *WAITING, *_rooms()]
+
+
+def loaded(name: str) -> list[str]:
+    """Milliseconds a token of a loaded model, by way."""
+    ways = data(f"loaded-{name}")["results"][0]["ways"]
+    shown = ("generate", "custom_generate", "Hierarchy, plain")
+    return [f"{ways[way]['ms_per_token']['median']:.1f}" for way in shown]
+
+
+def _texts_equal() -> list[int]:
+    result = data("loaded-smollm2")["results"][0]
+    return [result["prompts"], result["tokens"], result["ways"]["custom_generate"]["texts_equal"]]
+
+
+LOADED = [
+    Claim(
+        "docs/python.md",
+        "{} texts of SmolLM2, each {} tokens, {} was the same",
+        _texts_equal,
+    ),
+    *(
+        Claim("docs/python.md", f"| {said} | {{}} | {{}} | {{}} |", partial(loaded, name))
+        for name, said in {
+            "smollm2": "SmolLM2",
+            "qwen3": "a small Qwen3, random weights",
+            "llama": "a Llama of over a billion weights, random",
+        }.items()
+    ),
+]
+GUIDE = [*FIRST_HOUR, *LOADED, *OWN_BITS, *_sizes(), *_stages(), *WAITING, *_rooms()]
