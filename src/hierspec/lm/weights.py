@@ -106,20 +106,15 @@ class Checkpoint:
     def names(self) -> list[str]:
         return sorted(self.files)
 
-    @cached_property
-    def _handles(self) -> dict[Path, Any]:
-        return {}
-
     def tensor(self, name: str) -> torch.Tensor:
         if name == HEAD and name not in self.files and self.config.tie_word_embeddings:
             name = EMBEDDING
         if name not in self.files:
             raise KeyError(f"{self.name} has no parameter {name!r}")
         file = self.files[name]
-        if file not in self._handles:
-            self._handles[file] = _open(file)
         try:
-            return self._handles[file].get_tensor(name)
+            # Opened anew each time: what is read of an open file stays in memory.
+            return _open(file).get_tensor(name)
         except SafetensorError as error:
             raise _damaged(file, error) from None
 

@@ -76,20 +76,21 @@ class NativeBackend(LeanBackend):
         self.library = library
         loader = _Loader(source, shape, self, own_bits)
         self._scored, width = loader.scored, shape.hidden_size
+        # The largest matrices first, while there is little beside what is packed of them.
         if shape.embeds:
             self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
-        layers = []
-        for i in range(shape.num_layers):
-            layers.append(loader.packed_layer(i))
-            give_back_memory()
-        self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
-        self._final_norm = loader.scaled_norm("model.norm", width)
         self._refined = None  # scores near the best in more bits
         self._owns_embedding = loader.has_own_head and shape.embeds  # or rows are the output's
         if loader.has_own_head:
             self._output = loader.matrix("lm_head", loader.num_scored, width)
         else:
             self._output = self._embedding
+        layers = []
+        for i in range(shape.num_layers):
+            layers.append(loader.packed_layer(i))
+            give_back_memory()
+        self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
+        self._final_norm = loader.scaled_norm("model.norm", width)
         loader.check_all_used()
         give_back_memory()
         self._describe()
@@ -308,7 +309,7 @@ class _Loader(LeanLoader):
         name = f"{name}.weight"
         stored = None if self.own is None else self.own.stored(name)
         if stored is None or not is_packable(stored):
-            return PackedMatrix.of(order(self.get(name, rows, width)), self.form, bias)
+            return PackedMatrix.of(order(self.read(name, rows, width)), self.form, bias)
         self.use(name, (len(stored.rows), stored.width), (rows, width))
         try:
             return PackedMatrix.of_stored(stored._replace(rows=order(stored.rows)), bias)
