@@ -12,6 +12,7 @@ from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
 from hierspec.lm.load import DTYPES, load, wrap
 from hierspec.lm.loaded import Watch, take
+from hierspec.lm.saved_tokenizer import read_tokenizer
 from hierspec.lm.weights import WeightSource, check_reference
 from hierspec.utils import machine
 from hierspec.utils.files import expand_user
@@ -124,9 +125,10 @@ def load_tokenizer_of(model: Any) -> Any:
 
 
 def load_tokenizer(source: str | WeightSource) -> Any:
-    """Load the tokenizer saved with a model; return ``None`` if there is none."""
-    from transformers import AutoTokenizer
+    """Load the tokenizer saved with a model; return ``None`` if there is none.
 
+    It is transformers', or one that stands in for it (:mod:`hierspec.lm.saved_tokenizer`).
+    """
     path = source if isinstance(source, str) else source.tokenizer_path
     if path is None:
         return None
@@ -135,6 +137,10 @@ def load_tokenizer(source: str | WeightSource) -> Any:
         check_reference(source)
     if is_adapter(folder) and not (folder / "tokenizer_config.json").is_file():
         return load_tokenizer(base_model_of(folder))
+    if (tokenizer := read_tokenizer(folder)) is not None:
+        return tokenizer
+    from transformers import AutoTokenizer
+
     try:
         return AutoTokenizer.from_pretrained(path)
     except Exception as error:  # tokenizers may raise anything

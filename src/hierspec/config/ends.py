@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Annotated, Any
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
 
 from hierspec.errors import HierspecError, HierspecWarning, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.utils.files import expand_user
+from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Expected, Integer, validate
 from hierspec.zoo import registry
 
@@ -15,7 +26,25 @@ from .in_memory import ModelInMemory
 from .target import model_config
 
 _FILE = "generation_config.json"
+_Id = NonNegativeInt
 _EosIds = Annotated[Integer | list[Integer] | None, Expected("a token id or a list of them")]
+
+
+class _Plain(FrozenRecord):
+    """A generation configuration that needs no transformers to be read and checked."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    bos_token_id: _Id | None = None
+    eos_token_id: _Id | list[_Id] | None = None
+    pad_token_id: _Id | None = None
+    do_sample: bool | None = None
+    temperature: PositiveFloat | None = None
+    top_k: PositiveInt | None = None
+    top_p: Annotated[PositiveFloat, Field(le=1)] | None = None
+    repetition_penalty: PositiveFloat | None = None
+    transformers_version: str | None = None
+    from_model_config: bool | None = Field(default=None, alias="_from_model_config")
 
 
 class GenerationConfigWarning(HierspecWarning, UserWarning):
@@ -87,8 +116,6 @@ def chat_sampling(model: str) -> dict[str, float | int | None]:
 
 def _generation_config(model: str) -> Any:
     """Return the generation configuration of a loaded model or a saved one; ``None`` without it."""
-    from transformers import GenerationConfig
-
     if isinstance(model, ModelInMemory):
         return getattr(plain_model(model.model), "generation_config", None)
     if registry.can_resolve(model):
@@ -96,6 +123,12 @@ def _generation_config(model: str) -> Any:
     if is_adapter(model):
         return _generation_config(base_model_of(model))
     folder = expand_user(model)
+    if folder.is_dir() and not (folder / _FILE).is_file():
+        return None
+    with contextlib.suppress(OSError, ValidationError):
+        return _Plain.model_validate_json((folder / _FILE).read_bytes())
+    from transformers import GenerationConfig
+
     try:
         return GenerationConfig.from_pretrained(folder if folder.is_dir() else model)
     except OSError:  # missing, or no JSON: as in transformers, the model's own is used

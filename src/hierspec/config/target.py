@@ -6,6 +6,7 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
+from hierspec.lm.llama_config import read_llama_config
 from hierspec.lm.weights import check_reference
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
@@ -28,7 +29,8 @@ def check_model_name(model: str) -> None:
 
 
 def model_config(model: str) -> Any:
-    """Return transformers' configuration of the model of that name.
+    """Return the configuration of the model of that name: transformers', or a stand-in for it
+    (:mod:`hierspec.lm.llama_config`).
 
     Raises:
         HierspecError: there is none, or transformers cannot use it.
@@ -37,11 +39,13 @@ def model_config(model: str) -> Any:
         return plain_model(model.model).config.get_text_config(decoder=True)
     if registry.can_resolve(model):
         return registry.resolve(model).config
-    from transformers import AutoConfig
-
     if is_adapter(model):
         return model_config(base_model_of(model))
     check_model_name(model)
+    if (config := read_llama_config(expand_user(model))) is not None:
+        return config
+    from transformers import AutoConfig
+
     try:
         return AutoConfig.from_pretrained(model)
     except Exception as error:  # transformers and its validators may raise anything

@@ -21,6 +21,8 @@ from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from hierspec.lm.saved_tokenizer import SavedTokenizer
+
 _REPLACEMENT = "\ufffd"
 _PROMPT_TAIL = 16  # tokens of the prompt that the first window begins with
 _WINDOW = 16  # tokens from which a window is cut as soon as possible
@@ -199,10 +201,12 @@ def _is_byte_level(tokenizer: Any) -> bool:
     backend = _backend(tokenizer)
     if not isinstance(backend, Tokenizer) or not isinstance(backend.decoder, ByteLevel):
         return False
+    if tokenizer is backend or isinstance(tokenizer, SavedTokenizer):
+        return True
     from transformers import PreTrainedTokenizerBase
 
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        return tokenizer is backend
+        return False
     methods: list[Any] = [getattr(type(tokenizer), name) for name in ("decode", "_decode")]
     # A subclass may decode otherwise.
     return all(

@@ -21,6 +21,8 @@ from hierspec.utils.documents import read_json
 from hierspec.utils.files import expand_user
 from hierspec.utils.records import Record
 
+from .llama_config import of_transformers, read_llama_config
+
 if TYPE_CHECKING:
     import torch
 
@@ -37,7 +39,8 @@ class WeightSource(Protocol):
 
     Attributes:
         name: for messages and metrics.
-        config: a transformers ``PretrainedConfig``.
+        config: a transformers ``PretrainedConfig``, or what stands in for one
+            (:mod:`hierspec.lm.llama_config`).
         tokenizer_path: folder that ``AutoTokenizer.from_pretrained`` takes, or ``None``.
     """
 
@@ -140,11 +143,13 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
 
 
 def read_config(path: Path) -> Any:
-    """Return transformers' configuration in a folder.
+    """Return the configuration in a folder: transformers', or one that stands in for it.
 
     Raises:
         HierspecError: transformers cannot use it.
     """
+    if (config := read_llama_config(path)) is not None:
+        return config
     from transformers import AutoConfig
 
     try:
@@ -187,7 +192,8 @@ def build_hf_model(
             "not: leave backend out, or use lean"
         )
     with torch.random.fork_rng(devices=[]), no_init_weights():
-        model = AutoModelForCausalLM.from_config(source.config, dtype=dtype or torch.float32)
+        config = of_transformers(source.config)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.float32)
     model.tie_weights()
     model = model.to(device)
     with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hierspec.config.target import model_config
+from hierspec.lm.llama_config import of_transformers
 from hierspec.drafters.base import LookUp
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError, first_line
@@ -62,7 +63,7 @@ def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> i
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
         with torch.device("meta"):
-            empty = kind.from_config(config)
+            empty = kind.from_config(of_transformers(config))
     except Exception as error:  # models and their validators raise errors of many kinds
         raise HierspecError(
             f"the weights of {model} cannot be counted: {first_line(error)}"

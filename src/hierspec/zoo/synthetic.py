@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hierspec.lm.llama_config import of_transformers
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
 from hierspec.utils.documents import read_json
 
@@ -174,13 +175,14 @@ def inflate(
     assert widen >= WIDEN, widen
     assert widen & (widen - 1) == 0, widen
     assert deepen >= DEEPEN, deepen
-    values = trunk.config.to_dict()
+    own = of_transformers(trunk.config)
+    values = own.to_dict()
     for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
         values[size] *= widen
     layers = values["num_hidden_layers"]
     values["num_hidden_layers"] = layers * deepen
     values.pop("layer_types", None)
-    config = type(trunk.config)(**values)
+    config = type(own)(**values)
     name = f"zoo:large?eps={eps:g}&seed={seed}"
     if (widen, deepen) != (WIDEN, DEEPEN):
         name += f"&widen={widen}&deepen={deepen}"

@@ -1,0 +1,150 @@
+"""A tokenizer as its file has it, without transformers' layer around it.
+
+That layer takes a second to import and then adds nothing for most Llamas: their texts go to
+``tokenizers`` and back as they are. A folder in which it would change anything is left to it, and
+so is whatever else is asked of a tokenizer, a chat template among it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ConfigDict
+
+from hierspec.utils.records import FrozenRecord
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+# Files that transformers reads besides, of older versions.
+_OTHER_FILES = ("special_tokens_map.json", "added_tokens.json", "tokenizer.model")
+
+
+class _Added(FrozenRecord):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    content: str
+    lstrip: bool
+    rstrip: bool
+    single_word: bool
+    normalized: bool
+    special: bool
+
+
+class _Settings(FrozenRecord):
+    """A ``tokenizer_config.json`` that transformers does not act upon."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    tokenizer_class: Literal["PreTrainedTokenizerFast", "TokenizersBackend"]
+    backend: Literal["tokenizers"] = "tokenizers"
+    bos_token: str | None = None
+    eos_token: str | None = None
+    unk_token: str | None = None
+    pad_token: str | None = None
+    added_tokens_decoder: dict[str, _Added] | None = None
+    chat_template: str | None = None
+    clean_up_tokenization_spaces: bool = False
+    is_local: bool | None = None
+    local_files_only: bool | None = None
+    model_input_names: list[str] | None = None
+    model_max_length: int | float | None = None
+
+
+class _Model(FrozenRecord):
+    model_type: Literal["llama"]  # some others' settings are replaced
+
+
+class SavedTokenizer:
+    """A ``tokenizers.Tokenizer`` with the names of transformers' tokenizers.
+
+    Attributes:
+        backend_tokenizer: it.
+        chat_template: of the model; ``None`` if it has none.
+        transformers: transformers' own, loaded when it is first needed.
+    """
+
+    def __init__(self, folder: Path, backend: Tokenizer, settings: _Settings) -> None:
+        self.name_or_path, self.backend_tokenizer = str(folder), backend
+        self.clean_up_tokenization_spaces = settings.clean_up_tokenization_spaces
+        template = folder / "chat_template.jinja"
+        has_file = template.is_file()
+        self.chat_template = template.read_text() if has_file else settings.chat_template
+        for name in _NAMED:
+            token: str | None = getattr(settings, name)
+            setattr(self, name, token)
+            setattr(self, f"{name}_id", None if token is None else backend.token_to_id(token))
+
+    @cached_property
+    def transformers(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.name_or_path)
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        ids = (getattr(self, f"{name}_id") for name in _NAMED)
+        return list(dict.fromkeys(i for i in ids if i is not None))
+
+    def __len__(self) -> int:
+        return self.backend_tokenizer.get_vocab_size()
+
+    def __call__(self, text: Any, **options: Any) -> Any:
+        """Return ``{"input_ids": …}`` of a text; see transformers for the rest."""
+        known = {"add_special_tokens": True, "verbose": False} | options
+        if not isinstance(text, str) or known.keys() != {"add_special_tokens", "verbose"}:
+            return self.transformers(text, **options)
+        added = known["add_special_tokens"]
+        return {"input_ids": self.backend_tokenizer.encode(text, add_special_tokens=added).ids}
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
+        """Return the text of ids; see transformers for the rest."""
+        if options != {"clean_up_tokenization_spaces": False} or not isinstance(ids, Sequence):
+            return self.transformers.decode(ids, skip_special_tokens, **options)
+        return self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what copying and pickling look for
+            raise AttributeError(name)
+        return getattr(self.transformers, name)
+
+
+def read_tokenizer(folder: Path) -> SavedTokenizer | None:
+    """Return the tokenizer in a folder, if transformers would add nothing to it."""
+    from tokenizers import Tokenizer
+
+    if any((folder / name).exists() for name in _OTHER_FILES):
+        return None
+    try:
+        settings = _Settings.model_validate_json((folder / "tokenizer_config.json").read_bytes())
+        _Model.model_validate_json((folder / "config.json").read_bytes())
+        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception:  # tokenizers raises errors of the plainest kind; transformers says what is wrong
+        return None
+    added = backend.get_added_tokens_decoder()
+    if backend.truncation or backend.padding or not _are_added(settings, added):
+        return None
+    return SavedTokenizer(folder, backend, settings)
+
+
+def _are_added(settings: _Settings, added: Mapping[int, AddedToken]) -> bool:
+    """Return whether the tokens that the settings name are in the vocabulary in the same way."""
+    by_content = {token.content: token for token in added.values()}
+    for name in _NAMED:
+        token: str | None = getattr(settings, name)
+        if token is None:
+            continue
+        found = by_content.get(token)
+        if found is None or [getattr(found, flag) for flag in _FLAGS] != [False] * 4 + [True]:
+            return False
+    for i, stated in (settings.added_tokens_decoder or {}).items():
+        found = added.get(int(i)) if i.isdecimal() else None
+        fields = ("content", *_FLAGS)
+        if found is None or any(getattr(found, f) != getattr(stated, f) for f in fields):
+            return False
+    return True
