@@ -33,6 +33,26 @@ class _Rope(FrozenRecord):
     rope_theta: float
 
 
+class _Llama3Scaling(FrozenRecord):
+    model_config = ConfigDict(extra="forbid")
+
+    rope_type: Literal["llama3"]
+    factor: float = Field(ge=1)
+    low_freq_factor: float = Field(gt=0)
+    high_freq_factor: float = Field(gt=0)
+    original_max_position_embeddings: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError("low_freq_factor is not below high_freq_factor")
+        return self
+
+
+class _Llama3Rope(_Llama3Scaling):
+    rope_theta: float
+
+
 class _Values(FrozenRecord):
     """Keys of a plain file, which mean what they mean in transformers."""
 
@@ -53,8 +73,8 @@ class _Values(FrozenRecord):
     attention_bias: bool = False
     mlp_bias: bool = False
     rope_theta: float | None = None
-    rope_scaling: None = None
-    rope_parameters: _Rope | None = None
+    rope_scaling: _Llama3Scaling | None = None
+    rope_parameters: _Rope | _Llama3Rope | None = None
     dtype: Literal[_DTYPES] | None = None
     torch_dtype: Literal[_DTYPES] | None = None
     eos_token_id: int | list[int]
@@ -64,7 +84,9 @@ class _Values(FrozenRecord):
         others = self.model_extra or {}
         if any(others.get(name, usual) != usual for name, usual in (_ABSENT | _DEFAULTS).items()):
             raise ValueError("has a part that no Llama has")
-        if (self.rope_theta is None) == (self.rope_parameters is None):
+        if (self.rope_theta is None) == (self.rope_parameters is None) or (
+            self.rope_scaling is not None and self.rope_theta is None
+        ):
             raise ValueError("says not once how heads rotate")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError("its heads do not divide its width")
@@ -82,12 +104,14 @@ class LlamaConfig:
         import torch
 
         named = {name: getattr(values, name) for name in _Values.model_fields}
-        dtype, theta = named.pop("torch_dtype"), named.pop("rope_theta")
-        del named["rope_scaling"]
-        if values.rope_parameters is not None:
-            theta = values.rope_parameters.rope_theta
+        dtype, rope = named.pop("torch_dtype"), named.pop("rope_parameters")
+        theta, scaling = named.pop("rope_theta"), named.pop("rope_scaling")
+        if rope is None:  # as it is written before transformers 5
+            scaling = {"rope_type": "default"} if scaling is None else scaling.to_dict()
+            named["rope_parameters"] = {**scaling, "rope_theta": theta}
+        else:
+            named["rope_parameters"] = rope.to_dict()
         named["head_dim"] = values.head_dim or values.hidden_size // values.num_attention_heads
-        named["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
         dtype = values.dtype or dtype
         named["dtype"] = None if dtype is None else getattr(torch, dtype)
         self.__dict__.update(_ABSENT | _DEFAULTS | named)

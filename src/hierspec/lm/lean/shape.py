@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,18 +120,31 @@ def rotations(config: Any, length: int) -> torch.Tensor:
     They are computed in float32 from float32 frequencies, as in transformers for every dtype, and
     include any scaling of attention (yarn).
     """
-    kind = config.rope_parameters["rope_type"]
-    if kind == "default":
+    rope = config.rope_parameters
+    kind = rope["rope_type"]
+    if kind in ("default", "llama3"):  # without transformers, which takes a second to import
         heads = config.num_attention_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         exponents = torch.arange(0, dim, 2, dtype=torch.float) / dim
-        frequencies, scale = 1.0 / (config.rope_parameters["rope_theta"] ** exponents), 1.0
+        frequencies, scale = 1.0 / (rope["rope_theta"] ** exponents), 1.0
+        if kind == "llama3":
+            frequencies = _stretched(frequencies, rope)
     else:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     angles = torch.arange(length).float()[:, None] * frequencies.float()
     return torch.complex(angles.cos() * scale, angles.sin() * scale)
+
+
+def _stretched(frequencies: torch.Tensor, rope: Mapping[str, Any]) -> torch.Tensor:
+    """Return Llama 3.1's frequencies: lower by a factor where a text of the original length has few
+    turns, as they are where it has many, and between these two in proportion to the turns."""
+    turns = rope["original_max_position_embeddings"] / (2 * math.pi / frequencies)
+    few, many = rope["low_freq_factor"], rope["high_freq_factor"]
+    kept = ((turns - few) / (many - few)).clamp(0, 1)
+    # In the order of transformers' operations, so that no bit differs.
+    return (1 - kept) * frequencies / rope["factor"] + kept * frequencies
 
 
 def pair_rows(rows: torch.Tensor, head_dim: int) -> torch.Tensor:

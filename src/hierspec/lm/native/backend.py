@@ -85,10 +85,7 @@ class NativeBackend(LeanBackend):
             self._output = loader.matrix("lm_head", loader.num_scored, width)
         else:
             self._output = self._embedding
-        layers = []
-        for i in range(shape.num_layers):
-            layers.append(loader.packed_layer(i))
-            give_back_memory()
+        layers = [loader.packed_layer(i) for i in range(shape.num_layers)]
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
         self._final_norm = loader.scaled_norm("model.norm", width)
         loader.check_all_used()

@@ -15,7 +15,7 @@ from .gguf_blocks import DECODERS, Codes, decode, values
 
 PANEL = 16  # outputs side by side, as in matrix.h
 _QUADS = GROUP // 4
-_AT_ONCE = 1 << 19  # weights that are packed at a time: what is between stays in a CPU's caches
+_AT_ONCE = 1 << 21  # weights that are packed at a time: what is between takes memory
 
 
 class MatrixStruct(Structure):
@@ -181,7 +181,9 @@ def _check_numbers(numbers: torch.Tensor) -> None:
 def pack_floats(weight: torch.Tensor, form: Format) -> torch.Tensor:
     """Return a matrix [out, in] in panels, uint8 [panels, bytes]."""
     padding = (0, weight.size(1) % 2 if form.name == "BF16" else 0, 0, -len(weight) % PANEL)
-    rows = F.pad(weight.to(form.dtype), padding)
+    rows = weight.to(form.dtype)
+    if any(padding) or rows.storage_offset() % 2:
+        rows = F.pad(rows, padding)  # a copy in any case
     if form.name == "BF16":
         rows = rows.view(torch.int32)  # a pair moves as one number, twice as fast
     panels = rows.view(-1, PANEL, rows.size(1)).transpose(1, 2).contiguous()
