@@ -43,6 +43,10 @@ class _Plain(FrozenRecord):
     top_k: PositiveInt | None = None
     top_p: Annotated[PositiveFloat, Field(le=1)] | None = None
     repetition_penalty: PositiveFloat | None = None
+    max_length: PositiveInt | None = None
+    output_attentions: bool | None = None
+    output_hidden_states: bool | None = None
+    use_cache: bool | None = None
     transformers_version: str | None = None
     from_model_config: bool | None = Field(default=None, alias="_from_model_config")
 

@@ -54,6 +54,7 @@ class _Settings(FrozenRecord):
     local_files_only: bool | None = None
     model_input_names: list[str] | None = None
     model_max_length: int | float | None = None
+    padding_side: Literal["left", "right"] = "right"
 
 
 class _Model(FrozenRecord):
