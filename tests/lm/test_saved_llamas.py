@@ -90,9 +90,9 @@ def test_any_other_is_left_to_transformers(tmp_path: Path, changes: dict[str, An
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A Llama's folder with the tokenizer of the shipped family."""
-    from hierspec.zoo.registry import DATA
-
     from transformers import AutoTokenizer
+
+    from hierspec.zoo.registry import DATA
 
     AutoTokenizer.from_pretrained(DATA).save_pretrained(tmp_path)
     return write(tmp_path)

@@ -125,7 +125,9 @@ def read_tokenizer(folder: Path) -> SavedTokenizer | None:
         settings = _Settings.model_validate_json((folder / "tokenizer_config.json").read_bytes())
         _Model.model_validate_json((folder / "config.json").read_bytes())
         backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception:  # tokenizers raises errors of the plainest kind; transformers says what is wrong
+    except (
+        Exception
+    ):  # tokenizers raises errors of the plainest kind; transformers says what is wrong
         return None
     added = backend.get_added_tokens_decoder()
     if backend.truncation or backend.padding or not _are_added(settings, added):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from hierspec.config.target import model_config
-from hierspec.lm.llama_config import of_transformers
 from hierspec.drafters.base import LookUp
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.backend import Backend
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.lean.device_copy import DeviceCopy
+from hierspec.lm.llama_config import of_transformers
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.weights import SCORED
