@@ -23,7 +23,7 @@ _ABSENT = dict.fromkeys(
     ("layer_types", "quantization_config", "sliding_window", "kv_sharing_modes", "auto_map")
 )
 _DEFAULTS = {"is_encoder_decoder": False, "num_kv_shared_layers": 0, "partial_rotary_factor": 1.0}
-_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 
 
 class _Rope(FrozenRecord):
@@ -75,8 +75,8 @@ class _Values(FrozenRecord):
     rope_theta: float | None = None
     rope_scaling: _Llama3Scaling | None = None
     rope_parameters: _Rope | _Llama3Rope | None = None
-    dtype: Literal[_DTYPES] | None = None
-    torch_dtype: Literal[_DTYPES] | None = None
+    dtype: _Dtype | None = None
+    torch_dtype: _Dtype | None = None
     eos_token_id: int | list[int]
 
     @model_validator(mode="after")

@@ -56,7 +56,8 @@ class PackedMatrix:
         """Pack a matrix of floating-point numbers, rounded to ``form`` (default: its own type)."""
         form = form or {torch.bfloat16: "BF16", torch.float16: "F16"}.get(weight.dtype, "F32")
         own, weight = FORMATS[form], weight.detach()
-        return cls._packed(own, *weight.shape, lambda lo, hi: _pack(weight[lo:hi], own), bias)
+        num_out, width = weight.shape
+        return cls._packed(own, num_out, width, lambda lo, hi: _pack(weight[lo:hi], own), bias)
 
     @classmethod
     def of_stored(cls, stored: Stored, bias: torch.Tensor | None = None) -> PackedMatrix:
