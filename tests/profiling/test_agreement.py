@@ -19,7 +19,7 @@ def test_acceptance_is_one_minus_total_variation():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 4, 40).tolist() for _ in range(3)]
     starts, stops = [5, 1, 17], [40, 30, 18]
-    agreed, ease = agreement.agreements(pool, texts, starts, stops, DraftingSettings(2, 1, 3, 1.0))
+    agreed, ease, _ = agreement.agreements(pool, texts, starts, stops, DraftingSettings(2, 1, 3, 1.0))
 
     def law(number, context):
         p = found[number].distribution(context).numpy()
@@ -46,7 +46,7 @@ def test_acceptance_is_one_minus_total_variation():
 def test_greedy_agreement_is_the_share_of_equal_argmaxes():
     found = random_tables(2, order=2, seed=2)
     (text,) = texts = [np.random.default_rng(1).integers(0, 4, 60).tolist()]
-    agreed, _ = agreement.agreements(
+    agreed, *_ = agreement.agreements(
         tables(*found), texts, [1], [60], DraftingSettings(2, 1, 3, 0.0)
     )
     seen = agreed[0, 1]
@@ -63,7 +63,7 @@ def test_agreement_of_mixed_laws():
     texts = [np.random.default_rng(1).integers(0, 4, 30).tolist()]
     for temperatures, number in (([0], 0), ([None], None)):
         pool = tables(*found, temperatures=temperatures)
-        agreed, _ = agreement.agreements(pool, texts, [1], [30], DraftingSettings(2, 1, 3, 1.0))
+        agreed, *_ = agreement.agreements(pool, texts, [1], [30], DraftingSettings(2, 1, 3, 1.0))
         rows = [
             (found[0].distribution(texts[0][:t]), found[1].distribution(texts[0][:t]))
             for t in range(1, 30)

@@ -188,7 +188,7 @@ def test_places_of_texts_of_several_lengths():
     assert positions == [[0], [3, 8, 12, 17], [1]]
     wanted = {(i, at) for i, own in enumerate(positions) for at in range(len(own))}
     assert sorted(drafts.places) == sorted([*wanted] * 3)
-    _, ease = agreement.agreements(pool, texts, starts, [len(text) for text in texts], plan_)
+    _, ease, _ = agreement.agreements(pool, texts, starts, [len(text) for text in texts], plan_)
     kinds = agreement.classes(ease, plan_, 2)
     assert [len(own) for own in kinds] == [1, 4, 1]
     (pair,) = curves.pairs(0, pool, drafts, kinds, 0)

@@ -31,7 +31,7 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
             own first layers), ``eagle3:FOLDER``, ``ngram`` (copies what followed the same words
             earlier in the text; also called ``prompt-lookup``), ``ngram:TABLE`` (a file of
             ``hierspec ngram build``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's own
-            weights in int8; ``quantized:4`` in 4 bits), or a level as in a hierarchy file. Levels
+            weights in int8; ``quantized:6`` in 6 bits, 5 or 4), or a level as in a hierarchy file. Levels
             that copy text cost next to nothing and are put lowest, wherever they are in the list.
 
     Raises:
@@ -62,14 +62,16 @@ def parse_method(draft: str) -> dict[str, Any] | None:
     """Return the level of ``ngram``, ``exit:4``, …; ``None`` for the name of a model.
 
     Raises:
-        HierspecError: an exit without its layer, or other bits than 4 and 8.
+        HierspecError: an exit without its layer, or bits that no copy has.
     """
     kind, colon, detail = draft.partition(":")
     if draft in LOOK_UPS:
         return {"method": LOOK_UPS[draft]}
     if kind == _QUANTIZED:
-        if detail not in ("", "4", "8"):
-            raise HierspecError(f"draft {draft!r}: write quantized, for 8 bits, or quantized:4")
+        if detail not in ("", "4", "5", "6", "8"):
+            raise HierspecError(
+                f"draft {draft!r}: write quantized, for 8 bits, or quantized:4, :5 or :6"
+            )
         return {"method": _QUANTIZED, **({"bits": int(detail)} if detail else {})}
     if kind == "exit" and colon:
         if not detail.isdecimal():

@@ -211,11 +211,11 @@ class QuantizedConfig(LevelConfig):
     """The target's own weights in fewer bits, on the target's cache [after QuantSpec].
 
     Attributes:
-        bits: for each weight: 8, or 4 (only in the layers).
+        bits: for each weight in the layers: 8, 6, 5 or 4; outside the compiled kernels 8 or 4.
     """
 
     method: Literal["quantized"] = "quantized"
-    bits: Literal[8, 4] = 8
+    bits: Literal[8, 6, 5, 4] = 8
 
 
 @checked_dataclass

@@ -12,6 +12,7 @@ import numpy as np
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
 from hierspec.drafters.base import LookUp
+from hierspec.engine.sequences import LiveSequence
 from hierspec.verifiers import formulas
 
 from . import rounds
@@ -23,6 +24,8 @@ from .rounds import (
     open_sequences,
     probabilities,
 )
+
+_SCORED = 8  # tokens that are scored at a time: about as many as a draft has
 
 
 @dataclass(slots=True, eq=False)
@@ -63,53 +66,104 @@ def likeliest(rows: Distributions) -> np.ndarray:
     return rows.probs.argmax(-1).cpu().numpy()
 
 
+@dataclass(slots=True, eq=False)
+class TextScores:
+    """What models say of one text's tokens start … stop − 1.
+
+    Attributes:
+        probabilities: by model, of each token, [positions].
+        overlaps: 1 − TV at each position, by pair, [positions].
+    """
+
+    start: int
+    stop: int
+    probabilities: dict[int, np.ndarray]
+    overlaps: dict[tuple[int, int], np.ndarray]
+
+    @property
+    def count(self) -> int:
+        return max(self.stop - self.start, 0)
+
+
 def agreements(
     pool: CandidatePool,
     texts: Sequence[Sequence[int]],
     starts: Sequence[int],
     stops: Sequence[int],
     drafting: DraftingSettings,
-) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray]]:
+) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray], list[TextScores]]:
     """Compare all models that score, teacher-forced over a span of every text.
+
+    The text before a few tokens has been read by the target, as when drafts begin: a copy on its
+    cache reads the target's keys and values, and its own only in the tokens that it scores.
 
     Args:
         starts, stops: per text; compared are the distributions of tokens start … stop − 1.
 
     Returns:
-        sums for every pair; and per text how easy each position is for each candidate, [positions,
-        candidates]: 1 − TV from the target, or whether a look-up proposes the token.
+        sums for every pair; per text how easy each position is for each candidate, [positions,
+        candidates]: 1 − TV from the target, or whether a look-up proposes the token; and the
+        scores of every text.
     """
     scoring = [i for i, entrant in enumerate(pool.entrants) if entrant.scores]
     sums = {(i, k): Agreement() for i in scoring for k in scoring if i < k}
-    target, ease = len(pool.entrants) - 1, []
-    width = max(1, rounds.MAX_ENTRIES // (pool.vocab_size * len(scoring)))
-    for text, start, stop in zip(texts, starts, stops, strict=True):
-        (sequence,) = open_sequences(build_levels(pool), [0], [text], drafting)
-        first = max(start, 1)
-        easy = np.zeros((max(stop - first, 0), target))
-        for i, entrant in enumerate(pool.entrants[:-1]):
-            if not entrant.scores:
-                easy[:, i] = _lookup_hits(entrant.model, text, first, stop)
+    target = len(pool.entrants) - 1
+    found: list[TextScores] = []
+    for start, stop in zip(starts, stops, strict=True):
+        sizes = np.zeros(max(stop - max(start, 1), 0))
+        probs, overlaps = ({key: sizes.copy() for key in keys} for keys in (scoring, sums))
+        found.append(TextScores(max(start, 1), stop, probs, overlaps))
+    for batch in rounds.batches(len(texts), pool.vocab_size * len(scoring) * _SCORED):
+        sequences = open_sequences(build_levels(pool), batch, [texts[n] for n in batch], drafting)
         try:
-            for low in range(first, stop, width):
-                high = min(low + width, stop)
-                context = Context(text[: high - 1])
-                rows = {
-                    i: distributions_after(pool, i, [sequence], [context], [high - 1 - low])[0]
-                    for i in scoring
-                }
-                top = {i: likeliest(distributions) for i, distributions in rows.items()}
-                for (i, k), total in sums.items():
-                    shared = overlap(rows[i], rows[k], pool.vocab_size)
-                    if k == target:
-                        easy[low - first : high - first, i] = shared
-                    total.overlap += float(shared.sum())
-                    total.equal += float((top[i] == top[k]).sum())
-                    total.positions += high - low
+            read = [Context(texts[n][: found[n].start]) for n in batch]
+            distributions_after(pool, target, sequences, read, [0] * len(sequences))
+            for low in range(0, max(found[n].count for n in batch), _SCORED):
+                active = [s for s in sequences if low < found[s.id].count]
+                _score(pool, active, [found[s.id] for s in active], low, sums)
         finally:
-            sequence.close()
-        ease.append(easy)
-    return sums, ease
+            for sequence in sequences:
+                sequence.close()
+    ease = [np.zeros((scores.count, target)) for scores in found]
+    for text, scores, easy in zip(texts, found, ease, strict=True):
+        for i, entrant in enumerate(pool.entrants[:-1]):
+            if entrant.scores:
+                easy[:, i] = scores.overlaps[i, target]
+            else:
+                easy[:, i] = _lookup_hits(entrant.model, text, scores.start, scores.stop)
+    return sums, ease, found
+
+
+def _score(
+    pool: CandidatePool,
+    sequences: Sequence[LiveSequence],
+    found: Sequence[TextScores],
+    low: int,
+    sums: dict[tuple[int, int], Agreement],
+) -> None:
+    """Score the next few tokens of texts, from their position ``low`` on; the target last."""
+    highs = [min(low + _SCORED, scores.count) for scores in found]
+    stops = [scores.start + high for scores, high in zip(found, highs, strict=True)]
+    contexts = [
+        Context(sequence.tokens[: stop - 1])
+        for sequence, stop in zip(sequences, stops, strict=True)
+    ]
+    back = [high - 1 - low for high in highs]
+    rows = {
+        i: distributions_after(pool, i, sequences, contexts, back)
+        for i in sorted(found[0].probabilities)
+    }
+    for n, (sequence, scores, high) in enumerate(zip(sequences, found, highs, strict=True)):
+        tokens = sequence.tokens[scores.start + low : scores.start + high]
+        top = {i: likeliest(of_texts[n]) for i, of_texts in rows.items()}
+        for i, of_texts in rows.items():
+            scores.probabilities[i][low:high] = probabilities(of_texts[n], tokens)
+        for (i, k), total in sums.items():
+            shared = overlap(rows[i][n], rows[k][n], pool.vocab_size)
+            scores.overlaps[i, k][low:high] = shared
+            total.overlap += float(shared.sum())
+            total.equal += float((top[i] == top[k]).sum())
+            total.positions += high - low
 
 
 def classes(ease: Sequence[np.ndarray], drafting: DraftingSettings, count: int) -> list[list[int]]:

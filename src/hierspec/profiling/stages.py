@@ -170,8 +170,8 @@ class Stages:
     ) -> tuple[dict[str, PairAgreement], list[list[int]]]:
         """Return each pair's agreement by ``"drafter verifier"``, and the class of every place."""
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
-        on_outputs, ease = agreement.agreements(self.pool, texts, begins, ends, drafting)
-        on_prompts, _ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, drafting)
+        on_outputs, ease, _ = agreement.agreements(self.pool, texts, begins, ends, drafting)
+        on_prompts, *_ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, drafting)
         # Small classes would differ by chance alone.
         max_classes = max(len(texts) * drafting.places // self.settings.places_per_class, 1)
         classes = agreement.classes(ease, drafting, min(self.settings.classes, max_classes))

@@ -36,10 +36,11 @@ def copies_that_pay(own_bits: float | None = None) -> list[int]:
 
 
 def quantize(backend: Any, bits: int = 8) -> LeanBackend:
-    """Return a copy of a lean model in 8 or 4 bits; embedding, norms and caches are shared.
+    """Return a copy of a lean model in 8, 6, 5 or 4 bits; embedding, norms and caches are shared.
 
     Raises:
-        HierspecError: the model runs on another backend.
+        HierspecError: the model runs on another backend, or it has no copy in so many bits where it
+            runs: outside the compiled kernels there are 8 and 4.
     """
     if isinstance(backend, NativeBackend):
         return backend.copy_in(bits)
@@ -52,4 +53,8 @@ def quantize(backend: Any, bits: int = 8) -> LeanBackend:
         )
     from .device_copy import DeviceCopy
 
+    if bits not in (8, 4):
+        raise HierspecError(
+            f'outside the compiled kernels copies have 8 or 4 bits, not {bits}: change "bits"'
+        )
     return DeviceCopy(backend, bits)
