@@ -39,6 +39,8 @@ _OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts")
 # Methods whose costs are not measured.
 _UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool", "lookahead", "retrieval")
 _MODELS = ("draft_model", "early_exit", "quantized")  # methods that can verify, too
+# Those that draft after any text as they score it: EAGLE-3 also reads its own drafts' states.
+_ON_TEXTS = (*_MODELS, "ngram_table", "prompt_lookup", "suffix")
 _TREE = 4  # drafts of the token tree that ``auto`` tries
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
@@ -251,6 +253,13 @@ class Entrant:
     @property
     def can_verify(self) -> bool:
         return self.candidate is None or self.candidate.can_verify
+
+    @property
+    def survives_on_texts(self) -> bool:
+        """Whether scores of a text say how much of its drafts there is kept."""
+        if self.candidate is None or not self.candidate.makes_one:
+            return False
+        return self.candidate.level.method in _ON_TEXTS
 
     @property
     def num_drafts(self) -> int:

@@ -14,13 +14,14 @@ import contextlib
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify, initial_states
 from hierspec.core.proposals import Verdict
 from hierspec.core.requests import Check
@@ -36,11 +37,10 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.graphs import RUNS_BEFORE_REPLAY
 
 from .candidates import CandidatePool
-from .rounds import build_levels, open_sequence, rewind
-from .schema import MeasuredCost, TimeSummary
+from .rounds import build_levels, distributions_after, open_sequence, rewind
+from .schema import CallSamples, MeasuredCost, TimeSummary
 
 WARM, TIMED = 1, 2  # rounds before timing, and timed, in each turn of a pair
-_MIN_REPEATS = 2  # even beyond the time limit
 _MIN_SAMPLES, _MAX_SPREAD = 6, 0.06  # of a call; spread: interquartile range over the median
 TOKENS = 24  # generated to measure what a token costs outside the rounds
 
@@ -99,10 +99,23 @@ class PairTimes:
     draft: CallTimes = field(default_factory=lambda: defaultdict(list))
     check: CallTimes = field(default_factory=lambda: defaultdict(list))
 
-    def entry(self, drafter: int | None, verifier: int) -> MeasuredCost:
-        """Return the times as the profile keeps them."""
-        draft, check = summary(self.draft), summary(self.check)
-        return MeasuredCost(drafter=drafter, verifier=verifier, draft=draft, check=check)
+    def samples(self, drafter: int | None, verifier: int) -> CallSamples:
+        """Return all times, as they are kept until they have been summed up."""
+        draft, check = dict(self.draft), dict(self.check)
+        return CallSamples(drafter=drafter, verifier=verifier, draft=draft, check=check)
+
+    def add(self, samples: CallSamples) -> None:
+        for own, new in ((self.draft, samples.draft), (self.check, samples.check)):
+            for n, times in new.items():
+                own[n] += times
+
+
+def entry(samples: CallSamples) -> MeasuredCost:
+    """Return the times of a pair's calls as the profile keeps them."""
+    draft, check = summary(samples.draft), summary(samples.check)
+    return MeasuredCost(
+        drafter=samples.drafter, verifier=samples.verifier, draft=draft, check=check
+    )
 
 
 class _Clock(Observer):
@@ -140,6 +153,8 @@ class PairTimer:
         self.pool, self.base = pool, len(tokens)
         self.roots: dict[tuple[int | None, int, int], Verify] = {}
         self.sequence = open_sequence(build_levels(pool), 0, tokens, temperature, PhiloxRng(seed))
+        # A copy on the target's cache then reads what the target has read, as when it drafts.
+        distributions_after(pool, len(pool.entrants) - 1, [self.sequence], [Context(tokens)], [0])
 
     def close(self) -> None:
         self.sequence.close()
@@ -199,23 +214,24 @@ def time_pairs(
     repeats: int,
     temperature: float,
     seed: int = 0,
-    seconds: float = float("inf"),
+    known: Iterable[CallSamples] = (),
     on_call: Callable[[], None] = lambda: None,
 ) -> dict[ModelPair, PairTimes]:
     """Time all pairs and budgets, in a new random order per repetition, until they have settled.
 
-    A pair ``(None, k)`` is model k called without a draft: plain decoding by it. After ``seconds``
-    no further repetition begins, once there were two.
+    A pair ``(None, k)`` is model k called without a draft: plain decoding by it.
+
+    Args:
+        known: samples of these pairs from before, which count.
     """
     calls = timed_calls(pairs, budgets)
     times = {pair: PairTimes() for pair in pairs}
+    for samples in known:
+        times[samples.drafter, samples.verifier].add(samples)
     shuffle = random.Random(seed)
     timer = PairTimer(pool, tokens, temperature, seed)
-    began = time.perf_counter()
     try:
-        for number in range(repeats):
-            if number >= _MIN_REPEATS and time.perf_counter() - began > seconds:
-                break
+        for _ in range(repeats):
             shuffle.shuffle(calls)
             for drafter, verifier, budget in calls:
                 if not settled(times[drafter, verifier], budget):
@@ -238,7 +254,7 @@ def _spread(samples: Sequence[float]) -> float:
     return float((high - low) / middle) if middle > 0 else 0.0
 
 
-def summary(samples: CallTimes) -> dict[int, TimeSummary]:
+def summary(samples: Mapping[int, Sequence[float]]) -> dict[int, TimeSummary]:
     """Return per length the mean, median, quartiles and number of the samples, in milliseconds.
 
     The mean, a call's cost in a long run, leaves out samples past twice the median, which

@@ -102,6 +102,7 @@ class _Costs:
     def __init__(self, measured: AtTemperature, count: int, context: float | None) -> None:
         self.count = count
         self.rows = {(row.drafter, row.verifier): row for row in measured.costs}
+        self.pairs = [(pair.drafter, pair.verifier) for pair in measured.pairs]
         self.tokens = measured.context.tokens
         self.extra = 0.0 if context is None else max(context, 0.0) - self.tokens
         # Milliseconds that a token of context adds to a call without a draft, and on eight tokens.
@@ -139,10 +140,11 @@ class _Costs:
         """Return the milliseconds of one verifier's call on n tokens, [K+1, K+1, size]."""
         out = np.zeros((self.count, self.count, size))
         lengths = np.arange(size)
-        for (i, k), row in self.rows.items():
-            if i is None:
+        for i, k in dict.fromkeys((*self.rows, *self.pairs)):
+            if i is None or (None, k) not in self.rows:
                 continue
-            timed_lengths, mean_ms = _points(row.check)
+            row = self.rows.get((i, k))  # not every pair is timed
+            timed_lengths, mean_ms = self._calls(k) if row is None else _points(row.check)
             # A call without a draft is the same for every drafter: noise must make none cheaper.
             mean_ms = np.append(self._plain_mean(k), mean_ms[timed_lengths > 0])
             timed_lengths = np.append(0, timed_lengths[timed_lengths > 0])

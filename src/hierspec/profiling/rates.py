@@ -16,11 +16,13 @@ import numpy as np
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal, Verdict
+from hierspec.drafters.base import LookUp
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.verifiers.formulas import capped_ratio, prefix_weights
 
+from .agreement import TextScores
 from .candidates import CandidatePool
 from .rounds import (
     DraftingSettings,
@@ -32,6 +34,7 @@ from .rounds import (
     rewind,
 )
 
+_LEAST = 1e-9  # of a probability by which one is divided
 _DRAFTS = 1 << 32  # random stream of drafts: the texts before them were drawn from stream 0
 
 
@@ -132,6 +135,95 @@ def follow_drafts(
         finally:
             _close(sequences)
     return observer.drafts_seen
+
+
+def follow_texts(
+    pool: CandidatePool,
+    drafter: int,
+    above: Sequence[int],
+    texts: Sequence[Sequence[int]],
+    scores: Sequence[TextScores],
+    drafting: DraftingSettings,
+) -> FollowedDrafts:
+    """Follow a drafter along the target's texts by their scores, without drafts of its own.
+
+    A text x drawn from p may be seen as what rounds have written: given x, tokenwise has kept its
+    first m tokens with probability Π min(1, q/p), and the block rule with min(1, min Π q/p) over
+    prefixes. So means over texts are the survival of real drafts under the target. (q gives a
+    look-up's proposal 1.) Under a model k between the two, tokens are taken to be kept each with
+    their 1 − TV from k: its own continuations are not among the texts. Drafts begin after a round
+    from any position, as they do in :func:`follow_drafts`.
+    """
+    target, size = len(pool.entrants) - 1, drafting.max_budget
+    entrant = pool.entrants[drafter]
+    positions = drafting.place_positions([found.count for found in scores])
+    rng = np.random.default_rng((drafting.seed, drafter))
+    drafts = FollowedDrafts()
+    for number, (text, found) in enumerate(zip(texts, scores, strict=True)):
+        p = np.maximum(found.probabilities[target], _LEAST)
+        if entrant.scores:
+            lengths = np.full(found.count, size)
+            ratios = _windows(found.probabilities[drafter] / p, size)
+        else:
+            lengths, copied = _copied(entrant.model, text, found, size)
+            ratios = copied.astype(float)
+        capped = np.minimum(ratios, 1.0)
+        rows = {target: (_starting(capped.cumprod(1)), _starting(_least_products(ratios)))}
+        for k in above:
+            if entrant.scores:
+                shared = _windows(found.overlaps[drafter, k], size)
+            else:
+                shared = capped * _windows(np.minimum(found.probabilities[k] / p, 1.0), size)
+            rows[k] = (_starting(shared.cumprod(1)),) * 2
+        kept = (rng.random(found.count)[:, None] < rows[target][1][:, 1:]).sum(1)
+        begun = np.arange(found.count) + kept + 1
+        whole = begun[begun + size <= found.count]
+        for start in whole if len(whole) else begun[begun < found.count]:
+            place = int(np.searchsorted(positions[number], start, side="right")) - 1
+            if place < 0:
+                continue
+            drafts.places.append((number, place))
+            drafts.lengths.append(int(lengths[start]))
+            drafts.signals.append(())
+            for k, (tokenwise, block) in rows.items():
+                drafts.tokenwise.setdefault(k, []).append(tokenwise[start])
+                drafts.block.setdefault(k, []).append(block[start])
+    return drafts
+
+
+def _windows(values: np.ndarray, size: int) -> np.ndarray:
+    """Return the ``size`` values from each position on, [positions, size]; 0 past the end."""
+    padded = np.concatenate([values, np.zeros(size)])
+    return np.lib.stride_tricks.sliding_window_view(padded, size)[: len(values)]
+
+
+def _starting(curves: np.ndarray) -> np.ndarray:
+    """Put the 1 of no token before curves [N, M]."""
+    return np.concatenate([np.ones((len(curves), 1)), curves], axis=1)
+
+
+def _least_products(ratios: np.ndarray) -> np.ndarray:
+    """Return the least product of the first ratios so far, at most 1, [N, M]."""
+    return np.minimum(np.minimum.accumulate(ratios.cumprod(1), axis=1), 1.0)
+
+
+def _copied(
+    look_up: LookUp, text: Sequence[int], scores: TextScores, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a look-up proposes at each position: how many tokens, [positions], and which of
+    them are the text's, with all before them, [positions, size]."""
+    lengths = np.zeros(scores.count, dtype=int)
+    copied = np.zeros((scores.count, size), dtype=bool)
+    index = look_up.open()
+    for number, start in enumerate(range(scores.start, scores.stop)):
+        draft = look_up.propose(Context(text[:start]), size, index)
+        lengths[number] = len(draft)
+        for place, (token, own) in enumerate(zip(draft, text[start : scores.stop], strict=False)):
+            if token != own:
+                break
+            copied[number, place] = True
+    look_up.close(index)
+    return lengths, copied
 
 
 def _has_ended(sequence: LiveSequence, start: int, drafting: DraftingSettings) -> bool:

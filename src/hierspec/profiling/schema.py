@@ -136,6 +136,15 @@ class MeasuredCost(FrozenRecord):
     check: dict[int, TimeSummary]
 
 
+class CallSamples(FrozenRecord):
+    """Milliseconds of each of a pair's calls by number of tokens, while they are being timed."""
+
+    drafter: Integer | None
+    verifier: Integer
+    draft: dict[int, list[Number]]
+    check: dict[int, list[Number]]
+
+
 class ContextSlope(FrozenRecord):
     """Milliseconds that a token of context adds to a call without a draft, and on eight tokens."""
 

@@ -11,7 +11,7 @@ from hierspec.utils.schema import PositiveInteger, validate
 
 ReportProgress = Callable[[str, float], None]  # stage, share of all work done
 MAX_BUDGET = 32  # speculative tokens; the planner's curves end at twice that
-_BUDGETS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+_BUDGETS = (1, 2, 4, 8, 16, 24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class ProfileSettings:
         repeats: how often every cost is timed, two rounds each; less often where times agree.
         cost_seconds: no cost is timed a third time after so many seconds.
         min_ratio: a model verifies another only if its call costs this many times as much.
+        thorough: run real drafts, and time every pair of models. Else the scores of the texts say
+            how much of most drafts is kept, models that cannot pay are left out, and each verifier
+            below the target is timed above one drafter; shorter on a target that is slow.
         ignore_eos: let the target's texts go on where they end, as requests that ignore it do.
 
     Raises:
@@ -46,12 +49,13 @@ class ProfileSettings:
     repeats: int = 6
     cost_seconds: int = 600
     min_ratio: float = 1.25
+    thorough: bool = True
     ignore_eos: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name not in ("min_ratio", "ignore_eos", "seed"):
+            if field.name not in ("min_ratio", "thorough", "ignore_eos", "seed"):
                 validate(PositiveInteger, getattr(self, field.name), field.name)
         if self.max_speculative_tokens > MAX_BUDGET:
             raise HierspecError(f"max_speculative_tokens must be at most {MAX_BUDGET}")
@@ -66,4 +70,6 @@ class ProfileSettings:
 
 # What ``auto`` measures before its first text, even beside other work: enough to plan with; online
 # control learns the rest (hierspec.planner.online).
-QUICK = ProfileSettings(tokens=64, rounds=1, prompts=8, repeats=5, cost_seconds=15)
+QUICK = ProfileSettings(
+    tokens=64, rounds=1, prompts=8, repeats=5, cost_seconds=4, thorough=False
+)

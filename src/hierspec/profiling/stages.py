@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from .candidates import CandidatePool
 from .noise import noise
 from .schema import (
     AtTemperature,
+    CallSamples,
     ContextSlope,
     CostNoise,
     FollowedPair,
@@ -29,6 +32,9 @@ LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the contex
 MIN_CONTEXT = 96
 MAX_PROMPT = 256  # tokens of a text that are used: its end
 MAX_CHAT = 1024  # of a prompt in token ids; its end, too, so longer: a chat needs its beginning
+_MIN_REPEATS = 2  # of costs, even beyond the time limit
+_SLOW_MS = 30.0  # a call of a target on which half the texts must do
+_READING_MS = 2000.0  # a long context of each model may take to read, unless all is thorough
 _CHECKED = 8  # length of the drafts whose checks are timed in a long context
 
 T = TypeVar("T")
@@ -89,6 +95,8 @@ class Stages:
         """Measure everything at one temperature."""
         entrants, settings = self.pool.entrants, self.settings
         target = len(entrants) - 1
+        if not settings.thorough and self.call_ms[target] > _SLOW_MS:
+            self.prompts = self.prompts[: -(-len(self.prompts) // 2)]
         drafting = rates.DraftingSettings(
             settings.places,
             settings.rounds,
@@ -104,15 +112,15 @@ class Stages:
             lambda: rates.continuations(self.pool, self.prompts, self.tokens, drafting),
         )
         starts = [len(prompt) for prompt in self.prompts]
-        allowed = self.pairs()
         self.report_share("agreement", 0.05)
-        agreed, classes = stage(
+        agreed, classes, followed = stage(
             "agreement",
-            tuple[dict[str, PairAgreement], list[list[int]]],
+            tuple[dict[str, PairAgreement], list[list[int]], list[FollowedPair]],
             lambda: self.agreements(texts, drafting),
         )
+        allowed = self.pairs(agreed)
         pairs: list[MeasuredPair] = []
-        for i in range(target):
+        for i in sorted({i for i, _ in allowed}):
             self.report_share(f"drafts of {entrants[i].name}", 0.07 + 0.45 * i / target)
 
             def follow(i: int = i) -> list[FollowedPair]:
@@ -120,7 +128,8 @@ class Stages:
                 drafts = rates.follow_drafts(self.pool, i, above, texts, starts, drafting)
                 return curves.pairs(i, self.pool, drafts, classes, settings.seed)
 
-            for pair in stage(f"drafts {i}", list[FollowedPair], follow):
+            own = [pair for pair in followed if pair.drafter == i]
+            for pair in own or stage(f"drafts {i}", list[FollowedPair], follow):
                 alike = agreed.get(f"{i} {pair.verifier}", PairAgreement())
                 pairs.append(MeasuredPair(**(pair.to_dict() | alike.to_dict())))
         joined = [token for text in texts for token in text]
@@ -128,9 +137,7 @@ class Stages:
         short = min(max(MIN_CONTEXT, len(texts[0])), room)
         self.report_share("costs", 0.55)
         text = _repeat_to(joined, short)
-        timed = stage(
-            "costs", list[MeasuredCost], lambda: self.time_calls(allowed, text, temperature)
-        )
+        timed = self.time_calls(allowed, text, temperature, stage)
         self.report_share("costs in a long context", 0.9)
         return AtTemperature(
             pairs=pairs,
@@ -138,7 +145,7 @@ class Stages:
             context=stage(
                 "context",
                 MeasuredContext,
-                lambda: self.time_long_context(joined, short, temperature),
+                lambda: self.time_long_context(joined, short, allowed, timed, temperature),
             ),
             token_ms=stage(
                 "token", float, lambda: costs.token_ms(self.pool, self.prompts[0], temperature)
@@ -146,14 +153,17 @@ class Stages:
             noise=stage("noise", CostNoise, lambda: noise(timed, self.load_before)),
         )
 
-    def pairs(self) -> list[tuple[int, int]]:
+    def pairs(self, agreed: Mapping[str, PairAgreement]) -> list[tuple[int, int]]:
         """Return (drafter, verifier) pairs: all with the target, cheap models with expensive ones.
 
-        A maker of several drafts is paired with the target alone.
+        A maker of several drafts is paired with the target alone. Unless all is measured
+        thoroughly, drafters are left out that cannot pay even if checks of drafts were free:
+        where the share in which a pair agrees is below the drafter's cost in its verifier's calls,
+        and where a cheaper one agrees as much with the target.
         """
-        entrants, ratio = self.pool.entrants, self.settings.min_ratio
+        entrants, ratio, ms = self.pool.entrants, self.settings.min_ratio, self.call_ms
         target = len(entrants) - 1
-        return [
+        allowed = [
             (i, k)
             for k in range(1, target + 1)
             for i in range(k)
@@ -161,17 +171,39 @@ class Stages:
             or (
                 entrants[k].can_verify
                 and entrants[i].num_drafts == 1
-                and self.call_ms[k] >= ratio * self.call_ms[i]
+                and ms[k] >= ratio * ms[i]
             )
         ]
+        if self.settings.thorough:
+            return allowed
+
+        def share(i: int, k: int) -> float | None:
+            found = agreed.get(f"{i} {k}") if entrants[i].survives_on_texts else None
+            return found.acceptance if found else None
+
+        def pays(i: int, k: int) -> bool:
+            own = share(i, k)
+            return own is None or own > ms[i] / ms[k]
+
+        def is_surpassed(i: int) -> bool:
+            own = share(i, target)
+            others = (share(j, target) for j in range(i))
+            return own is not None and any(other is not None and other >= own for other in others)
+
+        used = {i for i, _ in allowed if not is_surpassed(i)} | {target}
+        return [(i, k) for i, k in allowed if i in used and k in used and pays(i, k)]
 
     def agreements(
         self, texts: list[list[int]], drafting: rates.DraftingSettings
-    ) -> tuple[dict[str, PairAgreement], list[list[int]]]:
-        """Return each pair's agreement by ``"drafter verifier"``, and the class of every place."""
+    ) -> tuple[dict[str, PairAgreement], list[list[int]], list[FollowedPair]]:
+        """Return each pair's agreement by ``"drafter verifier"``, the class of every place, and
+        the pairs whose survival follows from the scores of the texts."""
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
-        on_outputs, ease, _ = agreement.agreements(self.pool, texts, begins, ends, drafting)
-        on_prompts, *_ = agreement.agreements(self.pool, texts, [1] * len(texts), begins, drafting)
+        on_outputs, ease, scores = agreement.agreements(self.pool, texts, begins, ends, drafting)
+        on_prompts = on_outputs
+        if self.settings.thorough:
+            ones = [1] * len(texts)
+            on_prompts, *_ = agreement.agreements(self.pool, texts, ones, begins, drafting)
         # Small classes would differ by chance alone.
         max_classes = max(len(texts) * drafting.places // self.settings.places_per_class, 1)
         classes = agreement.classes(ease, drafting, min(self.settings.classes, max_classes))
@@ -179,62 +211,106 @@ class Stages:
             f"{i} {k}": PairAgreement(
                 acceptance=total.acceptance,
                 equal_argmax=total.equal_argmax,
-                acceptance_on_prompts=on_prompts[i, k].acceptance,
+                acceptance_on_prompts=(
+                    on_prompts[i, k].acceptance if self.settings.thorough else None
+                ),
                 positions=total.positions,
             )
             for (i, k), total in on_outputs.items()
         }
-        return entries, classes
+        if self.settings.thorough:
+            return entries, classes, []
+        followed: list[FollowedPair] = []
+        allowed, target = self.pairs(entries), len(self.pool.entrants) - 1
+        for i in sorted({i for i, _ in allowed}):
+            if self.pool.entrants[i].survives_on_texts:
+                above = [k for j, k in allowed if j == i and k < target]
+                drafts = rates.follow_texts(self.pool, i, above, texts, scores, drafting)
+                if drafts.lengths:
+                    followed += curves.pairs(i, self.pool, drafts, classes, self.settings.seed)
+        return entries, classes, followed
 
     def time_calls(
-        self, pairs: Sequence[costs.ModelPair], text: list[int], temperature: float
+        self,
+        pairs: Sequence[costs.ModelPair],
+        text: list[int],
+        temperature: float,
+        stage: RunStage,
     ) -> list[MeasuredCost]:
-        """Time every model alone and every pair at every length."""
-        settings = self.settings
-        all_pairs = [*self._single_calls(), *pairs]
+        """Time every model alone and every pair at every length; each repetition is a stage.
+
+        Unless all is measured thoroughly, a verifier below the target is timed above one drafter.
+        """
+        settings, entrants = self.settings, self.pool.entrants
+        if not settings.thorough:
+            lowest: dict[int, int] = {}  # by verifier; one that scores, which drafts all lengths
+            for i, k in pairs:
+                if k not in lowest or entrants[i].scores > entrants[lowest[k]].scores:
+                    lowest[k] = i
+            pairs = [(i, k) for i, k in pairs if k == len(entrants) - 1 or lowest[k] == i]
+        all_pairs = [*self._single_calls(pairs), *pairs]
         total = settings.repeats * len(costs.timed_calls(all_pairs, settings.budgets()))
-        num_calls = 0
+        num_calls, samples, began = 0, list[CallSamples](), time.perf_counter()
 
         def advance() -> None:
             nonlocal num_calls
             num_calls += 1
             self.report_share("costs", 0.55 + 0.35 * num_calls / total)
 
-        times = costs.time_pairs(
-            self.pool,
-            all_pairs,
-            text,
-            budgets=settings.budgets(),
-            repeats=settings.repeats,
-            temperature=temperature,
-            seed=settings.seed,
-            seconds=settings.cost_seconds,
-            on_call=advance,
-        )
-        return [pair_times.entry(i, k) for (i, k), pair_times in times.items()]
+        def repeat(number: int, known: list[CallSamples]) -> list[CallSamples]:
+            times = costs.time_pairs(
+                self.pool,
+                all_pairs,
+                text,
+                budgets=settings.budgets(),
+                repeats=1,
+                temperature=temperature,
+                seed=settings.seed + number,
+                known=known,
+                on_call=advance,
+            )
+            return [pair_times.samples(*pair) for pair, pair_times in times.items()]
 
-    def time_long_context(self, text: list[int], short: int, temperature: float) -> MeasuredContext:
+        for number in range(settings.repeats):
+            if number >= _MIN_REPEATS and time.perf_counter() - began > settings.cost_seconds:
+                break
+            samples = stage(
+                f"costs {number}", list[CallSamples], partial(repeat, number, samples)
+            )
+        return [costs.entry(found) for found in samples]
+
+    def time_long_context(
+        self,
+        text: list[int],
+        short: int,
+        pairs: Sequence[costs.ModelPair],
+        timed: Sequence[MeasuredCost],
+        temperature: float,
+    ) -> MeasuredContext:
         """Measure what calls cost in a long context, as a slope in the tokens before them."""
-        entrants, single = self.pool.entrants, self._single_calls()
+        entrants, single = self.pool.entrants, self._single_calls(pairs)
         long = min(LONG_CONTEXT, self.longest - _max_tokens_of_turn(_CHECKED))
+        if not self.settings.thorough:
+            long = min(long, int(_READING_MS / self._row_ms(timed)))
         if long < 2 * short:
             return MeasuredContext(tokens=short, long=long, slopes=[])
         first = next((k for _, k in single if entrants[k].num_drafts == 1), single[0][1])
         later = [pair for pair in single if pair[1] > first]
-        low, high = (
-            costs.time_pairs(
-                self.pool,
-                [*single, *((first, k) for _, k in later if entrants[k].can_verify)],
-                _repeat_to(text, length),
-                budgets=(_CHECKED,),
-                repeats=3,
-                temperature=temperature,
-            )
-            for length in (short, long)
+        wanted = [*single, *((first, k) for _, k in later if entrants[k].can_verify)]
+        measure = partial(
+            costs.time_pairs, self.pool, wanted, budgets=(_CHECKED,), temperature=temperature
         )
+        before = {(cost.drafter, cost.verifier): cost.check for cost in timed}
+        low = {
+            pair: {n: [times.median] for n, times in before.get(pair, {}).items()}
+            for pair in wanted
+        }
+        if not all((0 if pair[0] is None else _CHECKED) in low[pair] for pair in wanted):
+            low = _checks(measure(_repeat_to(text, short), repeats=3))
+        high = _checks(measure(_repeat_to(text, long), repeats=3))
 
         def slope(pair: costs.ModelPair, tokens: int) -> float:
-            short_ms, long_ms = (np.median(times[pair].check[tokens]) for times in (low, high))
+            short_ms, long_ms = (np.median(times[pair][tokens]) for times in (low, high))
             return float(long_ms - short_ms) / (long - short)
 
         slopes: list[ContextSlope] = []
@@ -244,9 +320,27 @@ class Stages:
             slopes.append(ContextSlope(model=k, ms_per_token_0=plain, ms_per_token_8=checked))
         return MeasuredContext(tokens=short, long=long, slopes=slopes)
 
-    def _single_calls(self) -> list[costs.ModelPair]:
-        """Return a pair without a drafter for every model that scores."""
-        return [(None, k) for k, entrant in enumerate(self.pool.entrants) if entrant.scores]
+    def _row_ms(self, timed: Sequence[MeasuredCost]) -> float:
+        """Return about what a further row adds to a call of the target."""
+        target = len(self.pool.entrants) - 1
+        checks = [
+            (n, times.median)
+            for cost in timed
+            if cost.verifier == target
+            for n, times in cost.check.items()
+        ]
+        n, ms = max(checks)
+        plain = next(ms for length, ms in checks if length == 0)
+        return max(ms - plain, 1e-3 * plain) / max(n, 1)
+
+    def _single_calls(self, pairs: Sequence[costs.ModelPair]) -> list[costs.ModelPair]:
+        """Return a pair without a drafter for every model of ``pairs`` that scores."""
+        used = {model for pair in pairs for model in pair} | {len(self.pool.entrants) - 1}
+        return [(None, k) for k, e in enumerate(self.pool.entrants) if e.scores and k in used]
+
+
+def _checks(times: Mapping[costs.ModelPair, costs.PairTimes]) -> dict[costs.ModelPair, Any]:
+    return {pair: found.check for pair, found in times.items()}
 
 
 def _max_tokens_of_turn(budget: int) -> int:
