@@ -144,11 +144,12 @@ class Hierarchy:
         temperature: float = 0.0,
         chat: bool = False,
         online: bool = True,
+        measure_again: bool = False,
         report: Callable[[str, float], None] = lambda stage, share: None,
     ) -> Hierarchy:
         """Choose the fastest hierarchy of these models on this machine, as the planner finds it.
 
-        The first use measures the models, for less than a minute, and keeps the profile in the
+        The first use measures the models, in well under a minute, and keeps the profile in the
         user's cache; later ones only plan. While text is written, what it shows of acceptance
         corrects the plan.
 
@@ -158,12 +159,13 @@ class Hierarchy:
                 models are measured beside drafters that need none (look-ups, copies of the target
                 in fewer bits),
                 unless the list names such a drafter: then it is the whole list. Default: the
-                shipped family; for any other target what copies text, its copies in 8 and 4 bits,
-                and what is shipped for it.
+                shipped family; for any other target what copies text, its copies in fewer
+                bits, and what is shipped for it.
             temperature: of the requests to come: acceptance depends on it. 0 is greedy.
             chat: whether they are questions in the target's chat template.
             online: let budgets and levels adapt during generation
                 (:mod:`hierspec.planner.online.controller`).
+            measure_again: measure anew, for instance on a machine that was busy the first time.
             report: called with what is being measured and the share of it that is done.
         """
         from hierspec.planner.online.controller import OnlineController
@@ -171,7 +173,14 @@ class Hierarchy:
 
         target_config = arguments.target(target)
         names = arguments.model_names(drafts, "drafts")
-        choice = choose(target_config, names, temperature=temperature, chat=chat, report=report)
+        choice = choose(
+            target_config,
+            names,
+            temperature=temperature,
+            chat=chat,
+            measure_again=measure_again,
+            report=report,
+        )
         if not online or choice.control.plain:
             built, controller = build(choice.config, choice.loaded), None
         else:

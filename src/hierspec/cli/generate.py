@@ -134,6 +134,12 @@ def generate(
         typer.Option(help="Write every draft and verdict to this file, for hierspec timeline."),
     ] = None,
     deterministic: Deterministic = False,
+    measure_again: Annotated[
+        bool,
+        typer.Option(
+            "--measure-again", help="With --hierarchy auto: measure anew, whatever is kept."
+        ),
+    ] = False,
     as_json: Annotated[
         bool,
         json_option(
@@ -204,6 +210,8 @@ def generate(
             note = f"hierspec: note: no --target is named: it is {config.target.model}"
     if variables and not chat and any(isinstance(text, str) for text in texts):
         raise HierspecError("--chat-template-kwargs are for the chat template: add --chat")
+    if measure_again and config is not None:
+        raise HierspecError("--measure-again is for --hierarchy auto: nothing else is measured")
     use_threads(threads)
     note_unused(sampling)
     if note:
@@ -214,7 +222,8 @@ def generate(
         auto_target = target_config(target or SHIPPED_TARGET, dtype, device)
         if deterministic:
             auto_target = dataclasses.replace(auto_target, backend="deterministic")
-        models = _plan(auto_target, drafts, temperature, bool(chat), as_json, console)
+        measuring = {"temperature": temperature, "chat": bool(chat), "measure_again": measure_again}
+        models = _plan(auto_target, drafts, measuring, as_json, console)
     else:
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
         models = _load(config, as_json, console)
@@ -329,8 +338,7 @@ def _load(config: HierarchyConfig, quiet: bool, console: Console) -> Hierarchy:
 def _plan(
     target: TargetConfig,
     drafts: tuple[str, ...],
-    temperature: float,
-    chat: bool,
+    measuring: dict[str, Any],
     quiet: bool,
     console: Console,
 ) -> Hierarchy:
@@ -342,7 +350,7 @@ def _plan(
 
     bar = progress(console, f"measuring {target.model} (once)")
     with interruptible(console), warnings_as_notes(console), bar as report:
-        models = Hierarchy.auto(target, drafts, temperature=temperature, chat=chat, report=report)
+        models = Hierarchy.auto(target, drafts, report=report, **measuring)
     if not quiet:
         plan = models.plan
         assert plan is not None  # Hierarchy.auto sets it

@@ -36,6 +36,7 @@ from .settings import QUICK, ProfileSettings, ReportProgress
 from .texts import builtin, chats
 
 CLOSE = 0.15  # largest difference from a measured temperature at which a profile is used
+_AGAIN = "--measure-again, or measure_again=True from Python"
 _HINT = "set HIERSPEC_CACHE to a folder that can be written"
 
 
@@ -73,6 +74,7 @@ def choose(
     temperature: float = 0.0,
     chat: bool = False,
     settings: ProfileSettings | None = None,
+    measure_again: bool = False,
     report: ReportProgress = lambda stage, share: None,
 ) -> AutoChoice:
     """Choose the fastest hierarchy for these models on this machine.
@@ -85,6 +87,7 @@ def choose(
         temperature: of the requests to come; 0 is greedy.
         chat: measure on questions in the target's chat template, as the requests will be.
         settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
+        measure_again: measure anew, whatever is kept.
         report: called with the stage and the share of the measurement that is done.
 
     Raises:
@@ -103,6 +106,9 @@ def choose(
     if not all(map(_is_local, _file_names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the cache key hashes the files
     path = cache_path(target, candidates, settings, chat)
+    if measure_again:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
     profile, measured_now = _cached(path, temperature), False
     if profile is None:
         check_writable(path, DESCRIPTION, _HINT)
@@ -121,7 +127,7 @@ def choose(
                 )
                 profile = from_dict(data, str(path))
                 if busy := busy_message(profile.data.temperatures.values()):
-                    warnings.warn(f"{busy} (delete {path})", BusyWarning, stacklevel=2)
+                    warnings.warn(f"{busy} ({_AGAIN})", BusyWarning, stacklevel=2)
     best = plan(profile.estimates(temperature), variations=Variations(dropped_bonus=True))
     config = _hierarchy(profile, best.best.chain, in_memory)
     control = control_chain(profile, best)

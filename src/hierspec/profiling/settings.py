@@ -70,6 +70,4 @@ class ProfileSettings:
 
 # What ``auto`` measures before its first text, even beside other work: enough to plan with; online
 # control learns the rest (hierspec.planner.online).
-QUICK = ProfileSettings(
-    tokens=64, rounds=1, prompts=8, repeats=5, cost_seconds=4, thorough=False
-)
+QUICK = ProfileSettings(tokens=64, rounds=1, prompts=8, repeats=5, cost_seconds=4, thorough=False)

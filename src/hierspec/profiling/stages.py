@@ -168,11 +168,7 @@ class Stages:
             for k in range(1, target + 1)
             for i in range(k)
             if k == target
-            or (
-                entrants[k].can_verify
-                and entrants[i].num_drafts == 1
-                and ms[k] >= ratio * ms[i]
-            )
+            or (entrants[k].can_verify and entrants[i].num_drafts == 1 and ms[k] >= ratio * ms[i])
         ]
         if self.settings.thorough:
             return allowed
@@ -274,9 +270,7 @@ class Stages:
         for number in range(settings.repeats):
             if number >= _MIN_REPEATS and time.perf_counter() - began > settings.cost_seconds:
                 break
-            samples = stage(
-                f"costs {number}", list[CallSamples], partial(repeat, number, samples)
-            )
+            samples = stage(f"costs {number}", list[CallSamples], partial(repeat, number, samples))
         return [costs.entry(found) for found in samples]
 
     def time_long_context(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hierspec.profiling.settings import ReportProgress
 
 
+_MOST_LONGER = 1.5  # than said before: an estimate of the time left
 _MAX_SILENCE = 60.0  # seconds between lines of progress during one stage
 RESUMES = "the same command continues where it stopped"
 
@@ -62,15 +63,15 @@ def interruptible(console: Console, advice: Callable[[], str] = lambda: RESUMES)
 @contextlib.contextmanager
 def progress(console: Console, title: str) -> Iterator[ReportProgress]:
     """Show progress: a bar on a terminal, elsewhere a line per stage and one each minute."""
-    began = time.monotonic()
+    time_left = _TimeLeft()
     if not console.is_terminal:
-        last_stage, last_printed = "", began
+        last_stage, last_printed = "", time.monotonic()
 
         def report(stage: str, share: float) -> None:
             nonlocal last_stage, last_printed
             if stage != last_stage or time.monotonic() - last_printed > _MAX_SILENCE:
                 last_printed = time.monotonic()
-                say(console, f"{title}: {100 * share:3.0f} %  {stage}{_time_left(began, share)}")
+                say(console, f"{title}: {100 * share:3.0f} %  {stage}{time_left.text(share)}")
             last_stage = stage
 
         yield report
@@ -85,16 +86,26 @@ def progress(console: Console, title: str) -> Iterator[ReportProgress]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=1.0, stage="", left="")
         yield lambda stage, share: bar.update(
-            task, completed=share, stage=stage, left=_time_left(began, share)
+            task, completed=share, stage=stage, left=time_left.text(share)
         )
 
 
-def _time_left(began: float, share: float) -> str:
-    """Return the time left at the pace so far; empty at the start, when there is no pace yet."""
-    spent = time.monotonic() - began
-    if not 0.05 <= share < 1 or spent < 3:
-        return ""
-    seconds = spent * (1 - share) / share
-    return (
-        f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"
-    )
+class _TimeLeft:
+    """Estimates the time left at the pace so far; silent where it would take back what it said."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.promised_end = float("inf")
+
+    def text(self, share: float) -> str:
+        """Return the rest of a line; empty at the start, when there is no pace yet."""
+        now = time.monotonic()
+        spent = now - self.began
+        if not 0.05 <= share < 1 or spent < 3:
+            return ""
+        seconds = spent * (1 - share) / share
+        if seconds > _MOST_LONGER * max(self.promised_end - now, 0.0):
+            return ""
+        self.promised_end = min(self.promised_end, now + seconds)
+        amount = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        return f", about {amount} left"

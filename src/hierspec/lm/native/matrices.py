@@ -15,7 +15,9 @@ from .gguf_blocks import DECODERS, Codes, decode, values
 
 PANEL = 16  # outputs side by side, as in matrix.h
 _QUADS = GROUP // 4
-_AT_ONCE = 1 << 21  # weights that are packed at a time: what is between takes memory
+_FITTED = 4  # bits of a code up to which steps are fitted: with more it changes little
+_PARTS = (0.9, 0.8)  # of a group's range; those beyond are clipped
+_AT_ONCE = 1 << 18  # weights that are packed at a time: what is between fits into the caches
 
 
 class MatrixStruct(Structure):
@@ -314,8 +316,7 @@ def round_to(weight: torch.Tensor, form: Format) -> Codes:
     groups = padded.view(len(weight), -1, GROUP)
     most = (1 << form.bits) - 1
     if form.lowest:
-        low, high = groups.aminmax(dim=2)
-        steps, lowest = ((high - low) / most).half(), low.half()
+        steps, lowest = _steps_and_lowest(groups, most, form.bits <= _FITTED)
         start = lowest.float()[..., None]
     else:
         steps, lowest = (groups.abs().amax(2) / (most - form.zero)).half(), None
@@ -323,3 +324,48 @@ def round_to(weight: torch.Tensor, form: Format) -> Codes:
     codes = (groups - start).div_(steps.float().clamp_min(1e-20)[..., None]).round_()
     codes = codes.clamp_(0, most).to(torch.uint8).flatten(1)[:, : weight.size(1)]
     return Codes(codes, steps, lowest)
+
+
+def _steps_and_lowest(
+    groups: torch.Tensor, most: int, fitted: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the float16 step and lowest value of each group [out, n, 32] for codes 0 … most.
+
+    Those of the group's range or, fitted, of some part of it: of each part its codes, then the step
+    and lowest value with the least squared error for these codes, where that is less.
+    """
+    low, high = groups.aminmax(dim=2)
+    steps, lowest = ((high - low) / most).half(), low.half()
+    if not fitted:
+        return steps, lowest
+    middle, half = (low + high) / 2, (high - low) / 2
+    mean = groups.mean(2)
+    centred = groups - mean[..., None]
+    least = _squared_error(groups, steps, lowest, most)
+    for part in _PARTS:
+        step = (2 * part / most) * half
+        codes = _codes(groups, step, middle - part * half, most)
+        mean_code = codes.mean(2)
+        codes -= mean_code[..., None]
+        step = (codes * centred).sum(2) / codes.square().sum(2).clamp_min_(1e-20)
+        pair = step.half(), (mean - step * mean_code).half()
+        error = _squared_error(groups, *pair, most)
+        better = error < least
+        least = torch.where(better, error, least)
+        steps = torch.where(better, pair[0], steps)
+        lowest = torch.where(better, pair[1], lowest)
+    return steps, lowest
+
+
+def _codes(
+    groups: torch.Tensor, steps: torch.Tensor, lowest: torch.Tensor, most: int
+) -> torch.Tensor:
+    steps = steps.float().clamp_min(1e-20)[..., None]
+    return ((groups - lowest.float()[..., None]) / steps).round_().clamp_(0, most)
+
+
+def _squared_error(
+    groups: torch.Tensor, steps: torch.Tensor, lowest: torch.Tensor, most: int
+) -> torch.Tensor:
+    rounded = _codes(groups, steps, lowest, most).mul_(steps.float()[..., None])
+    return rounded.add_(lowest.float()[..., None]).sub_(groups).square_().sum(2)
