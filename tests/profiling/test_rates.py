@@ -6,12 +6,14 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from profiling_cases import random_tables, tables
 
 from hierspec import TargetConfig
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
+from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.profiling import agreement, curves, rates, rounds
 from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.rounds import DraftingSettings
@@ -139,6 +141,41 @@ def test_survival_of_independent_tokens_is_geometric():
     alpha = float(torch.minimum(found[0].distribution([]), found[1].distribution([])).sum())
     error = rows.std(0)[1:] / len(rows) ** 0.5
     assert (abs(rows.mean(0)[1:] - alpha ** np.arange(1, 4)) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_survival_on_texts_is_that_of_real_drafts(temperature):
+    """Means of both against each other, by both rules: 6 numbers at 4.5 standard errors."""
+    pool = tables(*random_tables(2, vocab=6, order=2, seed=8))
+    many = DraftingSettings(places=20, rounds=4, max_budget=3, temperature=temperature, seed=4)
+    starts = [2] * 60
+    texts = rates.continuations(pool, [[i % 6, i // 6 % 6] for i in range(60)], 60, many)
+    *_, scores = agreement.agreements(pool, texts, starts, [len(text) for text in texts], many)
+    found = rates.follow_texts(pool, 0, [], texts, scores, many)
+    real = rates.follow_drafts(pool, 0, [], texts, starts, many)
+    for ours, theirs in ((found.tokenwise[1], real.tokenwise[1]), (found.block[1], real.block[1])):
+        ours, theirs = np.stack(ours), np.stack(theirs)
+        assert (np.diff(ours, axis=1) <= 1e-9).all()
+        # Drafts from neighbouring places share tokens: a text counts as its length over 4.
+        error = (ours.var(0) * 4 / len(ours) + theirs.var(0) / len(theirs) * 4) ** 0.5
+        assert (abs(ours.mean(0) - theirs.mean(0))[1:] <= 4.5 * error[1:] + 1e-9).all()
+        assert 0.05 < ours.mean(0)[1] < 0.95
+
+
+def test_what_a_look_up_copies_on_texts():
+    pool = tables(*random_tables(2, order=0))
+    look_up = replace(pool.entrants[0], model=PromptLookup(1, 2), candidate=parse("prompt-lookup"))
+    pool = replace(pool, entrants=(look_up, pool.entrants[1]))
+    text = [0, 1, 2, 0, 1, 2, 0, 1, 3, 3, 3]
+    drafting = DraftingSettings(places=2, rounds=1, max_budget=2, temperature=0.0)
+    *_, scores = agreement.agreements(pool, [text], [3], [len(text)], drafting)
+    scores[0].probabilities[1][:] = 1.0
+    lengths, copied = rates._copied(look_up.model, text, scores[0], 2)
+    assert copied.sum(1).tolist()[:5] == [0, 2, 2, 2, 1]
+    assert (lengths >= copied.sum(1)).all()
+    drafts = rates.follow_texts(pool, 0, [], [text], scores, drafting)
+    assert drafts.lengths
+    np.testing.assert_array_equal(drafts.block[1], drafts.tokenwise[1])
 
 
 def test_greedy_drafts_survive_or_do_not():

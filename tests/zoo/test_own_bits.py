@@ -174,7 +174,7 @@ def test_what_drafts_by_default_depends_on_the_files_bits(tmp_path, kind, bits):
     path = str(write(tmp_path / "m.gguf", lambda name: kind))
     assert copies_that_pay(open_gguf(path, "m").bits_per_weight) == bits
     levels = defaults.choose_default(path, device="cpu").config.levels
-    assert [level.method for level in levels] == ["suffix", "quantized"][: 1 + bool(bits)]
+    assert [level.method for level in levels] == (["suffix", "quantized"] if bits else [])
     wide = defaults.choose_default(path, dtype="bfloat16", device="cpu").config.levels
     assert [level.method for level in wide] == ["suffix", "quantized"]
 

@@ -89,6 +89,8 @@ def choose_default(
 
 def describe_drafts(config: HierarchyConfig) -> str:
     """Name the methods that draft, lowest first, in a phrase for a note."""
+    if not config.levels:
+        return "no drafts, which pay too little in so few bits (--hierarchy auto measures it)"
     return f"drafts by {' → '.join([*(level.method for level in config.levels), 'the target'])}"
 
 
@@ -147,15 +149,16 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
 
     If the processor multiplies int8 fast, it is a copy of the target in 8 or 4 bits above a
     look-up, since no trained drafter agrees as well, unless the target is in few bits itself; else
-    a shipped trained drafter, EAGLE-3 before exits; else a look-up alone. A loaded model whose own
-    layers run on a CPU is decoded plainly: to check several tokens there may take longer than they
-    save.
+    a shipped trained drafter, EAGLE-3 before exits; else a look-up alone. A target in few bits,
+    and a loaded model whose own layers run on a CPU, decode plainly without a trained drafter: what
+    a look-up gains on most texts is less than its checks cost there.
     """
     if isinstance(target.model, ModelInMemory) and _on_own_layers(target, "cpu"):
         return HierarchyConfig(target=target)
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
-    copies = _copies_here(target)
+    own_bits = _own_bits(target)
+    copies = _copies_here(target, own_bits)
     if copies:
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
@@ -167,12 +170,25 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
         levels = [{**level, "num_speculative_tokens": _EAGLE3_BUDGET}]
     elif heads := trained_exits(target.model)[0]:
         levels = _exit_levels(heads)
-    else:
+    elif own_bits is None:
         levels = [{"method": "suffix", "num_speculative_tokens": _SUFFIX_BUDGET}]
     return HierarchyConfig.from_dict({"target": target, "levels": levels, "verify": "block"})
 
 
-def _copies_here(target: TargetConfig) -> list[int]:
+def _own_bits(target: TargetConfig) -> float | None:
+    """Return the bits of a weight of a file that the kernels run in its own; else ``None``."""
+    from hierspec.lm.lean.quantized import can_quantize
+    from hierspec.lm.native import library
+
+    if target.dtype != "auto" or target.backend not in ("auto", "deterministic"):
+        return None
+    if machine.device(target.device).type != "cpu" or library.load() is None:
+        return None
+    bits = registry.bits_in_file(target.model)
+    return bits if bits and can_quantize(model_config(target.model)) else None
+
+
+def _copies_here(target: TargetConfig, own_bits: float | None) -> list[int]:
     """Return the bits of copies that can be made of this target, and pay on this machine."""
     from hierspec.lm.lean.quantized import copies_that_pay
     from hierspec.lm.lean.shape import unsupported_reason
@@ -186,8 +202,7 @@ def _copies_here(target: TargetConfig) -> list[int]:
         return []
     if loaded and _on_own_layers(target):
         return []
-    own = target.dtype == "auto" and target.backend != "lean" and not loaded
-    return copies_that_pay(registry.bits_in_file(target.model) if own else None)
+    return copies_that_pay(own_bits)
 
 
 def _on_own_layers(target: TargetConfig, device: str = "") -> bool:
