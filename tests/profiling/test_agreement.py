@@ -19,7 +19,9 @@ def test_acceptance_is_one_minus_total_variation():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, 4, 40).tolist() for _ in range(3)]
     starts, stops = [5, 1, 17], [40, 30, 18]
-    agreed, ease, _ = agreement.agreements(pool, texts, starts, stops, DraftingSettings(2, 1, 3, 1.0))
+    agreed, ease, _ = agreement.agreements(
+        pool, texts, starts, stops, DraftingSettings(2, 1, 3, 1.0)
+    )
 
     def law(number, context):
         p = found[number].distribution(context).numpy()

@@ -110,8 +110,9 @@ def agreements(
     target = len(pool.entrants) - 1
     found: list[TextScores] = []
     for start, stop in zip(starts, stops, strict=True):
-        sizes = np.zeros(max(stop - max(start, 1), 0))
-        probs, overlaps = ({key: sizes.copy() for key in keys} for keys in (scoring, sums))
+        count = max(stop - max(start, 1), 0)
+        probs = {i: np.zeros(count) for i in scoring}
+        overlaps = {pair: np.zeros(count) for pair in sums}
         found.append(TextScores(max(start, 1), stop, probs, overlaps))
     for batch in rounds.batches(len(texts), pool.vocab_size * len(scoring) * _SCORED):
         sequences = open_sequences(build_levels(pool), batch, [texts[n] for n in batch], drafting)

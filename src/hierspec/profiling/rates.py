@@ -174,7 +174,8 @@ def follow_texts(
                 shared = _windows(found.overlaps[drafter, k], size)
             else:
                 shared = capped * _windows(np.minimum(found.probabilities[k] / p, 1.0), size)
-            rows[k] = (_starting(shared.cumprod(1)),) * 2
+            curves = _starting(shared.cumprod(1))
+            rows[k] = curves, curves
         kept = (rng.random(found.count)[:, None] < rows[target][1][:, 1:]).sum(1)
         begun = np.arange(found.count) + kept + 1
         whole = begun[begun + size <= found.count]

@@ -228,7 +228,7 @@ class Stages:
 
     def time_calls(
         self,
-        pairs: Sequence[costs.ModelPair],
+        pairs: Sequence[tuple[int, int]],
         text: list[int],
         temperature: float,
         stage: RunStage,
@@ -244,7 +244,7 @@ class Stages:
                 if k not in lowest or entrants[i].scores > entrants[lowest[k]].scores:
                     lowest[k] = i
             pairs = [(i, k) for i, k in pairs if k == len(entrants) - 1 or lowest[k] == i]
-        all_pairs = [*self._single_calls(pairs), *pairs]
+        all_pairs: list[costs.ModelPair] = [*self._single_calls(pairs), *pairs]
         total = settings.repeats * len(costs.timed_calls(all_pairs, settings.budgets()))
         num_calls, samples, began = 0, list[CallSamples](), time.perf_counter()
 
@@ -277,7 +277,7 @@ class Stages:
         self,
         text: list[int],
         short: int,
-        pairs: Sequence[costs.ModelPair],
+        pairs: Sequence[tuple[int, int]],
         timed: Sequence[MeasuredCost],
         temperature: float,
     ) -> MeasuredContext:
@@ -301,7 +301,8 @@ class Stages:
         }
         if not all((0 if pair[0] is None else _CHECKED) in low[pair] for pair in wanted):
             low = _checks(measure(_repeat_to(text, short), repeats=3))
-        high = _checks(measure(_repeat_to(text, long), repeats=3))
+        repeats = 3 if self.settings.thorough else 1
+        high = _checks(measure(_repeat_to(text, long), repeats=repeats))
 
         def slope(pair: costs.ModelPair, tokens: int) -> float:
             short_ms, long_ms = (np.median(times[pair][tokens]) for times in (low, high))
@@ -327,7 +328,7 @@ class Stages:
         plain = next(ms for length, ms in checks if length == 0)
         return max(ms - plain, 1e-3 * plain) / max(n, 1)
 
-    def _single_calls(self, pairs: Sequence[costs.ModelPair]) -> list[costs.ModelPair]:
+    def _single_calls(self, pairs: Sequence[tuple[int, int]]) -> list[costs.ModelPair]:
         """Return a pair without a drafter for every model of ``pairs`` that scores."""
         used = {model for pair in pairs for model in pair} | {len(self.pool.entrants) - 1}
         return [(None, k) for k, e in enumerate(self.pool.entrants) if e.scores and k in used]
