@@ -328,7 +328,7 @@ def test_methods_without_a_model_of_their_own_are_drafts_by_name(model, tmp_path
     table = levels(["ngram:own.pt"])[0]
     assert (table["method"], table["table"]) == ("ngram_table", "own.pt")
     with pytest.raises(HierspecError, match="for 8 bits, or quantized:4"):
-        Hierarchy(tmp_path, drafts=["quantized:5"])
+        Hierarchy(tmp_path, drafts=["quantized:3"])
     with pytest.raises(HierspecError, match="exit:LAYER, as in exit:4"):
         Hierarchy(tmp_path, drafts=["exit:four"])
     with pytest.raises(HierspecError, match=r"Hierarchy\(target, drafts=\['suffix'\]\)"):
