@@ -32,7 +32,8 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
             earlier in the text; also called ``prompt-lookup``), ``ngram:TABLE`` (a file of
             ``hierspec ngram build``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's own
             weights in int8; ``quantized:6`` in 6 bits, 5 or 4), or a level as in a hierarchy
-            file. Levels that copy text cost next to nothing and are put lowest, wherever they are in the list.
+            file. Levels that copy text cost next to nothing and are put lowest, wherever they are
+            in the list.
 
     Raises:
         HierspecError: a draft is none of these.
