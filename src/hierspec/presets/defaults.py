@@ -177,7 +177,7 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
 
 def _own_bits(target: TargetConfig) -> float | None:
     """Return the bits of a weight of a file that the kernels run in its own; else ``None``."""
-    from hierspec.lm.lean.quantized import can_quantize
+    from hierspec.lm.lean.shape import unsupported_reason
     from hierspec.lm.native import library
 
     if target.dtype != "auto" or target.backend not in ("auto", "deterministic"):
@@ -185,7 +185,9 @@ def _own_bits(target: TargetConfig) -> float | None:
     if machine.device(target.device).type != "cpu" or library.load() is None:
         return None
     bits = registry.bits_in_file(target.model)
-    return bits if bits and can_quantize(model_config(target.model)) else None
+    if bits is None or unsupported_reason(model_config(target.model)) is not None:
+        return None
+    return bits
 
 
 def _copies_here(target: TargetConfig, own_bits: float | None) -> list[int]:
