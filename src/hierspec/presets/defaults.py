@@ -180,7 +180,9 @@ def _own_bits(target: TargetConfig) -> float | None:
     from hierspec.lm.lean.shape import unsupported_reason
     from hierspec.lm.native import library
 
-    if target.dtype != "auto" or target.backend not in ("auto", "deterministic"):
+    if isinstance(target.model, ModelInMemory) or target.dtype != "auto":
+        return None
+    if target.backend not in ("auto", "deterministic"):
         return None
     if machine.device(target.device).type != "cpu" or library.load() is None:
         return None
