@@ -204,7 +204,10 @@ def test_torch_is_left_as_it_was():
 
 def test_the_command(tmp_path, capsys):
     path = tmp_path / "mine.py"
-    path.write_text("def verify(tokens, q, p):\n    return [0]\n")
+    path.write_text(
+        "import torch\n\n\ndef verify(tokens, q, p):\n"
+        "    return [int(torch.multinomial(q[:1], 1))]\n"
+    )
     assert certify(adapter=f"{path}:verify") == 1
     assert "NOT lossless" in capsys.readouterr().out
     with pytest.raises(HierspecError, match=r"either CASE\.json or --adapter"):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils import threads
+from hierspec.utils import plugins, threads
 
 _MAX_MESSAGE = 1200  # characters
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -77,6 +77,8 @@ def _run_command(argv: list[str]) -> int:
     except SystemExit as exit_:  # click and rich convert a broken pipe to it
         if isinstance(exit_.__context__, BrokenPipeError):
             return 0
+        if plugins.place_of(exit_):
+            return _report_error(exit_)
         raise
     except Exception as error:
         if debug:
@@ -93,7 +95,7 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _report_error(error: Exception, argv: Sequence[str] = ()) -> int:
+def _report_error(error: BaseException, argv: Sequence[str] = ()) -> int:
     """Print an error in one line; return 2 for a user's mistake, 1 for a bug of ours."""
     from .hints import hint
 
@@ -118,6 +120,9 @@ def _report_error(error: Exception, argv: Sequence[str] = ()) -> int:
         return 2
     # What the system refuses has a number: a missing file, no permission, a connection.
     refused_by_system = isinstance(error, OSError) and error.errno is not None
+    if place := plugins.place_of(error):  # a user's own rule or drafter
+        _print_error(_one_line(f"{place}: {plugins.describe(error)}"))
+        return 2
     if isinstance(error, HierspecError) or refused_by_system:
         _print_error(_one_line(str(error)) or type(error).__name__)
         return 2

@@ -55,10 +55,11 @@ def certify(
     assert case is not None
     from hierspec.exact import certificate as exact
 
+    from .rendering import notes, warnings_as_notes
     from .rendering.certificate import show
 
     content = exact.load_case(case)
-    with errors_in(case):
+    with errors_in(case), warnings_as_notes(notes()):
         certificate = exact.certify(content)
     passed = certificate.passed(allow_inconclusive)
     with contextlib.suppress(BrokenPipeError):  # | head must not turn a failed check into success

@@ -7,13 +7,14 @@ numbers (:mod:`hierspec.config.numbered`).
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk, walk_levels
 from hierspec.core.rules import Verifier
 from hierspec.drafters.base import LookUp
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.verifiers import registry
 from hierspec.verifiers.leading import Leading
 from hierspec.verifiers.lenient import Lenient
@@ -23,6 +24,10 @@ from .fields import DEFAULT_LENIENCE
 
 # (level, its place) → (model, name). A concatenation's model is not used; ``None`` is the target.
 ModelAndName = Callable[[Any, str], tuple[Any, str]]
+
+
+class StrictLenienceWarning(HierspecWarning, UserWarning):
+    """The target verifies by ``lenient``, with the lenience that makes it ``tokenwise``."""
 
 
 def build_nodes(
@@ -41,6 +46,13 @@ def build_nodes(
     fields = builder.node_fields(None, "target")
     _check_ahead(below, verifier)
     _check_only_level(below)
+    if isinstance(verifier, Lenient) and verifier.lenience == 1.0 and below is not None:
+        warnings.warn(
+            "the target's rule is lenient with lenience 1, which is tokenwise and loses nothing: "
+            "set lenience above 1 for lenient acceptance (lossy at the target), or name tokenwise",
+            StrictLenienceWarning,
+            stacklevel=2,
+        )
     if isinstance(below, Draft) and below.ahead:
         bonus = False  # the level that drafts ahead does not know this token
     return Verify(**fields, budget=1, rule=verifier, below=None, bonus=bonus).over(below)

@@ -2,9 +2,13 @@
 
 An *adapter* is a function ``verify(tokens, q, p) → emitted tokens`` around such code. It gets the n
 drafted tokens [n] int64, the distributions they were drawn from [n, V] and the target's [n + 1, V],
-both float64, and returns the tokens of its round: the kept ones and those that follow them. It may
-draw random numbers with ``torch.rand``, ``rand_like`` and ``multinomial``, which are replaced by
+both float64, and returns the tokens of its round: the kept ones and those that follow them. It
+draws random numbers with ``torch.rand``, ``rand_like`` and ``multinomial``, which are replaced by
 every possible result (:mod:`hierspec.exact.splitting`).
+
+Of a verifier whose random numbers cannot be followed nothing is said: it is refused where it draws
+from another generator, or from none, and where two runs in one box of numbers, which must end alike
+if every comparison was seen, do not.
 
 This gives the law of a round over all drafts. Continued by the target it must be the target's own
 law; the total variation distance measures how much it differs.
@@ -13,21 +17,22 @@ law; the total variation distance measures how much it differs.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from hierspec.core.distributions import draw
 from hierspec.errors import HierspecError
 from hierspec.lm.tabular import TabularModel
+from hierspec.utils import plugins
+from hierspec.utils.schema import short_repr
 
-from .splitting import SplittingRng, outcome_law
+from .foreign_random import ForeignRandomness
+from .splitting import SplittingRng, outcomes, run
 
 Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
 
@@ -35,6 +40,9 @@ TOLERANCE = 1e-9
 VOCABULARY = 3  # with two tokens, a residual cannot be wrong
 LENGTHS = (1, 2, 3)
 SEEDS = 4  # pairs of models for each draft length
+_NEAR_EDGES = (0.02, 0.97)  # where in a box a run is repeated: just inside its lower, its upper end
+_MIN_REPEATED = 1e-9  # in a smaller box, rounding may move a number over an edge
+_REPETITIONS = 8  # of a run at the same numbers, to see whether it is a function of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +68,39 @@ def examine(
     """Enumerate a verifier over random pairs of models of three tokens.
 
     Raises:
-        HierspecError: it returns something other than 1 to n + 1 token ids.
+        HierspecError: it returns something other than 1 to n + 1 token ids, or its random numbers
+            cannot be followed.
     """
     tv, tokens = dict.fromkeys(lengths, 0.0), dict.fromkeys(lengths, 0.0)
-    for n in lengths:
-        for seed in range(seeds):
-            generator = torch.Generator().manual_seed(seed)
-            q, p = (TabularModel.random(VOCABULARY, 1, generator) for _ in range(2))
-            law = round_law(adapter, p, q, n)
-            tv[n] = max(tv[n], distance(law, p, n + 1))
-            tokens[n] += sum(prob * len(text) for text, prob in law.items()) / seeds
+    num_drawn = 0
+    uniform = torch.full((min(lengths) + 1, VOCABULARY), 1 / VOCABULARY, dtype=torch.float64)
+    with replace_torch_random(SplittingRng()):  # what a first call imports may ask for randomness
+        adapter(torch.zeros(min(lengths), dtype=torch.int64), uniform[1:], uniform.clone())
+    with ForeignRandomness() as foreign:
+        for n in lengths:
+            for seed in range(seeds):
+                generator = torch.Generator().manual_seed(seed)
+                q, p = (TabularModel.random(VOCABULARY, 1, generator) for _ in range(2))
+                try:
+                    law, drawn = _round_law(adapter, p, q, n)
+                except _TwoAnswersError as error:
+                    if error.repeatable and not foreign.sources():
+                        raise _refusal(
+                            adapter,
+                            "compares a random number in a way that is not seen",
+                            "compare what torch.rand gives, or its .item(), with other numbers, "
+                            "and compute nothing else of it",
+                        ) from None
+                    unseen = "somewhere unseen, or from a state that it keeps between calls"
+                    source = foreign.sources() or unseen
+                    raise _refusal(adapter, f"draws random numbers from {source}") from None
+                num_drawn += drawn
+                tv[n] = max(tv[n], distance(law, p, n + 1))
+                tokens[n] += sum(prob * len(text) for text, prob in law.items()) / seeds
+        if sources := foreign.sources():
+            raise _refusal(adapter, f"draws random numbers from {sources}")
+    if not num_drawn:
+        raise _refusal(adapter, "draws no random numbers that are seen")
     return VerifierFinding(tv, tokens)
 
 
@@ -77,7 +108,37 @@ def round_law(
     adapter: Adapter, p: TabularModel, q: TabularModel, n: int
 ) -> dict[tuple[int, ...], float]:
     """Return the law of a round's tokens, over all drafts of n tokens from an empty text."""
+    return _round_law(adapter, p, q, n)[0]
+
+
+class _TwoAnswersError(Exception):
+    """Two runs of a verifier in one box of random numbers ended differently.
+
+    Attributes:
+        repeatable: whether runs at the same numbers ended alike.
+    """
+
+    def __init__(self, repeatable: bool) -> None:
+        super().__init__()
+        self.repeatable = repeatable
+
+
+def _refusal(adapter: Adapter, reason: str, fix: str = "") -> HierspecError:
+    """Return the error about a verifier of which enumeration shows nothing."""
+    fix = fix or (
+        "draw with torch.rand, torch.rand_like or torch.multinomial, called by these names, which "
+        "the enumeration answers with every possible result"
+    )
+    name = getattr(adapter, "__name__", "the verifier")
+    return HierspecError(f"{name} cannot be judged by enumeration: it {reason}; {fix}")
+
+
+def _round_law(
+    adapter: Adapter, p: TabularModel, q: TabularModel, n: int
+) -> tuple[dict[tuple[int, ...], float], int]:
+    """Return the law of a round, and how many random numbers were drawn on all ways through it."""
     law: dict[tuple[int, ...], float] = {}
+    num_drawn = 0
     for draft in product(range(p.vocab_size), repeat=n):
         q_rows = torch.stack([q.distribution(draft[:i]) for i in range(n)])
         p_rows = torch.stack([p.distribution(draft[:i]) for i in range(n + 1)])
@@ -93,16 +154,53 @@ def round_law(
         ) -> tuple[int, ...]:
             with replace_torch_random(rng):
                 emitted = adapter(torch.tensor(draft), q_rows.clone(), p_rows.clone())
-            text = tuple(int(token) for token in emitted)
-            if not 0 < len(text) <= n + 1 or not all(0 <= t < p.vocab_size for t in text):
-                raise HierspecError(
-                    f"a verifier returns 1 to {n + 1} token ids for a draft of {n}, not {text}"
-                )
-            return text
+            return _token_ids(emitted, n, p.vocab_size)
 
-        for text, prob in outcome_law(program).items():
-            law[text] = law.get(text, 0.0) + draft_prob * prob
-    return law
+        for index, (rng, text) in enumerate(outcomes(program)):
+            num_drawn += rng.num_drawn
+            law[text] = law.get(text, 0.0) + draft_prob * rng.probability
+            if rng.probability > _MIN_REPEATED:
+                _check_repeats(program, rng.box, text, _NEAR_EDGES[index % 2])
+    return law, num_drawn
+
+
+def _check_repeats(
+    program: Callable[[Any], tuple[int, ...]],
+    box: Sequence[tuple[float, float]],
+    text: tuple[int, ...],
+    share: float,
+) -> None:
+    """Repeat a run elsewhere in its box of random numbers: it must end with the same tokens.
+
+    Raises:
+        _TwoAnswersError: it does not.
+    """
+    moved = run(program, SplittingRng(box, share))
+    if moved == text:
+        return
+    for _ in range(_REPETITIONS):
+        again = run(program, SplittingRng(box)), run(program, SplittingRng(box, share))
+        if again != (text, moved):
+            raise _TwoAnswersError(repeatable=False)
+    raise _TwoAnswersError(repeatable=True)
+
+
+def _token_ids(emitted: Any, n: int, vocab_size: int) -> tuple[int, ...]:
+    """Return what a verifier emitted as token ids.
+
+    Raises:
+        HierspecError: it is something other than 1 to n + 1 of them.
+    """
+    try:
+        text = tuple(int(token) for token in emitted)
+    except (TypeError, ValueError):
+        text = ()
+    if not 0 < len(text) <= n + 1 or not all(0 <= token < vocab_size for token in text):
+        found = short_repr(text or emitted)
+        raise HierspecError(
+            f"a verifier returns 1 to {n + 1} token ids for a draft of {n}, not {found}"
+        )
+    return text
 
 
 def distance(law: dict[tuple[int, ...], float], target: TabularModel, length: int) -> float:
@@ -122,20 +220,23 @@ def distance(law: dict[tuple[int, ...], float], target: TabularModel, length: in
 def replace_torch_random(rng: SplittingRng) -> Iterator[None]:
     """Let torch's random functions draw from ``rng`` inside the ``with`` block."""
 
-    def rand(*size: Any, **_: Any) -> torch.Tensor:
-        shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    def rand(*sizes: Any, size: Any = None, **_: Any) -> torch.Tensor:
+        shape = sizes if size is None else size
+        if len(sizes) == 1 and not isinstance(sizes[0], int):
+            (shape,) = sizes
+        shape = torch.Size(shape)
         numbers = rng.take(shape.numel()).tolist()
         return torch.tensor([float(u) for u in numbers], dtype=torch.float64).reshape(shape)
 
-    def rand_like(like: torch.Tensor, **_: Any) -> torch.Tensor:
-        return rand(like.shape)
+    def rand_like(input: torch.Tensor, **_: Any) -> torch.Tensor:
+        return rand(input.shape)
 
-    def multinomial(probs: torch.Tensor, num_samples: int = 1, **_: Any) -> torch.Tensor:
+    def multinomial(input: torch.Tensor, num_samples: int = 1, *_: Any, **__: Any) -> torch.Tensor:
         if num_samples != 1:
             raise HierspecError("torch.multinomial: only num_samples=1 is supported in an adapter")
-        rows = probs.double().reshape(-1, probs.shape[-1])
+        rows = input.double().reshape(-1, input.shape[-1])
         tokens = draw(rows, rng.take(len(rows)))
-        return torch.tensor(tokens).reshape(*probs.shape[:-1], 1)
+        return torch.tensor(tokens).reshape(*input.shape[:-1], 1)
 
     substitutes = {"rand": rand, "rand_like": rand_like, "multinomial": multinomial}
     originals = {name: getattr(torch, name) for name in substitutes}
@@ -161,13 +262,7 @@ def load_adapter(location: str) -> Adapter:
             f"no adapter {location!r}: give FILE.py:FUNCTION, or one of those that --adapter all "
             "shows"
         )
-    spec = importlib.util.spec_from_file_location("_hierspec_adapter", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    adapter: Adapter | None = getattr(module, name, None)
+    adapter: Adapter | None = getattr(plugins.load_file(path), name, None)
     if not callable(adapter):
         raise HierspecError(f"{path} has no function {name!r}")
-    return cast("Adapter", adapter)
+    return adapter

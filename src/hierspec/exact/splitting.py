@@ -16,8 +16,8 @@ observed leaves its box undivided, which gives a wrong law: tests find such a fa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -45,17 +45,25 @@ class SplittingRng:
 
     Args:
         intervals: of the first uniforms; those that follow may be anywhere in [0, 1).
+        share: where in its interval a uniform lies, in (0, 1); default: well inside.
 
     Attributes:
+        num_drawn: how many uniforms were taken.
         remaining: after the run, the intervals of the runs that remain: together with this run's
             they fill the box that it began with.
     """
 
-    def __init__(self, intervals: Sequence[Interval] = ()) -> None:
+    def __init__(self, intervals: Sequence[Interval] = (), share: float | None = None) -> None:
         self._intervals = list(intervals)
-        self._num_drawn = 0
+        self._share = share
+        self.num_drawn = 0
         self.origins: dict[float, _Origin] = {}
         self.remaining: list[list[Interval]] = []
+
+    @property
+    def box(self) -> tuple[Interval, ...]:
+        """The intervals of the uniforms, in the order they were drawn."""
+        return tuple(self._intervals)
 
     @property
     def probability(self) -> float:
@@ -65,14 +73,16 @@ class SplittingRng:
     def take(self, n: int) -> UniformList:
         """Return n uniforms, as :meth:`hierspec.core.rng.Rng.take` does."""
         uniforms = UniformList()
-        for number in range(self._num_drawn, self._num_drawn + n):
+        for number in range(self.num_drawn, self.num_drawn + n):
             if number == len(self._intervals):
                 self._intervals.append((0.0, 1.0))
             low, high = self._intervals[number]
             # Anywhere inside, but a value unlike other uniforms and the round numbers of tables.
-            value = low + (high - low) * (0.25 + 0.5 * ((number + 1) * _GOLDEN % 1.0))
+            part = (number + 1) * _GOLDEN % 1.0
+            share = 0.25 + 0.5 * part if self._share is None else self._share + 0.01 * part
+            value = low + (high - low) * share
             uniforms.append(Uniform.with_origin(self, value, _Origin(number)))
-        self._num_drawn += n
+        self.num_drawn += n
         return uniforms
 
     def register(self, value: float, origin: _Origin) -> None:
@@ -175,7 +185,16 @@ class _ComparisonMode(TorchFunctionMode):
         result = func(*args, **kwargs) if kwargs else func(*args)
         if (name := WATCHED.get(func.__name__)) is not None:  # most calls are none of these
             self._watch(name, result, *args[:2])
+        elif func.__name__ in ("item", "tolist") and self._holds_uniforms(args[0]):
+            return self._uniforms(result)
         return result
+
+    def _uniforms(self, numbers: Any) -> Any:
+        """Return numbers of Python, in nested lists too, that report what they are compared with."""
+        if isinstance(numbers, list):
+            return [self._uniforms(number) for number in cast("list[Any]", numbers)]
+        origin = self._rng.origins.get(numbers)
+        return numbers if origin is None else Uniform.with_origin(self._rng, numbers, origin)
 
     def _watch(self, name: str, result: torch.Tensor, x: Any, y: Any) -> None:
         """Report ``name(x, y) = result``."""
@@ -241,11 +260,21 @@ def outcome_law(program: Callable[[Any], T]) -> dict[T, float]:
         program: called with an rng once for each box of uniforms; each call must begin anew.
     """
     law: dict[T, float] = {}
+    for rng, outcome in outcomes(program):
+        law[outcome] = law.get(outcome, 0.0) + rng.probability
+    return law
+
+
+def outcomes(program: Callable[[Any], T]) -> Iterator[tuple[SplittingRng, T]]:
+    """Yield every box of uniforms that a program distinguishes, as its rng, with the outcome."""
     boxes: list[list[Interval]] = [[]]
     while boxes:
         rng = SplittingRng(boxes.pop())
-        with _ComparisonMode(rng):
-            outcome = program(rng)
-        law[outcome] = law.get(outcome, 0.0) + rng.probability
+        yield rng, run(program, rng)
         boxes += rng.remaining
-    return law
+
+
+def run(program: Callable[[Any], T], rng: SplittingRng) -> T:
+    """Run a program once, with comparisons in torch reported to its rng."""
+    with _ComparisonMode(rng):
+        return program(rng)

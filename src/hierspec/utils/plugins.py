@@ -1,0 +1,109 @@
+"""Files of users' own Python: drafting methods, rules, adapters.
+
+A mistake in one is the user's: it is said in one line that names the file and the line.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hierspec.errors import HierspecError, first_line
+
+VARIABLE = "HIERSPEC_PLUGINS"  # files with the system's separator of paths, for child processes
+_FILES: dict[str, str] = {}  # of modules that were imported → the name the user gave
+
+
+def load_file(file: str | Path) -> ModuleType:
+    """Import a Python file, once.
+
+    Raises:
+        HierspecError: there is no such file, or importing it raised; names the line.
+    """
+    path = Path(file).expanduser()
+    if path.suffix != ".py" or not path.is_file():
+        raise HierspecError(f"no plug-in file {str(file)!r}: give the path of a Python file")
+    path = path.resolve()
+    name = f"hierspec_plugin_{path.stem}_{abs(hash(str(path))):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for the types of their fields
+    _FILES[str(path)] = str(file)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise HierspecError(_import_error(str(file), error)) from None
+    return module
+
+
+def load_files(files: str) -> None:
+    """Import files for this process and for those that it starts.
+
+    Args:
+        files: with the system's separator of paths between them.
+    """
+    for file in filter(None, files.split(os.pathsep)):
+        load_file(file)
+
+
+@cache
+def entry_point_names(group: str) -> dict[str, EntryPoint]:
+    """Return what installed packages offer under a group, by name."""
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def load_entry_point(group: str, name: str) -> Any:
+    """Import what an installed package offers under a name; ``None`` if none does.
+
+    Raises:
+        HierspecError: importing it raised.
+    """
+    entry = entry_point_names(group).get(name)
+    if entry is None:
+        return None
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:
+        package = entry.dist.name if entry.dist else entry.module
+        raise HierspecError(_import_error(f"{name!r} of the package {package}", error)) from None
+    file = getattr(sys.modules.get(entry.module), "__file__", None)
+    if file:
+        _FILES[str(Path(file).resolve())] = file
+    return found
+
+
+def place_of(error: BaseException) -> str:
+    """Return ``FILE, line N`` where an error passed a user's file last; empty if it did not."""
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename in _FILES:
+            place = f"{_FILES[frame.filename]}, line {frame.lineno}"
+    return place
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one line: its type, unless it is ours, and what it says."""
+    if isinstance(error, HierspecError):
+        return str(error)
+    said = first_line(error)
+    kind = type(error).__name__
+    return said if said == kind else f"{kind}: {said}"
+
+
+def _import_error(name: str, error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename in (*_FILES, None):
+        line = f", line {error.lineno}" if error.lineno else ""
+        return f"{name}{line}: {type(error).__name__}: {error.msg}"
+    return f"{place_of(error) or name}: {describe(error)}"
