@@ -12,27 +12,35 @@ if TYPE_CHECKING:
     __version__: str
 
     from hierspec.api import Hierarchy
+    from hierspec.config.levels import TargetInfo
+    from hierspec.config.methods import register_method
     from hierspec.config.schema import HierarchyConfig, TargetConfig
     from hierspec.core.proposals import Proposal, Verdict
-    from hierspec.core.rules import Verifier
+    from hierspec.core.rules import Acceptance, Verifier
+    from hierspec.drafters.base import LookUp
     from hierspec.engine.results import GenerationResult, TokenEvent
     from hierspec.errors import HierspecError
     from hierspec.exact.certificate import Certificate, certify
     from hierspec.integrations.transformers import custom_generate
+    from hierspec.lm.next_token import NextTokenModel
     from hierspec.presets.registry import preset
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.verifiers.registry import register
 
 # Loaded when first used: importing hierspec costs no torch.
 _MODULES = {
+    "Acceptance": "core.rules",
     "Certificate": "exact.certificate",
     "GenerationResult": "engine.results",
     "Hierarchy": "api",
     "HierarchyConfig": "config.schema",
     "HierspecError": "errors",
+    "LookUp": "drafters.base",
+    "NextTokenModel": "lm.next_token",
     "Proposal": "core.proposals",
     "SamplingParams": "sampling.parameters",
     "TargetConfig": "config.schema",
+    "TargetInfo": "config.levels",
     "TokenEvent": "engine.results",
     "Verdict": "core.proposals",
     "Verifier": "core.rules",
@@ -40,17 +48,22 @@ _MODULES = {
     "custom_generate": "integrations.transformers",
     "preset": "presets.registry",
     "register": "verifiers.registry",
+    "register_method": "config.methods",
 }
 
 __all__ = [
+    "Acceptance",
     "Certificate",
     "GenerationResult",
     "Hierarchy",
     "HierarchyConfig",
     "HierspecError",
+    "LookUp",
+    "NextTokenModel",
     "Proposal",
     "SamplingParams",
     "TargetConfig",
+    "TargetInfo",
     "TokenEvent",
     "Verdict",
     "Verifier",
@@ -58,6 +71,7 @@ __all__ = [
     "custom_generate",
     "preset",
     "register",
+    "register_method",
 ]
 
 

@@ -70,7 +70,9 @@ def _command() -> Any:
 def _run_command(argv: list[str]) -> int:
     debug = "--debug" in argv
     argv = [arg for arg in argv if arg != "--debug"]
+    outside = os.environ.get(plugins.VARIABLE)
     try:
+        argv = _load_plugins(argv)
         status = _command().main(argv, prog_name="hierspec", standalone_mode=False)
     except BrokenPipeError:
         return 0  # the reader has exited (| head), which is no error
@@ -84,7 +86,32 @@ def _run_command(argv: list[str]) -> int:
         if debug:
             raise
         return _report_error(error, argv)
+    finally:
+        os.environ.pop(plugins.VARIABLE, None)
+        if outside is not None:
+            os.environ[plugins.VARIABLE] = outside
     return status if isinstance(status, int) else 0
+
+
+def _load_plugins(argv: list[str]) -> list[str]:
+    """Import the files of ``--plugin FILE``, anywhere on the line; return what else is there."""
+    import click
+
+    end = argv.index("--") if "--" in argv else len(argv)
+    given, rest = iter(argv[:end]), list[str]()
+    for arg in given:
+        name, equals, file = arg.partition("=")
+        if name != "--plugin":
+            rest.append(arg)
+            continue
+        file = file if equals else next(given, "")
+        if not file:
+            raise click.BadOptionUsage("plugin", "--plugin takes the path of a Python file")
+        plugins.load_file(file)
+        inherited = os.environ.get(plugins.VARIABLE)
+        files = [inherited] if inherited else []
+        os.environ[plugins.VARIABLE] = os.pathsep.join([*files, os.path.abspath(file)])
+    return rest + argv[end:]
 
 
 def _discard_output() -> None:

@@ -46,6 +46,14 @@ def _root(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py",
+            help="Import a file of your own rules and drafting methods (anywhere on the line; "
+            "repeatable).",
+        ),
+    ] = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback on errors (anywhere on the line).")
     ] = False,

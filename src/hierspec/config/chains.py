@@ -7,12 +7,14 @@ a concatenation, whose parts are chains themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args
+from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from hierspec.utils.schema import Count, ReadAs, checked_dataclass, error_at, validate
 
+from . import methods
 from .fields import DEFAULT_LENIENCE
 from .levels import AnyModelConfig, LevelConfig
 from .look_ups import AnyLookUpConfig
@@ -92,15 +94,28 @@ def _parts_as_chains(parts: Any) -> Any:
     return [part if isinstance(part, list | tuple) else [part] for part in parts]
 
 
+def _registered_first(level: Any, built_in: Callable[[Any], Any]) -> Any:
+    """Parse a level of a registered method by that method's class, and any other as usual."""
+    method = level.get("method") if isinstance(level, Mapping) else getattr(level, "method", None)
+    if not isinstance(method, str) or method in methods.BUILT_IN:
+        return built_in(level)
+    shape = methods.find(method)
+    if shape is not None:
+        return validate(shape, level, "")
+    if isinstance(level, Mapping):
+        known = ", ".join(map(repr, methods.names()))
+        context = {"discriminator": "'method'", "expected_tags": known}
+        raise PydanticCustomError("union_tag_invalid", "an unknown method", context)
+    return built_in(level)
+
+
 _SingleLevel = AnyModelConfig | AnyLookUpConfig
 _Level = _SingleLevel | ForwardRef("ConcatenateConfig", module=__name__)
-METHODS = frozenset(
-    cls.__dataclass_fields__["method"].default for cls in get_args(_Level) if isinstance(cls, type)
-)
+_ByMethod = (Field(discriminator="method"), WrapValidator(_registered_first))
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
 LevelChain = Annotated[
     tuple[AnyLevelConfig, ...],
-    ReadAs(tuple[Annotated[_Level, Field(discriminator="method")], ...], check_chain),
+    ReadAs(tuple[Annotated[_Level, *_ByMethod], ...], check_chain),
 ]
 Parts = Annotated[tuple[T, ...], BeforeValidator(_parts_as_chains)]
 
@@ -123,7 +138,7 @@ def parse_level(level: Mapping[str, Any], source: str) -> LevelConfig:
     Raises:
         HierspecError: naming the place and the fix.
     """
-    shape = Annotated[_SingleLevel, Field(discriminator="method")]
+    shape = Annotated[_SingleLevel, *_ByMethod]
     return validate(shape, {"num_speculative_tokens": 1, **level}, source)
 
 

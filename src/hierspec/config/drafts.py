@@ -9,6 +9,7 @@ from hierspec.errors import HierspecError
 from hierspec.utils.schema import short_repr
 from hierspec.zoo import registry, trained
 
+from . import methods
 from .in_memory import ModelInMemory, is_model
 
 LOOK_UPS = {
@@ -31,9 +32,9 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
             own first layers), ``eagle3:FOLDER``, ``ngram`` (copies what followed the same words
             earlier in the text; also called ``prompt-lookup``), ``ngram:TABLE`` (a file of
             ``hierspec ngram build``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's own
-            weights in int8; ``quantized:6`` in 6 bits, 5 or 4), or a level as in a hierarchy
-            file. Levels that copy text cost next to nothing and are put lowest, wherever they are
-            in the list.
+            weights in int8; ``quantized:6`` in 6 bits, 5 or 4), a registered method by its name
+            (``NAME:VALUE`` with its first option), or a level as in a hierarchy file. Levels that
+            copy text cost next to nothing and are put lowest, wherever they are in the list.
 
     Raises:
         HierspecError: a draft is none of these.
@@ -42,7 +43,11 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
         drafts = [drafts]
     chain = [_to_level(draft) for draft in drafts]
     look_ups = set(LOOK_UPS.values())
-    chain.sort(key=lambda level: level.get("method") not in look_ups)  # stable
+    chain.sort(  # stable
+        key=lambda level: (
+            level.get("method") not in look_ups and not methods.copies(level.get("method"))
+        )
+    )
     return [_with_defaults(level, index, len(chain)) for index, level in enumerate(chain)]
 
 
@@ -82,6 +87,8 @@ def parse_method(draft: str) -> dict[str, Any] | None:
         return {"method": TABLE, **({"table": detail} if detail else {})}
     if kind == _EAGLE3:
         return {"method": _EAGLE3, "model": detail or registry.SMOLLM2_EAGLE3}
+    if (level := methods.parse_short(kind, detail if colon else None)) is not None:
+        return level
     if trained.kind(draft) == trained.EAGLE3_KIND:
         return {"method": _EAGLE3, "model": draft}
     return None

@@ -83,9 +83,9 @@ AnyWindow = Annotated[
 
 
 def _canonical_rule(name: Any) -> str:
-    names = registry.names()
-    if not isinstance(name, str) or name not in names:
-        raise ValueError(f"no verifier called {short_repr(name)}; there are: {', '.join(names)}")
+    if not isinstance(name, str):
+        names = ", ".join(registry.names())
+        raise ValueError(f"no verifier called {short_repr(name)}; there are: {names}")
     return registry.canonical_name(name)
 
 

@@ -6,7 +6,8 @@ Those that copy text are in :mod:`.look_ups`.
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Strict, field_validator
 
@@ -34,6 +35,28 @@ from .fields import (
     RuleName,
 )
 from .skip_search import Search
+
+if TYPE_CHECKING:
+    import torch
+
+    from hierspec.lm.base import LevelModel
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What a drafting method is told of the target.
+
+    Attributes:
+        name: its model, as the user named it.
+        vocab_size: V, the number of token ids that it scores.
+        tokenizer: as transformers loads it; ``None`` if there is none.
+        device: where it runs.
+    """
+
+    name: str
+    vocab_size: int
+    tokenizer: Any
+    device: torch.device
 
 
 @checked_dataclass
@@ -87,6 +110,17 @@ class LevelConfig:
     def only_drafts(self) -> str | None:
         """Why it cannot verify a draft, and what to do; ``None`` if it can."""
         return None
+
+
+@checked_dataclass
+class MadeLevel(LevelConfig):
+    """A level that makes its model by itself, with nothing of the target's but what it is told."""
+
+    maker: ClassVar[Any] = None  # what a user registered
+
+    def make(self, target: TargetInfo) -> LevelModel:
+        """Return what drafts."""
+        raise NotImplementedError
 
 
 @checked_dataclass

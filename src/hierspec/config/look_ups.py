@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationInfo, field_validator
 
 from hierspec.core.windows import FixedWindow
+from hierspec.errors import HierspecError
 from hierspec.utils.schema import (
     Boolean,
     Count,
@@ -16,7 +17,7 @@ from hierspec.utils.schema import (
     error_at,
 )
 
-from .levels import LevelConfig
+from .levels import LevelConfig, MadeLevel, TargetInfo
 
 if TYPE_CHECKING:
     from hierspec.drafters.base import LookUp
@@ -34,7 +35,7 @@ _NOT_OF_LOOK_UPS = {
 
 
 @checked_dataclass
-class LookUpConfig(LevelConfig):
+class LookUpConfig(MadeLevel):
     """A level that copies tokens: it has no scores for a temperature or a window."""
 
     @field_validator(*_NOT_OF_LOOK_UPS)
@@ -45,17 +46,30 @@ class LookUpConfig(LevelConfig):
             raise ValueError(f"{info.data['method']} {message}")
         return value
 
+    def make(self, target: TargetInfo) -> LookUp:
+        """Return the look-up that it describes."""
+        raise NotImplementedError
+
     @property
     def only_drafts(self) -> str:
         return f"{self.method} has no distribution to verify with; put it first"
 
-    def look_up(self) -> LookUp:
-        """Return the look-up that it describes."""
-        raise NotImplementedError
-
     def _check_range(self, low: str, high: str) -> None:
         if getattr(self, high) < getattr(self, low):
             raise error_at([high], f"{high} must not be below {low}")
+
+
+def check_not_of_look_ups(level: LevelConfig) -> None:
+    """Refuse what only levels that score may have, of one that turned out to copy.
+
+    Raises:
+        HierspecError: names the field.
+    """
+    for name, (allowed, message) in _NOT_OF_LOOK_UPS.items():
+        if getattr(level, name) != allowed:
+            raise HierspecError(f"{name}: {level.method} {message}")
+    if level.verify is not None:
+        raise HierspecError(f"{level.method} has no distribution to verify with; put it first")
 
 
 @checked_dataclass
@@ -69,7 +83,7 @@ class PromptLookupConfig(LookUpConfig):
     def __post_init__(self) -> None:
         self._check_range("prompt_lookup_min", "prompt_lookup_max")
 
-    def look_up(self) -> LookUp:
+    def make(self, target: TargetInfo) -> LookUp:
         from hierspec.drafters.prompt_lookup import PromptLookup
 
         return PromptLookup(self.prompt_lookup_min, self.prompt_lookup_max)
@@ -91,7 +105,7 @@ class NgramPoolConfig(LookUpConfig):
     def __post_init__(self) -> None:
         self._check_range("ngram_min", "ngram_max")
 
-    def look_up(self) -> LookUp:
+    def make(self, target: TargetInfo) -> LookUp:
         from hierspec.drafters.ngram_pool import NgramPool
 
         return NgramPool(self.ngram_min, self.ngram_max, self.shared)
@@ -123,7 +137,7 @@ class LookaheadConfig(LookUpConfig):
         """Columns and candidates; until the window is full it has one more column in each call."""
         return self.window_size + self.num_speculative_tokens - 1 + self.max_candidates
 
-    def look_up(self) -> LookUp:
+    def make(self, target: TargetInfo) -> LookUp:
         from hierspec.drafters.lookahead import Lookahead
 
         return Lookahead(self.num_speculative_tokens + 1, self.window_size, self.max_candidates)
@@ -142,7 +156,7 @@ class SuffixConfig(LookUpConfig):
     max_order: PositiveInteger = 32
     store: Natural = 0
 
-    def look_up(self) -> LookUp:
+    def make(self, target: TargetInfo) -> LookUp:
         from hierspec.drafters.suffix import Suffix
 
         return Suffix(self.max_order, self.store)

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.core.windows import AcceptanceWindow
-from hierspec.drafters.base import LookUp
 from hierspec.drafters.declining import DecliningExit
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.skip_search import SearchedSkip, SkipSearches
 from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.backend import Backend
-from hierspec.lm.base import LanguageModel
+from hierspec.lm.base import LevelModel
 from hierspec.lm.eagle3 import checkpoint as eagle3
 from hierspec.lm.eagle3.config import check_fits
 from hierspec.lm.eagle3.model import Eagle3Model
@@ -42,11 +41,12 @@ from .levels import (
     Eagle3LevelConfig,
     EarlyExitConfig,
     LayerSkipConfig,
+    MadeLevel,
     NgramTableConfig,
     QuantizedConfig,
     RetrievalConfig,
+    TargetInfo,
 )
-from .look_ups import LookUpConfig
 from .schema import TargetConfig
 from .vocabulary import check_same_vocabulary, check_sizes, check_table, vocabulary_key
 
@@ -83,7 +83,7 @@ class LevelModels:
         """
         return self._trunk(self.target).view()
 
-    def model(self, level: AnyLevelConfig) -> tuple[LanguageModel | LookUp | None, str]:
+    def model(self, level: AnyLevelConfig) -> tuple[LevelModel | None, str]:
         """Return a level's model and its name; a concatenation has no model.
 
         Raises:
@@ -93,8 +93,8 @@ class LevelModels:
         match level:
             case ConcatenateConfig():
                 return None, level.method
-            case LookUpConfig():
-                return level.look_up(), level.method
+            case MadeLevel():
+                return level.make(self._target_info()), level.method
             case NgramTableConfig():
                 return self._table(level), level.method
             case EarlyExitConfig():
@@ -254,6 +254,10 @@ class LevelModels:
             self.loaded.tokenizers.get(target.model),
             self._trunk(target).backend.vocab_size,
         )
+
+    def _target_info(self) -> TargetInfo:
+        name, tokenizer, vocab_size = self._target_vocabulary()
+        return TargetInfo(name, vocab_size, tokenizer, self._trunk(self.target).backend.device)
 
     def _trunk(self, model: TargetConfig) -> Trunk:
         key = key_of(model)

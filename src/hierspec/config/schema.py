@@ -8,9 +8,10 @@ when they are loaded (:mod:`hierspec.config.build`).
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator
 
@@ -134,6 +135,8 @@ def _to_json(value: Any) -> Any:
     """Return a part of a configuration as JSON: its kind, and all but defaults."""
     if isinstance(value, tuple):
         return [_to_json(element) for element in value]
+    if isinstance(value, os.PathLike):  # an option of a registered method
+        return os.fspath(cast("os.PathLike[str]", value))
     if not dataclasses.is_dataclass(value):
         return value
     kind = next((name for name, cls in WINDOWS.items() if isinstance(value, cls)), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.core.windows import State
+from hierspec.errors import HierspecError
 from hierspec.lm.base import CacheOwner, CacheUser
 from hierspec.sampling.scores import ScoreRows
+from hierspec.utils import plugins
+from hierspec.utils.schema import short_repr
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +123,8 @@ class LookUp:
     says otherwise. One that learns from the target's checks is a :class:`Learner`, too.
 
     Attributes:
+        vocab_size: V of the target, of one that a user registered, whose tokens are checked; else
+            0.
         law_of_context: false: it proposes tokens, but has no next-token distribution for each
             context.
         reads_own_checks: whether it must be the only level, since it learns from checks of its own
@@ -126,6 +132,7 @@ class LookUp:
     """
 
     name: str
+    vocab_size: int = 0
     law_of_context: ClassVar[bool] = False
     reads_own_checks: ClassVar[bool] = False
     max_length: int = sys.maxsize
@@ -139,8 +146,8 @@ class LookUp:
         return LookUpDrafter(node, self)
 
     def open(self) -> Any:
-        """Return a slot for one sequence."""
-        raise NotImplementedError
+        """Return a slot for one sequence, what is remembered of it: here, nothing."""
+        return None
 
     def open_private(self) -> Any:
         """Return a slot that no other sequence reads or writes."""
@@ -148,7 +155,6 @@ class LookUp:
 
     def close(self, slot: Any) -> None:
         """Free a sequence's memory."""
-        raise NotImplementedError
 
     def propose(self, context: Context, limit: int, slot: Any) -> tuple[int, ...]:
         """Return up to ``limit`` tokens that may follow ``context``; ``()`` where nothing is known.
@@ -160,8 +166,29 @@ class LookUp:
 
     def draft(self, call: DraftCall, slot: Any) -> LookUpDraft:
         """Return the tokens proposed for a call, and the distribution each was drawn from."""
-        ids = tuple(self.propose(call.job.context.with_source(), call.limit, slot) or ())
+        proposed = self.propose(call.job.context.with_source(), call.limit, slot)
+        if self.vocab_size:
+            ids = self._token_ids(proposed, call.limit)
+        else:
+            ids = tuple(proposed or ())
         return ids, OneHotDistributions(ids)
+
+    def _token_ids(self, proposed: Any, limit: int) -> tuple[int, ...]:
+        """Return what was proposed as token ids.
+
+        Raises:
+            HierspecError: it is something other than up to ``limit`` of them.
+        """
+        try:
+            ids = tuple(map(operator.index, () if proposed is None else proposed))
+        except TypeError:
+            ids = (-1,)
+        if len(ids) <= limit and all(0 <= token < self.vocab_size for token in ids):
+            return ids
+        raise HierspecError(
+            f"{plugins.where(type(self).propose)}: {self.name} proposes up to {limit} token ids "
+            f"below {self.vocab_size}, not {short_repr(proposed)}"
+        )
 
     def drafts(self, call: DraftCall, slot: Any) -> Sequence[LookUpDraft]:
         """Return several drafts as :meth:`draft` makes one; none is longer than the first."""

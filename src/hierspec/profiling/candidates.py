@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.config import drafts, exit_heads
+from hierspec.config import drafts, exit_heads, methods
 from hierspec.config.checkpoints import Loaded, runs_on_own_layers
 from hierspec.config.ends import add_tokenizer_eos
 from hierspec.config.in_memory import ModelInMemory
@@ -206,6 +206,8 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
         problem = f"leave {planned[0]} out, the planner chooses it"
     elif method in _UNPLANNED:
         problem = f"{method} is not planned; leave it out"
+    elif isinstance(method, str) and methods.find(method) is not None:
+        problem = f"{method} is a plug-in's, which is not planned; name it in a hierarchy"
     elif method == "concatenate":
         problem = "a concatenation is none; name its parts, the planner joins them"
     elif "store" in level:

@@ -6,6 +6,7 @@ A mistake in one is the user's: it is said in one line that names the file and t
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -91,6 +92,15 @@ def place_of(error: BaseException) -> str:
         if frame.filename in _FILES:
             place = f"{_FILES[frame.filename]}, line {frame.lineno}"
     return place
+
+
+def where(thing: Any) -> str:
+    """Return ``FILE, line N`` where a function or class is written; its name if that is unknown."""
+    try:
+        file, line = inspect.getsourcefile(thing), inspect.getsourcelines(thing)[1]
+    except (OSError, TypeError):
+        return getattr(thing, "__qualname__", str(thing))
+    return f"{_FILES.get(str(file), file)}, line {line}"
 
 
 def describe(error: BaseException) -> str:

@@ -6,13 +6,20 @@ be read, or refused, before torch is loaded.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hierspec.errors import HierspecError
+from hierspec.utils import plugins
+from hierspec.utils.schema import short_repr
 
 if TYPE_CHECKING:
     from hierspec.core.rules import Verifier
+
+Rule = TypeVar("Rule")  # an instance or a class
+
+GROUP = "hierspec.verifiers"  # of entry points
 
 # a rule's name → its module in this package, and its class
 _BUILT_IN = {
@@ -33,14 +40,21 @@ _ALIASES = {"branch": "block"}  # P4's capped branch resampling is block: docs/b
 _RULES: dict[str, Verifier] = {}  # those registered by users, and built-in ones used so far
 
 
-def register(rule: Verifier, *aliases: str) -> Verifier:
-    """Make a rule known by its name (and aliases) to configuration files and ``certify``.
+def register(rule: Rule, *aliases: str) -> Rule:
+    """Make a rule, or a class of rules, known by its name (and aliases) wherever rules are named.
 
-    The same class may be registered again, as a notebook does.
+    The same class may be registered again, as a notebook does. It decorates a class, too.
 
     Raises:
-        HierspecError: it has no name, or another rule has that name.
+        HierspecError: it is no rule, has no name, or another rule has that name.
     """
+    from hierspec.core.rules import Verifier
+
+    given = rule
+    if isinstance(rule, type):
+        rule = rule()
+    if not isinstance(rule, Verifier):
+        raise HierspecError(f"register takes a hierspec.Verifier, not {type(rule).__name__}")
     rule_name = getattr(rule, "name", None)
     if not isinstance(rule_name, str) or not rule_name:
         raise HierspecError(
@@ -50,12 +64,12 @@ def register(rule: Verifier, *aliases: str) -> Verifier:
         if _class_of(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):
             raise HierspecError(f"there is a verifier called {name!r} already: choose another name")
     _RULES.update(dict.fromkeys((rule_name, *aliases), rule))
-    return rule
+    return given
 
 
 def names() -> list[str]:
-    """List all names and aliases, sorted."""
-    return sorted({*_BUILT_IN, *_ALIASES, *_RULES})
+    """List all names and aliases, sorted; packages that offer some are not imported."""
+    return sorted({*_BUILT_IN, *_ALIASES, *_RULES, *plugins.entry_point_names(GROUP)})
 
 
 def canonical_name(name: str) -> str:
@@ -64,11 +78,14 @@ def canonical_name(name: str) -> str:
     Raises:
         HierspecError: no such rule (the message lists those there are).
     """
+    canonical = _ALIASES.get(name, name)
+    if name not in _RULES and canonical not in _BUILT_IN:
+        _load(name)
     if name in _RULES:
         return _RULES[name].name
-    canonical = _ALIASES.get(name, name)
     if canonical not in _BUILT_IN:
-        raise HierspecError(f"no verifier called {name!r}; there are: {', '.join(names())}")
+        known = ", ".join(names())
+        raise HierspecError(f"no verifier called {short_repr(name)}; there are: {known}")
     return canonical
 
 
@@ -87,11 +104,20 @@ def get(name: str, **options: Any) -> Verifier:
     return _RULES[name].with_options(**options)
 
 
+def _load(name: str) -> None:
+    """Import the plug-in that may offer a rule: a file, or an installed package."""
+    plugins.load_files(os.environ.get(plugins.VARIABLE, ""))
+    if name not in _RULES:
+        offered = plugins.load_entry_point(GROUP, name)
+        if offered is not None:
+            register(offered)
+
+
 def _class_of(name: str) -> tuple[str, str] | None:
     """Return module and class of the rule that has a name; ``None`` if no rule has it."""
     if name in _RULES:
         return type(_RULES[name]).__module__, type(_RULES[name]).__qualname__
-    if name in names():
+    if name in _BUILT_IN or name in _ALIASES:
         module, kind = _BUILT_IN[canonical_name(name)]
         return f"{__package__}.{module}", kind
     return None
