@@ -51,7 +51,9 @@ def register_method(name: str, options: type | None = None) -> Callable[[Make], 
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise HierspecError(f"a method's name has letters, digits, - and _ only, not {name!r}")
-    if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+    if options is not None and not (
+        isinstance(options, type) and dataclasses.is_dataclass(options)
+    ):
         raise HierspecError(f"method {name!r}: its options are a class made by @dataclass")
 
     def decorate(make: Make) -> Make:

@@ -15,7 +15,7 @@ import torch
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
-from hierspec.core.rules import Batch, Verifier, tau_probabilities
+from hierspec.core.rules import Batch, Verifier, acceptance_of, tau_probabilities
 from hierspec.verifiers.multi_draft import outcomes
 
 from .remembering import remembered_rows
@@ -76,7 +76,7 @@ def _single_draft_verdicts(
         torch.from_numpy(tokens),
         torch.tensor(lengths),
     )
-    accepted = rule.acceptance(batch)
+    accepted = acceptance_of(rule, batch)
     tau_probs = tau_probabilities(rule.order, accepted.h).numpy()
     next_rows = np.stack(
         [

@@ -19,7 +19,7 @@ from hierspec.core.distributions import (
     locate,
 )
 from hierspec.core.proposals import Verdict
-from hierspec.core.rules import Batch, Verifier, scan
+from hierspec.core.rules import Batch, Verifier, acceptance_of, scan
 from hierspec.utils.graphs import Graphs, upload
 from hierspec.utils.reads import Reads, sent
 from hierspec.verifiers.rows import parts
@@ -88,7 +88,7 @@ def start(
 
 def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decision:
     """Decide a batch; uniforms [B, n + 1]: n for the scan, the last for the token that follows."""
-    accepted = rule.acceptance(batch)
+    accepted = acceptance_of(rule, batch)
     tau = scan(rule.order, accepted.h, uniforms[:, :-1])
     ids, mass = locate(rule.correction(batch, accepted, tau), uniforms[:, -1:])
     # On accelerators nothing has checked the scores before: a NaN must not pass for a number.

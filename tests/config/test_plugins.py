@@ -1,0 +1,242 @@
+"""Users' own drafters and rules: a name everywhere, and one true line for every fault."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hierspec.cli import run
+from hierspec.config import methods
+from hierspec.config.schema import HierarchyConfig
+from hierspec.errors import HierspecError
+from hierspec.utils import plugins
+from hierspec.verifiers import registry
+
+DRAFTER = """
+from dataclasses import dataclass, field
+import hierspec
+
+@dataclass
+class Options:
+    token: int
+    others: list[int] = field(default_factory=list)
+
+@hierspec.register_method("constant", Options)
+class Constant(hierspec.LookUp):
+    def __init__(self, options, target):
+        self.token = options.token % target.vocab_size
+    def propose(self, context, limit, slot):
+        return [self.token] * limit
+"""
+RULE = """
+import hierspec
+from hierspec.verifiers.tokenwise import Tokenwise
+
+@hierspec.register
+class Mine(Tokenwise):
+    name = "mine"
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgets(monkeypatch):
+    """Plug-ins of a test are gone after it."""
+    monkeypatch.setattr(methods, "_REGISTERED", {})
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    monkeypatch.setattr(plugins, "_FILES", {})
+
+
+def write(folder: Path, text: str, name: str = "mine.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def generate(plugin: str, *options: str) -> int:
+    target = [] if "--hierarchy" in options else ["--target", "zoo:small"]
+    return run(["generate", "--plugin", plugin, *target, "--max-new-tokens", "4",
+                *options, "def f"])  # fmt: skip
+
+
+def test_a_method_has_a_name_in_commands_and_files(tmp_path, capsys):
+    plugin = write(tmp_path, DRAFTER)
+    assert generate(plugin, "--draft", "constant:7", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["num_tokens"] == 4
+    levels = [{"method": "constant", "token": 7, "others": [1], "num_speculative_tokens": 2}]
+    file = write(tmp_path, json.dumps({"target": "zoo:small", "levels": levels}), "h.json")
+    config = HierarchyConfig.load(file)
+    assert config.to_dict()["levels"] == levels
+    assert (
+        run(["generate", f"--plugin={plugin}", "--hierarchy", file, "--max-new-tokens", "4", "a"])
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "words"),
+    [
+        ({"token": 1, "tokn": 2}, "unknown key 'tokn'; did you mean 'token'?"),
+        ({}, "'token' is missing"),
+        ({"token": "a"}, "token must be"),
+        ({"token": 1, "temperature": 0.5}, "has no use"),
+    ],
+)
+def test_the_keys_of_a_level_are_checked(level, words, tmp_path):
+    plugins.load_file(write(tmp_path, DRAFTER))
+    with pytest.raises(HierspecError, match="levels") as error:
+        HierarchyConfig.from_dict(
+            {
+                "target": "x",
+                "levels": [{"method": "constant", "num_speculative_tokens": 1, **level}],
+            }
+        )
+    assert words in str(error.value)
+
+
+def test_an_unknown_method_names_those_of_plug_ins(tmp_path):
+    plugins.load_file(write(tmp_path, DRAFTER))
+    with pytest.raises(HierspecError, match="did you mean 'constant'"):
+        HierarchyConfig.from_dict({"target": "x", "levels": [{"method": "constnt"}]})
+
+
+def test_a_rule_has_a_name_in_certify_and_files(tmp_path, capsys):
+    plugin = write(tmp_path, RULE)
+    table = {"table": {"": [0.2, 0.8]}}
+    case = {"vocab": 2, "models": [table, {"table": {"": [0.6, 0.4]}}],
+            "levels": [{"num_speculative_tokens": 2}, {"verify": "mine"}]}  # fmt: skip
+    file = write(tmp_path, json.dumps(case), "case.json")
+    assert run(["certify", "--plugin", plugin, file]) == 0
+    hierarchy = {
+        "target": "zoo:small",
+        "levels": [{"method": "suffix", "num_speculative_tokens": 3}],
+    }
+    inline = json.dumps(hierarchy | {"verify": "mine"})
+    assert (
+        run(["generate", "--hierarchy", inline, "--max-new-tokens", "4", "a", "--plugin", plugin])
+        == 0
+    )
+
+
+@pytest.mark.parametrize("group", [methods.GROUP, registry.GROUP])
+def test_packages_offer_them_by_entry_points(group, tmp_path, monkeypatch):
+    def load():
+        module = plugins.load_file(write(tmp_path, DRAFTER if "methods" in group else RULE))
+        return module.Constant if "methods" in group else module.Mine
+
+    entry = SimpleNamespace(load=load, module="nowhere", dist=SimpleNamespace(name="package"))
+    name = "constant" if "methods" in group else "mine"
+    offered = {
+        group: {name: entry, "broken": SimpleNamespace(**vars(entry) | {"load": lambda: 1 / 0})}
+    }
+    monkeypatch.setattr(plugins, "entry_point_names", lambda group: offered.get(group, {}))
+    find = methods.find if "methods" in group else registry.canonical_name
+    listed = methods.names() if "methods" in group else registry.names()
+    assert name in listed
+    assert find(name)
+    with pytest.raises(HierspecError, match="'broken' of the package package: ZeroDivisionError"):
+        find("broken")
+
+
+METHOD = "import hierspec\n@hierspec.register_method({name})\n{body}"
+FAULTS = {
+    "def f(:": "line 1: SyntaxError",
+    "x = 1\n1 / 0": "line 2: ZeroDivisionError",
+    "import no_such_module": "line 1: ModuleNotFoundError",
+    "raise SystemExit(3)": "line 1: SystemExit: 3",
+    "\0": "SyntaxError",
+    RULE.replace('"mine"', '"block"'): "line 5: there is a verifier called 'block' already",
+    RULE + RULE.replace("Mine", "Other"): "there is a verifier called 'mine' already",
+    RULE.replace("name =", "nam ="): "there is a verifier called 'tokenwise' already",
+    "import hierspec\nhierspec.register(3)": "line 2: register takes a hierspec.Verifier, not int",
+    DRAFTER + DRAFTER.replace("Constant", "Other"): "there is a method called 'constant' already",
+    DRAFTER.replace('"constant"', '"suffix"'): "there is a method called 'suffix' already",
+    DRAFTER.replace('"constant"', '"a b"'): "letters, digits",
+    DRAFTER.replace("@dataclass\n", ""): "made by @dataclass",
+    DRAFTER.replace("token: int", "window: int"): "every level has a key 'window'",
+    DRAFTER.replace("token: int", "token: hierspec.LookUp"): "a file cannot hold its options",
+    DRAFTER.replace("% target.vocab_size", "/ 0"): "line 13: ZeroDivisionError",
+    DRAFTER.replace("return [self.token] * limit", "return [0][9]"): "line 15: IndexError",
+    **{
+        DRAFTER.replace("[self.token] * limit", value): "line 14: constant proposes up to"
+        for value in ("3", "'ab'", "[0.5]", "[-1]", "[10**9]", "[0] * 999", "object()")
+    },
+    METHOD.format(name="'constant'", body="def f(options, target): return 3"): "which cannot draft",
+    METHOD.format(name="'constant'", body="def f(): pass"): "TypeError",
+    **{
+        METHOD.format(
+            name="'constant'",
+            body="class C(hierspec.NextTokenModel):\n"
+            "    def __init__(self, options, target): self.n = target.vocab_size\n"
+            f"    def probabilities(self, tokens): return {value}",
+        ): f"line 5: the probabilities of constant {words}"
+        for value, words in {
+            "None": "must be",
+            "[0.5]": "must be",
+            "[float('nan')] * self.n": "hold a negative number or NaN",
+            "[1.0] * self.n": "sum to",
+            "'a'": "must be",
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("number", range(len(FAULTS)))
+def test_a_fault_is_one_line_with_its_place(number, tmp_path, capsys):
+    text, words = list(FAULTS.items())[number]
+    plugin = write(tmp_path, text)
+    options = "constant:3" if "Options" in text else "constant"
+    status = generate(plugin, "--draft", options, "--temperature", "1")
+    error = capsys.readouterr().err
+    last = error.strip().splitlines()[-1]
+    assert status == 2, error
+    assert words in last
+    assert last.startswith("hierspec: error: ")
+    assert "mine.py" in last
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("file", ["nowhere.py", ".", "notes.txt", ""])
+def test_a_file_that_is_none(file, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "x = 1", "notes.txt")
+    assert generate(file) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("None", "must be hierspec.Acceptance"),
+        ("hierspec.Acceptance(None, None)", "as tensors"),
+        ("hierspec.Acceptance(a.h[:, :0], a.w)", "has h [B, n]"),
+        ("hierspec.Acceptance(a.h * float('nan'), a.w)", "NaN"),
+        ("hierspec.Acceptance(a.h, a.w * float('nan'))", "NaN"),
+        ("hierspec.Acceptance(a.h + 2, a.w)", "outside 0 … 1"),
+        ("1 / 0", "line 9: ZeroDivisionError"),
+    ],
+)
+@pytest.mark.parametrize("command", ["certify", "generate"])
+def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, capsys):
+    body = f"\n    def acceptance(self, batch):\n        a = super().acceptance(batch); return {returned}\n"
+    plugin = write(
+        tmp_path,
+        RULE.rstrip() + body.replace("a = ", "a = ", 1) + "    decide = hierspec.Verifier.decide\n",
+    )
+    if command == "certify":
+        case = {"vocab": 2, "models": [{"table": {"": [0.2, 0.8]}}, {"table": {"": [0.6, 0.4]}}],
+                "levels": [{"num_speculative_tokens": 2}, {"verify": "mine"}]}  # fmt: skip
+        status = run(
+            ["certify", "--plugin", plugin, write(tmp_path, json.dumps(case), "case.json")]
+        )
+    else:
+        levels = [{"method": "ngram_table", "num_speculative_tokens": 3}]
+        inline = json.dumps({"target": "zoo:small", "levels": levels, "verify": "mine"})
+        status = generate(plugin, "--hierarchy", inline, "--temperature", "1")
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert status == 2
+    assert words.replace("line 9", "line 8") in error or words in error
+    assert "mine.py, line" in error
