@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hierspec
+from hierspec.config import methods
 from hierspec.config.schema import HierarchyConfig
 from hierspec.verifiers import registry
 
@@ -35,6 +36,7 @@ def test_python_snippets_of_the_readme_run_in_order(capsys):
 @pytest.mark.parametrize("text", [p for p in blocks("python") if not p.id.startswith("README")])
 def test_python_snippets_of_the_docs_run(text, capsys, monkeypatch):
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))  # a page may register its own
+    monkeypatch.setattr(methods, "_REGISTERED", dict(methods._REGISTERED))
     exec(compile(text, "snippet", "exec"), {})
 
 

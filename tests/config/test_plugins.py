@@ -216,15 +216,15 @@ def test_a_file_that_is_none(file, tmp_path, capsys, monkeypatch):
         ("hierspec.Acceptance(a.h * float('nan'), a.w)", "NaN"),
         ("hierspec.Acceptance(a.h, a.w * float('nan'))", "NaN"),
         ("hierspec.Acceptance(a.h + 2, a.w)", "outside 0 … 1"),
-        ("1 / 0", "line 9: ZeroDivisionError"),
+        ("1 / 0", "line 11: ZeroDivisionError"),
     ],
 )
 @pytest.mark.parametrize("command", ["certify", "generate"])
 def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, capsys):
-    body = f"\n    def acceptance(self, batch):\n        a = super().acceptance(batch); return {returned}\n"
     plugin = write(
         tmp_path,
-        RULE.rstrip() + body.replace("a = ", "a = ", 1) + "    decide = hierspec.Verifier.decide\n",
+        f"{RULE}\n    def acceptance(self, batch):\n"
+        f"        a = super().acceptance(batch)\n        return {returned}\n",
     )
     if command == "certify":
         case = {"vocab": 2, "models": [{"table": {"": [0.2, 0.8]}}, {"table": {"": [0.6, 0.4]}}],
@@ -238,5 +238,5 @@ def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, 
         status = generate(plugin, "--hierarchy", inline, "--temperature", "1")
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 2
-    assert words.replace("line 9", "line 8") in error or words in error
+    assert words in error
     assert "mine.py, line" in error

@@ -156,7 +156,8 @@ def _level_class(name: str, options: type | None, make: Callable[..., Any]) -> t
             elif field.default_factory is not dataclasses.MISSING:
                 body[field.name] = dataclasses.field(default_factory=field.default_factory)
         base = LookUpConfig if is_look_up else MadeLevel
-        return checked_dataclass(type("RegisteredLevel", (base,), body))
+        made: type[Any] = type("RegisteredLevel", (base,), body)
+        return checked_dataclass(made)
     except Exception as error:
         raise HierspecError(
             f"method {name!r}: a file cannot hold its options: {plugins.describe(error)}"

@@ -238,7 +238,7 @@ def acceptance_of(rule: Verifier, batch: Batch) -> Acceptance:
     problem = ""
     if not isinstance(accepted, Acceptance):
         problem = f"must be hierspec.Acceptance(h, w), not {type(accepted).__name__}"
-    elif not all(isinstance(part, torch.Tensor) for part in (accepted.h, accepted.w)):
+    elif not all(map(torch.is_tensor, (accepted.h, accepted.w))):
         problem = "holds h and w as tensors"
     elif accepted.h.shape != shape or accepted.w.shape != (shape[0], shape[1] + 1):
         shapes = f"{list(accepted.h.shape)} and {list(accepted.w.shape)}"

@@ -167,10 +167,8 @@ class LookUp:
     def draft(self, call: DraftCall, slot: Any) -> LookUpDraft:
         """Return the tokens proposed for a call, and the distribution each was drawn from."""
         proposed = self.propose(call.job.context.with_source(), call.limit, slot)
-        if self.vocab_size:
-            ids = self._token_ids(proposed, call.limit)
-        else:
-            ids = tuple(proposed or ())
+        is_own = not self.vocab_size
+        ids = tuple(proposed or ()) if is_own else self._token_ids(proposed, call.limit)
         return ids, OneHotDistributions(ids)
 
     def _token_ids(self, proposed: Any, limit: int) -> tuple[int, ...]:

@@ -190,7 +190,7 @@ class _ComparisonMode(TorchFunctionMode):
         return result
 
     def _uniforms(self, numbers: Any) -> Any:
-        """Return numbers of Python, in nested lists too, that report what they are compared with."""
+        """Return Python's numbers, in nested lists too, that report what they are compared with."""
         if isinstance(numbers, list):
             return [self._uniforms(number) for number in cast("list[Any]", numbers)]
         origin = self._rng.origins.get(numbers)

@@ -17,7 +17,7 @@ from hierspec.utils.schema import short_repr
 if TYPE_CHECKING:
     from hierspec.core.rules import Verifier
 
-Rule = TypeVar("Rule")  # an instance or a class
+RuleOrClass = TypeVar("RuleOrClass")  # an instance or a class
 
 GROUP = "hierspec.verifiers"  # of entry points
 
@@ -40,7 +40,7 @@ _ALIASES = {"branch": "block"}  # P4's capped branch resampling is block: docs/b
 _RULES: dict[str, Verifier] = {}  # those registered by users, and built-in ones used so far
 
 
-def register(rule: Rule, *aliases: str) -> Rule:
+def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
     """Make a rule, or a class of rules, known by its name (and aliases) wherever rules are named.
 
     The same class may be registered again, as a notebook does. It decorates a class, too.
