@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 Make = TypeVar("Make", bound=Callable[[Any, TargetInfo], Any])
 
 GROUP = "hierspec.methods"  # of entry points
-BUILT_IN = frozenset(
-    cls.__dataclass_fields__["method"].default for cls in get_args(AnyModelConfig | AnyLookUpConfig)
-) | {"concatenate"}
+BUILT_IN = (
+    *(cls.__dataclass_fields__["method"].default for cls in get_args(AnyModelConfig)),
+    *(cls.__dataclass_fields__["method"].default for cls in get_args(AnyLookUpConfig)),
+    "concatenate",
+)
 _REGISTERED: dict[str, type[MadeLevel]] = {}
 _OWN_FIELDS = {field.name for field in dataclasses.fields(LevelConfig)}
 
@@ -71,8 +73,8 @@ def register_method(name: str, options: type | None = None) -> Callable[[Make], 
 
 
 def names() -> list[str]:
-    """List the names of all methods, sorted; packages that offer some are not imported."""
-    return sorted({*BUILT_IN, *_REGISTERED, *plugins.entry_point_names(GROUP)})
+    """List the names of all methods; packages that offer some are not imported."""
+    return list(dict.fromkeys((*BUILT_IN, *_REGISTERED, *plugins.entry_point_names(GROUP))))
 
 
 def find(name: str) -> type[MadeLevel] | None:
