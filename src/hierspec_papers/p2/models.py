@@ -87,7 +87,7 @@ def measure_inputs(lab: Lab, temperature: float) -> Inputs:
     lab.report(f"acceptance and costs, temperature {temperature:g}", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, drafting)
     starts, stops = [len(p) for p in lab.prompts], [len(t) for t in texts]
-    sums, _ = agreements(pool, texts, starts, stops, drafting)
+    sums, *_ = agreements(pool, texts, starts, stops, drafting)
     beta, alpha = (
         (agreement.overlap if temperature else agreement.equal) / max(agreement.positions, 1)
         for agreement in (sums[0, 2], sums[1, 2])

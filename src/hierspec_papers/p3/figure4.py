@@ -58,7 +58,7 @@ def measure_acceptance(lab: Lab, pool: CandidatePool, temperature: float) -> lis
     shares: list[list[float]] = [[] for _ in range(target)]
     for number, (text, prompt) in enumerate(zip(texts, lab.prompts, strict=True)):
         lab.report(f"{stage}: exits read", number / len(texts))
-        sums, _ = agreements(pool, [text], [len(prompt)], [len(text)], drafting)
+        sums, *_ = agreements(pool, [text], [len(prompt)], [len(text)], drafting)
         for i in range(target):
             agreement = sums[i, target]
             agreed = agreement.overlap if temperature else agreement.equal
