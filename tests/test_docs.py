@@ -55,9 +55,10 @@ def test_links_lead_somewhere():
 
 def test_the_public_surface_is_pinned():
     assert set(hierspec.__all__) == {
-        "Certificate", "GenerationResult", "Hierarchy", "HierarchyConfig", "HierspecError",
-        "Proposal", "SamplingParams", "TargetConfig", "TokenEvent", "Verdict", "Verifier",
-        "certify", "custom_generate", "preset", "register",
+        "Acceptance", "Certificate", "GenerationResult", "Hierarchy", "HierarchyConfig",
+        "HierspecError", "LookUp", "NextTokenModel", "Proposal", "SamplingParams", "TargetConfig",
+        "TargetInfo", "TokenEvent", "Verdict", "Verifier", "certify", "custom_generate", "preset",
+        "register", "register_method",
     }  # fmt: skip
     for name in hierspec.__all__:
         assert getattr(hierspec, name) is not None

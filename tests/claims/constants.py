@@ -56,6 +56,8 @@ CONSTANTS: dict[str, tuple[str, ...]] = {  # page → what stands on it
         "drafters at temperature 0.5, for requests at 0.6", "without 45 % of its attentions",
         "[25, stops below 0.8]", "At requests below 0.5",
     ),
+    "docs/profiles.md": ("longer than 30 ms uses",),
+    "docs/python.md": ("temperature of 0.7 with", "top-p 0.9", "of 1.1;"),
     "docs/quantized.md": ("within 8 nats of the best",),
     "docs/smollm2.md": ("temperatures 0, 0.7 and 1", "8,192 of 49,152 tokens"),
     "docs/tutorial.md": ("is 93 MB", "1.00 means", "3.00 that"),

@@ -36,16 +36,17 @@ RULES = ["rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-bl
 
 def test_distinct_first_tokens_report_the_laws_they_were_drawn_from():
     law = DenseDistributions(torch.tensor([[0.5, 0.0, 0.3, 0.2]], dtype=torch.float64))
-    tokens, distributions = first_tokens(law, 5, True, PhiloxRng(0))
+    ((tokens, distributions),) = first_tokens([law], 5, True, [PhiloxRng(0)])
     assert sorted(tokens) == [0, 2, 3]  # the law has no more
     left = law.probs[0].clone()
     for token, own in zip(tokens, distributions, strict=True):
         assert torch.allclose(own.dense(4)[0], left / left.sum(), rtol=0, atol=1e-15)
         left[token] = 0.0
-    tokens, distributions = first_tokens(law, 5, False, PhiloxRng(0))
+    ((tokens, distributions),) = first_tokens([law], 5, False, [PhiloxRng(0)])
     assert len(tokens) == 5
     assert all(own is law for own in distributions)
-    assert first_tokens(OneHotDistributions((3,)), 5, True, PhiloxRng(0))[0] == [3]
+    ((tokens, _),) = first_tokens([OneHotDistributions((3,))], 5, True, [PhiloxRng(0)])
+    assert tokens == [3]
 
 
 # --- the engine

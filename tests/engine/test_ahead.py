@@ -97,7 +97,7 @@ def test_the_engine_writes_by_the_targets_law(rule, neighbours, in_turn) -> None
 
 def test_uniforms_that_the_check_spends_too_would_show(in_turn, monkeypatch) -> None:
     def shared(rng, uniforms):
-        rng._num_drawn -= len(uniforms)
+        rng.num_drawn -= len(uniforms)
         return ReservedUniforms(rng, uniforms)
 
     monkeypatch.setattr(ahead, "ReservedUniforms", shared)
@@ -133,9 +133,9 @@ def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
 
         return real(self, slow if late == "draft" else work)
 
-    def score(self, *args, own=answers.Responder._score):
+    def score(self, *args, own=answers.Responder._score, **options):
         time.sleep(0.02 if late == "target" else 0.0)
-        return own(self, *args)
+        return own(self, *args, **options)
 
     monkeypatch.setattr(BackgroundDrafting, "start", start)
     monkeypatch.setattr(answers.Responder, "_score", score)

@@ -98,7 +98,7 @@ class Device(TabularModel):
         ]
         rows = []
         for row, own in enumerate(tokens):
-            if reading.greedy:
+            if reading.greedy or steps_taken[0].probs is None:
                 rows.append(OneHotDistributions(tuple(own)))
             else:
                 rows.append(

@@ -424,6 +424,7 @@ SCORES_READ = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::hierspec.config.nodes.StrictLenienceWarning")
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize(("rule", "options"), RULES)
 def test_a_check_by_any_rule_is_one_wait(

@@ -73,8 +73,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
         "zoo:smollm2-eagle3",
         "exit:5,head=zoo:smollm2-heads",
         "exit:10,head=zoo:smollm2-heads",
-        "zoo:smollm2-small",
-        "quantized",
+        "zoo:smollm2-small",  # without kernels no copy pays
     ]
     monkeypatch.setattr(candidates.library, "load", lambda: "a library")
     assert default_names("zoo:smollm2")[-1] == "zoo:smollm2-small", "no copy is in fewer bits"

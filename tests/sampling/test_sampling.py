@@ -356,7 +356,7 @@ def test_drafts_without_replacement_refuse_what_is_no_law():
     row = DenseDistributions(torch.full((1, V), math.nan))
     for distinct in (True, False):
         with pytest.raises(ValueError, match="not finite"):
-            first_tokens(row, 2, distinct, PhiloxRng(0))
+            first_tokens([row], 2, distinct, [PhiloxRng(0)])
 
 
 def test_scores_too_large_for_a_temperature_are_named_with_truncation():

@@ -8,10 +8,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-Run = TypeVar("Run", bound=Callable[..., torch.Tensor])
+TensorFunction = TypeVar("TensorFunction", bound=Callable[..., torch.Tensor])
 
 
-def without_cudnn(run: Run) -> Run:
+def without_cudnn(run: TensorFunction) -> TensorFunction:
     """Switch cuDNN's attention off while a method works on hidden states h of an accelerator.
 
     torch has one switch for all threads. It is put back as it was found, so the rest of the process
@@ -29,4 +29,4 @@ def without_cudnn(run: Run) -> Run:
         finally:
             cuda.enable_cudnn_sdp(True)
 
-    return cast(Run, switched)
+    return cast(TensorFunction, switched)

@@ -51,7 +51,8 @@ def product(
 class _TorchProduct:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._weight, self._bias = weight, bias
-        self.num_weights, self.num_bytes = weight.numel(), weight.nbytes
+        self.num_weights = weight.numel()
+        self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         on_cpu = self._weight.device.type == "cpu"

@@ -19,6 +19,7 @@ import torch
 
 from hierspec.engine.detokenize import added_tokens, special_ids
 from hierspec.errors import HierspecError
+from hierspec.lm.saved_tokenizer import SavedTokenizer
 
 from .call_formats import ARGUMENT_KEYS, BLANKS, CallFormat, bare_call, find_opening
 from .errors import ApiError
@@ -70,7 +71,9 @@ class Grammars:
             raise ApiError("this model has no end-of-text token, which a grammar needs")
         size = max(vocab_size, len(tokenizer))
         try:
-            base = from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
+            # of transformers, whose class the library asks for
+            whole = tokenizer.transformers if isinstance(tokenizer, SavedTokenizer) else tokenizer
+            base = from_tokenizer(whole, n_vocab=size, eos_token=ends)
         except Exception as error:  # the library raises what it likes
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ApiError(

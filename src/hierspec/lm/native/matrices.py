@@ -110,7 +110,7 @@ class PackedMatrix:
     @property
     def num_bytes(self) -> int:
         """Bytes read from memory for a product."""
-        return self.panels.nbytes
+        return self.panels.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     @property
     def bias_of_outputs(self) -> torch.Tensor | None:

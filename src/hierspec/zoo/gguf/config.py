@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .header import Header
-from .rotation import Read, rope_parameters
+from .rotation import KeyReader, rope_parameters
 from .tokenizer import Vocabulary
 
 _ATTENTION = {
@@ -186,7 +186,7 @@ def architecture_of(header: Header) -> Architecture:
     return family
 
 
-def read_config(header: Header, vocabulary: Vocabulary, read: Read) -> dict[str, Any]:
+def read_config(header: Header, vocabulary: Vocabulary, read: KeyReader) -> dict[str, Any]:
     """Return the contents of the model's ``config.json``.
 
     Args:

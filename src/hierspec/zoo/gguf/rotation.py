@@ -17,11 +17,11 @@ _FACTORS = "rope_freqs.weight"
 _LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 _TOLERANCE = 1e-4  # of factors, which files hold in float32
 
-Read = Callable[[str], Sequence[float]]  # a tensor's name → its values
+KeyReader = Callable[[str], Sequence[float]]  # a tensor's name → its values
 
 
 def rope_parameters(
-    header: Header, head_dim: int, read: Read, partial: bool = False
+    header: Header, head_dim: int, read: KeyReader, partial: bool = False
 ) -> dict[str, Any]:
     """Return the rotation of a model's heads of ``head_dim`` dimensions.
 
@@ -59,7 +59,7 @@ def rope_parameters(
     return {**base, **scaled}
 
 
-def _scaling(header: Header, prefix: str, rotated: int, read: Read) -> dict[str, Any]:
+def _scaling(header: Header, prefix: str, rotated: int, read: KeyReader) -> dict[str, Any]:
     """Return the scaling that the metadata state; {} where they state none."""
     key = f"{prefix}.scaling"
     factor = header.number(f"{key}.factor", header.number(f"{prefix}.scale_linear", 0.0))
@@ -110,7 +110,7 @@ def _yarn(header: Header, key: str, factor: float, attention: float) -> dict[str
 
 
 def _longrope(
-    header: Header, key: str, rotated: int, attention: float, read: Read
+    header: Header, key: str, rotated: int, attention: float, read: KeyReader
 ) -> dict[str, Any]:
     scaling: dict[str, Any] = {
         "rope_type": "longrope",
@@ -123,7 +123,7 @@ def _longrope(
     return scaling
 
 
-def _read_factors(header: Header, name: str, rotated: int, read: Read) -> list[float]:
+def _read_factors(header: Header, name: str, rotated: int, read: KeyReader) -> list[float]:
     if name not in header.tensors:
         raise header.damaged(f"lacks {name}")
     factors = [float(factor) for factor in read(name)]
