@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from hierspec.core.context import Context
@@ -76,8 +77,9 @@ class Device(TabularModel):
         self.graphs = Graphs(torch.device("cpu"))
 
     def draft(self, queries, counts, steps, reading, uniforms):
-        filled = [[*own, *[0.0] * (steps - len(own))] for own in uniforms]
-        rng = torch.tensor(filled, dtype=torch.float64)
+        unused = np.ones_like(uniforms[0][0])  # a number, or the noise of a position
+        filled = [np.stack([*own, *[unused] * (steps - len(own))]) for own in uniforms]
+        rng = torch.as_tensor(np.stack(filled), dtype=torch.float64)
         contexts = [Context(query.context.committed, query.context.pending) for query in queries]
         steps_taken = []
         for step in range(steps):
