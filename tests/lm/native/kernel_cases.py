@@ -12,7 +12,7 @@ from hierspec.lm.native.formats import FORMATS, GROUP, SUPER
 from hierspec.lm.native.gguf_blocks import Codes
 from hierspec.lm.native.library import Library
 from hierspec.lm.native.matrices import PackedMatrix, pack_codes
-from hierspec.lm.native.model import LayerWeights, NativeLayers
+from hierspec.lm.native.model import CACHE_DTYPES, LayerWeights, NativeLayers
 from hierspec.lm.trees import Branches
 
 ROUNDED = tuple(name for name, form in FORMATS.items() if not (form.units or form.table))
@@ -115,7 +115,7 @@ class Case:
         inner = 256 * choose.choice((1, 2)) if whole else choose.choice((1, 15, 33, 70, 96, 131))
         num_layers = choose.choice((1, 2))
         self.windows = tuple(choose.choice((None, None, 1, 5, 16, 40)) for _ in range(num_layers))
-        self.half, self.threads = choose.random() < 0.5, choose.choice((1, 2, 3, 5))
+        self.kept, self.threads = choose.choice(CACHE_DTYPES), choose.choice((1, 2, 3, 5))
         self.qk_norm = choose.random() < 0.4
         biased = {
             name for name in ("q", "k", "v", "proj", "gate", "up", "down") if choose.random() < 0.3
@@ -155,7 +155,6 @@ class Case:
             )
             for _ in range(num_layers)
         ]
-        kept = [torch.float32, torch.bfloat16][self.half]
         self.spans = list[Span]()
         left = choose.choice((1, 2, 5, 9, 17, 40))
         while left:
@@ -171,7 +170,7 @@ class Case:
             capacity = start + n + choose.choice((0, 1, 9))
             cache = torch.full((num_layers, 1, 2 * kv, capacity, dim), torch.nan)
             cache[..., :start, :] = self.randn(num_layers, 1, 2 * kv, start, dim)
-            self.spans.append(Span(cache.to(kept), start, n, branches))
+            self.spans.append(Span(cache.to(self.kept), start, n, branches))
         self.h = self.randn(sum(span.n for span in self.spans), hidden)
         self.inputs = self.randn(len(self.h), 2, hidden) if num_inputs == 2 else None
         longest = max(max(span.positions) for span in self.spans) + 1
@@ -193,7 +192,7 @@ class Case:
         spans = [(span.start, span.n, span.branches is not None) for span in self.spans]
         return (
             f"case {self.seed}: {s.hidden_size}/{s.intermediate_size}, {s.num_heads}/"
-            f"{s.num_kv_heads} heads of {s.head_dim}, windows {self.windows}, half {self.half}, "
+            f"{s.num_kv_heads} heads of {s.head_dim}, windows {self.windows}, {self.kept}, "
             f"{self.threads} threads, norms {self.qk_norm}, {forms}, biases {sorted(s.biased)}, "
             f"parts {self.parts}, inputs {self.inputs is not None}, (start, rows, tree) {spans}"
         )
@@ -207,8 +206,7 @@ class Case:
         Raises:
             WrongError: scores are not float64's, or a row's bits depend on what is beside it.
         """
-        kept = torch.bfloat16 if self.half else torch.float32
-        layers = NativeLayers(kernels, self.layers, self.shape, kept)
+        layers = NativeLayers(kernels, self.layers, self.shape, self.kept)
         calls = [0]
 
         def run(rows: slice | list[int], spans: list[Span], threads: int) -> torch.Tensor:
@@ -265,8 +263,11 @@ class Case:
 
     def tolerance(self) -> float:
         forms = {m.format.name for one in self.layers for m in one.matrices().values()}
-        rounded = self.half or "BF16" in forms
-        return 0.1 if rounded else 1e-3 if any(not FORMATS[f].is_float for f in forms) else 1e-4
+        if self.kept == torch.bfloat16 or "BF16" in forms:
+            return 0.1
+        if self.kept == torch.float16:
+            return 0.01
+        return 1e-3 if any(not FORMATS[f].is_float for f in forms) else 1e-4
 
     def reference(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """What the layers make of h and of the caches, in float64."""
@@ -309,8 +310,7 @@ class Case:
                     own = torch.cat((k[row : row + span.n], v[row : row + span.n]), 1).transpose(
                         0, 1
                     )
-                    if self.half:
-                        own = own.float().bfloat16().double()
+                    own = own.float().to(self.kept).double()
                     cache[i, 0, :, span.start : end] = own
                     for j in range(span.n):
                         places = list(range(span.start + j + 1))

@@ -224,25 +224,27 @@ def test_a_head_reads_more_bits_only_near_the_best_score():
 
 
 @pytest.mark.parametrize("dim", [64, 40])
-def test_caches_in_bfloat16(tmp_path, dim):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_caches_in_16_bits(tmp_path, dim, dtype):
     """The scores of attention on keys and values rounded to it, the same bits for any rows."""
     source = from_directory(save_tiny("llama", tmp_path / "m", seed=1, head_dim=dim))
     kernels = library.load()
     wide, half = (
-        NativeBackend(source, torch.float32, kernels, dtype)
-        for dtype in (torch.float32, torch.bfloat16)
+        NativeBackend(source, torch.float32, kernels, kind) for kind in (torch.float32, dtype)
     )
     ids, caches = torch.tensor(TEXT), [wide.new_cache(64), half.new_cache(64)]
-    assert caches[1].dtype == torch.bfloat16
+    assert caches[1].dtype == dtype
     run(wide, ids[:59], [Span(caches[0], 0, 59)])
     run(half, ids[:59], [Span(caches[1], 0, 59)])
+    assert torch.equal(caches[0][0, ..., :59, :].to(dtype), caches[1][0, ..., :59, :])
     caches[0][0, ..., :59, :] = caches[1][0, ..., :59, :]  # rounded keys and values of a layer
     with torch.inference_mode():
         spans = [[Span(cache, 59, 1)] for cache in caches]
         h = wide.embed(ids[59:], spans[0])
         ours, expected = half.layers(h, 0, 1, spans[1]), wide.layers(h, 0, 1, spans[0])
-    # Its own key and value are rounded, too.
-    torch.testing.assert_close(ours, expected, atol=0.02 * float(expected.abs().max()), rtol=0)
+    # Its own key and value are rounded, too; to bfloat16 queries and weights as well.
+    limit = 2.5 * torch.finfo(dtype).eps * float(expected.abs().max())
+    torch.testing.assert_close(ours, expected, atol=limit, rtol=0)
     one_by_one = half.new_cache(64)
     rows = [run(half, ids[i : i + 1], [Span(one_by_one, i, 1)]) for i in range(60)]
     assert torch.equal(torch.cat(rows), run(half, ids, [Span(half.new_cache(64), 0, 60)]))

@@ -11,6 +11,9 @@
 #define TILE_QUERIES 6    /* whose sums fit into the registers */
 #define UNITS_PER_THREAD 4 /* so many groups of rows keep the threads busy without dividing texts */
 
+/* What a cache's numbers are: as model.py counts them. */
+enum { FLOAT32, BFLOAT16, FLOAT16 };
+
 typedef struct {
     Matrix q, k, v, proj, gate, up, down;
     const float *norm, *mlp_norm; /* [hidden], with sqrt(hidden) in it */
@@ -20,7 +23,7 @@ typedef struct {
 
 typedef struct {
     int64_t hidden, inner, heads, kv_heads, dim;
-    int64_t half; /* whether caches hold bfloat16, not float32 */
+    int64_t kind; /* of caches */
     float eps, head_eps; /* each added to a sum of squares */
     const Layer *layers;
 } Model;
@@ -72,9 +75,9 @@ static void rotate(const float *x, const float *rotation, int64_t dim, float *y)
     }
 }
 
-/* Number i of those at x, float32 or (half) bfloat16. */
-INLINE const void *at(int half, const void *x, int64_t i) {
-    return (const char *)x + i * (half ? 2 : 4);
+/* Number i of those at x. */
+INLINE const void *at(int kind, const void *x, int64_t i) {
+    return (const char *)x + i * (kind == FLOAT32 ? 4 : 2);
 }
 
 /* The first of its keys that a row attends to, and how many there are up to its own. */
@@ -171,22 +174,37 @@ static Plan plan_attention(const Model *model, const Span *spans, int64_t num_sp
 
 /* Where queries and weights of bfloat16 caches are rounded to it, two make a word, as two numbers of
  * the cache do; elsewhere a word is a float. */
-INLINE int is_paired(int half) { return half && PAIR_PRODUCTS; }
-INLINE vec load_words(const int WIDEN, const void *x, int64_t i) {
-    return WIDEN ? load_bfloat16((const uint16_t *)x + i) : *(const vec *)((const word *)x + i);
+INLINE int is_paired(int kind) { return kind == BFLOAT16 && PAIR_PRODUCTS; }
+INLINE vec load_words(const int KIND, const void *x, int64_t i) {
+    if (KIND == FLOAT32) return *(const vec *)((const word *)x + i);
+    const uint16_t *halves = (const uint16_t *)x + i;
+    return KIND == BFLOAT16 ? load_bfloat16(halves) : load_float16(halves);
 }
-INLINE word load_word(const int WIDEN, const void *x, int64_t i) {
-    return WIDEN ? (word)((uint32_t)((const uint16_t *)x)[i] << 16) : ((const word *)x)[i];
+INLINE word load_word(const int KIND, const void *x, int64_t i) {
+    if (KIND == FLOAT32) return ((const word *)x)[i];
+    const uint16_t half = ((const uint16_t *)x)[i];
+    if (KIND == BFLOAT16) return (word)((uint32_t)half << 16);
+    const float wide = from_float16(half);
+    word bits;
+    memcpy(&bits, &wide, sizeof bits);
+    return bits;
 }
+
+/* What a product asks for meanwhile: `bytes` in each step. */
+typedef struct {
+    const char *next;
+    int64_t bytes;
+} Ahead;
 
 /* y [MANY, 2 W] += a [MANY, steps] · b [steps, 2 W]. */
 INLINE void add_tile(const int PAIRED, const int MANY, const word *a, int64_t a_stride, const word *b,
-                     int64_t b_stride, int64_t steps, float *y, int64_t y_stride) {
+                     int64_t b_stride, int64_t steps, float *y, int64_t y_stride, Ahead ahead) {
     vec sums[TILE_QUERIES][2];
 #pragma GCC unroll 6
     for (int i = 0; i < MANY; i++)
         for (int j = 0; j < 2; j++) sums[i][j] = *(vec *)(y + i * y_stride + j * W);
-    for (int64_t k = 0; k < steps; k++, b += b_stride)
+    for (int64_t k = 0; k < steps; k++, b += b_stride, ahead.next += ahead.bytes) {
+        for (int64_t byte = 0; byte < ahead.bytes; byte += 64) fetch_early(ahead.next + byte);
 #pragma GCC unroll 6
         for (int i = 0; i < MANY; i++)
 #pragma GCC unroll 2
@@ -197,87 +215,93 @@ INLINE void add_tile(const int PAIRED, const int MANY, const word *a, int64_t a_
                 else
                     sums[i][j] = fma_vec(all_of(((const float *)a)[i * a_stride + k]),
                                          *(const vec *)(b + j * W), sums[i][j]);
+    }
 #pragma GCC unroll 6
     for (int i = 0; i < MANY; i++)
         for (int j = 0; j < 2; j++) *(vec *)(y + i * y_stride + j * W) = sums[i][j];
 }
 
-/* The same of any number of rows and of columns, a multiple of 2 W, whose number is b's stride. */
+/* The same of any number of rows and of columns, a multiple of 2 W. */
 INLINE void add_products_of(const int PAIRED, int64_t many, const word *a, int64_t a_stride,
-                            const word *b, int64_t columns, int64_t steps, float *y,
-                            int64_t y_stride) {
-    for (int64_t c = 0; c < columns; c += 2 * W) {
+                            const word *b, int64_t b_stride, int64_t columns, int64_t steps,
+                            float *y, int64_t y_stride, Ahead ahead) {
+    for (int64_t c = 0; c < columns; c += 2 * W, ahead.next += steps * ahead.bytes) {
         const word *x = a;
         float *to = y + c;
         int64_t left = many;
         for (; left >= TILE_QUERIES; left -= TILE_QUERIES) {
-            add_tile(PAIRED, TILE_QUERIES, x, a_stride, b + c, columns, steps, to, y_stride);
+            add_tile(PAIRED, TILE_QUERIES, x, a_stride, b + c, b_stride, steps, to, y_stride, ahead);
             x += TILE_QUERIES * a_stride, to += TILE_QUERIES * y_stride;
         }
         switch (left) {
-        case 1: add_tile(PAIRED, 1, x, a_stride, b + c, columns, steps, to, y_stride); break;
-        case 2: add_tile(PAIRED, 2, x, a_stride, b + c, columns, steps, to, y_stride); break;
-        case 3: add_tile(PAIRED, 3, x, a_stride, b + c, columns, steps, to, y_stride); break;
-        case 4: add_tile(PAIRED, 4, x, a_stride, b + c, columns, steps, to, y_stride); break;
-        case 5: add_tile(PAIRED, 5, x, a_stride, b + c, columns, steps, to, y_stride); break;
+        case 1: add_tile(PAIRED, 1, x, a_stride, b + c, b_stride, steps, to, y_stride, ahead); break;
+        case 2: add_tile(PAIRED, 2, x, a_stride, b + c, b_stride, steps, to, y_stride, ahead); break;
+        case 3: add_tile(PAIRED, 3, x, a_stride, b + c, b_stride, steps, to, y_stride, ahead); break;
+        case 4: add_tile(PAIRED, 4, x, a_stride, b + c, b_stride, steps, to, y_stride, ahead); break;
+        case 5: add_tile(PAIRED, 5, x, a_stride, b + c, b_stride, steps, to, y_stride, ahead); break;
         }
     }
 }
 static void add_products(int paired, int64_t many, const word *a, int64_t a_stride, const word *b,
-                         int64_t columns, int64_t steps, float *y, int64_t y_stride) {
+                         int64_t b_stride, int64_t columns, int64_t steps, float *y,
+                         int64_t y_stride, Ahead ahead) {
     if (paired)
-        add_products_of(1, many, a, a_stride, b, columns, steps, y, y_stride);
+        add_products_of(1, many, a, a_stride, b, b_stride, columns, steps, y, y_stride, ahead);
     else
-        add_products_of(0, many, a, a_stride, b, columns, steps, y, y_stride);
+        add_products_of(0, many, a, a_stride, b, b_stride, columns, steps, y, y_stride, ahead);
 }
 
 /* Keys [STRETCH, words], wherever each lies → [words, STRETCH]. */
-INLINE void pack_keys_of(const int WIDEN, const void *const *from, int64_t words, word *to) {
+INLINE void pack_keys_of(const int KIND, const void *const *from, int64_t words, word *to) {
     for (int64_t j = 0; j < STRETCH; j += W, from += W) {
         int64_t k = 0;
         for (; k + W <= words; k += W) {
             vec numbers[W];
 #pragma GCC unroll 16
-            for (int i = 0; i < W; i++) numbers[i] = load_words(WIDEN, from[i], k);
+            for (int i = 0; i < W; i++) numbers[i] = load_words(KIND, from[i], k);
             transpose(numbers);
 #pragma GCC unroll 16
             for (int i = 0; i < W; i++) *(vec *)(to + (k + i) * STRETCH + j) = numbers[i];
         }
         for (; k < words; k++)
-            for (int i = 0; i < W; i++) to[k * STRETCH + j + i] = load_word(WIDEN, from[i], k);
+            for (int i = 0; i < W; i++) to[k * STRETCH + j + i] = load_word(KIND, from[i], k);
     }
 }
-static void pack_keys(int half, const void *const *from, int64_t dim, word *to) {
-    if (half && !PAIR_PRODUCTS)
-        pack_keys_of(1, from, dim, to);
+static void pack_keys(int kind, const void *const *from, int64_t dim, word *to) {
+    if (kind == FLOAT16)
+        pack_keys_of(FLOAT16, from, dim, to);
+    else if (kind == BFLOAT16 && !PAIR_PRODUCTS)
+        pack_keys_of(BFLOAT16, from, dim, to);
     else
-        pack_keys_of(0, from, half ? dim / 2 : dim, to);
+        pack_keys_of(FLOAT32, from, kind == FLOAT32 ? dim : dim / 2, to);
 }
 
 /* Values [STRETCH, dim] → [STRETCH, columns], or (PAIRED) two by two [STRETCH / 2, columns]. */
-INLINE void pack_values_of(const int HALF, const int PAIRED, const void *const *from, int64_t dim,
+INLINE void pack_values_of(const int KIND, const int PAIRED, const void *const *from, int64_t dim,
                            word *to) {
     const int64_t columns = num_columns(dim);
     for (int i = 0; i < STRETCH; i += 1 + PAIRED, to += columns) {
         int64_t d = 0;
         for (; d + W <= dim; d += W) {
-            ivec numbers = (ivec)load_words(HALF, from[i], d);
+            ivec numbers = (ivec)load_words(KIND, from[i], d);
             if (PAIRED)
-                numbers = (numbers >> 16 & 0xffff) | (ivec)load_words(HALF, from[i + 1], d);
+                numbers = (numbers >> 16 & 0xffff) | (ivec)load_words(KIND, from[i + 1], d);
             *(ivec *)(to + d) = numbers;
         }
         for (; d < dim; d++) {
-            to[d] = load_word(HALF, from[i], d);
-            if (PAIRED) to[d] = (to[d] >> 16 & 0xffff) | load_word(HALF, from[i + 1], d);
+            to[d] = load_word(KIND, from[i], d);
+            if (PAIRED) to[d] = (to[d] >> 16 & 0xffff) | load_word(KIND, from[i + 1], d);
         }
         for (; d < columns; d++) to[d] = 0;
     }
 }
-static void pack_values(int half, const void *const *from, int64_t dim, word *to) {
-    if (half)
-        pack_values_of(1, PAIR_PRODUCTS, from, dim, to);
+static void pack_values(int kind, const void *const *from, int64_t dim, word *to) {
+    if (kind == FLOAT16)
+        pack_values_of(FLOAT16, 0, from, dim, to);
+    else if (kind == BFLOAT16)
+        pack_values_of(BFLOAT16, PAIR_PRODUCTS, from, dim, to);
     else
-        pack_values_of(0, 0, from, dim, to);
+        pack_values_of(FLOAT32, 0, from, dim, to);
 }
 
 /* Of n numbers, n a multiple of W. */
@@ -369,26 +393,25 @@ static Space space_at(const Model *model, float *memory) {
 }
 
 /* Where a stretch of a row's keys lies from number k on, or of its values: of those it has, from
- * `first` on. Of a text, the stretch after the next is asked for meanwhile. */
-static void locate_keys(const Row *row, int64_t first, int64_t k, int half, const void *x,
+ * `first` on. */
+static void locate_keys(const Row *row, int64_t first, int64_t k, int kind, const void *x,
                         int64_t dim, const void *none, const void **from) {
-    if (first <= k && k + STRETCH <= row->text) {
-        const int64_t bytes = dim * (half ? 2 : 4);
-        for (int64_t byte = 0; byte < STRETCH * bytes; byte += 64) /* to the second cache */
-            __builtin_prefetch((const char *)x + (k + 2 * STRETCH) * bytes + byte, 0, 2);
-        for (int64_t i = 0; i < STRETCH; i++) from[i] = at(half, x, (k + i) * dim);
-        return;
-    }
     for (int64_t i = k; i < k + STRETCH; i++) {
         const int64_t place = i < row->text || i >= end_of(row) ? i : row->path[i - row->text];
-        from[i - k] = i < first || i >= end_of(row) ? none : at(half, x, place * dim);
+        from[i - k] = i < first || i >= end_of(row) ? none : at(kind, x, place * dim);
     }
+}
+
+/* The stretch after the next is asked for while one is multiplied: by then it has arrived. */
+static Ahead ahead_of(int kind, const void *x, int64_t i, int64_t dim) {
+    const int64_t bytes = 2 * W * (kind == FLOAT32 || is_paired(kind) ? 4 : 2);
+    return (Ahead){at(kind, x, i + 2 * STRETCH * dim), bytes};
 }
 
 /* The sums of a group's queries over block b, of the head of these keys and values, to space->block. */
 static void attend_block(const Model *model, int64_t window, const Group *group, const void *keys,
                          const void *values, int64_t b, const Space *space) {
-    const int half = (int)model->half, paired = is_paired(half);
+    const int kind = (int)model->kind, paired = is_paired(kind);
     const int64_t dim = model->dim, each = model->heads / model->kv_heads, lo = b * BLOCK;
     const int64_t hi = group->end < lo + BLOCK ? group->end : lo + BLOCK;
     const int64_t n = (hi - lo + STRETCH - 1) / STRETCH * STRETCH;
@@ -406,10 +429,11 @@ static void attend_block(const Model *model, int64_t window, const Group *group,
         const int64_t many = k + STRETCH <= group->shared ? group->count : 1;
         for (int64_t r = 0; r < group->count; r += many) {
             const Row *row = many == group->count ? group->longest : group->rows + r;
-            locate_keys(row, first, k, half, keys, dim, space->none, from);
-            pack_keys(half, from, dim, space->packed);
+            locate_keys(row, first, k, kind, keys, dim, space->none, from);
+            pack_keys(kind, from, dim, space->packed);
             add_products(paired, many * each, space->q + r * each * words, words, space->packed,
-                         STRETCH, words, space->scores + r * each * BLOCK + k - lo, BLOCK);
+                         STRETCH, STRETCH, words, space->scores + r * each * BLOCK + k - lo, BLOCK,
+                         ahead_of(kind, keys, k * dim, dim));
         }
     }
     for (int64_t i = 0; i < queries; i++) {
@@ -424,11 +448,16 @@ static void attend_block(const Model *model, int64_t window, const Group *group,
         const int64_t left = hi - k < STRETCH ? hi - k : STRETCH, at_word = (k - lo) >> paired;
         for (int64_t r = 0; r < group->count; r += many) {
             const Row *row = many == group->count ? group->longest : group->rows + r;
-            locate_keys(row, first, k, half, values, dim, space->none, from);
-            pack_values(half, from, dim, space->packed);
+            const word *packed = at(kind, values, k * dim); /* as it is, where it can be read so */
+            if (kind != FLOAT32 || dim != columns || k < first || k + STRETCH > row->text) {
+                locate_keys(row, first, k, kind, values, dim, space->none, from);
+                pack_values(kind, from, dim, space->packed);
+                packed = space->packed;
+            }
             add_products(paired, many * each, (word *)space->scores + r * each * BLOCK + at_word,
-                         BLOCK, space->packed, columns, (left + paired) >> paired,
-                         space->block + r * each * width, width);
+                         BLOCK, packed, columns, columns, (left + paired) >> paired,
+                         space->block + r * each * width, width,
+                         ahead_of(kind, values, k * dim, dim));
         }
     }
 }
@@ -450,16 +479,19 @@ static void rotate_and_store(const Model *model, int64_t l, float *qkv, int64_t 
             rotate(x, rotations + row->position * dim, dim, x);
         }
         if (head < heads) {
-            for (int64_t d = 0; is_paired((int)model->half) && d < dim; d += 2)
+            for (int64_t d = 0; is_paired((int)model->kind) && d < dim; d += 2)
                 ((word *)x)[d / 2] = to_bfloat16(x[d]) | (word)((uint32_t)to_bfloat16(x[d + 1]) << 16);
             continue;
         }
         const int64_t place =
             l * span->layer_stride + (head - heads) * span->head_stride + row->place * dim;
-        if (model->half)
-            for (int64_t d = 0; d < dim; d++) ((uint16_t *)span->cache)[place + d] = to_bfloat16(x[d]);
-        else
+        uint16_t *halves = (uint16_t *)span->cache + place;
+        if (model->kind == FLOAT32)
             memcpy((float *)span->cache + place, x, sizeof(float) * (size_t)dim);
+        else if (model->kind == BFLOAT16)
+            for (int64_t d = 0; d < dim; d++) halves[d] = to_bfloat16(x[d]);
+        else
+            for (int64_t d = 0; d < dim; d++) halves[d] = to_float16(x[d]);
     }
 }
 
@@ -474,7 +506,7 @@ static void attend_rows(const Model *model, int64_t l, const Plan *plan, const f
                         float *attended, const Space *space, int t, int all) {
     const int64_t dim = model->dim, heads = model->heads, kv = model->kv_heads, each = heads / kv;
     const int64_t window = model->layers[l].window, width = sums_width(dim);
-    const int64_t words = is_paired((int)model->half) ? dim / 2 : dim, columns = num_columns(dim);
+    const int64_t words = is_paired((int)model->kind) ? dim / 2 : dim, columns = num_columns(dim);
     const float scale = 1.0f / sqrtf((float)dim);
     const int64_t units = plan->num_groups * kv * plan->blocks;
     const int divided = plan->blocks > 1;
@@ -484,8 +516,8 @@ static void attend_rows(const Model *model, int64_t l, const Plan *plan, const f
         const int64_t g = unit / plan->blocks % kv, own = unit % plan->blocks;
         const Group *group = plan->groups + unit / plan->blocks / kv;
         const Span *span = group->rows->span;
-        const void *keys = at((int)model->half, span->cache, l * span->layer_stride + g * span->head_stride);
-        const void *values = at((int)model->half, keys, kv * span->head_stride);
+        const void *keys = at((int)model->kind, span->cache, l * span->layer_stride + g * span->head_stride);
+        const void *values = at((int)model->kind, keys, kv * span->head_stride);
         const int64_t queries = group->count * each, r = group->rows - plan->rows;
         if (own * BLOCK >= group->end) continue;
         for (int64_t i = 0; i < queries; i++) {

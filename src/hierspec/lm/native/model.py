@@ -18,6 +18,7 @@ from .matrices import MatrixStruct, PackedMatrix
 
 _MATRICES = ("q", "k", "v", "proj", "gate", "up", "down")
 _ATTENTION, _MLP = 1, 2  # as in kernels.c
+CACHE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # as in attention.h
 
 
 class _LayerStruct(Structure):
@@ -30,7 +31,7 @@ class _LayerStruct(Structure):
 
 class _ModelStruct(Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("hidden", "inner", "heads", "kv_heads", "dim", "half")),
+        *((name, c_int64) for name in ("hidden", "inner", "heads", "kv_heads", "dim", "kind")),
         ("eps", c_float),
         ("head_eps", c_float),
         ("layers", POINTER(_LayerStruct)),
@@ -73,7 +74,7 @@ class NativeLayers:
     """Layers that the kernels run in one call.
 
     Args:
-        cache_dtype: of keys and values, float32 or bfloat16.
+        cache_dtype: of keys and values, one of :data:`CACHE_DTYPES`.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class NativeLayers:
             heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             dim=shape.head_dim,
-            half=cache_dtype == torch.bfloat16,
+            kind=CACHE_DTYPES.index(cache_dtype),
             eps=shape.eps * shape.hidden_size,
             head_eps=shape.eps * shape.head_dim,
             layers=array,

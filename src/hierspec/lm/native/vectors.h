@@ -26,17 +26,18 @@ typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t word __attribute__((may_alias));
 #define INLINE static inline __attribute__((always_inline))
 
-/* Ask for the 64 bytes at x. gcc takes __builtin_prefetch for a write, before which sums in registers
- * are stored. */
-INLINE void fetch(const void *x) {
+/* Ask for the 64 bytes at x, for the first cache or the second. gcc takes __builtin_prefetch for a
+ * write, before which sums in registers are stored. */
 #if defined(__x86_64__)
-    __asm__ volatile("prefetcht0 (%0)" : : "r"(x));
+INLINE void fetch(const void *x) { __asm__ volatile("prefetcht0 (%0)" : : "r"(x)); }
+INLINE void fetch_early(const void *x) { __asm__ volatile("prefetcht1 (%0)" : : "r"(x)); }
 #elif defined(__aarch64__)
-    __asm__ volatile("prfm pldl1keep, [%0]" : : "r"(x));
+INLINE void fetch(const void *x) { __asm__ volatile("prfm pldl1keep, [%0]" : : "r"(x)); }
+INLINE void fetch_early(const void *x) { __asm__ volatile("prfm pldl2keep, [%0]" : : "r"(x)); }
 #else
-    (void)x;
+INLINE void fetch(const void *x) { (void)x; }
+INLINE void fetch_early(const void *x) { (void)x; }
 #endif
-}
 
 INLINE vec fma_vec(vec a, vec b, vec c) {
 #if W == 16
@@ -103,6 +104,16 @@ INLINE vec load_uint8(const uint8_t *x) {
 #endif
 }
 
+INLINE float from_float16(uint16_t x) {
+    /* The exponent's bias differs by 112; so multiplied, subnormal numbers come out right. */
+    uint32_t bits = (uint32_t)(x & 0x7fff) << 13;
+    if ((x & 0x7c00) == 0x7c00) bits |= 0x7f800000; /* no number: NaN stays it */
+    float magnitude;
+    memcpy(&magnitude, &bits, sizeof bits);
+    magnitude *= 0x1p112f;
+    return x & 0x8000 ? -magnitude : magnitude;
+}
+
 /* W float16 numbers in float32. */
 INLINE vec load_float16(const uint16_t *x) {
 #if W == 16
@@ -113,14 +124,7 @@ INLINE vec load_float16(const uint16_t *x) {
     return (vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x)));
 #else
     vec wide;
-    for (int i = 0; i < W; i++) {
-        /* The exponent's bias differs by 112; so multiplied, subnormal numbers come out right. */
-        uint32_t bits = (uint32_t)(x[i] & 0x7fff) << 13, sign = (uint32_t)(x[i] & 0x8000) << 16;
-        float magnitude;
-        memcpy(&magnitude, &bits, sizeof bits);
-        magnitude *= 0x1p112f;
-        wide[i] = sign ? -magnitude : magnitude;
-    }
+    for (int i = 0; i < W; i++) wide[i] = from_float16(x[i]);
     return wide;
 #endif
 }
@@ -143,6 +147,23 @@ INLINE uint16_t to_bfloat16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* The nearest float16 number; beyond the largest of them, that one. */
+INLINE uint16_t to_float16(float x) {
+    uint32_t bits, sign;
+    memcpy(&bits, &x, sizeof bits);
+    sign = bits >> 16 & 0x8000, bits &= 0x7fffffff;
+    if (bits > 0x7f800000) return 0x7e00; /* NaN */
+    if (bits > 0x477fe000) bits = 0x477fe000;
+    if (bits < 0x38800000) { /* subnormal: in units of a float32 number near .5 */
+        float shifted;
+        memcpy(&shifted, &bits, sizeof bits);
+        shifted += 0.5f;
+        memcpy(&bits, &shifted, sizeof bits);
+        return (uint16_t)(sign | (bits - 0x3f000000));
+    }
+    return (uint16_t)(sign | ((bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13));
 }
 
 /* Two bfloat16 numbers for each of W: weights side by side, or the same two inputs in all. */
