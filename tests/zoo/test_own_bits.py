@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.native.gguf_blocks import DECODERS
+from hierspec.lm.native.model import NativeLayers
 from hierspec.lm.weights import build_hf_model
 from hierspec.presets import defaults
 from hierspec.zoo.gguf.source import open_gguf
@@ -71,17 +73,25 @@ def scores(backend: Any) -> torch.Tensor:
 def check_against_reference(path: Any, share: float = 1 / 30) -> NativeBackend:
     """Compare scores in own bits with float32's on the dequantized weights, in torch.
 
-    The error is at most a share of that of weights and inputs in bfloat16.
+    The error is at most a share of that of weights and inputs in bfloat16, beside what the caches
+    add.
     """
     source = open_gguf(path, "tiny")
     ours = load(source)
     assert isinstance(ours, NativeBackend)
+    assert ours.new_cache(1).dtype == (torch.float32 if ours.formats == "F32" else torch.float16)
+    wide = copy.copy(ours)
+    wide.attention_dtype = torch.float32
+    wide._layers = NativeLayers(ours.library, ours._layers.weights, ours.shape, torch.float32)
     exact, rounded = (
         scores(load(source, dtype, backend="lean")) for dtype in (torch.float32, torch.bfloat16)
     )
-    found = scores(ours)
-    assert (found - exact).abs().max() <= share * (rounded - exact).abs().max()
-    assert (found.argmax(1) == exact.argmax(1)).double().mean() >= 0.99
+    found, error = scores(wide), (rounded - exact).abs().max()
+    assert (found - exact).abs().max() <= share * error
+    in_float16 = scores(ours)  # caches: an eighth of bfloat16's rounding
+    assert (in_float16 - found).abs().max() <= error / 8
+    for each in (found, in_float16):
+        assert (each.argmax(1) == exact.argmax(1)).double().mean() >= 0.99
     return ours
 
 

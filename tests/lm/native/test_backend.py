@@ -250,6 +250,26 @@ def test_caches_in_16_bits(tmp_path, dim, dtype):
     assert torch.equal(torch.cat(rows), run(half, ids, [Span(half.new_cache(64), 0, 60)]))
 
 
+def test_float16_caches_hold_its_numbers_to_the_nearest_and_never_infinity(path):
+    source, kernels = from_directory(path), library.load()
+    wide, half = (
+        NativeBackend(source, torch.float32, kernels, kind)
+        for kind in (torch.float32, torch.float16)
+    )
+    h = torch.randn(40, wide.hidden_size, generator=torch.Generator().manual_seed(0))
+    caches = []
+    for backend in (wide, half):
+        norm = backend._layers.weights[0].norm
+        norm *= torch.logspace(-9, 7, norm.shape[-1])  # subnormal numbers and too large ones
+        caches.append(backend.new_cache(40))
+        with torch.inference_mode():
+            out = backend.layers(h, 0, 1, [Span(caches[-1], 0, 40)])
+        assert out.isfinite().all()
+    expected = caches[0][0].clamp(-65504, 65504).half()
+    assert (expected.abs() == 65504).any()
+    assert torch.equal(caches[1][0], expected)
+
+
 def test_large_scores_do_not_overflow(path):
     backend = load(str(path), torch.float32)
     h = torch.full((2, backend.hidden_size), 1e18)

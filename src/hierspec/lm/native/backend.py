@@ -42,8 +42,9 @@ class NativeBackend(LeanBackend):
         source: the weights, read and packed one after the other.
         dtype: of the weights: float32, bfloat16 or float16. The residual stream and attention are
             float32; inputs of products with bfloat16 weights are rounded to it.
-        cache_dtype: of cached keys and values, float32 or bfloat16; default: bfloat16 with such
-            weights, as in transformers, else float32.
+        cache_dtype: of cached keys and values, float32, bfloat16 or float16 (beyond 65,504: that);
+            default: bfloat16 with such weights, as in transformers; float16 in own bits, but
+            float32 where all matrices are; else float32.
         own_bits: keep matrices in the bits in which the source has them; ``dtype`` is then that of
             heads that are trained on the model, and of matrices in types that no kernel has.
         shape: of the model; ``None``: as the source's configuration says.
@@ -67,8 +68,6 @@ class NativeBackend(LeanBackend):
         self.shape = shape = shape or LlamaShape.from_config(source.config)
         self.name, self.device = source.name, torch.device("cpu")
         self.weight_dtype, self.dtype = dtype, torch.float32
-        rounded = dtype == torch.bfloat16 and not own_bits
-        self.attention_dtype = cache_dtype or (torch.bfloat16 if rounded else torch.float32)
         self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
         self.max_length, self.vocab_size = shape.max_length, shape.vocab_size
         self.attends_to_all = shape.distinct_windows == (None,)
@@ -86,6 +85,7 @@ class NativeBackend(LeanBackend):
         else:
             self._output = self._embedding
         layers = [loader.packed_layer(i) for i in range(shape.num_layers)]
+        self.attention_dtype = cache_dtype or _cache_dtype(layers, dtype, own_bits)
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
         self._final_norm = loader.scaled_norm("model.norm", width)
         loader.check_all_used()
@@ -261,6 +261,13 @@ def why_rows_differ(backend: Any) -> str | None:
     if load_kernels() is None:
         return "runs without the compiled kernels, as there is no C compiler"
     return "runs outside the compiled kernels, for its dtype or as its backend says"
+
+
+def _cache_dtype(layers: Sequence[LayerWeights], dtype: torch.dtype, own: bool) -> torch.dtype:
+    if not own:
+        return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    forms = {matrix.format.name for layer in layers for matrix in layer.matrices().values()}
+    return torch.float32 if forms == {"F32"} else torch.float16
 
 
 def _replace_matrices(layer: LayerWeights, form: str) -> LayerWeights:
