@@ -86,7 +86,7 @@ def requests_for_drafts():
 
         return ModelDrafter, name, call
 
-    with patched(spy("stepwise_step"), spy("grow_on_device")):
+    with patched(spy("stepwise_step"), spy("on_device")):
         yield calls
 
 

@@ -190,14 +190,18 @@ def tiny(tmp_path_factory):
     return LeanBackend(from_directory(folder), torch.float64)
 
 
-@pytest.mark.parametrize("kind", WINDOWS)
 @pytest.mark.parametrize("batch", BATCHES)
-def test_a_trunk_of_fixed_shapes(tiny, kind, batch):
-    """An early exit drafts in chunks on what passes for a device; the target checks there, too."""
+@pytest.mark.parametrize(
+    ("rule", "num_drafts", "kind"),
+    [*(("block", 1, kind) for kind in WINDOWS), *((rule, 2, "fixed") for rule in MULTI_DRAFT)],
+)
+def test_a_trunk_of_fixed_shapes(tiny, kind, rule, num_drafts, batch):
+    """An early exit drafts in chunks, or trees, on what passes for a device; the target checks
+    there, too."""
     trunk = CudaGraphTrunk(tiny, (1,))
     target = trunk.view()
-    leaf = Draft(0, "exit", trunk.view(1), 2, WINDOWS[kind])
-    root = chain([target], ["block"], [], below=leaf)
+    leaf = Draft(0, "exit", trunk.view(1), 2, WINDOWS[kind], num_drafts=num_drafts)
+    root = chain([target], [rule], [], below=leaf.for_rule(get(rule)))
     with patched(*VERIFYING["recorded"]), patched(*CHUNKS), requests_for_drafts() as requests:
         neighbours = ALIKE if batch == 3 else ()
         found = engine_law(root, PROMPT, 3, SAMPLING, neighbours, states=remembered(root))

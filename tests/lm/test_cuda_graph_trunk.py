@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from itertools import chain
 
 import pytest
 import tape
@@ -14,21 +15,27 @@ from stacks import PROMPTS, built, model, stacks
 from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import OneHotDistributions
-from hierspec.core.nodes import walk_levels
+from hierspec.core.nodes import Draft, Verify, walk_levels
+from hierspec.core.rng import PhiloxRng
+from hierspec.drafters.base import DraftCall
+from hierspec.drafters.multi_draft import MultiDrafter
 from hierspec.engine.control import JumpingController
+from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.base import Query
 from hierspec.lm.lean import quantized
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.device_copy import DeviceCopy
+from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk, trunk_for
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoDistributionError, Sampler
-from hierspec.sampling.scores import compute_signals
+from hierspec.sampling.scores import ScoreRows, compute_signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
+from hierspec.verifiers.registry import get
 
 SHAPES = {
     "llama": {},
@@ -166,6 +173,52 @@ def test_a_draft_is_what_asking_token_by_token_gives(backend):
         tokens += (picked[0],)
     assert found.tokens == [list(tokens)]
     assert slot.tokens == [*text, *tokens[:-1]]  # the last one is computed when it is needed
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", ["traversal", "rrs-without-replacement"])
+def test_trees_are_those_of_an_ordinary_trunk(backend, fixed, rule, temperature):
+    """Drafts of the host and of a device, by the same uniforms, and checks of the cache of both."""
+    params, rng = SamplingParams(temperature=temperature), random.Random(3)
+    texts, sides = [[4, 8, 15, 16], [23]], []
+    for trunk in (Trunk(backend, (2,)), fixed((2,))):
+        leaf = Draft(0, "exit", trunk.view(2), 4, num_drafts=3).for_rule(get(rule))
+        root = Verify(1, "target", trunk.view(), 4, get(rule), leaf)
+        live = [
+            LiveSequence(i, root, text, params, PhiloxRng(7, i), 99) for i, text in enumerate(texts)
+        ]
+        sides.append((MultiDrafter(leaf), root.model, live))
+    for turn in range(6):
+        found = []
+        for drafter, target, live in sides:
+            calls = [
+                DraftCall(
+                    ScoreRows(params, sequence.context(), len(sequence.tokens), 1, 1, 96),
+                    limit,
+                    4,
+                    (),
+                    sequence.rng,
+                    sequence.slot,
+                )
+                for sequence, limit in zip(live, (4, 1 + turn % 4), strict=True)
+            ]
+            drafts = [proposal.drafts for proposal in drafter.draft(calls).proposals]
+            trees = [Tree.merge(draft.tokens for draft in several)[0] for several in drafts]
+            queries = [
+                Query(sequence.slot(target), call.job.context, call.job.start, tree=tree)
+                for sequence, call, tree in zip(live, calls, trees, strict=True)
+            ]
+            found.append((drafts, target.score(queries)))
+        (ours, our_rows), (theirs, their_rows) = found
+        for mine, other in zip(chain(*ours), chain(*theirs), strict=True):
+            assert mine.tokens == other.tokens
+            assert close(
+                mine.distributions.dense(96).double(), other.distributions.dense(96).double()
+            )
+        assert close(our_rows, their_rows)
+        for text, several in zip(texts, ours, strict=True):
+            draft = rng.choice(several).tokens
+            text += [*draft[: rng.randrange(len(draft) + 1)], rng.randrange(96)]
 
 
 def test_rows_come_back_and_are_cleaned(backend, fixed):

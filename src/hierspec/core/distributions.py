@@ -379,6 +379,30 @@ def _search_any(probs: torch.Tensor, uniforms: Uniforms) -> list[tuple[float, fl
     return pairs
 
 
+def locate_several(
+    probs: torch.Tensor, uniforms: torch.Tensor, distinct: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw K tokens from every row of [n, V] by uniforms [n, K], each as :func:`locate`.
+
+    ``distinct``: each from the row without those drawn before.
+
+    Returns:
+        For each draw the mass that was left, the token, and the total of what it was drawn from,
+        [n, K, 3] float64; and that itself, [n, K, V] float64. A row that has run out leaves 0.
+    """
+    laws: list[torch.Tensor] = []
+    numbers: list[torch.Tensor] = []
+    probs = probs.double()
+    for number in range(uniforms.shape[1]):
+        left = probs.sum(-1, keepdim=True)
+        laws.append(probs / left)
+        ids, mass = locate(laws[-1], uniforms[:, number : number + 1])
+        numbers.append(torch.cat((left, ids, mass), 1))
+        if distinct:
+            probs = laws[-1].scatter(1, ids.long().clamp(max=probs.shape[1] - 1), 0.0)
+    return torch.stack(numbers, 1), torch.stack(laws, 1)
+
+
 def locate(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return per row of [n, V] the first token whose cumulated mass exceeds u·total, and the total.
 

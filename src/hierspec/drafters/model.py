@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.base import (
     DeviceDrafts,
     DeviceModel,
+    DeviceTrees,
     LanguageModel,
     PredictingModel,
     Query,
@@ -40,6 +42,7 @@ from hierspec.sampling.scores import ScoreRows, compute_signals, distributions, 
 
 from .base import DraftCall, Drafts, draft_proposal
 
+D = TypeVar("D", DeviceDrafts, DeviceTrees)
 _CHUNK = 4  # tokens drafted on the device before a window is asked about them
 
 
@@ -281,9 +284,15 @@ class ModelDrafter:
             for draft, n in zip(drafts, counts, strict=True)
         ]
         queries = [self._query(draft) for draft in drafts]
+        return self.on_device(
+            drafts, lambda: model.draft(queries, counts, steps, sampler, uniforms)
+        )
+
+    def on_device(self, drafts: Sequence[GrowingDraft], make: Callable[[], D]) -> D:
+        """Return what a model makes on its device; count the time and the calls."""
         began = time.perf_counter()
         try:
-            drafted = model.draft(queries, counts, steps, sampler, uniforms)
+            drafted = make()
         except NoDistributionError as error:
             if error.scores is None:
                 raise HierspecError(

@@ -9,6 +9,9 @@ Sampled drafts are drawn one by one. A greedy request gets the tree of the likel
 instead: the best few of every depth go on, by the product of the drafter's probabilities, and of
 all nodes that were scored the likeliest are kept [the dynamic draft trees of EAGLE-2, Li et al.
 2024]. Any draft will do there: the target's choice decides.
+
+A model that drafts on its device makes either there, with one wait for all. It cannot merge what
+it has not read, so every draft has nodes of its own until the proposal is checked.
 """
 
 from __future__ import annotations
@@ -27,17 +30,17 @@ from hierspec.core.distributions import (
     OneHotDistributions,
     checked_token,
     draw,
-    locate,
+    locate_several,
 )
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
-from hierspec.lm.base import Query, takes_trees
+from hierspec.lm.base import DeviceTreeModel, DeviceTrees, Query, TreeDepth, takes_trees
 from hierspec.lm.trees import Tree
 from hierspec.sampling.scores import ScoreRows, distributions, scores_error
 from hierspec.utils.reads import Read, Reads, pick, sent
 
 from .base import DraftCall, Drafts, draft_proposal, join_drafts
-from .model import GrowingDraft, ModelDrafter
+from .model import GrowingDraft, ModelDrafter, shared_sampler
 
 
 class MultiDrafter(ModelDrafter):
@@ -54,8 +57,7 @@ class MultiDrafter(ModelDrafter):
         for as_tree, make in ((True, self._draft_likeliest), (False, self._draft_sampled)):
             indices = [i for i, call in enumerate(calls) if self._grows_tree(call) is as_tree]
             if indices:
-                drafts = make([calls[i] for i in indices])
-                proposals |= zip(indices, drafts, strict=True)
+                proposals |= zip(indices, make([calls[i] for i in indices]), strict=True)
         return Drafts([proposals[i] for i in range(len(calls))], self.forwards, self.seconds)
 
     def _grows_tree(self, call: DraftCall) -> bool:
@@ -67,6 +69,10 @@ class MultiDrafter(ModelDrafter):
         """Draft the likeliest continuations of each call, as drafts that share beginnings."""
         width = self.node.num_drafts
         trees = [_LikeliestTree(call, width) for call in calls]
+        if found := self._trees_of_device([tree.call for tree in trees], sampled=False):
+            for tree, depths in zip(trees, found.depths, strict=True):
+                tree.add_depths(depths)
+            return [tree.proposal(self.node.index) for tree in trees]
         drafts = [draft for tree in trees for draft in tree.drafts]
 
         def step(active: Sequence[int]) -> torch.Tensor:
@@ -90,17 +96,52 @@ class MultiDrafter(ModelDrafter):
 
     def _draft_sampled(self, calls: Sequence[DraftCall]) -> list[Proposal]:
         """Draw the drafts of each call one by one."""
+        index, width = self.node.index, self.node.num_drafts
+        if found := self._trees_of_device(calls, sampled=True):
+            return [
+                join_drafts([draft_proposal(index, tokens, rows) for tokens, rows in drafts])
+                for drafts in found.drafts
+            ]
         _, roots = self.rows([GrowingDraft(call) for call in calls])
         drafts: list[list[GrowingDraft]] = []
         rngs = [call.rng for call in calls]
-        firsts = first_tokens(roots, self.node.num_drafts, self.node.distinct, rngs)
+        all_drafts: list[GrowingDraft] = []
+        firsts = first_tokens(roots, width, self.node.distinct, rngs)
         for call, (tokens, rows) in zip(calls, firsts, strict=True):
             pairs = enumerate(zip(tokens, rows, strict=True))
             drafts.append([GrowingDraft(call, i, [token], [row]) for i, (token, row) in pairs])
-        all_drafts = [draft for group in drafts for draft in group]
+            all_drafts += drafts[-1]
+            if self.device_model is not None and isinstance(rows[0], DenseDistributions):
+                # A device has drawn on for drafts that a row without further tokens does not begin.
+                all_drafts += [
+                    GrowingDraft(call, i, tokens[:1], rows[:1]) for i in range(len(tokens), width)
+                ]
         self.grow(all_drafts, self.scoring_step(all_drafts))
-        index = self.node.index
         return [join_drafts([draft.proposal(index) for draft in group]) for group in drafts]
+
+    def _trees_of_device(self, calls: Sequence[DraftCall], sampled: bool) -> DeviceTrees | None:
+        """Return trees made on the device, or ``None`` where only the host can make them."""
+        model, width = self.device_model, self.node.num_drafts
+        sampler = shared_sampler([call.job for call in calls])
+        if not isinstance(model, DeviceTreeModel) or sampler is None:
+            return None
+        if sampler.greedy or sampler.races:
+            return None  # a single draft
+        counts = [call.limit for call in calls]
+        uniforms = None
+        if sampled:
+            # Depth by depth, as the host takes them.
+            uniforms = [
+                np.reshape(call.rng.take(call.limit * width), (call.limit, width)) for call in calls
+            ]
+        drafts = [GrowingDraft(call) for call in calls]
+        queries = [self._query(draft) for draft in drafts]
+        return self.on_device(
+            drafts,
+            lambda: model.draft_trees(
+                queries, counts, width, sampler, uniforms, self.node.distinct
+            ),
+        )
 
     def rows(self, drafts: Sequence[GrowingDraft]) -> tuple[torch.Tensor, list[Distributions]]:
         """See :meth:`ModelDrafter.rows`; equal drafts of a call are scored once."""
@@ -156,14 +197,29 @@ class _LikeliestTree:
         """Replace the drafts by the best of their continuations, given each one's likeliest."""
         children: dict[tuple[int, ...], float] = {}
         for draft, chances, ids in zip(self.drafts, values, tokens, strict=True):
-            path = tuple(draft.tokens)
-            for chance, token in zip(chances, ids, strict=True):
-                if chance > 0.0:
-                    children[*path, token] = self._chances[path] * chance
-        self._chances |= children
+            children |= self._add_children(tuple(draft.tokens), chances, ids)
         best = sorted(children, key=lambda path: -children[path])[: self.width]
         for number, draft in enumerate(self.drafts):
             draft.tokens[:] = best[min(number, len(best) - 1)]
+
+    def add_depths(self, depths: Sequence[TreeDepth]) -> None:
+        """Add what a device has found, which chose the best of every depth itself."""
+        paths: dict[int, tuple[int, ...]] = {0: ()}
+        for continuations, kept in depths:
+            for number, (chances, tokens) in continuations.items():
+                self._add_children(paths[number], chances, tokens)
+            paths = {i: (*paths[parent], token) for i, (parent, token) in kept.items()}
+
+    def _add_children(
+        self, path: tuple[int, ...], chances: list[float], tokens: list[int]
+    ) -> dict[tuple[int, ...], float]:
+        children = {
+            (*path, token): self._chances[path] * chance
+            for chance, token in zip(chances, tokens, strict=True)
+            if chance > 0.0
+        }
+        self._chances |= children
+        return children
 
     def proposal(self, index: int) -> Proposal:
         """Return the likeliest nodes as drafts, one for each leaf; long and likely ones first."""
@@ -240,24 +296,15 @@ def _draw_far(
     Each draft takes a uniform, also where the row runs out of tokens.
     """
     width = max(row.width for row in roots)
-    probs = torch.cat([row.dense(width) for row in roots]).double()
+    probs = torch.cat([row.dense(width) for row in roots])
     uniforms = np.stack([rng.take(num_drafts) for rng in rngs])
-    uniforms = sent(uniforms, torch.float64, probs.device)
-    laws: list[torch.Tensor] = []
-    numbers: list[torch.Tensor] = []
-    for number in range(num_drafts):
-        total = probs.sum(-1, keepdim=True)
-        laws.append(probs / total)
-        ids, mass = locate(laws[-1], uniforms[:, number : number + 1])
-        numbers.append(torch.cat((total, ids, mass), 1))
-        if distinct:
-            probs = laws[-1].scatter(1, ids.long().clamp(max=width - 1), 0.0)
+    numbers, laws = locate_several(probs, sent(uniforms, torch.float64, probs.device), distinct)
     out: list[FirstTokens] = []
-    for b, (root, drafts) in enumerate(zip(roots, torch.stack(numbers, 1).tolist(), strict=True)):
+    for b, (root, drafts) in enumerate(zip(roots, numbers.tolist(), strict=True)):
         num = next((i for i, (total, *_) in enumerate(drafts) if total == 0.0), num_drafts)
         tokens = [checked_token(token, mass) for _, token, mass in drafts[:num]]
         rows: list[Distributions] = [root] * num
         if distinct:
-            rows = [DenseDistributions(law[b : b + 1]) for law in laws[:num]]
+            rows = [DenseDistributions(laws[b, i : i + 1]) for i in range(num)]
         out.append((tokens, rows))
     return out

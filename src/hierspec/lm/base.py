@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
 from hierspec.core.context import Context
@@ -302,6 +303,36 @@ class DeviceDrafts(NamedTuple):
     signals: list[list[float]] | None = None
 
 
+SampledDraft = tuple[list[int], Distributions]  # tokens, and what each was drawn from
+
+
+class TreeDepth(NamedTuple):
+    """A depth of a tree of likeliest continuations, of up to K nodes.
+
+    Attributes:
+        continuations: number of a node above → the likeliest tokens after it: their chances, and
+            ids. The text is node 0 above the first depth.
+        kept: number of a node → (number of its parent above, its token).
+    """
+
+    continuations: dict[int, tuple[list[float], list[int]]]
+    kept: dict[int, tuple[int, int]]
+
+
+class DeviceTrees(NamedTuple):
+    """The token trees that a model made on its device, sequence by sequence.
+
+    Attributes:
+        drafts: of each tree that was drawn; empty where none were.
+        depths: of each tree of likeliest continuations; empty where they were drawn.
+        calls: forwards made.
+    """
+
+    drafts: list[list[SampledDraft]]
+    depths: list[list[TreeDepth]]
+    calls: int
+
+
 @runtime_checkable
 class DeviceModel(LanguageModel, Protocol):
     """A language model that drafts on its device, each token picked and fed to the next step there.
@@ -328,6 +359,35 @@ class DeviceModel(LanguageModel, Protocol):
 
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.
+        """
+        ...
+
+
+@runtime_checkable
+class DeviceTreeModel(DeviceModel, Protocol):
+    """A language model that drafts token trees on its device."""
+
+    def draft_trees(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        width: int,
+        sampler: Sampler,
+        uniforms: Sequence[np.ndarray] | None,
+        distinct: bool,
+    ) -> DeviceTrees:
+        """Draft trees of ``counts[b]`` depths after the context of query b, all side by side.
+
+        Args:
+            queries: as in :meth:`draft`.
+            width: K, nodes of a depth.
+            uniforms: for each query [count, K], for K drafts of which each draws its own tokens;
+                ``None``: of every depth the K likeliest continuations of those above go on.
+            distinct: the drafts' first tokens are drawn without replacement. Where the first row
+                has fewer, there are fewer drafts.
+
+        Raises:
+            NoDistributionError: as in :meth:`draft`.
         """
         ...
 

@@ -80,6 +80,8 @@ class TreeNode(NamedTuple):
 class Branches:
     """The nodes that are stored behind a text, in the order of storage; only ever appended to.
 
+    Nodes of one path may be stored several times; the first of them stands for all.
+
     Attributes:
         base: the length of the text; node i is stored at ``base + i``.
     """
@@ -103,12 +105,15 @@ class Branches:
     def add_child(self, parent: int, token: int) -> int:
         """Return the node of ``token`` after ``parent``, added if there was none."""
         node = self.find(parent, token)
-        if node is None:
-            node = len(self.nodes)
-            depth = 1 if parent < 0 else self.nodes[parent].depth + 1
-            self.nodes.append(TreeNode(token, parent, depth))
-            self._children[parent, token] = node  # last: an interruption leaves no wrong entry
-        return node
+        return self.store_child(parent, token) if node is None else node
+
+    def store_child(self, parent: int, token: int) -> int:
+        """Add a node of ``token`` after ``parent``; return the first that there is."""
+        node = len(self.nodes)
+        depth = 1 if parent < 0 else self.nodes[parent].depth + 1
+        self.nodes.append(TreeNode(token, parent, depth))
+        # Last: an interruption leaves no wrong entry.
+        return self._children.setdefault((parent, token), node)
 
     def longest_path(self, tokens: Iterable[int]) -> list[int]:
         """Return the nodes along the longest prefix of ``tokens`` that is in the tree."""

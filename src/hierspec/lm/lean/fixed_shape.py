@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hierspec.lm.cudnn import without_cudnn
 
-from .call_places import CallPlaces
+from .call_places import CallPlaces, NodePlaces
 from .decoder import LeanBackend
 from .fused import operations
 from .layers import Layer
@@ -47,23 +47,33 @@ class FixedShapeForward:
         """Return the embeddings [B n, d] of ids [B, n]."""
         return self.backend.embed(ids.flatten(), ())
 
-    def places(self, positions: Tensor, num_columns: int) -> CallPlaces:
-        """Return what all layers need of ``positions``, attending to the first ``num_columns``."""
+    def places(
+        self, positions: Tensor, num_columns: int, nodes: NodePlaces | None = None
+    ) -> CallPlaces:
+        """Return what all layers need of ``positions``, attending to the first ``num_columns``.
+
+        ``nodes``: where the tokens are nodes of trees.
+        """
         backend, device = self.backend, positions.device
         columns = torch.arange(num_columns, device=device)
-        after = columns > positions.unsqueeze(-1)  # [B, n, C']
+        stored = positions = positions.contiguous()
+        if nodes is None:
+            seen, not_seen = columns, columns > positions.unsqueeze(-1)  # [B, n, C']
+        else:
+            stored = nodes.columns
+            seen, not_seen = _columns_of_trees(columns, nodes)
         masks: list[Tensor] = []
         for window in backend.shape.distinct_windows:
-            hidden = after
+            hidden = not_seen
             if window is not None:
-                hidden = after | (columns <= positions.unsqueeze(-1) - window)
+                hidden = not_seen | (seen.unsqueeze(-2) <= positions.unsqueeze(-1) - window)
             # Numbers, since from booleans every layer would make them anew.
             mask = torch.zeros(hidden.shape, dtype=backend.attention_dtype, device=device)
             mask = mask.masked_fill_(hidden, -math.inf)
             masks.append(mask.repeat(1, self.heads // self.kv_heads, 1).unsqueeze(1))
         rows = torch.arange(len(positions), device=device).unsqueeze(1)
         own = self.rotations[positions.flatten()]
-        return CallPlaces(positions.contiguous(), rows, self.rotations, own, masks)
+        return CallPlaces(positions, stored, rows, self.rotations, own, masks)
 
     @without_cudnn
     def layers(self, h: Tensor, lo: int, hi: int, arena: Tensor, places: CallPlaces) -> Tensor:
@@ -88,3 +98,15 @@ class FixedShapeForward:
         # Not a view: some kernels return other strides than those of their inputs.
         out = out.reshape(batch, self.heads, n, -1).transpose(1, 2)
         return out.reshape(batch * n, -1).to(layer.dtype)
+
+
+def _columns_of_trees(columns: Tensor, nodes: NodePlaces) -> tuple[Tensor, Tensor]:
+    """Return the position of what each column holds, [B, C'], and whether the nodes do not attend
+    to it, [B, n, C'] bool."""
+    (_, n, num_nodes), lengths = nodes.ancestors.shape, nodes.text_lengths
+    index = columns - lengths  # of the node, negative in the text
+    of_text = index < 0
+    positions = torch.where(of_text, columns, lengths + index // n)
+    inside = index.clamp(0, num_nodes - 1).unsqueeze(1).expand(-1, n, -1)
+    of_path = nodes.ancestors.gather(2, inside) & (index < num_nodes).unsqueeze(1)
+    return positions, ~(of_text.unsqueeze(1) | of_path)

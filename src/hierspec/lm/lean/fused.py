@@ -49,7 +49,7 @@ class TorchOperations:
         qkv = layer.rotate(qkv, places.own)
         qkv = qkv[0].unflatten(1, (batch, n)).transpose(0, 1)  # [B, H + 2 H_kv, n, D]
         new = qkv[:, layer.heads :].transpose(1, 2)
-        cache.transpose(1, 2).index_put_((places.rows, places.positions), new)
+        cache.transpose(1, 2).index_put_((places.rows, places.columns), new)
         return qkv[:, : layer.heads].reshape(batch, layer.kv_heads, -1, qkv.shape[3])
 
     def gate(self, gate_up: Tensor) -> Tensor:

@@ -57,6 +57,7 @@ def _rotate(
     qkv,
     rotations,
     positions,
+    columns,
     norm_weight,
     norm_eps,
     queries,
@@ -101,7 +102,7 @@ def _rotate(
         tl.store(goal + 1, odd.to(queries.dtype.element_ty), mask=inside)
     else:
         goal = cache + sequence * row_stride + (head - heads) * head_stride
-        goal += position * column_stride + 2 * pair
+        goal += tl.load(columns + token) * column_stride + 2 * pair
         tl.store(goal, even.to(cache.dtype.element_ty), mask=inside)
         tl.store(goal + 1, odd.to(cache.dtype.element_ty), mask=inside)
 
@@ -234,6 +235,7 @@ class TritonOperations:
                 qkv,
                 rotations,
                 places.positions,
+                places.columns,
                 rotations if norm is None else norm.weight,
                 rotations if norm is None else norm.eps,
                 queries,

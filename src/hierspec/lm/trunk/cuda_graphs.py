@@ -11,23 +11,27 @@ Recording takes some milliseconds for each shape; a generation has few shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hierspec.core.distributions import Uniforms
 from hierspec.lm.backend import Backend
-from hierspec.lm.base import DeviceDrafts, Query, Slot
-from hierspec.lm.lean.call_places import CallPlaces
+from hierspec.lm.base import DeviceDrafts, DeviceTrees, Query, Slot
+from hierspec.lm.lean.call_places import CallPlaces, NodePlaces
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
+from hierspec.lm.trees import Branches
 from hierspec.sampling.sampler import Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
-from .device_drafts import DeviceLoop, FirstScores
+from .device_drafts import DeviceLoop, FirstCall, FirstScores
+from .device_trees import draft_trees
 from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
 from .slots import PreparedQuery, SlotState
 from .trunk import ExitModel, ScoreHead, Trunk
@@ -42,7 +46,8 @@ class _Shape(NamedTuple):
 
     Attributes:
         rows: B sequences, those of rows 0 … B − 1 of the arena.
-        num_tokens: per sequence, through each segment, lowest first; 0: it has seen them all.
+        num_tokens: per sequence, through each stretch of layers, lowest first; 0: it has seen them
+            all.
         num_scores: rows of scores per sequence.
         num_columns: attended to.
     """
@@ -53,14 +58,222 @@ class _Shape(NamedTuple):
     num_columns: int
 
 
-class _Call(NamedTuple):
+class StaticCall(NamedTuple):
     """Static tensors of a recorded call; the integer ones are views of ``inputs`` [B, …] int64."""
 
     inputs: Tensor
     ids: Tensor  # [B, num_tokens[0]]
-    positions: list[Tensor]  # per segment, [B, num_tokens[s]]
+    positions: list[Tensor]  # per stretch of layers, [B, num_tokens[s]]
     score_positions: Tensor  # [B, num_scores]
+    num_columns: int
     scores: Tensor  # [B, num_scores, V]
+
+
+class RecordedCalls(ABC):
+    """The recorded calls of a model on the slots of a trunk of fixed shapes.
+
+    Args:
+        backend: the model's.
+        key: tells its recordings from those of the trunk's other models.
+    """
+
+    def __init__(self, trunk: CudaGraphTrunk, backend: LeanBackend, key: Hashable) -> None:
+        self.trunk, self.backend, self.key = trunk, backend, key
+
+    @abstractmethod
+    def score_unrecorded(self, queries: Sequence[Query]) -> Tensor:
+        """Return scores by the normal path."""
+
+    @abstractmethod
+    def starts(self, item: PreparedQuery) -> list[int]:
+        """Return the first token that each stretch of layers must run for a query."""
+
+    @abstractmethod
+    def count(self, prepared: Sequence[PreparedQuery], starts: list[list[int]], rows: int) -> None:
+        """Update lengths and counters by what a call has computed; only once it has run.
+
+        ``rows``: of scores.
+        """
+
+    @abstractmethod
+    def count_drafts(
+        self, prepared: Sequence[PreparedQuery], drafted: Sequence[int], calls: int, rows: int
+    ) -> None:
+        """Update them by the steps of a draft, which has run so many tokens after each text."""
+
+    # Nothing in these two may wait for the device.
+
+    @abstractmethod
+    def run_call(self, call: StaticCall) -> Tensor:
+        """Return scores [B, num_scores, V]."""
+
+    @abstractmethod
+    def run_step(self, ids: Tensor, places: CallPlaces) -> Tensor:
+        """Return scores [B, n, V] after tokens [B, n]."""
+
+    def score(self, queries: Sequence[Query]) -> Tensor:
+        """See :meth:`hierspec.lm.base.LanguageModel.score`. Trees differ from call to call, and
+        long texts are seldom equally long: both use the normal path."""
+        if any(query.tree is not None for query in queries):
+            return self.score_unrecorded(queries)
+        with torch.inference_mode():
+            prepared, starts, shape = self._prepare(queries)
+        if max(*shape.num_tokens, shape.num_scores) > MAX_TOKENS:
+            return self.score_unrecorded(queries)
+        with torch.inference_mode():
+            graph = self.trunk.graphs.get(("score", self.key, shape), lambda: self._new_call(shape))
+            call: StaticCall = graph.tensors
+            upload(call.inputs, self._inputs(prepared, starts, shape))
+            graph.run()
+            self.count(prepared, starts, shape.rows * shape.num_scores)
+        # A copy, for the next call writes there; outside inference mode, so that callers may edit.
+        with torch.no_grad():
+            parts = [call.scores[item.state.row, : item.end - item.first] for item in prepared]
+            return torch.cat(parts)
+
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        sampler: Sampler,
+        uniforms: Sequence[Uniforms],
+    ) -> DeviceDrafts:
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``max(counts)`` tokens each, then cut."""
+        with torch.inference_mode():
+            loop, call, prepared, starts = self._begin_draft(queries, max(counts) - 1, sampler)
+            out = loop.draft(call, counts, uniforms)
+        self.count(prepared, starts, loop.batch)
+        for query, draft in zip(queries, out.tokens, strict=True):
+            query.slot.tokens += draft[:-1]
+        self.count_drafts(prepared, [n - 1 for n in counts], out.calls - 1, loop.batch)
+        return out
+
+    def draft_trees(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        width: int,
+        sampler: Sampler,
+        uniforms: Sequence[np.ndarray] | None,
+        distinct: bool,
+    ) -> DeviceTrees:
+        """See :meth:`hierspec.lm.base.DeviceTreeModel.draft_trees`. All nodes but the last depth's
+        are stored behind the text, equal ones too."""
+        with torch.inference_mode():
+            num_stored = width * (max(counts) - 1)
+            loop, call, prepared, starts = self._begin_draft(queries, num_stored, sampler)
+            out, nodes = draft_trees(loop, call, counts, width, uniforms, distinct)
+        self.count(prepared, starts, loop.batch)
+        for item, depths in zip(prepared, nodes, strict=True):
+            branches, above = Branches(item.end), list[int]()
+            for depth in depths[:-1]:
+                above = [branches.store_child(above[p] if above else -1, t) for p, t in depth]
+            item.state.branches = branches
+        drafted = [width * (n - 1) for n in counts]
+        self.count_drafts(prepared, drafted, out.calls - 1, loop.batch * width)
+        return out
+
+    def _begin_draft(
+        self, queries: Sequence[Query], num_stored: int, sampler: Sampler
+    ) -> tuple[DeviceLoop, FirstCall, list[PreparedQuery], list[list[int]]]:
+        """Return how to draft, the first call, the queries, and where it begins to run them.
+
+        ``num_stored``: how many tokens will be stored behind each text.
+        """
+        trunk, backend = self.trunk, self.backend
+        longest = max(len(query.context) for query in queries) + num_stored
+        for query in queries:
+            trunk.make_room(query.slot, longest)
+        prepared, starts, shape = self._prepare(queries, num_stored)
+        if max(shape.num_tokens) > MAX_TOKENS:
+            self.score_unrecorded(queries)  # a prompt, in passes of its own
+            prepared, starts, shape = self._prepare(queries, num_stored)
+        for query in queries:
+            trunk.rewind(query.slot, len(query.context))
+
+        def make() -> tuple[StaticCall, Callable[[], FirstScores]]:
+            call, run = self._new_call(shape)
+
+            def scored() -> FirstScores:
+                run()
+                return FirstScores(call.scores[:, 0], call.score_positions)
+
+            return call, scored
+
+        def step(ids: Tensor, positions: Tensor, nodes: NodePlaces | None) -> Tensor:
+            places = trunk.forward.places(positions, shape.num_columns, nodes)
+            return self.run_step(ids, places)
+
+        def fill(call: StaticCall) -> None:
+            upload(call.inputs, self._inputs(prepared, starts, shape))
+
+        rows = [item.state.row for item in prepared]
+        loop = DeviceLoop(
+            graphs=trunk.graphs,
+            key=(self.key, shape.num_columns),
+            batch=shape.rows,
+            sampler=sampler,
+            scratch=trunk.arena.capacity,
+            width=backend.vocab_size,
+            dtype=backend.dtype,
+            device=backend.device,
+        )
+        return loop, FirstCall(shape, make, fill, step, rows), prepared, starts
+
+    def _prepare(
+        self, queries: Sequence[Query], num_stored: int | None = None
+    ) -> tuple[list[PreparedQuery], list[list[int]], _Shape]:
+        """Return prepared queries, the first token that each stretch of layers runs for them, and
+        the bucket of the call; after it ``num_stored`` further tokens are stored, in a draft."""
+        prepared = [self.trunk.prepare(query) for query in queries]
+        starts = [self.starts(item) for item in prepared]
+        # After a check one token is missing, or two.
+        least = 1 if num_stored is None else 2
+        ends = [item.end for item in prepared]
+        missing = [
+            max(end - start for end, start in zip(ends, stretch, strict=True))
+            for stretch in zip(*starts, strict=True)
+        ]
+        shape = _Shape(
+            rows=power_of_two(max(item.state.row for item in prepared) + 1),
+            num_tokens=tuple(token_bucket(n, least) if n > 0 else 0 for n in missing),
+            num_scores=token_bucket(max(item.end - item.first for item in prepared)),
+            num_columns=column_bucket(max(ends) + (num_stored or 0), self.trunk.arena.capacity),
+        )
+        return prepared, starts, shape
+
+    def _inputs(
+        self, prepared: Sequence[PreparedQuery], starts: list[list[int]], shape: _Shape
+    ) -> list[list[int]]:
+        """Return [B, …]: token ids, the positions in each stretch of layers and those of the
+        scores, padded."""
+        width, sizes = shape.num_tokens[0], (*shape.num_tokens, shape.num_scores)
+        padding = [0] * width + [self.trunk.arena.capacity] * sum(sizes)
+        rows = [list(padding) for _ in range(shape.rows)]
+        for item, own in zip(prepared, starts, strict=True):
+            row, column = rows[item.state.row], width
+            new = self.trunk.replace_unknown(item.tokens[own[0] : item.end])
+            row[: len(new)] = new
+            for start, n in zip((*own, item.first), sizes, strict=True):
+                positions = range(start, item.end)  # empty where these layers are ahead
+                row[column : column + len(positions)] = positions
+                column += n
+        return rows
+
+    def _new_call(self, shape: _Shape) -> tuple[StaticCall, Body]:
+        device, sizes = self.backend.device, (*shape.num_tokens, shape.num_scores)
+        width = shape.num_tokens[0]
+        inputs = torch.zeros(shape.rows, width + sum(sizes), dtype=torch.long, device=device)
+        inputs[:, width:] = self.trunk.arena.capacity
+        ids, *positions, score_positions = inputs.split([width, *sizes], 1)
+        size = (shape.rows, shape.num_scores, self.backend.vocab_size)
+        scores = self.trunk.graphs.buffer("scores", size, self.backend.dtype, device)
+        call = StaticCall(inputs, ids, positions, score_positions, shape.num_columns, scores)
+
+        def body() -> None:
+            scores.copy_(self.run_call(call))
+
+        return call, body
 
 
 class CudaGraphTrunk(Trunk):
@@ -99,26 +312,12 @@ class CudaGraphTrunk(Trunk):
     def compact(self, slot: Slot) -> None:
         """Leave the slot as it is: all rows of the arena are equally long."""
 
+    def calls(self, index: int, head: ScoreHead | None) -> RecordedCalls:
+        """Return the recorded calls of an exit."""
+        return _ExitCalls(self, index, head)
+
     def score(self, queries: Sequence[Query], index: int, head: ScoreHead | None = None) -> Tensor:
-        if any(query.tree is not None for query in queries):
-            return super().score(queries, index, head)  # trees differ from call to call
-        with torch.inference_mode():
-            prepared = [self.prepare(query) for query in queries]
-            shape = self._shape(prepared, index)
-        if max(*shape.num_tokens, shape.num_scores) > MAX_TOKENS:
-            return super().score(queries, index, head)
-        with torch.inference_mode():
-            key = ("score", index, head, shape)
-            graph = self.graphs.get(key, lambda: self._new_call(shape, index, head))
-            call: _Call = graph.tensors
-            upload(call.inputs, self._inputs(prepared, shape))
-            graph.run()
-            self._update_lengths(prepared, index, shape)
-            self.counters.head_rows += shape.rows * shape.num_scores
-        # A copy, for the next call writes there; outside inference mode, so that callers may edit.
-        with torch.no_grad():
-            parts = [call.scores[item.state.row, : item.end - item.first] for item in prepared]
-            return torch.cat(parts)
+        return self.calls(index, head).score(queries)
 
     def draft(
         self,
@@ -130,142 +329,72 @@ class CudaGraphTrunk(Trunk):
         index: int,
         head: ScoreHead | None = None,
     ) -> DeviceDrafts:
-        """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``max(counts)`` tokens each, then cut."""
-        longest = max(len(query.context) for query in queries) + max(counts) - 1
-        for query in queries:
-            self.rewind(query.slot, len(query.context))
-            self.make_room(query.slot, longest)
-        with torch.inference_mode():
-            prepared = [self.prepare(query) for query in queries]
-            if max(self._shape(prepared, index).num_tokens) > MAX_TOKENS:
-                super().score(queries, index, head)  # a prompt, in passes of its own
-            shape = self._shape(prepared, index, max(counts))
-            backend, columns = self.backend, shape.num_columns
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`."""
+        return self.calls(index, head).draft(queries, counts, sampler, uniforms)
 
-            def make_first() -> tuple[_Call, Callable[[], FirstScores]]:
-                call, run = self._new_call(shape, index, head)
 
-                def scored() -> FirstScores:
-                    run()
-                    return FirstScores(call.scores[:, 0], call.score_positions)
+class _ExitCalls(RecordedCalls):
+    """The calls of an exit: each token goes once through each segment."""
 
-                return call, scored
+    def __init__(self, trunk: CudaGraphTrunk, index: int, head: ScoreHead | None) -> None:
+        super().__init__(trunk, trunk.backend, (index, head))
+        self.index, self.head = index, head
 
-            def step(tokens: Tensor, positions: Tensor) -> Tensor:
-                places = self.forward.places(positions, columns)
-                for segment in range(index + 1):
-                    self._run_on_device(segment, tokens, places)
-                return self._scores(positions, index, head)[:, 0]
+    def score_unrecorded(self, queries: Sequence[Query]) -> Tensor:
+        return Trunk.score(self.trunk, queries, self.index, self.head)
 
-            loop = DeviceLoop(
-                graphs=self.graphs,
-                key=(index, head, columns),
-                batch=shape.rows,
-                sampler=sampler,
-                scratch=self.arena.capacity,
-                width=backend.vocab_size,
-                dtype=backend.dtype,
-                device=backend.device,
-            )
-            drafted = loop.draft(
-                shape,
-                make_first,
-                lambda call: upload(call.inputs, self._inputs(prepared, shape)),
-                step,
-                [item.state.row for item in prepared],
-                counts,
-                uniforms,
-            )
-        self._update_lengths(prepared, index, shape)
-        self.counters.head_rows += shape.rows * drafted.calls
-        for query, draft in zip(queries, drafted.tokens, strict=True):
-            query.slot.tokens += draft[:-1]
-            state = query.slot.state
-            for segment in range(index + 1):
-                state.lengths[segment] += len(draft) - 1
-        for segment in range(index + 1):
-            self.counters.calls[segment] += drafted.calls - 1
-            self.counters.tokens[segment] += sum(len(draft) - 1 for draft in drafted.tokens)
-        return drafted
+    def starts(self, item: PreparedQuery) -> list[int]:
+        return item.state.lengths[: self.index + 1]
 
-    # --- inputs of a call
-
-    def _shape(self, prepared: Sequence[PreparedQuery], index: int, drafted: int = 0) -> _Shape:
-        """Return the bucket of a call, after which ``drafted`` tokens are drafted, if any."""
-        segments = range(index + 1)
-        missing = [max(item.end - item.state.lengths[s] for item in prepared) for s in segments]
-        end = max(item.end for item in prepared) + max(0, drafted - 1)
-        # After a check one token is missing, or two.
-        least = 2 if drafted else 1
-        return _Shape(
-            rows=power_of_two(max(item.state.row for item in prepared) + 1),
-            num_tokens=tuple(token_bucket(n, least) if n > 0 else 0 for n in missing),
-            num_scores=token_bucket(max(item.end - item.first for item in prepared)),
-            num_columns=column_bucket(end, self.arena.capacity),
-        )
-
-    def _inputs(self, prepared: Sequence[PreparedQuery], shape: _Shape) -> list[list[int]]:
-        """Return [B, …]: token ids, each segment's positions and those of the scores, padded."""
-        width, sizes = shape.num_tokens[0], (*shape.num_tokens, shape.num_scores)
-        padding = [0] * width + [self.arena.capacity] * sum(sizes)
-        rows = [list(padding) for _ in range(shape.rows)]
-        for item in prepared:
-            row, column, lengths = rows[item.state.row], width, item.state.lengths
-            new = self.replace_unknown(item.tokens[lengths[0] : item.end])
-            row[: len(new)] = new
-            starts = (*lengths[: len(shape.num_tokens)], item.first)
-            for start, n in zip(starts, sizes, strict=True):
-                positions = range(start, item.end)  # empty where a segment is ahead
-                row[column : column + len(positions)] = positions
-                column += n
-        return rows
-
-    def _update_lengths(self, prepared: Sequence[PreparedQuery], index: int, shape: _Shape) -> None:
-        """Update lengths and counters by what a call has computed; only once it has run."""
-        for segment in range(index + 1):
-            if shape.num_tokens[segment]:
-                self.counters.calls[segment] += 1
+    def count(self, prepared: Sequence[PreparedQuery], starts: list[list[int]], rows: int) -> None:
+        counters = self.trunk.counters
+        counters.head_rows += rows
+        for segment in range(self.index + 1):
+            missing = [item.end - own[segment] for item, own in zip(prepared, starts, strict=True)]
+            counters.calls[segment] += max(missing) > 0
+            counters.tokens[segment] += sum(max(0, n) for n in missing)
             for item in prepared:
-                length = item.state.lengths[segment]
-                self.counters.tokens[segment] += max(0, item.end - length)
-                item.state.lengths[segment] = max(item.end, length)
+                lengths = item.state.lengths
+                lengths[segment] = max(item.end, lengths[segment])
 
-    # --- recorded calls: nothing here may wait for the device
+    def count_drafts(
+        self, prepared: Sequence[PreparedQuery], drafted: Sequence[int], calls: int, rows: int
+    ) -> None:
+        counters = self.trunk.counters
+        counters.head_rows += calls * rows
+        for segment in range(self.index + 1):
+            counters.calls[segment] += calls
+            counters.tokens[segment] += sum(drafted)
+            for item, n in zip(prepared, drafted, strict=True):
+                item.state.lengths[segment] += n
 
-    def _new_call(self, shape: _Shape, index: int, head: ScoreHead | None) -> tuple[_Call, Body]:
-        device, sizes = self.backend.device, (*shape.num_tokens, shape.num_scores)
-        width = shape.num_tokens[0]
-        inputs = torch.zeros(shape.rows, width + sum(sizes), dtype=torch.long, device=device)
-        inputs[:, width:] = self.arena.capacity
-        ids, *positions, score_positions = inputs.split([width, *sizes], 1)
-        size = (shape.rows, shape.num_scores, self.backend.vocab_size)
-        scores = self.graphs.buffer("scores", size, self.backend.dtype, device)
-        call = _Call(inputs, ids, positions, score_positions, scores)
+    def run_call(self, call: StaticCall) -> Tensor:
+        for segment, positions in enumerate(call.positions):
+            if positions.shape[1]:
+                places = self.trunk.forward.places(positions, call.num_columns)
+                self._run_segment(segment, call.ids, places)
+        return self._scores(call.score_positions)
 
-        def body() -> None:
-            for segment in range(index + 1):
-                if shape.num_tokens[segment]:
-                    places = self.forward.places(positions[segment], shape.num_columns)
-                    self._run_on_device(segment, ids, places)
-            scores.copy_(self._scores(score_positions, index, head))
+    def run_step(self, ids: Tensor, places: CallPlaces) -> Tensor:
+        for segment in range(self.index + 1):
+            self._run_segment(segment, ids, places)
+        return self._scores(places.columns)
 
-        return call, body
-
-    def _run_on_device(self, segment: int, ids: Tensor, places: CallPlaces) -> None:
+    def _run_segment(self, segment: int, ids: Tensor, places: CallPlaces) -> None:
         """Run the tokens at ``places`` through one segment, and store its outputs."""
-        at = (places.rows, places.positions)
+        trunk, at = self.trunk, (places.rows, places.columns)
         if segment == 0:
-            h = self.forward.embed(ids)
+            h = trunk.forward.embed(ids)
         else:
-            h = self.arena.outputs[segment - 1][at].flatten(0, 1)
-        h = self.forward.layers(h, *self.bounds[segment], self.arena.cache, places)
-        self.arena.outputs[segment].index_put_(at, h.unflatten(0, places.positions.shape))
+            h = trunk.arena.outputs[segment - 1][at].flatten(0, 1)
+        h = trunk.forward.layers(h, *trunk.bounds[segment], trunk.arena.cache, places)
+        trunk.arena.outputs[segment].index_put_(at, h.unflatten(0, places.columns.shape))
 
-    def _scores(self, positions: Tensor, index: int, head: ScoreHead | None) -> Tensor:
-        """Return an exit's scores [B, n, V] at ``positions`` [B, n]."""
-        rows = torch.arange(len(positions), device=positions.device).unsqueeze(1)
-        h = self.arena.outputs[index][rows, positions].flatten(0, 1)
-        return (head or self.backend.head)(h).unflatten(0, positions.shape)
+    def _scores(self, columns: Tensor) -> Tensor:
+        """Return scores [B, n, V] of what is stored in ``columns`` [B, n]."""
+        rows = torch.arange(len(columns), device=columns.device).unsqueeze(1)
+        h = self.trunk.arena.outputs[self.index][rows, columns].flatten(0, 1)
+        return (self.head or self.backend.head)(h).unflatten(0, columns.shape)
 
 
 def power_of_two(n: int) -> int:
@@ -286,10 +415,11 @@ def column_bucket(end: int, capacity: int) -> int:
     return min(capacity, max(_MIN_COLUMNS, power_of_two(end)))
 
 
-class CudaGraphExitModel(ExitModel):
-    """An exit of a :class:`CudaGraphTrunk`: a model that drafts on its device."""
+class DeviceDrafter:
+    """What makes a model with recorded calls one that drafts on its device."""
 
-    trunk: CudaGraphTrunk
+    def recorded_calls(self) -> RecordedCalls:
+        raise NotImplementedError
 
     def draft(
         self,
@@ -300,7 +430,29 @@ class CudaGraphExitModel(ExitModel):
         uniforms: Sequence[Uniforms],
     ) -> DeviceDrafts:
         """See :meth:`hierspec.lm.base.DeviceModel.draft`."""
-        return self.trunk.draft(queries, counts, steps, sampler, uniforms, self.index, self.head)
+        return self.recorded_calls().draft(queries, counts, sampler, uniforms)
+
+    def draft_trees(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        width: int,
+        sampler: Sampler,
+        uniforms: Sequence[np.ndarray] | None,
+        distinct: bool,
+    ) -> DeviceTrees:
+        """See :meth:`hierspec.lm.base.DeviceTreeModel.draft_trees`."""
+        calls = self.recorded_calls()
+        return calls.draft_trees(queries, counts, width, sampler, uniforms, distinct)
+
+
+class CudaGraphExitModel(DeviceDrafter, ExitModel):
+    """An exit of a :class:`CudaGraphTrunk`: a model that drafts on its device."""
+
+    trunk: CudaGraphTrunk
+
+    def recorded_calls(self) -> RecordedCalls:
+        return _ExitCalls(self.trunk, self.index, self.head)
 
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,10 +22,14 @@ from hierspec.core.distributions import (
     Uniforms,
 )
 from hierspec.lm.base import DeviceDrafts
+from hierspec.lm.lean.call_places import NodePlaces
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
 _ROOM = 16  # tokens of a draft that memory is kept for, at least
+
+
+DeviceStep = Callable[[Tensor, Tensor, NodePlaces | None], Tensor]
 
 
 class FirstScores(NamedTuple):
@@ -36,9 +40,50 @@ class FirstScores(NamedTuple):
     last: Tensor
 
 
-# → the call's static tensors, and its body
-MakeFirst = Callable[[], tuple[Any, Callable[[], FirstScores]]]
-DeviceStep = Callable[[Tensor, Tensor], Tensor]  # tokens and their positions [B, 1] → scores [B, V]
+class FirstCall(NamedTuple):
+    """The call that a draft begins with.
+
+    Attributes:
+        key: what makes its recording differ from others.
+        make: → its static tensors, and its body.
+        fill: writes this call's inputs into the static tensors.
+        step: tokens [B, n] and their positions; where they are nodes of trees → scores [B, n, V].
+        rows: of the B rows, that of each draft.
+    """
+
+    key: Hashable
+    make: Callable[[], tuple[Any, Callable[[], FirstScores]]]
+    fill: Callable[[Any], None]
+    step: DeviceStep
+    rows: list[int]
+
+
+class Memory(Protocol):
+    """Static tensors that the first call of a draft and its steps share.
+
+    Attributes:
+        number: [1] of the step.
+        last: [B, 1] positions of the texts' last tokens.
+        random: [n, B, …] what tokens are drawn with, step by step; ``None`` where nothing is drawn.
+    """
+
+    @property
+    def number(self) -> Tensor: ...
+    @property
+    def last(self) -> Tensor: ...
+    @property
+    def random(self) -> Tensor | None: ...
+
+    def begin(self, sampler: Sampler, scores: Tensor) -> None:
+        """Pick what follows the texts, from scores [B, V]."""
+        ...
+
+    def go_on(self, sampler: Sampler, scratch: int, step: DeviceStep) -> None:
+        """Feed what step ``number`` − 1 picked to the model, and pick again."""
+        ...
+
+
+M = TypeVar("M", bound=Memory)
 
 
 class DeviceLoop(NamedTuple):
@@ -60,63 +105,16 @@ class DeviceLoop(NamedTuple):
     device: torch.device
 
     def draft(
-        self,
-        first_key: Hashable,
-        make_first: MakeFirst,
-        fill: Callable[[Any], None],
-        step: DeviceStep,
-        rows: Sequence[int],
-        counts: Sequence[int],
-        uniforms: Sequence[Uniforms],
+        self, call: FirstCall, counts: Sequence[int], uniforms: Sequence[Uniforms]
     ) -> DeviceDrafts:
-        """Draft ``counts[b]`` tokens in row ``rows[b]`` of B.
-
-        Args:
-            fill: writes the inputs of this call into the static tensors of the first one.
+        """Draft ``counts[b]`` tokens in row ``call.rows[b]`` of B.
 
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.
         """
-        longest, sampler = max(counts), self.sampler
+        longest, sampler, rows = max(counts), self.sampler, call.rows
         room = max(_ROOM, 1 << (longest - 1).bit_length())
-
-        def begin() -> tuple[Any, Body]:
-            (tensors, run), memory = make_first(), _Memory.of(self, room)
-
-            def body() -> None:
-                scored = run()
-                memory.last.copy_(scored.last)
-                memory.pick(sampler, scored.scores)
-
-            return (tensors, memory), body
-
-        def go_on() -> tuple[None, Body]:
-            memory = _Memory.of(self, room)
-
-            def body() -> None:
-                before = memory.results[0].index_select(1, memory.number - 1).long()
-                last = memory.last
-                positions = torch.where(last < self.scratch, last + memory.number, self.scratch)
-                memory.pick(sampler, step(before, positions))
-
-            return None, body
-
-        calls: dict[Hashable, Callable[[], tuple[Any, Body]]] = {
-            ("first", first_key, self.key, sampler, room): begin
-        }
-        if longest > 1:
-            calls["step", self.key, self.batch, sampler, room] = go_on
-        first, *steps = self.graphs.get_together(calls)
-        tensors, memory = first.tensors
-        fill(tensors)
-        if memory.random is not None:
-            padded = np.zeros((longest, *memory.random.shape[1:]))
-            for row, values in zip(rows, uniforms, strict=True):
-                padded[: len(values), row] = values
-            upload(memory.random[:longest], padded)
-        for number in range(longest):
-            memory.number.fill_(number)
-            (steps[0] if number else first).run()
+        memory = self.run(call, partial(_Memory.of, self, room), ("draft", room), longest, uniforms)
         tokens, ok, signals = memory.results[:, :, :longest].tolist()  # the one wait
         if not all(all(ok[row][:n]) for row, n in zip(rows, counts, strict=True)):
             raise NoDistributionError
@@ -131,6 +129,54 @@ class DeviceLoop(NamedTuple):
                     distributions.append(DenseDistributions(own.clone()))
         values = [signals[row][:n] for row, n in zip(rows, counts, strict=True)]
         return DeviceDrafts(drafts, distributions, longest, values if sampler.signal else None)
+
+    def run(
+        self,
+        call: FirstCall,
+        make_memory: Callable[[], M],
+        kind: Hashable,
+        longest: int,
+        numbers: Sequence[Any],
+    ) -> M:
+        """Run a draft of ``longest`` steps; return the memory that its results are in.
+
+        Args:
+            kind: of the memory, for the keys of recordings.
+            numbers: for each row of the call, what its tokens are drawn with, step by step.
+        """
+        sampler = self.sampler
+
+        def begin() -> tuple[Any, Body]:
+            (tensors, run), memory = call.make(), make_memory()
+
+            def body() -> None:
+                scored = run()
+                memory.last.copy_(scored.last)
+                memory.begin(sampler, scored.scores)
+
+            return (tensors, memory), body
+
+        def go_on() -> tuple[None, Body]:
+            memory = make_memory()
+            return None, lambda: memory.go_on(sampler, self.scratch, call.step)
+
+        calls: dict[Hashable, Callable[[], tuple[Any, Body]]] = {
+            ("first", call.key, self.key, sampler, kind): begin
+        }
+        if longest > 1:
+            calls["step", self.key, self.batch, sampler, kind] = go_on
+        first, *steps = self.graphs.get_together(calls)
+        tensors, memory = first.tensors
+        call.fill(tensors)
+        if memory.random is not None:
+            padded = np.zeros((longest, *memory.random.shape[1:]))
+            for row, values in zip(call.rows, numbers, strict=True):
+                padded[: len(values), row] = values
+            upload(memory.random[:longest], padded)
+        for number in range(longest):
+            memory.number.fill_(number)
+            (steps[0] if number else first).run()
+        return memory
 
 
 class _Memory(NamedTuple):
@@ -166,7 +212,13 @@ class _Memory(NamedTuple):
             buffer("probs", (room, batch, width), loop.dtype) if dense else None,
         )
 
-    def pick(self, sampler: Sampler, scores: Tensor) -> None:
+    def go_on(self, sampler: Sampler, scratch: int, step: DeviceStep) -> None:
+        """Feed token ``number`` − 1 to the model, and draw the next."""
+        before = self.results[0].index_select(1, self.number - 1).long()
+        positions = torch.where(self.last < scratch, self.last + self.number, scratch)
+        self.begin(sampler, step(before, positions, None)[:, 0])
+
+    def begin(self, sampler: Sampler, scores: Tensor) -> None:
         """Draw token ``number`` from scores [B, V], and write it to the results."""
         random = scores  # not looked at
         if self.random is not None:
