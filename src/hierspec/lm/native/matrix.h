@@ -106,30 +106,39 @@ static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed
     }
 }
 
-/* Rows of x [rows, n] in twice 8 bits: [rows, groups], each by its own largest number. */
+/* Rows of x [rows, n] in twice 8 bits: [rows, groups], each by its own largest number. Loops are over
+ * whole numbers wherever something is added up, so that the compiler may do so in any order. */
 static void pack_codes(const float *x, int64_t rows, int64_t n, Inputs *to) {
-    const float round = 12582912.0f; /* 1.5 · 2^23: added and taken away, it leaves an integer */
+    const float round = 12582912.0f; /* 1.5 · 2^23: added, it leaves an integer in the lower bits */
     for (int64_t r = 0; r < rows; r++, x += n)
         for (int64_t start = 0; start < n; start += GROUP, to++) {
-            float from[GROUP] = {0}, most = 0;
+            float from[GROUP] = {0}, most;
             int32_t codes[GROUP];
-            memcpy(from, x + start,
-                   sizeof(float) * (size_t)(n - start < GROUP ? n - start : GROUP));
+            if (n - start < GROUP)
+                memcpy(from, x + start, sizeof(float) * (size_t)(n - start));
+            else
+                memcpy(from, x + start, sizeof from);
+            /* Sizes of numbers are in the order of their bits. */
+            int32_t most_bits = 0;
             for (int i = 0; i < GROUP; i++) {
-                float size = fabsf(from[i]);
-                most = size > most ? size : most;
+                const int32_t size = ((const word *)from)[i] & INT32_MAX;
+                most_bits = size > most_bits ? size : most_bits;
             }
+            memcpy(&most, &most_bits, sizeof most);
             /* What is smaller than that is nothing; its inverse might be infinite. */
             const float inverse = most > 1e-30f ? MOST_INPUT / most : 0.0f;
-            for (int i = 0; i < GROUP; i += W) {
-                vec whole = *(const vec *)(from + i) * inverse + round - round;
-                *(ivec *)(codes + i) = __builtin_convertvector(whole, ivec);
-            }
-            memset(to->sums, 0, sizeof to->sums);
+            for (int i = 0; i < GROUP; i += W)
+                *(ivec *)(codes + i) =
+                    (ivec)(*(const vec *)(from + i) * inverse + round) - (ivec)all_of(round);
             for (int i = 0; i < GROUP; i++) {
-                const int32_t upper = (codes[i] + 128) >> 8;
-                to->upper[i] = (int8_t)upper, to->lower[i] = (int8_t)(codes[i] - 256 * upper);
-                to->sums[i / (GROUP / 2)] += codes[i];
+                to->upper[i] = (int8_t)((codes[i] + 128) >> 8);
+                to->lower[i] = (int8_t)codes[i]; /* what is left: −128 … 127 */
+            }
+            for (int half = 0; half < 2; half++) {
+                int32_t sum = 0;
+#pragma GCC unroll 1
+                for (int i = 0; i < GROUP / 2; i++) sum += codes[half * (GROUP / 2) + i];
+                to->sums[half] = sum;
             }
             to->sums[2] = to->sums[0] + to->sums[1];
             to->scale = most / MOST_INPUT;
