@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hierspec.lm.native import library
+from hierspec.lm.native import library, matrices
 from hierspec.lm.native.formats import FORMATS, SUPER
 from hierspec.lm.native.gguf_blocks import DECODERS, decode, values
 from hierspec.lm.native.matrices import PackedMatrix, pack_codes, round_to
@@ -116,3 +116,15 @@ def test_products_are_those_of_the_weights(name):
                 assert torch.equal(kernels.multiply(matrix, x[:rows], threads), alone[:rows])
         ids = torch.tensor([0, num_out - 1, num_out // 2, 0])
         assert torch.equal(kernels.rows(matrix, ids), matrix.dense()[ids])
+
+
+def test_matrices_lie_behind_one_another_as_long_as_one_is_left(monkeypatch):
+    monkeypatch.setattr(matrices, "_memory", matrices._Memory())
+    weights = [torch.randn(48, 64), torch.randn(53, 70)]
+    kept = [PackedMatrix.of(weight, "F32") for weight in weights]
+    chunk = matrices._memory._chunk
+    assert kept[1].panels.data_ptr() == kept[0].panels.data_ptr() + kept[0].panels.nbytes
+    while kept:
+        assert chunk() is not None
+        assert torch.equal(kept.pop(0).dense(), weights.pop(0))
+    assert chunk() is None

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
+import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import Structure, c_int64, c_void_p
 
 import torch
@@ -18,6 +23,40 @@ _QUADS = GROUP // 4
 _FITTED = 4  # bits of a code up to which steps are fitted: with more it changes little
 _PARTS = (0.9, 0.8)  # of a group's range; those beyond are clipped
 _AT_ONCE = 1 << 18  # weights that are packed at a time: what is between fits into the caches
+_CHUNK, _LINE = 64 << 20, 64  # bytes of memory taken at once; of a line of the cache
+
+
+class _Memory:
+    """Memory for panels: those of a model's matrices one behind the other, on huge pages.
+
+    So they are read in one stretch, and a page is found once for 2 MiB, not for 4 KiB. A chunk is
+    given back when no matrix is left in it.
+    """
+
+    def __init__(self) -> None:
+        self._chunk: Callable[[], mmap.mmap | None] = lambda: None
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def empty(self, rows: int, width: int) -> torch.Tensor:
+        """Return uint8 [rows, width]."""
+        size = rows * width
+        with self._lock:
+            chunk = self._chunk()
+            if chunk is None or self._used + size > len(chunk):
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+                chunk, self._used = mmap.mmap(-1, max(size, _CHUNK), flags=flags), 0
+                if sys.platform == "linux":
+                    with suppress(OSError):  # some kernels have none
+                        chunk.madvise(mmap.MADV_HUGEPAGE)
+                self._chunk = weakref.ref(chunk)
+            start, self._used = self._used, self._used + size + -size % _LINE
+        return torch.frombuffer(chunk, dtype=torch.uint8, count=size, offset=start).view(
+            rows, width
+        )
+
+
+_memory = _Memory()
 
 
 class MatrixStruct(Structure):
@@ -90,8 +129,7 @@ class PackedMatrix:
         for start in range(0, num_out, step):
             part = pack(start, min(start + step, num_out))
             if panels is None:
-                size = (-(-num_out // PANEL), part.size(1))
-                panels = torch.empty(size, dtype=torch.uint8, device="cpu")
+                panels = _memory.empty(-(-num_out // PANEL), part.size(1))
             panels[start // PANEL :][: len(part)] = part
         assert panels is not None
         return cls(form, num_out, width, panels, bias)
