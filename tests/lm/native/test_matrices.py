@@ -119,7 +119,7 @@ def test_products_are_those_of_the_weights(name):
 
 
 def test_matrices_lie_behind_one_another_as_long_as_one_is_left(monkeypatch):
-    monkeypatch.setattr(matrices, "_memory", matrices._Memory())
+    monkeypatch.setattr(matrices, "_memory", matrices._PanelMemory())
     weights = [torch.randn(48, 64), torch.randn(53, 70)]
     kept = [PackedMatrix.of(weight, "F32") for weight in weights]
     chunk = matrices._memory._chunk

@@ -26,7 +26,7 @@ _AT_ONCE = 1 << 18  # weights that are packed at a time: what is between fits in
 _CHUNK, _LINE = 64 << 20, 64  # bytes of memory taken at once; of a line of the cache
 
 
-class _Memory:
+class _PanelMemory:
     """Memory for panels: those of a model's matrices one behind the other, on huge pages.
 
     So they are read in one stretch, and a page is found once for 2 MiB, not for 4 KiB. A chunk is
@@ -56,7 +56,7 @@ class _Memory:
         )
 
 
-_memory = _Memory()
+_memory = _PanelMemory()
 
 
 class MatrixStruct(Structure):
