@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,10 @@ def test_a_plain_configuration_says_what_transformers_says(
         {"quantization_config": {"quant_method": "fp8"}},
         {"layer_types": ["sliding_attention", "full_attention"]},
         {"hidden_size": 66},
+        {"head_dim": 15},
+        {"per_layer_config": {"0": {"intermediate_size": 48}}},
+        {"rope_scaling": LLAMA3, "original_max_position_embeddings": 64},
+        {"a_key_of_other_versions": 1},
         {"num_hidden_layers": "2"},
         {"num_key_value_heads": None},
     ],
@@ -99,12 +104,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_tokenizer_does_what_transformers_does(folder: Path) -> None:
+    from transformers import AutoTokenizer
+
     ours = read_tokenizer(folder)
     assert ours is not None
-    theirs = ours.transformers
+    theirs = AutoTokenizer.from_pretrained(folder)
     for text in TEXTS:
         for special in (True, False):
-            ids = ours(text, add_special_tokens=special)["input_ids"]
+            ids = ours(text, add_special_tokens=special, verbose=False)["input_ids"]
             assert ids == theirs(text, add_special_tokens=special)["input_ids"]
             options = {"skip_special_tokens": special, "clean_up_tokenization_spaces": False}
             assert ours.decode(ids, **options) == theirs.decode(ids, **options)
@@ -113,7 +120,25 @@ def test_a_tokenizer_does_what_transformers_does(folder: Path) -> None:
     for name in (*names, "clean_up_tokenization_spaces"):
         assert getattr(ours, name) == getattr(theirs, name), name
     assert sorted(ours.all_special_ids) == sorted(theirs.all_special_ids)
+    assert "_whole" not in vars(ours)  # all that without transformers'
+    batch = [[5, 6], [7]]
+    assert ours.decode(batch, clean_up_tokenization_spaces=False) == theirs.decode(batch)
+    assert ours("def").input_ids == theirs("def").input_ids
     assert ours.convert_ids_to_tokens([5]) == theirs.convert_ids_to_tokens([5])
+
+
+def test_what_is_changed_in_a_tokenizer_counts(folder: Path) -> None:
+    ours = read_tokenizer(folder)
+    assert ours is not None
+    ours.chat_template = "{{ messages[0].content }}<mark>"
+    ours.add_tokens(["<mark>"])
+    ours.pad_token = "<mark>"
+    new = len(ours) - 1
+    assert ours("a<mark>", verbose=False)["input_ids"][-1] == new == ours.pad_token_id
+    assert ours.decode([new], clean_up_tokenization_spaces=False) == "<mark>"
+    message = {"role": "user", "content": "a"}
+    assert ours.apply_chat_template([message], return_dict=False)[-1] == new
+    assert new in ours.all_special_ids
 
 
 @pytest.mark.parametrize(
@@ -132,6 +157,32 @@ def test_a_tokenizer_that_transformers_changes_is_left_to_it(
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     assert read_tokenizer(folder) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("special_tokens_map.json", "{}"),
+        ("additional_chat_templates/tool_use.jinja", "{{ tools }}"),
+        ("config.json", json.dumps(PLAIN | {"model_name": "phi3"})),  # has another tokenizer
+    ],
+)
+def test_files_that_only_transformers_reads(folder: Path, name: str, text: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    assert read_tokenizer(folder) is None
+
+
+def test_a_template_is_utf_8_in_every_locale(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_bytes("é🦙".encode())
+    code = (
+        "import sys; from pathlib import Path; from hierspec.lm.saved_tokenizer import "
+        "read_tokenizer; print(ascii(read_tokenizer(Path(sys.argv[1])).chat_template))"
+    )
+    locale = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=locale)
+    assert done.stdout.strip() == ascii("é🦙"), done.stderr
 
 
 def test_a_llama_runs_without_the_heavy_modules(folder: Path) -> None:

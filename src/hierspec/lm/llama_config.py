@@ -18,6 +18,12 @@ from hierspec.utils.records import FrozenRecord
 if TYPE_CHECKING:
     from typing import Self
 
+# Keys that many files have and that decide nothing here. With any other one a file is not plain.
+_HARMLESS = {
+    *("architectures", "transformers_version", "_name_or_path", "is_llama_config", "use_cache"),
+    *("bos_token_id", "pad_token_id", "initializer_range", "attention_dropout", "pretraining_tp"),
+    *("rope_interleaved", "transformers.js_config"),
+}
 # What transformers finds in a Llama's configuration that does not name them.
 _ABSENT = dict.fromkeys(
     ("layer_types", "quantization_config", "sliding_window", "kv_sharing_modes", "auto_map")
@@ -81,15 +87,18 @@ class _Values(FrozenRecord):
 
     @model_validator(mode="after")
     def _is_plain(self) -> Self:
-        others = self.model_extra or {}
-        if any(others.get(name, usual) != usual for name, usual in (_ABSENT | _DEFAULTS).items()):
-            raise ValueError("has a part that no Llama has")
+        usual = (_ABSENT | _DEFAULTS).items()
+        others = (item for item in (self.model_extra or {}).items() if item[0] not in _HARMLESS)
+        if any(item not in usual for item in others):
+            raise ValueError("has a part that not every Llama has")
         if (self.rope_theta is None) == (self.rope_parameters is None) or (
             self.rope_scaling is not None and self.rope_theta is None
         ):
             raise ValueError("says not once how heads rotate")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError("its heads do not divide its width")
+        if (self.head_dim or self.hidden_size // self.num_attention_heads) % 2:
+            raise ValueError("its heads have half a pair of dimensions")
         return self
 
 
@@ -133,13 +142,18 @@ class LlamaConfig:
         return getattr(self.transformers, name)
 
 
-def read_llama_config(folder: Path) -> LlamaConfig | None:
-    """Return the configuration in a folder, if it is that of a Llama in plain words."""
+def read_values(folder: Path) -> _Values | None:
+    """Return what the configuration in a folder says, if it is that of a Llama in plain words."""
     try:
-        values = _Values.model_validate_json((folder / "config.json").read_bytes())
+        return _Values.model_validate_json((folder / "config.json").read_bytes())
     except (OSError, ValidationError):
         return None
-    return LlamaConfig(folder, values)
+
+
+def read_llama_config(folder: Path) -> LlamaConfig | None:
+    """Return the configuration in a folder, if it is that of a Llama in plain words."""
+    values = read_values(folder)
+    return None if values is None else LlamaConfig(folder, values)
 
 
 def of_transformers(config: Any) -> Any:

@@ -1,28 +1,39 @@
 """A tokenizer as its file has it, without transformers' layer around it.
 
 That layer takes a second to import and then adds nothing for most Llamas: their texts go to
-``tokenizers`` and back as they are. A folder in which it would change anything is left to it, and
-so is whatever else is asked of a tokenizer, a chat template among it.
+``tokenizers`` and back as they are. A folder in which it would change anything is left to it. What
+else is asked of a tokenizer, a chat template among it, loads it, and from then on it does all:
+what is changed in it, added tokens for instance, counts for texts, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict
 
 from hierspec.utils.records import FrozenRecord
 
+from .llama_config import read_values
+
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
-# Files that transformers reads besides, of older versions.
-_OTHER_FILES = ("special_tokens_map.json", "added_tokens.json", "tokenizer.model")
+# What transformers reads besides: files of older versions, and templates by name.
+_OTHER_FILES = (
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "additional_chat_templates",
+)
+
+
+_loading = Lock()
 
 
 class _Added(FrozenRecord):
@@ -57,10 +68,6 @@ class _Settings(FrozenRecord):
     padding_side: Literal["left", "right"] = "right"
 
 
-class _Model(FrozenRecord):
-    model_type: Literal["llama"]  # some others' settings are replaced
-
-
 class SavedTokenizer:
     """A ``tokenizers.Tokenizer`` with the names of transformers' tokenizers.
 
@@ -71,41 +78,56 @@ class SavedTokenizer:
     """
 
     def __init__(self, folder: Path, backend: Tokenizer, settings: _Settings) -> None:
-        self.name_or_path, self.backend_tokenizer = str(folder), backend
-        self.clean_up_tokenization_spaces = settings.clean_up_tokenization_spaces
         template = folder / "chat_template.jinja"
-        has_file = template.is_file()
-        self.chat_template = template.read_text() if has_file else settings.chat_template
+        own = dict[str, Any](
+            backend_tokenizer=backend,
+            clean_up_tokenization_spaces=settings.clean_up_tokenization_spaces,
+            chat_template=template.read_text(encoding="utf-8")
+            if template.is_file()
+            else settings.chat_template,
+        )
         for name in _NAMED:
             token: str | None = getattr(settings, name)
-            setattr(self, name, token)
-            setattr(self, f"{name}_id", None if token is None else backend.token_to_id(token))
-
-    @cached_property
-    def transformers(self) -> Any:
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(self.name_or_path)
+            own[name] = token
+            own[f"{name}_id"] = None if token is None else backend.token_to_id(token)
+        ids = (own[f"{name}_id"] for name in _NAMED)
+        own["all_special_ids"] = list(dict.fromkeys(i for i in ids if i is not None))
+        self.__dict__.update(own, _folder=str(folder), _own=tuple(own))
 
     @property
-    def all_special_ids(self) -> list[int]:
-        ids = (getattr(self, f"{name}_id") for name in _NAMED)
-        return list(dict.fromkeys(i for i in ids if i is not None))
+    def transformers(self) -> Any:
+        with _loading:
+            if "_whole" not in self.__dict__:
+                from transformers import AutoTokenizer
+
+                self.__dict__["_whole"] = AutoTokenizer.from_pretrained(self._folder)
+                for name in self._own:  # it is asked for them now, since it may be changed
+                    del self.__dict__[name]
+        return self._whole
 
     def __len__(self) -> int:
         return self.backend_tokenizer.get_vocab_size()
 
     def __call__(self, text: Any, **options: Any) -> Any:
-        """Return ``{"input_ids": …}`` of a text; see transformers for the rest."""
-        known = {"add_special_tokens": True, "verbose": False} | options
-        if not isinstance(text, str) or known.keys() != {"add_special_tokens", "verbose"}:
+        """Return ``{"input_ids": …}`` of a text, if ``verbose=False`` asks for nothing else; see
+        transformers for the rest."""
+        plain = {"add_special_tokens": True} | options
+        if (
+            "_whole" in self.__dict__
+            or not isinstance(text, str)
+            or plain != {"add_special_tokens": plain["add_special_tokens"], "verbose": False}
+        ):
             return self.transformers(text, **options)
-        added = known["add_special_tokens"]
+        added = plain["add_special_tokens"]
         return {"input_ids": self.backend_tokenizer.encode(text, add_special_tokens=added).ids}
 
     def decode(self, ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
         """Return the text of ids; see transformers for the rest."""
-        if options != {"clean_up_tokenization_spaces": False} or not isinstance(ids, Sequence):
+        if (
+            "_whole" in self.__dict__
+            or options != {"clean_up_tokenization_spaces": False}
+            or not (isinstance(ids, list | tuple) and all(type(i) is int for i in ids))
+        ):
             return self.transformers.decode(ids, skip_special_tokens, **options)
         return self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
@@ -114,16 +136,18 @@ class SavedTokenizer:
             raise AttributeError(name)
         return getattr(self.transformers, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.transformers, name, value)
+
 
 def read_tokenizer(folder: Path) -> SavedTokenizer | None:
     """Return the tokenizer in a folder, if transformers would add nothing to it."""
     from tokenizers import Tokenizer
 
-    if any((folder / name).exists() for name in _OTHER_FILES):
-        return None
+    if read_values(folder) is None or any((folder / name).exists() for name in _OTHER_FILES):
+        return None  # some other models' settings are replaced
     try:
         settings = _Settings.model_validate_json((folder / "tokenizer_config.json").read_bytes())
-        _Model.model_validate_json((folder / "config.json").read_bytes())
         backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except (
         Exception
