@@ -90,6 +90,23 @@ def in_place(model):
         model.model.layers[0].mlp.up_proj.weight.mul_(-1)
 
 
+def one_token(model):
+    """As a new token's embedding is often set."""
+    model.get_input_embeddings().weight.data[IDS[1]] *= -3
+
+
+def scaled(model):
+    model.model.layers[0].self_attn.scaling *= 3
+
+
+def less_precise(model):
+    model.model.layers[0].input_layernorm.variance_epsilon = 2.0
+
+
+def other_activation(model):
+    model.model.layers[0].mlp.act_fn = torch.nn.GELU()
+
+
 def hooked(model):
     model.model.layers[1].register_forward_hook(lambda module, args, out: out * 0.5)
 
@@ -115,7 +132,7 @@ def configured_otherwise(model):
     model.config.rope_parameters = {"rope_type": "default", "rope_theta": 100.0}
 
 
-@pytest.mark.parametrize("change", [untied, merge_lora, in_place])
+@pytest.mark.parametrize("change", [untied, merge_lora, in_place, one_token])
 def test_weights_that_changed_are_taken_anew_or_refused(change):
     model = tiny(tie_word_embeddings=True)
     before, hierarchy = ours(model), Hierarchy(model)
@@ -135,6 +152,9 @@ def test_weights_that_changed_are_taken_anew_or_refused(change):
         (with_lora, "it has a module of its own, .*q_proj"),
         (configured_otherwise, "it rotates otherwise than its configuration says"),
         (fewer_layers, "it is not what its configuration says: .*layers.2"),
+        (scaled, "it is not what its configuration says: .*scores differ"),
+        (less_precise, "it is not what its configuration says: .*scores differ"),
+        (other_activation, "it is not what its configuration says: .*scores differ"),
         (lambda model: model.double(), "its weights are in float64"),
         (lambda model: model.train(), "it is in training mode"),
     ],

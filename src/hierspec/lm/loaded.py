@@ -80,8 +80,8 @@ class InMemory:
 class Watch:
     """Notices that a loaded model is no longer what it was when its weights were taken.
 
-    Besides tensors' places and versions it compares some numbers of each, since what is written
-    through ``.data``, as peft does, leaves no trace in them.
+    Besides tensors' places and versions it compares some numbers of each, and one of each token's
+    rows, since what is written through ``.data``, as peft does, leaves no trace in them.
     """
 
     def __init__(self, model: Any, name: str) -> None:
@@ -272,12 +272,23 @@ def _state(model: Any) -> tuple[Any, ...]:
     shape = None
     if why_no_kernels(config, torch.float32, torch.device("cpu")) is None:
         shape = (LlamaShape.from_config(config), repr(config.rope_parameters))
+    settings = tuple(  # those of modules that are no modules: scales, epsilons, …
+        (path, type(module).forward, {k: v for k, v in vars(module).items() if _is_setting(k, v)})
+        for path, module in model.named_modules()
+    )
     places, samples = [], []
+    rows = {EMBEDDING, HEAD}  # one token's row may be written alone
     for name, parameter in model.named_parameters():
         version = 0 if parameter.is_inference() else parameter._version
         places.append((name, parameter.data_ptr(), version, parameter.dtype))
         samples.append(_sample(parameter))
-    return (*places, shape, why_own_layers(model), torch.cat(samples))
+        if name in rows:
+            samples.append(parameter.detach()[:, 0].double())
+    return (*places, shape, settings, why_own_layers(model), torch.cat(samples))
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    return not name.startswith("_") and isinstance(value, int | float | str)
 
 
 def _sample(parameter: Any) -> torch.Tensor:
