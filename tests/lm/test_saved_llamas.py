@@ -141,6 +141,16 @@ def test_what_is_changed_in_a_tokenizer_counts(folder: Path) -> None:
     assert new in ours.all_special_ids
 
 
+def test_a_grammar_is_read_with_it(folder: Path) -> None:
+    pytest.importorskip("llguidance")
+    from hierspec.server.grammar import Grammars
+
+    ours = read_tokenizer(folder)
+    assert ours is not None
+    assert ours.eos_token_id is not None
+    Grammars(ours, len(ours), frozenset({ours.eos_token_id}))
+
+
 @pytest.mark.parametrize(
     "settings",
     [
