@@ -77,7 +77,8 @@ class Device(TabularModel):
         self.graphs = Graphs(torch.device("cpu"))
 
     def draft(self, queries, counts, steps, reading, uniforms):
-        unused = np.ones_like(uniforms[0][0])  # a number, or the noise of a position
+        drawn = [own[0] for own in uniforms if len(own)]  # numbers, or the noise of positions
+        unused = np.ones_like(drawn[0]) if drawn else 1.0
         filled = [np.stack([*own, *[unused] * (steps - len(own))]) for own in uniforms]
         rng = torch.as_tensor(np.stack(filled), dtype=torch.float64)
         contexts = [Context(query.context.committed, query.context.pending) for query in queries]
