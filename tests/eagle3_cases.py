@@ -60,6 +60,10 @@ def save_drafter(
         "torch_dtype": "float32",
         "eagle_aux_hidden_state_layer_ids": list(LAYERS),
     } | changes
+    if config.get("attention_bias"):
+        for name in "qkvo":
+            weight = tensors[f"midlayer.self_attn.{name}_proj.weight"]
+            tensors[f"midlayer.self_attn.{name}_proj.bias"] = normal(len(weight))
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
@@ -96,6 +100,11 @@ def reference(
         hidden = list(features @ w["fc.weight"].T)
         out: list[torch.Tensor] = []
         layer = "midlayer."
+
+        def projected(x: torch.Tensor, name: str) -> torch.Tensor:
+            name = f"{layer}self_attn.{name}_proj"
+            return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
+
         for t in range(rows + len(pending)):
             if t >= rows:
                 hidden.append(out[-1] if out else torch.zeros_like(embedded[0]))
@@ -107,15 +116,13 @@ def reference(
                 ),
                 -1,
             )
-            q, k, v = (
-                (x @ w[f"{layer}self_attn.{p}_proj.weight"].T).unflatten(-1, (-1, 8)) for p in "qkv"
-            )
+            q, k, v = (projected(x, name).unflatten(-1, (-1, 8)) for name in "qkv")
             places = torch.arange(t + 1)
             q, k = _turned(q, places), _turned(k, places)
             k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
             weights = (torch.einsum("hs,nhs->hn", q[-1], k) / 8**0.5).softmax(-1)
             attended = torch.einsum("hn,nhs->hs", weights, v).flatten()
-            y = h[-1] + attended @ w[layer + "self_attn.o_proj.weight"].T
+            y = h[-1] + projected(attended, "o")
             z = _rms(y, w[layer + "post_attention_layernorm.weight"])
             gate, up = (
                 z @ w[layer + "mlp.gate_proj.weight"].T,

@@ -62,6 +62,15 @@ def test_scores_are_those_of_a_plain_implementation(target, drafter, plain, back
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["auto", "lean"])
+def test_attention_may_have_biases(target, plain, backend, tmp_path):
+    folder = save_drafter(tmp_path, plain.config, attention_bias=True)
+    model = opened(target, folder, backend)
+    found = asked(model, model.open(), TEXT[:6], (1, 2))
+    wanted = reference(plain, folder, TEXT[:6], (1, 2)).to(found)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_the_law_depends_on_nothing_that_was_computed_before(target, drafter, plain):
     model = opened(target, drafter)
     slot = model.open()

@@ -86,7 +86,7 @@ def _shape(network: Eagle3Network) -> LlamaShape:
         max_length=config.max_length,
         qk_norm=False,
         windows=(None,),
-        biased=frozenset("qkv" if config.attention_bias else ""),
+        biased=frozenset("qkvo" if config.attention_bias else ""),
         num_inputs=2,
     )
 
