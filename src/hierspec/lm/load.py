@@ -197,9 +197,10 @@ def _llama_backend(
 
     if backend == "hf" or (backend == "auto" and unsupported_reason(source.config) is not None):
         return None
+    if backend == "lean":
+        return partial(LeanBackend, source, dtype, device)
     reason = why_no_kernels(source.config, dtype, device)
-    kernels = load_kernels() if reason is None and backend != "lean" else None
-    if kernels is not None:
+    if reason is None and (kernels := load_kernels()) is not None:
         return partial(NativeBackend, source, dtype, kernels, own_bits=own_bits)
     if backend == "deterministic":
         raise HierspecError(
