@@ -24,7 +24,7 @@ from hierspec.utils import machine
 
 from .backend import Span
 from .hf.support import check_scores
-from .lean.shape import LlamaShape, rotations
+from .lean.shape import LlamaShape, rotations, unsupported_reason
 from .native.backend import NativeBackend, why_no_kernels
 from .native.library import load as load_kernels
 from .weights import EMBEDDING, HEAD
@@ -270,7 +270,7 @@ def _state(model: Any) -> tuple[Any, ...]:
     """Return what changes when a model computes something else; numbers of its weights last."""
     config = model.config
     shape = None
-    if why_no_kernels(config, torch.float32, torch.device("cpu")) is None:
+    if unsupported_reason(config) is None:
         shape = (LlamaShape.from_config(config), repr(config.rope_parameters))
     settings = tuple(  # those of modules that are no modules: scales, epsilons, …
         (path, type(module).forward, {k: v for k, v in vars(module).items() if _is_setting(k, v)})
