@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
-_FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 # What transformers reads besides: files of older versions, and templates by name.
 _OTHER_FILES = (
     "special_tokens_map.json",
@@ -34,17 +34,6 @@ _OTHER_FILES = (
 
 
 _loading = Lock()
-
-
-class _Added(FrozenRecord):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    content: str
-    lstrip: bool
-    rstrip: bool
-    single_word: bool
-    normalized: bool
-    special: bool
 
 
 class _Settings(FrozenRecord):
@@ -58,7 +47,7 @@ class _Settings(FrozenRecord):
     eos_token: str | None = None
     unk_token: str | None = None
     pad_token: str | None = None
-    added_tokens_decoder: dict[str, _Added] | None = None
+    added_tokens_decoder: dict[str, dict[str, str | bool]] | None = None
     chat_template: str | None = None
     clean_up_tokenization_spaces: bool = False
     is_local: bool | None = None
@@ -108,18 +97,13 @@ class SavedTokenizer:
     def __len__(self) -> int:
         return self.backend_tokenizer.get_vocab_size()
 
-    def __call__(self, text: Any, **options: Any) -> Any:
+    def __call__(self, text: Any, *, add_special_tokens: bool = True, **options: Any) -> Any:
         """Return ``{"input_ids": …}`` of a text, if ``verbose=False`` asks for nothing else; see
         transformers for the rest."""
-        plain = {"add_special_tokens": True} | options
-        if (
-            "_whole" in self.__dict__
-            or not isinstance(text, str)
-            or plain != {"add_special_tokens": plain["add_special_tokens"], "verbose": False}
-        ):
-            return self.transformers(text, **options)
-        added = plain["add_special_tokens"]
-        return {"input_ids": self.backend_tokenizer.encode(text, add_special_tokens=added).ids}
+        if "_whole" in self.__dict__ or not isinstance(text, str) or options != {"verbose": False}:
+            return self.transformers(text, add_special_tokens=add_special_tokens, **options)
+        encoded = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return {"input_ids": encoded.ids}
 
     def decode(self, ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
         """Return the text of ids; see transformers for the rest."""
@@ -149,9 +133,7 @@ def read_tokenizer(folder: Path) -> SavedTokenizer | None:
     try:
         settings = _Settings.model_validate_json((folder / "tokenizer_config.json").read_bytes())
         backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except (
-        Exception
-    ):  # tokenizers raises errors of the plainest kind; transformers says what is wrong
+    except Exception:  # tokenizers' are of the plainest kind; transformers says what is wrong
         return None
     added = backend.get_added_tokens_decoder()
     if backend.truncation or backend.padding or not _are_added(settings, added):
@@ -161,17 +143,10 @@ def read_tokenizer(folder: Path) -> SavedTokenizer | None:
 
 def _are_added(settings: _Settings, added: Mapping[int, AddedToken]) -> bool:
     """Return whether the tokens that the settings name are in the vocabulary in the same way."""
-    by_content = {token.content: token for token in added.values()}
-    for name in _NAMED:
-        token: str | None = getattr(settings, name)
-        if token is None:
-            continue
-        found = by_content.get(token)
-        if found is None or [getattr(found, flag) for flag in _FLAGS] != [False] * 4 + [True]:
-            return False
-    for i, stated in (settings.added_tokens_decoder or {}).items():
-        found = added.get(int(i)) if i.isdecimal() else None
-        fields = ("content", *_FLAGS)
-        if found is None or any(getattr(found, f) != getattr(stated, f) for f in fields):
-            return False
-    return True
+    found: dict[str, Any] = {str(i): token.__getstate__() for i, token in added.items()}
+    plain = dict.fromkeys(_FLAGS, False) | {"special": True}
+    named = {getattr(settings, name) for name in _NAMED} - {None}
+    stated = (settings.added_tokens_decoder or {}).items()
+    return all(plain | {"content": token} in found.values() for token in named) and all(
+        found.get(i) == token for i, token in stated
+    )
