@@ -17,11 +17,9 @@ class Product(Protocol):
     """x [N, in] → x · Wᵀ + bias [N, out].
 
     Attributes:
-        num_weights: of the matrix.
         num_bytes: of memory read for a product.
     """
 
-    num_weights: int
     num_bytes: int
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
@@ -51,12 +49,11 @@ def product(
 class _TorchProduct:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._weight, self._bias = weight, bias
-        self.num_weights = weight.numel()
         self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         on_cpu = self._weight.device.type == "cpu"
-        with OneThread(on_cpu and is_small(self.num_weights, self.num_bytes, len(x))):
+        with OneThread(on_cpu and is_small(self._weight.numel(), self.num_bytes, len(x))):
             return F.linear(x.to(self._weight.dtype), self._weight, self._bias)
 
 

@@ -36,7 +36,7 @@ class DeviceMatrix:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, bits: int) -> None:
         self.bits, self.width = bits, weight.shape[1]
-        self.num_out, self.num_weights = weight.shape[0], weight.numel()
+        self.num_weights = weight.numel()
         self.bias = None if bias is None else bias.detach().float()
         weight = weight.detach().float()
         if bits == 8:
@@ -47,9 +47,9 @@ class DeviceMatrix:
             assert parts.lowest is not None
             self.grid = torch.stack((parts.steps, parts.lowest), 2)
             codes = F.pad(parts.codes, (0, -self.width % GROUP))
-            low, high = codes.view(self.num_out, -1, 2, GROUP // 2).unbind(2)
+            low, high = codes.view(len(codes), -1, 2, GROUP // 2).unbind(2)
             self.codes = low | high << 4
-        self.in_triton = has_triton(weight.device) and weight.dtype != torch.float64
+        self.in_triton = has_triton(weight.device)
 
     @property
     def num_bytes(self) -> int:

@@ -223,13 +223,13 @@ class NativeProduct:
 
     def __init__(self, backend: NativeBackend, matrix: PackedMatrix) -> None:
         self._backend, self._matrix = backend, matrix
-        self.num_weights, self.num_bytes = matrix.num_weights, matrix.num_bytes
+        self.num_bytes = matrix.num_bytes
 
     def __call__(
         self, x: torch.Tensor, norm: torch.Tensor | None = None, eps: float = 0.0
     ) -> torch.Tensor:
         """See :meth:`~.library.Library.multiply`, which normalises x where there is a norm."""
-        threads = self._backend.threads_after_layers(self.num_weights, len(x))
+        threads = self._backend.threads_after_layers(self._matrix.num_weights, len(x))
         return self._backend.library.multiply(self._matrix, x, threads, norm, eps)
 
 
