@@ -129,7 +129,7 @@ class Pair:
         )
         plain, fixed = self.trunks
         a = drafted(*plain.score_stepwise(ours, counts, index), counts, sampler, uniforms)
-        b = fixed.draft(theirs, counts, 4, sampler, uniforms, index)
+        b = fixed.calls(index).draft(theirs, counts, sampler, uniforms)
         assert [len(one) for one in a.tokens] == counts
         assert a.tokens == b.tokens
         for mine, other in zip(a.distributions, b.distributions, strict=True):
@@ -251,8 +251,8 @@ def test_one_sequence_of_nonsense_does_not_reach_another(backend, fixed):
         assert both[1].isnan().all()
         for sampler in READINGS[:2]:
             with pytest.raises(NoDistributionError):
-                trunk.draft([ask(good), ask(bad)], [2, 2], 2, sampler, [[0.5] * 2] * 2, 0)
-            alone = trunk.draft([ask(good)], [2], 2, sampler, [[0.5] * 2], 0)
+                trunk.calls(0).draft([ask(good), ask(bad)], [2, 2], sampler, [[0.5] * 2] * 2)
+            alone = trunk.calls(0).draft([ask(good)], [2], sampler, [[0.5] * 2])
             assert len(alone.tokens[0]) == 2
 
 
@@ -268,7 +268,7 @@ def test_an_interruption_costs_nothing_but_time(backend, fixed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("hierspec.utils.graphs.GraphCall.run", stop)
         for call in (
-            lambda: trunk.draft([Query(slot, Context(text), 4)], [3], 3, READINGS[0], [()], 0),
+            lambda: trunk.calls(0).draft([Query(slot, Context(text), 4)], [3], READINGS[0], [()]),
             lambda: trunk.score([Query(slot, Context([*text, 5, 6]), 5)], 1),
         ):
             with pytest.raises(KeyboardInterrupt):
@@ -285,7 +285,7 @@ def test_end_of_text_needs_no_shape_of_its_own(backend, fixed):
     slot = trunk.open()
     for count in (4, 4, 3, 2, 1):
         query = Query(slot, Context([1, 2]), 2)
-        trunk.draft([query], [count], 4, READINGS[0], [()], 0)
+        trunk.calls(0).draft([query], [count], READINGS[0], [()])
     assert len(trunk.graphs._calls) <= 3  # after the prompt, with nothing to read, and a step
 
 
@@ -344,7 +344,7 @@ def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
         sampler = Sampler(96, 0.7, signal=kind)
         trunk = CudaGraphTrunk(backend)
         query = Query(trunk.open(), Context(text), 3)
-        found = trunk.draft([query], [3], 4, sampler, [[0.2, 0.7, 0.4]], 0)
+        found = trunk.calls(0).draft([query], [3], sampler, [[0.2, 0.7, 0.4]])
         (tokens,), (values,) = found.tokens, found.signals
         rows = trunk.score([Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)], 0)
         assert values == pytest.approx(compute_signals(rows, tokens, kind), abs=1e-9)

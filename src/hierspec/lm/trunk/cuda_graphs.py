@@ -312,25 +312,12 @@ class CudaGraphTrunk(Trunk):
     def compact(self, slot: Slot) -> None:
         """Leave the slot as it is: all rows of the arena are equally long."""
 
-    def calls(self, index: int, head: ScoreHead | None) -> RecordedCalls:
+    def calls(self, index: int, head: ScoreHead | None = None) -> RecordedCalls:
         """Return the recorded calls of an exit."""
         return _ExitCalls(self, index, head)
 
     def score(self, queries: Sequence[Query], index: int, head: ScoreHead | None = None) -> Tensor:
         return self.calls(index, head).score(queries)
-
-    def draft(
-        self,
-        queries: Sequence[Query],
-        counts: Sequence[int],
-        steps: int,
-        sampler: Sampler,
-        uniforms: Sequence[Uniforms],
-        index: int,
-        head: ScoreHead | None = None,
-    ) -> DeviceDrafts:
-        """See :meth:`hierspec.lm.base.DeviceModel.draft`."""
-        return self.calls(index, head).draft(queries, counts, sampler, uniforms)
 
 
 class _ExitCalls(RecordedCalls):
@@ -452,7 +439,7 @@ class CudaGraphExitModel(DeviceDrafter, ExitModel):
     trunk: CudaGraphTrunk
 
     def recorded_calls(self) -> RecordedCalls:
-        return _ExitCalls(self.trunk, self.index, self.head)
+        return self.trunk.calls(self.index, self.head)
 
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:
