@@ -16,7 +16,7 @@ from hierspec.utils.graphs import Graphs
 
 from .cuda_graphs import CudaGraphTrunk, DeviceDrafter, RecordedCalls, StaticCall
 from .self_draft import SelfDraft
-from .slots import PreparedQuery, SlotState
+from .slots import PreparedQuery
 from .trunk import Trunk
 
 
@@ -42,15 +42,6 @@ class CudaGraphSelfDraft(DeviceDrafter, SelfDraft):
     def score(self, queries: Sequence[Query]) -> Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
         return self._calls.score(queries)
-
-    def begin(self, state: SlotState, first: int) -> int:
-        """Return the first token to run for rows from ``first`` on."""
-        return self._begin(state, first)
-
-    def store(self, state: SlotState, end: int) -> None:
-        """Note that keys and values up to ``end`` have been written."""
-        for layer in self._attended:
-            state.drafted[layer] = end
 
 
 class _CopyCalls(RecordedCalls):

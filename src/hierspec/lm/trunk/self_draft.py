@@ -100,7 +100,7 @@ class SelfDraft(SlotSharingModel):
         for item in prepared:
             # Rows asked for again are computed again: hidden states are not cached.
             first = item.first if item.rows is None else min(item.rows)
-            starts.append(self._begin(item.state, first))
+            starts.append(self.begin(item.state, first))
         num_run = list(starts)  # tokens of each query that have been run
         while any(n < item.end for n, item in zip(num_run, prepared, strict=True)):
             num_left, spans = self.trunk.chunk, dict[int, Span]()  # by index of the query
@@ -118,7 +118,7 @@ class SelfDraft(SlotSharingModel):
         items = zip(prepared, parts, starts, strict=True)
         return torch.cat([item.select_rows(torch.cat(part), start) for item, part, start in items])
 
-    def _begin(self, state: SlotState, first: int) -> int:
+    def begin(self, state: SlotState, first: int) -> int:
         """Return the first token to run for rows from ``first`` on: the first one without keys and
         values that it reads, at most ``first``. From there on it will own the cache."""
         lengths, drafted = state.lengths, state.drafted
@@ -132,6 +132,11 @@ class SelfDraft(SlotSharingModel):
             drafted[layer] = min(drafted[layer], start)
         return start
 
+    def store(self, state: SlotState, end: int) -> None:
+        """Note that keys and values up to ``end`` have been written."""
+        for layer in self._attended:
+            state.drafted[layer] = end
+
     def _run(
         self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]
     ) -> torch.Tensor:
@@ -139,8 +144,7 @@ class SelfDraft(SlotSharingModel):
         h = self.trunk.embed(ids, spans)
         h = self.backend.layers(h, 0, self.backend.num_layers, spans)
         for state, (_, start, n, _) in zip(states, spans, strict=True):
-            for layer in self._attended:
-                state.drafted[layer] = start + n
+            self.store(state, start + n)
         self.calls += 1
         self.tokens += len(ids)
         return h
