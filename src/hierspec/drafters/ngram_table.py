@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from hierspec.errors import HierspecError
-from hierspec.lm.base import NextScores, Query, Slot
+from hierspec.lm.base import NextScores, Query, UncachedModel
 
 DISCOUNT = 0.6  # taken off every count; absolute discounting
 UNIGRAM_FLOOR = 0.5  # added to every token's count
@@ -62,7 +62,7 @@ class _Order:
         probs[self.words[pairs]] += self.shares[pairs]
 
 
-class NgramModel:
+class NgramModel(UncachedModel):
     """A :class:`~hierspec.lm.base.LanguageModel` that reads a table; it caches nothing.
 
     Args:
@@ -71,9 +71,6 @@ class NgramModel:
     """
 
     name = "ngram"
-    max_length = 2**31 - 1
-    device = torch.device("cpu")
-    graphs = None
 
     def __init__(self, unigram: np.ndarray, orders: Sequence[_Order] = ()) -> None:
         self.vocab_size = len(unigram)
@@ -89,16 +86,6 @@ class NgramModel:
     def num_entries(self) -> int:
         """Stored numbers: V and the pairs of all higher orders."""
         return self.vocab_size + sum(len(order.words) for order in self._orders)
-
-    @property
-    def cache_owner(self) -> NgramModel:
-        return self
-
-    def open(self) -> Slot:
-        return Slot()
-
-    def close(self, slot: Slot) -> None:
-        slot.tokens.clear()
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities [Σ num_rows, V], float32."""

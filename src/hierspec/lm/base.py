@@ -225,6 +225,24 @@ class LanguageModel(LevelModel, Protocol):
         ...
 
 
+class UncachedModel:
+    """What language models have in common that compute on the host and cache nothing."""
+
+    max_length: int = 2**31 - 1
+    device = torch.device("cpu")
+    graphs: Graphs | None = None
+
+    @property
+    def cache_owner(self) -> CacheOwner:
+        return self
+
+    def open(self) -> Slot:
+        return Slot()
+
+    def close(self, slot: Slot) -> None:
+        slot.tokens.clear()
+
+
 # Nodes whose levels are models; only language models verify.
 ModelDraft = Draft[LevelModel]
 ModelVerify = Verify[LanguageModel, LevelModel]

@@ -9,14 +9,13 @@ import torch
 
 from hierspec.errors import HierspecError
 from hierspec.utils import plugins
-from hierspec.utils.graphs import Graphs
 
-from .base import Query, Slot
+from .base import Query, UncachedModel
 
 _TOLERANCE = 1e-3  # of a sum, which may come from half precision
 
 
-class NextTokenModel:
+class NextTokenModel(UncachedModel):
     """A model that is asked for one distribution at a time; a subclass has :meth:`probabilities`.
 
     What it drafts is drawn from that distribution, at the level's or the request's temperature. It
@@ -29,9 +28,6 @@ class NextTokenModel:
 
     name: str = ""
     vocab_size: int = 0
-    max_length: int = 2**31 - 1
-    device = torch.device("cpu")
-    graphs: Graphs | None = None
 
     def probabilities(self, tokens: Sequence[int]) -> Any:
         """Return the probabilities [V] of the token after ``tokens``: a tensor, array or list.
@@ -39,16 +35,6 @@ class NextTokenModel:
         They depend on ``tokens`` alone.
         """
         raise NotImplementedError
-
-    @property
-    def cache_owner(self) -> NextTokenModel:
-        return self
-
-    def open(self) -> Slot:
-        return Slot()
-
-    def close(self, slot: Slot) -> None:
-        slot.tokens.clear()
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities, float64 [Σ num_rows, V].

@@ -14,15 +14,14 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.utils.graphs import Graphs
 
-from .base import Query, Slot
+from .base import Query, UncachedModel
 
 KINDS = ("random", "peaked", "zeros")
 _TOLERANCE = 1e-9
 
 
-class TabularModel:
+class TabularModel(UncachedModel):
     """A next-token distribution for every last ``order`` tokens (fewer at the start of the text).
 
     Args:
@@ -38,7 +37,6 @@ class TabularModel:
             1e-9; or a prediction is no probability.
     """
 
-    graphs: Graphs | None = None
     trees = True
 
     def __init__(
@@ -62,7 +60,6 @@ class TabularModel:
         self.vocab_size = vocab
         self.order = order
         self.max_length = max_length
-        self.device = torch.device("cpu")
         self._index = {key: i for i, key in enumerate(keys)}
         self._probs = torch.stack([_distribution(key, rows[key], vocab) for key in keys])
         self._scores = self._probs.log()
@@ -71,10 +68,6 @@ class TabularModel:
             rates = {_key(key): values for key, values in acceptance.items()}
             _check_keys(rates, keys, order)
             self._acceptance = torch.stack([_rates(key, rates[key], vocab) for key in keys])
-
-    @property
-    def cache_owner(self) -> TabularModel:
-        return self
 
     def distribution(self, context: Sequence[int]) -> torch.Tensor:
         """Return the next token's distribution after ``context``, float64 [V]: do not change it."""
@@ -101,12 +94,6 @@ class TabularModel:
     def acceptance(self, queries: Sequence[Query]) -> list[float]:
         """See :meth:`hierspec.lm.base.PredictingModel.acceptance`."""
         return [self.predicted_acceptance(query.context.tokens()) for query in queries]
-
-    def open(self) -> Slot:
-        return Slot()
-
-    def close(self, slot: Slot) -> None:
-        slot.tokens, slot.num_committed = [], 0
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities, float64 [Σ num_rows, V]; −inf where a token has probability 0.
