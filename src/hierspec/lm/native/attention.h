@@ -59,9 +59,7 @@ static void swiglu(float *gate, const float *up, int64_t n) {
     int64_t i = 0;
     for (; i + W <= n; i += W) {
         vec g = *(vec *)(gate + i);
-        vec minus = -g;
-        ivec high = minus > 87.0f;
-        minus = (vec)(((ivec)minus & ~high) | ((ivec)((vec){0} + 87.0f) & high));
+        const vec minus = choose(-g > 87.0f, all_of(87.0f), -g);
         *(vec *)(gate + i) = g / (1.0f + exponential(minus)) * *(const vec *)(up + i);
     }
     for (; i < n; i++) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
@@ -309,8 +307,7 @@ static float max_of(const float *x, int64_t n) {
     vec most = *(const vec *)x;
     for (int64_t i = W; i < n; i += W) {
         const vec other = *(const vec *)(x + i);
-        const ivec more = other > most;
-        most = (vec)(((ivec)other & more) | ((ivec)most & ~more));
+        most = choose(other > most, other, most);
     }
     float found = most[0];
     for (int i = 1; i < W; i++) found = most[i] > found ? most[i] : found;

@@ -69,6 +69,10 @@ INLINE ivec all_of_word(const word *x) {
     return (ivec){0} + *x;
 #endif
 }
+/* Lane by lane, by a comparison. */
+INLINE vec choose(ivec which, vec yes, vec no) {
+    return (vec)(((ivec)yes & which) | ((ivec)no & ~which));
+}
 INLINE vec to_floats(ivec x) { return __builtin_convertvector(x, vec); }
 
 INLINE float sum_lanes(vec x) {
@@ -326,8 +330,7 @@ static float dot(const float *a, const float *b, int64_t n) {
 }
 /* e^x for x ≤ 88, to about 1e-7: 2^n · a polynomial on ± ln 2 / 2. */
 INLINE vec exponential(vec x) {
-    ivec low = x < -87.0f;
-    x = (vec)(((ivec)x & ~low) | ((ivec)((vec){0} - 87.0f) & low));
+    x = choose(x < -87.0f, all_of(-87.0f), x);
     vec scaled = x * 1.44269504f;
     ivec sign = (ivec)scaled & INT32_MIN;
     ivec n = __builtin_convertvector(scaled + (vec)((ivec)((vec){0} + 0.5f) | sign), ivec);
