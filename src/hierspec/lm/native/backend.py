@@ -281,11 +281,7 @@ class _Loader(LeanLoader):
     """Reads a model's weights from their source and packs them, so that none is there twice."""
 
     def __init__(
-        self,
-        source: WeightSource,
-        shape: LlamaShape,
-        backend: NativeBackend,
-        own_bits: bool = False,
+        self, source: WeightSource, shape: LlamaShape, backend: NativeBackend, own_bits: bool
     ) -> None:
         super().__init__(source, shape, backend)
         self.form = FORMS[backend.weight_dtype]

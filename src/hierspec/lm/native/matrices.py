@@ -355,12 +355,11 @@ def round_to(weight: torch.Tensor, form: Format) -> Codes:
     most = (1 << form.bits) - 1
     if form.lowest:
         steps, lowest = _steps_and_lowest(groups, most, form.bits <= _FITTED)
-        start = lowest.float()[..., None]
+        start = lowest
     else:
         steps, lowest = (groups.abs().amax(2) / (most - form.zero)).half(), None
-        start = -form.zero * steps.float()[..., None]
-    codes = (groups - start).div_(steps.float().clamp_min(1e-20)[..., None]).round_()
-    codes = codes.clamp_(0, most).to(torch.uint8).flatten(1)[:, : weight.size(1)]
+        start = -form.zero * steps.float()
+    codes = _codes(groups, steps, start, most).to(torch.uint8).flatten(1)[:, : weight.size(1)]
     return Codes(codes, steps, lowest)
 
 
@@ -398,8 +397,9 @@ def _steps_and_lowest(
 def _codes(
     groups: torch.Tensor, steps: torch.Tensor, lowest: torch.Tensor, most: int
 ) -> torch.Tensor:
+    """Return the nearest codes 0 … most of groups [out, n, 32], float32."""
     steps = steps.float().clamp_min(1e-20)[..., None]
-    return ((groups - lowest.float()[..., None]) / steps).round_().clamp_(0, most)
+    return (groups - lowest.float()[..., None]).div_(steps).round_().clamp_(0, most)
 
 
 def _squared_error(
