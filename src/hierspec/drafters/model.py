@@ -151,14 +151,13 @@ class ModelDrafter:
         discarded with the uniforms that drew them, so that nothing kept depends on them.
         """
         sampler = replace(sampler, signal=self.node.window.signal)
-        steps = max(self._chunk_size(draft.call) for draft in drafts)
         active = drafts
         while active:
             counts = [
                 min(self._chunk_size(draft.call), draft.call.limit - len(draft.tokens))
                 for draft in active
             ]
-            drafted = self._draft_on_device(model, active, counts, steps, sampler)
+            drafted = self._draft_on_device(model, active, counts, sampler)
             unfinished: list[GrowingDraft] = []
             for row, (draft, n) in enumerate(zip(active, counts, strict=True)):
                 values = None if drafted.signals is None else drafted.signals[row]
@@ -275,7 +274,6 @@ class ModelDrafter:
         model: DeviceModel,
         drafts: Sequence[GrowingDraft],
         counts: Sequence[int],
-        steps: int,
         sampler: Sampler,
     ) -> DeviceDrafts:
         """Draft ``counts`` tokens for each draft; count the time and the calls."""
@@ -284,9 +282,7 @@ class ModelDrafter:
             for draft, n in zip(drafts, counts, strict=True)
         ]
         queries = [self._query(draft) for draft in drafts]
-        return self.on_device(
-            drafts, lambda: model.draft(queries, counts, steps, sampler, uniforms)
-        )
+        return self.on_device(drafts, lambda: model.draft(queries, counts, sampler, uniforms))
 
     def on_device(self, drafts: Sequence[GrowingDraft], make: Callable[[], D]) -> D:
         """Return what a model makes on its device; count the time and the calls."""

@@ -362,7 +362,6 @@ class DeviceModel(LanguageModel, Protocol):
         self,
         queries: Sequence[Query],
         counts: Sequence[int],
-        steps: int,
         sampler: Sampler,
         uniforms: Sequence[Uniforms],
     ) -> DeviceDrafts:
@@ -370,8 +369,6 @@ class DeviceModel(LanguageModel, Protocol):
 
         Args:
             queries: B queries for one row each (``start == len(context)``).
-            steps: how many tokens the level usually drafts, at least ``max(counts)``: what a device
-                that must fix their number may draft, and cut.
             uniforms: for each query as many as its count, used in order; none where greedy. Where
                 the sampler races, the noise of these positions instead, [count, V].
 

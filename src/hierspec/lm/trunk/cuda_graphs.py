@@ -412,7 +412,6 @@ class DeviceDrafter:
         self,
         queries: Sequence[Query],
         counts: Sequence[int],
-        steps: int,
         sampler: Sampler,
         uniforms: Sequence[Uniforms],
     ) -> DeviceDrafts:
