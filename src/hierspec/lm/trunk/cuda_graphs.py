@@ -408,28 +408,15 @@ class DeviceDrafter:
     def recorded_calls(self) -> RecordedCalls:
         raise NotImplementedError
 
-    def draft(
-        self,
-        queries: Sequence[Query],
-        counts: Sequence[int],
-        sampler: Sampler,
-        uniforms: Sequence[Uniforms],
-    ) -> DeviceDrafts:
+    @property
+    def draft(self) -> Callable[..., DeviceDrafts]:
         """See :meth:`hierspec.lm.base.DeviceModel.draft`."""
-        return self.recorded_calls().draft(queries, counts, sampler, uniforms)
+        return self.recorded_calls().draft
 
-    def draft_trees(
-        self,
-        queries: Sequence[Query],
-        counts: Sequence[int],
-        width: int,
-        sampler: Sampler,
-        uniforms: Sequence[np.ndarray] | None,
-        distinct: bool,
-    ) -> DeviceTrees:
+    @property
+    def draft_trees(self) -> Callable[..., DeviceTrees]:
         """See :meth:`hierspec.lm.base.DeviceTreeModel.draft_trees`."""
-        calls = self.recorded_calls()
-        return calls.draft_trees(queries, counts, width, sampler, uniforms, distinct)
+        return self.recorded_calls().draft_trees
 
 
 class CudaGraphExitModel(DeviceDrafter, ExitModel):
