@@ -57,6 +57,11 @@ def test_auto_takes_lean_for_llama_and_hf_for_the_rest(llama, tmp_path_factory):
         load(other, backend="lean")
 
 
+def test_lean_looks_for_no_kernels(llama, monkeypatch):
+    monkeypatch.setattr("hierspec.lm.native.backend.load_kernels", lambda: pytest.fail("compiled"))
+    assert type(load(llama, backend="lean")) is LeanBackend
+
+
 def test_a_weight_source_that_is_no_directory_runs_on_both(llama):
     source = InMemory(tf.LlamaForCausalLM.from_pretrained(llama))
     lean, hf = load(source), load(source, backend="hf")
