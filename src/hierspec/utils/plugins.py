@@ -5,6 +5,7 @@ A mistake in one is the user's: it is said in one line that names the file and t
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import os
@@ -32,7 +33,8 @@ def load_file(file: str | Path) -> ModuleType:
     if path.suffix != ".py" or not path.is_file():
         raise HierspecError(f"no plug-in file {str(file)!r}: give the path of a Python file")
     path = path.resolve()
-    name = f"hierspec_plugin_{path.stem}_{abs(hash(str(path))):x}"
+    # Of one name in every process, so that what its classes make can be pickled between them.
+    name = f"hierspec_plugin_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
