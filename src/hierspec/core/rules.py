@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.utils import plugins
 
 from .distributions import Distributions
 from .proposals import Proposal, Verdict
@@ -223,34 +222,6 @@ def count_kept(kept: Iterable[object] | torch.Tensor) -> int:
     if isinstance(kept, torch.Tensor):
         return int(kept.long().cumprod(0).sum())
     return sum(1 for _ in takewhile(bool, kept))
-
-
-def acceptance_of(rule: Verifier, batch: Batch) -> Acceptance:
-    """Return a rule's :meth:`Verifier.acceptance`; that of a user's rule is checked.
-
-    Raises:
-        HierspecError: it is none, of other shapes, or holds NaN or what is no probability.
-    """
-    accepted: Any = rule.acceptance(batch)
-    if type(rule).__module__.startswith("hierspec."):
-        return accepted
-    shape = tuple(batch.tokens.shape)
-    problem = ""
-    if not isinstance(accepted, Acceptance):
-        problem = f"must be hierspec.Acceptance(h, w), not {type(accepted).__name__}"
-    elif not all(map(torch.is_tensor, (accepted.h, accepted.w))):
-        problem = "holds h and w as tensors"
-    elif accepted.h.shape != shape or accepted.w.shape != (shape[0], shape[1] + 1):
-        shapes = f"{list(accepted.h.shape)} and {list(accepted.w.shape)}"
-        problem = f"has h [B, n] and w [B, n + 1] for tokens {list(shape)}, not {shapes}"
-    elif not bool(((accepted.h >= 0.0) & (accepted.h <= 1.0)).all()):
-        problem = "has an h outside 0 … 1, or NaN (0 is h where there is only padding)"
-    elif not bool((accepted.w >= 0.0).all()):
-        problem = "has a negative w, or NaN"
-    if problem:
-        place = plugins.where(type(rule).acceptance)
-        raise HierspecError(f"{place}: the acceptance of rule {rule.name!r} {problem}")
-    return accepted
 
 
 def residual(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:

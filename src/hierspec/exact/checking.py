@@ -15,7 +15,8 @@ import torch
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
-from hierspec.core.rules import Batch, Verifier, acceptance_of, tau_probabilities
+from hierspec.core.rules import Batch, Verifier, tau_probabilities
+from hierspec.verifiers.acceptance import acceptance_of
 from hierspec.verifiers.multi_draft import outcomes
 
 from .remembering import remembered_rows

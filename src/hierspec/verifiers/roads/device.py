@@ -19,9 +19,10 @@ from hierspec.core.distributions import (
     locate,
 )
 from hierspec.core.proposals import Verdict
-from hierspec.core.rules import Batch, Verifier, acceptance_of, scan
+from hierspec.core.rules import Batch, Verifier, scan
 from hierspec.utils.graphs import Graphs, upload
 from hierspec.utils.reads import Reads, sent
+from hierspec.verifiers.acceptance import acceptance_of
 from hierspec.verifiers.rows import parts
 
 from .case import DraftCase
