@@ -123,8 +123,7 @@ class LookUp:
     says otherwise. One that learns from the target's checks is a :class:`Learner`, too.
 
     Attributes:
-        vocab_size: V of the target, of one that a user registered, whose tokens are checked; else
-            0.
+        vocab_size: V of the target, where it was told; no token from there on may be proposed.
         law_of_context: false: it proposes tokens, but has no next-token distribution for each
             context.
         reads_own_checks: whether it must be the only level, since it learns from checks of its own
@@ -132,7 +131,7 @@ class LookUp:
     """
 
     name: str
-    vocab_size: int = 0
+    vocab_size: int = sys.maxsize
     law_of_context: ClassVar[bool] = False
     reads_own_checks: ClassVar[bool] = False
     max_length: int = sys.maxsize
@@ -167,8 +166,7 @@ class LookUp:
     def draft(self, call: DraftCall, slot: Any) -> LookUpDraft:
         """Return the tokens proposed for a call, and the distribution each was drawn from."""
         proposed = self.propose(call.job.context.with_source(), call.limit, slot)
-        is_own = not self.vocab_size
-        ids = tuple(proposed or ()) if is_own else self._token_ids(proposed, call.limit)
+        ids = self._token_ids(proposed, call.limit)
         return ids, OneHotDistributions(ids)
 
     def _token_ids(self, proposed: Any, limit: int) -> tuple[int, ...]:
