@@ -194,11 +194,13 @@ class Verifier:
     ) -> torch.Tensor:
         """Return which of n drafted tokens a greedy verifier keeps, [n] bool, without a wait.
 
+        Here, those that are its own choices.
+
         Args:
             tokens, choices: [n] int64, drafted and the verifier's own.
             scores: [n, V] untempered.
         """
-        raise NotImplementedError
+        return tokens == choices
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
         """Verify k drafts from the same position, test by test; only where ``multi_draft`` is set.
