@@ -46,10 +46,6 @@ class LookUpConfig(MadeLevel):
             raise ValueError(f"{info.data['method']} {message}")
         return value
 
-    def make(self, target: TargetInfo) -> LookUp:
-        """Return the look-up that it describes."""
-        raise NotImplementedError
-
     @property
     def only_drafts(self) -> str:
         return f"{self.method} has no distribution to verify with; put it first"
