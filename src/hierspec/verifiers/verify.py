@@ -12,9 +12,8 @@ neither on the rest of the batch nor on the road.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -113,28 +112,24 @@ def start_batch(
         DraftCase(rule, draft, own_p, own_rng, own_scores, bonus, index)
         for draft, own_p, own_rng, own_scores in zip(drafts, p, rng, score_rows, strict=True)
     ]
-    as_integers = [greedy.applies(case) for case in cases]
-    sampled = [case for case, applies in zip(cases, as_integers, strict=True) if not applies]
-    drawn: Iterator[torch.Tensor | None] = repeat(None)
+    compared = [greedy.start(case, reads) if greedy.applies(case) else None for case in cases]
+    own_tokens = [
+        case.p.tokens if compare is not None and isinstance(case.p, UnreadOneHot) else None
+        for case, compare in zip(cases, compared, strict=True)
+    ]
+    places = [i for i, compare in enumerate(compared) if compare is None]
+    sampled = [cases[i] for i in places]
     decide: Callable[[], list[Verdict]]
     if not sampled or host.applies(rule, sampled):
         decide = partial(host.verdicts, sampled)
     else:
         tokens, decide = device.start(sampled, reads, graphs)
         if tokens.device.type != "cpu":
-            drawn = iter(tokens.split_with_sizes([1] * len(sampled)))
-    own_tokens: list[torch.Tensor | None] = []
-    compared: list[Callable[[], Verdict]] = []
-    for case, applies in zip(cases, as_integers, strict=True):
-        if applies:
-            compared.append(greedy.start(case, reads))
-            own_tokens.append(case.p.tokens if isinstance(case.p, UnreadOneHot) else None)
-        else:
-            token = next(drawn)
-            own_tokens.append(None if token is None else token.expand(len(case.draft) + 1))
+            for i, token in zip(places, tokens.split_with_sizes([1] * len(places)), strict=True):
+                own_tokens[i] = token.expand(len(cases[i].draft) + 1)
 
     def verdicts() -> list[Verdict]:
-        decided, chosen = iter(decide()), iter(compared)
-        return [next(chosen)() if applies else next(decided) for applies in as_integers]
+        decided = iter(decide())
+        return [next(decided) if compare is None else compare() for compare in compared]
 
     return StartedBatch(own_tokens, verdicts)
