@@ -8,7 +8,6 @@ in files, in ``drafts=[...]`` and with ``--draft``.
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
@@ -84,9 +83,8 @@ def find(name: str) -> type[MadeLevel] | None:
         HierspecError: the plug-in that offers it cannot be imported.
     """
     if name not in _REGISTERED and name not in BUILT_IN:
-        plugins.load_files(os.environ.get(plugins.VARIABLE, ""))
-        offered = name not in _REGISTERED and name in plugins.entry_point_names(GROUP)
-        if offered:
+        plugins.load_inherited()
+        if name not in _REGISTERED and name in plugins.entry_point_names(GROUP):
             plugins.load_entry_point(GROUP, name)
             if name not in _REGISTERED:
                 raise HierspecError(f"the package that offers method {name!r} registers none")

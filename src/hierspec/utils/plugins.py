@@ -51,13 +51,9 @@ def load_file(file: str | Path) -> ModuleType:
     return module
 
 
-def load_files(files: str) -> None:
-    """Import files for this process and for those that it starts.
-
-    Args:
-        files: with the system's separator of paths between them.
-    """
-    for file in filter(None, files.split(os.pathsep)):
+def load_inherited() -> None:
+    """Import the files that the process was told of by the environment."""
+    for file in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         load_file(file)
 
 

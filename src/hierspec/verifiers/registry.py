@@ -6,7 +6,6 @@ be read, or refused, before torch is loaded.
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -106,7 +105,7 @@ def get(name: str, **options: Any) -> Verifier:
 
 def _load(name: str) -> None:
     """Import the plug-in that may offer a rule: a file, or an installed package."""
-    plugins.load_files(os.environ.get(plugins.VARIABLE, ""))
+    plugins.load_inherited()
     if name not in _RULES:
         offered = plugins.load_entry_point(GROUP, name)
         if offered is not None:
