@@ -16,7 +16,7 @@ from hierspec.errors import HierspecError
 from hierspec.utils import plugins
 from hierspec.utils.schema import checked_dataclass
 
-from .levels import AnyModelConfig, LevelConfig, MadeLevel, TargetInfo
+from .levels import AnyModelConfig, MadeLevel, TargetInfo
 from .look_ups import AnyLookUpConfig, LookUpConfig, check_not_of_look_ups
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ BUILT_IN = (
     "concatenate",
 )
 _REGISTERED: dict[str, type[MadeLevel]] = {}
-_OWN_FIELDS = {field.name for field in dataclasses.fields(LevelConfig)}
+_TAKEN = frozenset(dir(LookUpConfig))  # names of every level, which no option may have
 
 
 def register_method(name: str, options: type | None = None) -> Callable[[Make], Make]:
@@ -107,7 +107,7 @@ def parse_short(name: str, value: str | None) -> dict[str, Any] | None:
     level = find(name)
     if level is None:
         return None
-    own = [f.name for f in dataclasses.fields(level) if f.name not in _OWN_FIELDS]
+    own = [f.name for f in dataclasses.fields(level) if f.name not in _TAKEN]
     if value is not None and not own:
         raise HierspecError(f"draft '{name}:{value}': {name} has no options: write {name}")
     return {"method": name, **({} if value is None else {own[0]: value})}
@@ -119,8 +119,10 @@ def _identity(make: Any) -> tuple[Any, Any]:
 
 def _level_class(name: str, options: type | None, make: Callable[..., Any]) -> type[MadeLevel]:
     """Return the class of a method's levels: the keys of every level, and its options."""
+    from hierspec.drafters.base import LookUp
+
     fields = [f for f in dataclasses.fields(options) if f.init] if options is not None else []
-    if clash := [f.name for f in fields if f.name in _OWN_FIELDS or f.name in _RESERVED]:
+    if clash := [f.name for f in fields if f.name in _TAKEN]:
         raise HierspecError(
             f"method {name!r}: every level has a key {clash[0]!r}: call the option another name"
         )
@@ -136,7 +138,6 @@ def _level_class(name: str, options: type | None, make: Callable[..., Any]) -> t
     def make_model(level: Any, target: TargetInfo) -> LevelModel:
         return _checked(_call(make, options_of(level), target, at=make), level, target)
 
-    is_look_up = isinstance(make, type) and issubclass(make, _look_up_base())
     body: dict[str, Any] = {
         "__doc__": f"A level of method ``{name}``, which is registered.",
         "__module__": __name__,
@@ -155,6 +156,7 @@ def _level_class(name: str, options: type | None, make: Callable[..., Any]) -> t
                 body[field.name] = field.default
             elif field.default_factory is not dataclasses.MISSING:
                 body[field.name] = dataclasses.field(default_factory=field.default_factory)
+        is_look_up = isinstance(make, type) and issubclass(make, LookUp)
         base = LookUpConfig if is_look_up else MadeLevel
         made: type[Any] = type("RegisteredLevel", (base,), body)
         return checked_dataclass(made)
@@ -162,15 +164,6 @@ def _level_class(name: str, options: type | None, make: Callable[..., Any]) -> t
         raise HierspecError(
             f"method {name!r}: a file cannot hold its options: {plugins.describe(error)}"
         ) from None
-
-
-_RESERVED = ("make", "maker", "files", "max_tokens", "max_drafts", "drafts_ahead", "only_drafts")
-
-
-def _look_up_base() -> type:
-    from hierspec.drafters.base import LookUp
-
-    return LookUp
 
 
 def _call(function: Callable[..., Any], *arguments: Any, at: Any) -> Any:
