@@ -60,11 +60,9 @@ def verify_batch(
     scores: Sequence[torch.Tensor] | None = None,
     bonus: bool = True,
     index: int = -1,
-    graphs: Graphs | None = None,
 ) -> list[Verdict]:
     """Verify many drafts at one node → verdicts in order; as :func:`start_batch`, at once."""
-    args = (rule, drafts, p, rng, scores, bonus, index, graphs)
-    return start_batch(*args).finish()
+    return start_batch(rule, drafts, p, rng, scores, bonus, index).finish()
 
 
 class StartedBatch(NamedTuple):
