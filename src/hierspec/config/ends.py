@@ -98,6 +98,8 @@ def ignored_sampling(model: str) -> list[str]:
 
 
 _CHAT_SAMPLING = {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.1}
+# What a configuration that samples means by what it does not say.
+_UNSAID = {"temperature": 1.0, "top_k": 50, "top_p": None, "min_p": None, "repetition_penalty": 1.0}
 
 
 def chat_sampling(model: str) -> dict[str, float | int | None]:
@@ -112,10 +114,8 @@ def chat_sampling(model: str) -> dict[str, float | int | None]:
     config = _generation_config(model)
     if not getattr(config, "do_sample", None):
         return dict(_CHAT_SAMPLING)
-    defaults = {"temperature": 1.0, "top_k": 50, "top_p": None, "min_p": None}
-    defaults["repetition_penalty"] = 1.0
-    values = {name: getattr(config, name, None) for name in defaults}
-    return {name: defaults[name] if value is None else value for name, value in values.items()}
+    values = {name: getattr(config, name, None) for name in _UNSAID}
+    return {name: _UNSAID[name] if value is None else value for name, value in values.items()}
 
 
 def _generation_config(model: str) -> Any:
