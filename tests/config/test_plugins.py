@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -139,6 +143,21 @@ def test_packages_offer_them_by_entry_points(group, tmp_path, monkeypatch):
     assert find(name)
     with pytest.raises(HierspecError, match="'broken' of the package package: ZeroDivisionError"):
         find("broken")
+
+
+def test_another_process_unpickles_what_a_file_made(tmp_path):
+    file = write(tmp_path, "class Found(list):\n    pass\n")
+    sent = pickle.dumps(plugins.load_file(file).Found([3]))
+    code = f"""if True:
+        import pickle
+        from hierspec.utils import plugins
+        plugins.load_inherited()
+        print(pickle.loads({sent!r}))
+    """
+    command = [sys.executable, "-c", code]
+    env = os.environ | {plugins.VARIABLE: file, "PYTHONHASHSEED": "random"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "[3]\n"
 
 
 METHOD = "import hierspec\n@hierspec.register_method({name})\n{body}"
