@@ -11,6 +11,11 @@ from hierspec.errors import HierspecError
 from hierspec.utils import plugins
 
 
+def is_checked(rule: Verifier) -> bool:
+    """Return whether a rule is a user's: the host then reads what it says, in every decision."""
+    return not type(rule).__module__.startswith("hierspec.")
+
+
 def acceptance_of(rule: Verifier, batch: Batch) -> Acceptance:
     """Return a rule's :meth:`Verifier.acceptance`; that of a user's rule is checked.
 
@@ -18,7 +23,7 @@ def acceptance_of(rule: Verifier, batch: Batch) -> Acceptance:
         HierspecError: it is none, of other shapes, or holds NaN or what is no probability.
     """
     accepted: Any = rule.acceptance(batch)
-    if not type(rule).__module__.startswith("hierspec.") and (problem := _problem(accepted, batch)):
+    if is_checked(rule) and (problem := _problem(accepted, batch)):
         place = plugins.where(type(rule).acceptance)
         raise HierspecError(f"{place}: the acceptance of rule {rule.name!r} {problem}")
     return accepted

@@ -22,7 +22,7 @@ from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Batch, Verifier, scan
 from hierspec.utils.graphs import Graphs, upload
 from hierspec.utils.reads import Reads, sent
-from hierspec.verifiers.acceptance import acceptance_of
+from hierspec.verifiers.acceptance import acceptance_of, is_checked
 from hierspec.verifiers.rows import parts
 
 from .case import DraftCase
@@ -57,7 +57,8 @@ def start(
 
     Args:
         reads: what the outcome is read with.
-        graphs: of the rows' device, if given; decisions are recorded as one CUDA graph a shape.
+        graphs: of the rows' device, if given; decisions are recorded as one CUDA graph a shape,
+            except those of a user's rule, which the host checks.
 
     Returns:
         The tokens that follow the kept ones, [B] int64, on the device; and what waits and gives the
@@ -65,6 +66,8 @@ def start(
     """
     rule, shape = cases[0].rule, BatchShape.of_cases(cases)
     uniforms = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
+    if is_checked(rule):
+        graphs = None
     if graphs is not None and graphs.device.type == shape.device.type and shape.bucket().small:
         decision = _decide_recorded(graphs, rule, shape.bucket(), cases, uniforms)
     else:
