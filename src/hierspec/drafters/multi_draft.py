@@ -253,25 +253,22 @@ def first_tokens(
     than ``num_drafts`` where it runs out of tokens. A one-hot row gives one token: the same token
     again could not be kept.
     """
-    out: list[FirstTokens | None] = []
+    found: dict[int, FirstTokens] = {}
     far: list[int] = []
     for i, (row, rng) in enumerate(zip(roots, rngs, strict=True)):
         if isinstance(row, OneHotDistributions):
-            out.append((list(row.ids), [row]))
+            found[i] = list(row.ids), [row]
         elif row.row(0).device.type != "cpu":
             far.append(i)
-            out.append(None)
         elif distinct:
-            out.append(_distinct_tokens(row, num_drafts, rng))
+            found[i] = _distinct_tokens(row, num_drafts, rng)
         else:
             rows = row.dense(row.width).expand(num_drafts, -1)
-            out.append((draw(rows, rng.take(num_drafts)), [row] * num_drafts))
-    drawn = iter(
-        _draw_far([roots[i] for i in far], num_drafts, distinct, [rngs[i] for i in far])
-        if far
-        else ()
-    )
-    return [next(drawn) if found is None else found for found in out]
+            found[i] = draw(rows, rng.take(num_drafts)), [row] * num_drafts
+    if far:
+        far_roots, far_rngs = [roots[i] for i in far], [rngs[i] for i in far]
+        found |= zip(far, _draw_far(far_roots, num_drafts, distinct, far_rngs), strict=True)
+    return [found[i] for i in range(len(roots))]
 
 
 def _distinct_tokens(row: Distributions, num_drafts: int, rng: Rng) -> FirstTokens:
