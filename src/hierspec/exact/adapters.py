@@ -84,7 +84,8 @@ def examine(
                 try:
                     law, drawn = _round_law(adapter, p, q, n)
                 except _TwoAnswersError as error:
-                    if error.repeatable and not foreign.sources():
+                    sources = foreign.sources()
+                    if error.repeatable and not sources:
                         raise _refusal(
                             adapter,
                             "compares a random number in a way that is not seen",
@@ -92,8 +93,8 @@ def examine(
                             "and compute nothing else of it",
                         ) from None
                     unseen = "somewhere unseen, or from a state that it keeps between calls"
-                    source = foreign.sources() or unseen
-                    raise _refusal(adapter, f"draws random numbers from {source}") from None
+                    reason = f"draws random numbers from {sources or unseen}"
+                    raise _refusal(adapter, reason) from None
                 num_drawn += drawn
                 tv[n] = max(tv[n], distance(law, p, n + 1))
                 tokens[n] += sum(prob * len(text) for text, prob in law.items()) / seeds
