@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -15,7 +17,6 @@ from .generate import generate
 from .options import NamesPresets
 from .plan import plan
 from .profile import profile
-from .reproduce import reproduce
 from .serve import serve
 from .timeline import timeline
 
@@ -71,9 +72,10 @@ for command in (
     timeline,
     profile,
     plan,
-    reproduce,
 ):
     app.command()(command)
+if find_spec("hierspec_papers"):  # it stands above this package, which runs without it
+    app.command()(import_module("hierspec_papers.command").reproduce)
 app.add_typer(bench.app, name="bench")
 app.add_typer(heads.app, name="heads")
 app.add_typer(ngram.app, name="ngram")

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierspec.errors import HierspecError
-from hierspec_papers import COMPUTED, MEASURED, Reproduction
-
-from .options import (
+from hierspec.cli.options import (
     SHIPPED_DRAFTS,
     AsJson,
     Device,
@@ -30,12 +27,17 @@ from .options import (
     split_values,
     target_config,
 )
+from hierspec.errors import HierspecError
+
+from . import COMPUTED, MEASURED, Reproduction
+from . import reproduce as reproduce_one
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from hierspec.profiling.settings import ReportProgress
-    from hierspec_papers.lab import Lab
+
+    from .lab import Lab
 
 ALL = "all"
 _CONTENT = "the reproduction"  # in errors of writing it
@@ -102,11 +104,12 @@ def reproduce(
         )
     _check_outputs(what == ALL, figures, output, as_json)
 
-    from .rendering import notes
+    from hierspec.cli.rendering import notes
 
     def load_lab(report: ReportProgress) -> Lab:
         from hierspec.utils.threads import use_threads
-        from hierspec_papers.lab import Lab
+
+        from .lab import Lab
 
         temperatures = parse_temperatures(temperature)
         use_threads(threads)
@@ -157,18 +160,17 @@ def _reproduce_one(
     console: Console,
 ) -> int:
     """Reproduce one table or figure and show it; return 0 even if it differs from the paper."""
-    import hierspec_papers
+    from hierspec.cli.rendering import interruptible, progress, say
     from hierspec.utils.terminal import console as console_of_output
-    from hierspec_papers.terminal import rendered
 
-    from .rendering import interruptible, progress, say
+    from .terminal import rendered
 
     with interruptible(console, lambda: "nothing was written"):
         if what in MEASURED:
             with progress(console, what) as report:
-                reproduction = hierspec_papers.reproduce(what, load_lab(report))
+                reproduction = reproduce_one(what, load_lab(report))
         else:
-            reproduction = hierspec_papers.reproduce(what)  # refuses unknown names
+            reproduction = reproduce_one(what)  # refuses unknown names
     if output is not None:
         _write(reproduction, output)
         say(console, f"written to {output}")
@@ -188,7 +190,7 @@ def _reproduce_all(
     load_lab: Callable[[ReportProgress], Lab], folder: Path, figures: Path | None, console: Console
 ) -> int:
     """Reproduce everything, a file each; print a line for each that these models cannot run."""
-    from .rendering import interruptible, progress, say
+    from hierspec.cli.rendering import interruptible, progress, say
 
     names, num_written = (*COMPUTED, *MEASURED), 0
 
@@ -214,12 +216,10 @@ def _write_one(
 ) -> str | None:
     """Reproduce one table or figure to a file; return a line that says why if it cannot."""
     from hierspec.bench.methods.base import reason
-    from hierspec_papers import reproduce
-
-    from .rendering import say
+    from hierspec.cli.rendering import say
 
     try:
-        reproduction = reproduce(name) if name in COMPUTED else reproduce(name, lab)
+        reproduction = reproduce_one(name) if name in COMPUTED else reproduce_one(name, lab)
     except HierspecError as error:  # models too few, or of another kind
         return f"{name}: left out: {' '.join(str(error).split())}"
     except Exception as error:  # one failure must not lose hours of the others
@@ -262,9 +262,9 @@ def _finite(value: Any) -> Any:
 def _draw(reproduction: Reproduction, folder: Path | None, console: Console) -> None:
     if folder is None:
         return
-    from hierspec_papers.drawing import draw_all
+    from hierspec.cli.rendering import say
 
-    from .rendering import say
+    from .drawing import draw_all
 
     for path in draw_all(reproduction, folder):
         say(console, f"drawn: {path}")
