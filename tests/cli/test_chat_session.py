@@ -91,7 +91,6 @@ def test_a_message_is_answered_again_and_a_conversation_forgotten(models):
     told("w5 w9", "w6", "/retry")
     assert told.asked[-1][0] == told.asked[-2][0]
     assert len(told.chat.messages) == 4
-    assert "2 answers" not in told("/stats")
     assert "3 answers" in told("/stats")
     told("/reset", "w6")
     assert len(told.asked[-1][0]) == 1
@@ -106,6 +105,8 @@ def test_a_saved_conversation_goes_on_elsewhere(models, tmp_path):
     told("w6")
     other("w6")
     assert told.chat.messages == other.chat.messages
+    for wrong in ("/load", "/load /nowhere/chat.json", "/save", "/save /proc/nowhere/x"):
+        assert told(wrong).count("hierspec: error:") == 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,6 @@ def test_a_damaged_file_is_one_line_and_changes_nothing(models, tmp_path, conten
     says = told(f"/load {file}")
     assert says.count("hierspec: error:") == 1
     assert (told.chat.messages, told.chat.settings) == before
-    assert "error" in told("/load", "/load /nowhere/chat.json", "/save", "/save /proc/nowhere/x")
 
 
 def test_nothing_that_begins_with_a_slash_reaches_a_model(models):

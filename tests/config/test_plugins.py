@@ -43,6 +43,11 @@ from hierspec.verifiers.tokenwise import Tokenwise
 class Mine(Tokenwise):
     name = "mine"
 """
+CASE = {
+    "vocab": 2,
+    "models": [{"table": {"": [0.2, 0.8]}}, {"table": {"": [0.6, 0.4]}}],
+    "levels": [{"num_speculative_tokens": 2}, {"verify": "mine"}],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +114,7 @@ def test_an_unknown_method_names_those_of_plug_ins(tmp_path):
 
 def test_a_rule_has_a_name_in_certify_and_files(tmp_path, capsys):
     plugin = write(tmp_path, RULE)
-    table = {"table": {"": [0.2, 0.8]}}
-    case = {"vocab": 2, "models": [table, {"table": {"": [0.6, 0.4]}}],
-            "levels": [{"num_speculative_tokens": 2}, {"verify": "mine"}]}  # fmt: skip
-    file = write(tmp_path, json.dumps(case), "case.json")
+    file = write(tmp_path, json.dumps(CASE), "case.json")
     assert run(["certify", "--plugin", plugin, file]) == 0
     hierarchy = {
         "target": "zoo:small",
@@ -246,11 +248,8 @@ def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, 
         f"        a = super().acceptance(batch)\n        return {returned}\n",
     )
     if command == "certify":
-        case = {"vocab": 2, "models": [{"table": {"": [0.2, 0.8]}}, {"table": {"": [0.6, 0.4]}}],
-                "levels": [{"num_speculative_tokens": 2}, {"verify": "mine"}]}  # fmt: skip
-        status = run(
-            ["certify", "--plugin", plugin, write(tmp_path, json.dumps(case), "case.json")]
-        )
+        file = write(tmp_path, json.dumps(CASE), "case.json")
+        status = run(["certify", "--plugin", plugin, file])
     else:
         levels = [{"method": "ngram_table", "num_speculative_tokens": 3}]
         inline = json.dumps({"target": "zoo:small", "levels": levels, "verify": "mine"})

@@ -90,11 +90,10 @@ LOSSY = {
 FOLLOWED = "torch"
 
 
-def write(folder: Path, style: str, body: str) -> str:
+def write(folder: Path, setting: str, body: str) -> str:
     path = folder / "mine.py"
     path.write_text(
-        f"{STYLES[style]}\n\ndef verify(tokens, q, p):\n    x, n = tokens.tolist(), len(tokens)"
-        + body
+        f"{setting}\n\ndef verify(tokens, q, p):\n    x, n = tokens.tolist(), len(tokens){body}"
     )
     return f"{path}:verify"
 
@@ -102,7 +101,7 @@ def write(folder: Path, style: str, body: str) -> str:
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("rule", [*LOSSLESS, *LOSSY])
 def test_a_verdict_is_right_or_refused(rule, style, tmp_path, capsys):
-    adapter = write(tmp_path, style, (LOSSLESS | LOSSY)[rule])
+    adapter = write(tmp_path, STYLES[style], (LOSSLESS | LOSSY)[rule])
     status = run(["certify", "--adapter", adapter, "--json"])
     out, error = capsys.readouterr()
     if style == FOLLOWED:
@@ -137,14 +136,11 @@ ELSEWHERE = {
 def test_only_the_test_draws_elsewhere(source, tmp_path, capsys):
     """The recovered token is drawn as it should be: the verdict would look like a measured one."""
     setting, expression, named = ELSEWHERE[source]
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "import os, random, secrets, time\nimport numpy as np\nimport torch\n"
+    setting = (
+        f"import os, random, secrets, time\nimport numpy as np\n{STYLES['torch']}"
         f"{setting}\ndef uniform(): return {expression}\n"
-        "def pick(weights): return int(torch.multinomial(weights[None], 1))\n\n"
-        "def verify(tokens, q, p):\n    x, n = tokens.tolist(), len(tokens)" + LOSSLESS["tokenwise"]
     )
-    status = run(["certify", "--adapter", f"{path}:verify"])
+    status = run(["certify", "--adapter", write(tmp_path, setting, LOSSLESS["tokenwise"])])
     out, error = capsys.readouterr()
     if not named:  # a threshold of its own is no randomness, and lossy
         assert status == 1
@@ -156,13 +152,8 @@ def test_only_the_test_draws_elsewhere(source, tmp_path, capsys):
 
 @pytest.mark.parametrize("number", ["torch.rand(()).item()", "torch.rand(n).tolist()[i]"])
 def test_numbers_of_python_are_followed(number, tmp_path, capsys):
-    path = tmp_path / "mine.py"
     body = LOSSLESS["tokenwise"].replace("uniform()", number)
-    path.write_text(
-        "import torch\ndef pick(weights): return int(torch.multinomial(weights[None], 1))\n\n"
-        f"def verify(tokens, q, p):\n    x, n = tokens.tolist(), len(tokens){body}"
-    )
-    assert run(["certify", "--adapter", f"{path}:verify"]) == 0
+    assert run(["certify", "--adapter", write(tmp_path, STYLES["torch"], body)]) == 0
     assert "lossless" in capsys.readouterr().out
 
 
