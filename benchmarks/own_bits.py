@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--target", default="zoo:smollm2")
     parser.add_argument("--positions", type=int, default=1000)
     parser.add_argument("--formats", nargs="+", default=[f for f in FORMATS if f != "Q6_1"])
-    parser.add_argument("--caches", nargs="+", default=["float32"], help="float32, bfloat16")
+    parser.add_argument("--caches", nargs="+", default=["float32"], help="dtypes")
     parser.add_argument("--name", default="own-bits", help="of the result file")
     args = parser.parse_args()
     print("expected: five minutes", flush=True)

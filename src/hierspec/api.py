@@ -64,9 +64,8 @@ class Hierarchy:
         Args:
             target: the model whose text is wanted, loaded by transformers (or peft), or its name.
                 On a CPU a loaded model's weights are copied into the compiled kernels, if they run
-                it; else its own layers run.
-                Also what :meth:`from_config` takes, or a hierarchy that is built already; these
-                have drafts of their own.
+                it; else its own layers run. Also what :meth:`from_config` takes, or a hierarchy
+                that is built already; these have drafts of their own.
             tokenizer: for texts; default: the one saved beside the model.
             drafts: what drafts for it, smallest first (:func:`hierspec.config.drafts.levels`):
                 loaded models or names, ``"ngram"``, ``"exit:4"``, levels; ``[]``: plain decoding.
@@ -149,18 +148,17 @@ class Hierarchy:
     ) -> Hierarchy:
         """Choose the fastest hierarchy of these models on this machine, as the planner finds it.
 
-        The first use measures the models, in well under a minute, and keeps the profile in the
-        user's cache; later ones only plan. While text is written, what it shows of acceptance
-        corrects the plan.
+        The first use measures the models, for seconds to a minute by their size, and keeps the
+        profile in the user's cache; later ones only plan. While text is written, what it shows of
+        acceptance corrects the plan.
 
         Args:
             target: a name, a loaded model or a TargetConfig; default: the shipped ``zoo:large``.
             drafts: loaded models, or candidates as ``hierspec profile --candidates`` takes them;
                 models are measured beside drafters that need none (look-ups, copies of the target
-                in fewer bits),
-                unless the list names such a drafter: then it is the whole list. Default: the
-                shipped family; for any other target what copies text, its copies in fewer
-                bits, and what is shipped for it.
+                in fewer bits), unless the list names such a drafter: then it is the whole list.
+                Default: the shipped family; for any other target what copies text, its copies in
+                fewer bits, and what is shipped for it.
             temperature: of the requests to come: acceptance depends on it. 0 is greedy.
             chat: whether they are questions in the target's chat template.
             online: let budgets and levels adapt during generation

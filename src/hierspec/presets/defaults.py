@@ -147,11 +147,11 @@ def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> Hiera
 def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     """Choose the drafter that is likely best for a target, without measuring.
 
-    If the processor multiplies int8 fast, it is a copy of the target in 8 or 4 bits above a
-    look-up, since no trained drafter agrees as well, unless the target is in few bits itself; else
-    a shipped trained drafter, EAGLE-3 before exits; else a look-up alone. A target in few bits,
-    and a loaded model whose own layers run on a CPU, decode plainly without a trained drafter: what
-    a look-up gains on most texts is less than its checks cost there.
+    Where the compiled kernels run, it is a copy of the target in 8 or 4 bits above a look-up, since
+    no trained drafter agrees as well, unless the target is in few bits itself; else a shipped
+    trained drafter, EAGLE-3 before exits; else a look-up alone. A target in few bits, and a loaded
+    model whose own layers run on a CPU, decode plainly without a trained drafter: what a look-up
+    gains on most texts is less than its checks cost there.
     """
     if isinstance(target.model, ModelInMemory) and _on_own_layers(target, "cpu"):
         return HierarchyConfig(target=target)
