@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.documents import read_json
 from hierspec.utils.files import expand_user, write_atomically
-from hierspec.utils.schema import nearest_key, validate
+from hierspec.utils.schema import PositiveInteger, nearest_key, validate
 
 from .rendering import say
 
@@ -97,10 +98,7 @@ class ChatSettings:
         stop = tuple(validate(list[str], given.pop("stop", []), "stop"))
         settings = cls(sampling=SamplingParams.make(**sampling), stop=stop, **given)
         arguments.seed(settings.seed)
-        if type(settings.max_new_tokens) is not int or settings.max_new_tokens < 1:
-            raise HierspecError(
-                f"max_new_tokens must be at least 1, not {settings.max_new_tokens!r}"
-            )
+        validate(PositiveInteger, settings.max_new_tokens, "max_new_tokens")
         return settings
 
     def to_dict(self) -> dict[str, Any]:
@@ -254,24 +252,16 @@ class ChatSession:
         if not self._results:
             self._say("no answer so far")
             return
-        tokens = sum(result.num_tokens for result in self._results)
-        decoded = tokens - len(self._results)  # an answer's first token comes with its prompt
+        count, tokens = len(self._results), sum(result.num_tokens for result in self._results)
+        decoded = tokens - count  # an answer's first token comes with its prompt
         seconds = sum(result.decode_seconds for result in self._results)
         calls = sum(result.target_calls for result in self._results)
-        drafted: dict[str, list[int]] = {}
-        for result in self._results:
-            for level in result.levels:
-                counts = drafted.setdefault(level["name"], [0, 0])
-                counts[0] += level["num_accepted_tokens"]
-                counts[1] += level["num_draft_tokens"]
-        count = len(self._results)
         parts = [f"{count} answer{'s' * (count > 1)}, {tokens} tokens"]
         if decoded > 0 < seconds:
             parts.append(f"{decoded / seconds:.1f} tokens/s")
         if calls:
             parts.append(f"{decoded / calls:.2f} tokens per target call")
-        parts += [f"{name} {kept}/{all_} kept" for name, (kept, all_) in drafted.items() if all_]
-        self._say("; ".join(parts))
+        self._say("; ".join([*parts, *_kept(self._results)]))
 
     def _show_help(self, _: str) -> None:
         self._say(HELP)
@@ -317,11 +307,6 @@ def _file(argument: str, command: str) -> Path:
 
 def _summarise(result: GenerationResult, num_cached: int, num_prompt_tokens: int) -> str:
     """Return speed, drafted and kept tokens by level, and the cached share of the prompt."""
-    levels = [
-        f"{level['name']} {level['num_accepted_tokens']}/{level['num_draft_tokens']} kept"
-        for level in result.levels
-        if level["num_draft_tokens"]
-    ]
     endings = {"cancelled": ", stopped", "length": ", cut: /set max_new_tokens for more"}
     parts = [f"{result.num_tokens} tokens{endings.get(result.finish_reason, '')}"]
     if result.tokens_per_second:  # not of a single token
@@ -329,6 +314,15 @@ def _summarise(result: GenerationResult, num_cached: int, num_prompt_tokens: int
             f", {result.tokens_per_second:.1f} tokens/s, "
             f"{result.mean_acceptance_length:.2f} tokens per target call"
         )
-    parts += levels
+    parts += _kept([result])
     parts.append(f"{num_cached} of {num_prompt_tokens} prompt tokens were in the cache")
     return f"[{'; '.join(parts)}]"
+
+
+def _kept(results: Sequence[GenerationResult]) -> list[str]:
+    """Return the kept and drafted tokens of each level that drafted."""
+    kept, drafted = Counter[str](), Counter[str]()
+    for level in (level for result in results for level in result.levels):
+        kept[level["name"]] += level["num_accepted_tokens"]
+        drafted[level["name"]] += level["num_draft_tokens"]
+    return [f"{name} {kept[name]}/{total} kept" for name, total in drafted.items() if total]
