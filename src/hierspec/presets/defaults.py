@@ -153,7 +153,11 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     model whose own layers run on a CPU, decode plainly without a trained drafter: what a look-up
     gains on most texts is less than its checks cost there.
     """
-    if isinstance(target.model, ModelInMemory) and _on_own_layers(target, "cpu"):
+    from hierspec.config.checkpoints import runs_on_own_layers
+
+    model = target.model
+    on_cpu = isinstance(model, ModelInMemory) and model.model.device.type == "cpu"
+    if on_cpu and runs_on_own_layers(target):
         return HierarchyConfig(target=target)
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
@@ -194,6 +198,7 @@ def _own_bits(target: TargetConfig) -> float | None:
 
 def _copies_here(target: TargetConfig, own_bits: float | None) -> list[int]:
     """Return the bits of copies that can be made of this target, and pay on this machine."""
+    from hierspec.config.checkpoints import runs_on_own_layers
     from hierspec.lm.lean.quantized import copies_that_pay
     from hierspec.lm.lean.shape import unsupported_reason
 
@@ -201,21 +206,9 @@ def _copies_here(target: TargetConfig, own_bits: float | None) -> list[int]:
         return []
     if target.backend == "hf" or is_adapter(target.model):
         return []  # adapters run on transformers' own layers
-    loaded = isinstance(target.model, ModelInMemory)
-    if unsupported_reason(model_config(target.model)) is not None:
-        return []
-    if loaded and _on_own_layers(target):
+    if unsupported_reason(model_config(target.model)) is not None or runs_on_own_layers(target):
         return []
     return copies_that_pay(own_bits)
-
-
-def _on_own_layers(target: TargetConfig, device: str = "") -> bool:
-    """Return whether transformers' layers run a loaded model, on a type of device."""
-    from hierspec.config.checkpoints import runs_on_own_layers
-
-    assert isinstance(target.model, ModelInMemory)
-    on_device = not device or target.model.model.device.type == device
-    return on_device and runs_on_own_layers(target)
 
 
 def _exit_levels(heads: str) -> list[dict[str, Any]]:
