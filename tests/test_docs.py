@@ -60,7 +60,9 @@ def test_the_public_surface_is_pinned():
         "TargetInfo", "TokenEvent", "Verdict", "Verifier", "certify", "custom_generate", "preset",
         "register", "register_method",
     }  # fmt: skip
+    reference = (ROOT / "docs" / "reference.md").read_text().splitlines()
     for name in hierspec.__all__:
         assert getattr(hierspec, name) is not None
+        assert f"::: hierspec.{hierspec._MODULES[name]}.{name}" in reference
     import_module("hierspec.exact.certificate")  # must not shadow the function
     assert callable(hierspec.certify)
