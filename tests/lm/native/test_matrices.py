@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from kernel_cases import ROUNDED, check_products, shapes_of
 
 from hierspec.lm.native import library, matrices
 from hierspec.lm.native.formats import FORMATS, SUPER
 from hierspec.lm.native.gguf_blocks import DECODERS, decode, values
 from hierspec.lm.native.matrices import PackedMatrix, pack_codes, round_to
-
-ROUNDED = [name for name, form in FORMATS.items() if not (form.units or form.table)]
 
 needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 
@@ -31,16 +30,6 @@ def blocks(name: str, rows: int, width: int, seed: int = 0) -> np.ndarray:
     if name == "MXFP4":
         raw[:, :, 0] = rng.integers(118, 128, raw.shape[:2])
     return raw.reshape(rows, -1)
-
-
-def matrix_of(name: str, rows: int, width: int, bias: torch.Tensor | None = None) -> PackedMatrix:
-    """A matrix of this format, from a file's blocks where only files have it."""
-    if name in ROUNDED:
-        generator = torch.Generator().manual_seed(rows)
-        return PackedMatrix.of(torch.randn(rows, width, generator=generator), name, bias)
-    raw = torch.from_numpy(blocks(name, rows, width))
-    form = FORMATS[name]
-    return PackedMatrix(form, rows, width, pack_codes(decode(name, raw), form), bias)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -89,33 +78,11 @@ def test_rounding_errs_by_half_a_step(name, width):
 @pytest.mark.parametrize("name", FORMATS)
 def test_products_are_those_of_the_weights(name):
     """Against float64; and every row has the same bits alone, whatever the number of threads."""
-    kernels, form = library.load(), FORMATS[name]
+    kernels = library.load()
     assert kernels is not None
-    generator = torch.Generator().manual_seed(1)
-    shapes = (
-        [(53, 2 * SUPER), (16, SUPER)] if name not in ROUNDED else [(53, 96), (5, 31), (37, 577)]
-    )
-    for num_out, width in shapes:
-        bias = torch.randn(num_out, generator=generator) if num_out == 53 else None
-        matrix = matrix_of(name, num_out, width, bias)
-        dense, most = matrix.dense().double(), 60
-        x = torch.randn(most, width, generator=generator) * 3
-        x[1] = 0.0
-        x[2, : width // 2] *= 1e4
-        inputs = (x.bfloat16() if name == "BF16" else x).double()
-        alone = torch.cat([kernels.multiply(matrix, row[None], 1) for row in x])
-        expected = inputs @ dense.T + (0 if bias is None else bias.double())
-        # Codes are multiplied by inputs in twice 8 bits of their group's largest.
-        unit = inputs.abs() if form.is_float else 2e-5 * inputs.abs().amax(1, keepdim=True) + 1e-7
-        limit = 2e-6 * inputs.abs() @ dense.abs().T + (
-            0 if form.is_float else unit * dense.abs().sum(1)
-        )
-        assert ((alone.double() - expected).abs() <= limit + 1e-6).all()
-        for rows in (2, 3, 5, 6, 7, 8, 9, 17, 49, most):
-            for threads in (1, 3):
-                assert torch.equal(kernels.multiply(matrix, x[:rows], threads), alone[:rows])
-        ids = torch.tensor([0, num_out - 1, num_out // 2, 0])
-        assert torch.equal(kernels.rows(matrix, ids), matrix.dense()[ids])
+    shapes = [*shapes_of(name), *[(37, 577)] * (name in ROUNDED)]
+    for number, (num_out, width) in enumerate(shapes):
+        check_products(kernels, name, num_out, width, number)
 
 
 def test_matrices_lie_behind_one_another_as_long_as_one_is_left(monkeypatch):
