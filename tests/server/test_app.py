@@ -1,8 +1,9 @@
 """What the service says of itself: models, health, metrics, its description."""
 
-from __future__ import time
+from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from server_cases import TEXT, app_of, asking, byte_tokenizer, post
