@@ -185,7 +185,8 @@ def test_what_drafts_by_default_depends_on_the_files_bits(tmp_path, kind, bits):
     path = str(write(tmp_path / "m.gguf", lambda name: kind))
     assert copies_that_pay(open_gguf(path, "m").bits_per_weight) == bits
     levels = defaults.choose_default(path, device="cpu").config.levels
-    assert [level.method for level in levels] == (["suffix", "quantized"] if bits else [])
+    assert [level.method for level in levels] == ["suffix", "quantized"][: 2 if bits else 1]
+    assert levels[0].num_speculative_tokens == 3
     wide = defaults.choose_default(path, dtype="bfloat16", device="cpu").config.levels
     assert [level.method for level in wide] == ["suffix", "quantized"]
 

