@@ -1,7 +1,4 @@
-"""``hierspec bench``: methods side by side, as a table, a results file, a page and pictures.
-
-``hierspec bench serve`` is in ``bench_serve.py``.
-"""
+"""``hierspec bench``: methods side by side, as a table, a results file, a page and pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ import typer
 from hierspec.errors import HierspecError
 
 from .bench_files import BenchFiles
-from .bench_serve import serve
 from .options import (
     METHODS,
     SHIPPED_DRAFTS,
@@ -50,11 +46,7 @@ if TYPE_CHECKING:
 _SEED_LIMIT = 2**63  # prompt i uses seed + i, and generators take 64 bits
 _OPTIONS_WITH_FROM = ("--from", "--report", "--plots", "--spec-bench", "--json")
 
-app = typer.Typer()
-app.command("serve")(serve)
 
-
-@app.callback(invoke_without_command=True)
 def bench(
     context: typer.Context,
     target: Target = "zoo:large?eps=0.2",
@@ -158,14 +150,6 @@ def bench(
 
       hierspec bench --from results.json --report report.html --plots plots
     """
-    if context.invoked_subcommand is not None:
-        if misplaced := options_used(context):
-            raise HierspecError(
-                f"options of bench {context.invoked_subcommand} follow that word: put "
-                f"{' and '.join(misplaced)} after it"
-            )
-        return 0
-
     from .rendering import interruptible, notes, say
     from .rendering.bench import show, show_methods
 

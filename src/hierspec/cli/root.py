@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from . import bench, heads, ngram, zoo
+from . import heads, ngram, zoo
 from .batch import batch
+from .bench import bench
 from .certify import certify
 from .chat import chat
 from .doctor import doctor
@@ -67,6 +68,7 @@ for command in (
     chat,
     serve,
     batch,
+    bench,
     certify,
     doctor,
     timeline,
@@ -76,7 +78,6 @@ for command in (
     app.command()(command)
 if find_spec("hierspec_papers"):  # it stands above this package, which runs without it
     app.command()(import_module("hierspec_papers.command").reproduce)
-app.add_typer(bench.app, name="bench")
 app.add_typer(heads.app, name="heads")
 app.add_typer(ngram.app, name="ngram")
 app.add_typer(zoo.app, name="zoo")
