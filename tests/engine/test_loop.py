@@ -383,6 +383,16 @@ def test_load_control_tries_nothing_where_a_round_would_not_tell():
     assert control.choose(16) == 1
 
 
+def test_load_control_tries_nothing_for_one_stream_where_a_controller_chooses():
+    control = LoadControl(2, controlled=True)
+    used = {1: set(), 2: set()}
+    for _ in range(50):
+        for streams, arms in used.items():
+            arms.add(control.choose(streams))
+            control.record_round(streams, control.choose(streams), 10, (0.1, 0.2)[len(arms) - 1])
+    assert used == {1: {0}, 2: {0, 1}}
+
+
 def test_load_control_without_tokens():
     control = LoadControl(3)
     for _ in range(50):

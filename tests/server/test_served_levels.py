@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 from eagle3_cases import save_drafter
+from estimate_cases import estimates
 from server_cases import asking
 from transformers import AutoConfig
 
 from hierspec import Hierarchy
+from hierspec.config.build import build
+from hierspec.config.checkpoints import Loaded
+from hierspec.config.schema import HierarchyConfig
+from hierspec.planner.estimates import Chain
+from hierspec.planner.online.controller import OnlineController
 from hierspec.server.app import create_app
 from hierspec.server.settings import ServeSettings
 
@@ -93,6 +99,24 @@ def test_names_have_no_folders(hierarchies, family, name):
     ends = {"quantized": ["target:int8"], "skipping": ["target~2/3"]}
     assert shown[-1:] == ends.get(name, ["target@2"])
     assert str(Path(family["target"]).parent) not in json.dumps(answer)
+
+
+def test_plans_that_a_profile_has_priced_are_not_tried_by_a_request_alone(family):
+    levels = [{"method": "draft_model", "model": family["draft"], "num_speculative_tokens": 4}]
+    config = {"target": {"model": family["target"], "dtype": "float32"}, "levels": levels}
+    known = estimates((1.0, 10.0), [[0.0, 0.8], [0.0, 0.0]])
+
+    def plans(**settings):
+        built = build(HierarchyConfig.from_dict(config), Loaded())
+        controller = OnlineController(built.root, known, Chain((0, 1), (4,)))
+        app = served(Hierarchy(built, controller=controller), **settings)
+        body = {**BODIES[0], "max_tokens": 40, "temperature": 0}
+        (answer,) = texts(app, [body], together=False)
+        assert str(Path(family["target"]).parent) not in json.dumps(answer)
+        return answer["speculative"]["plans"]
+
+    assert plans() == plans(adapt_to_load=False)
+    assert any(plan.startswith("draft ") for plan in plans())
 
 
 @pytest.mark.parametrize("name", ["quantized", "eagle3", "eagle3 below an exit"])

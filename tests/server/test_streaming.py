@@ -98,6 +98,7 @@ def test_levels_of_tokens_on_request(ask):
         "draft",
     }  # no folders
     assert any(event["hierspec"]["drafts"] for event in events)
+    assert {"plain", "draft 3"} <= {event["hierspec"]["plan"] for event in events}
 
 
 @pytest.mark.parametrize(

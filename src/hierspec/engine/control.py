@@ -15,7 +15,7 @@ text is the same in any batch. Sequences with different plans still share calls
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -131,15 +131,21 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
     return root.over(below)
 
 
-def label(plan: Verify) -> str:
+def label(plan: Verify, names: Mapping[int, str] | None = None) -> str:
     """Name a plan: ``"plain"``, or its levels with their budgets: ``"small 3 > mid 12"``.
 
     Levels of a hierarchy with concatenations are joined by ``+``.
+
+    Args:
+        names: of the levels, by index; ``None``: their own.
     """
     if plan.below is None:
         return "plain"
     is_chain = not any(isinstance(node, Concatenate) for node in walk(plan.below))
-    levels = [f"{level.name} {level.budget}" for level in walk_levels(plan.below)]
+    levels = [
+        f"{level.name if names is None else names[level.index]} {level.budget}"
+        for level in walk_levels(plan.below)
+    ]
     return (" > " if is_chain else " + ").join(levels)
 
 

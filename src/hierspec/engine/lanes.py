@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.nodes import initial_states
+from hierspec.core.nodes import initial_states, walk_levels
 from hierspec.core.proposals import Verdict
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.base import LookUp
@@ -25,7 +25,7 @@ from hierspec.lm.base import ModelVerify
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.sampling.scores import logprobs, top_logprobs
 
-from .control import Controller, Steering
+from .control import Controller, Steering, label
 from .load import LoadControl, Plans, in_same_class
 from .metrics import SequenceMetrics
 from .output import Output
@@ -64,6 +64,7 @@ class ServedLane:
         adapt_to_load: let drafts follow the load.
 
     Attributes:
+        names: of the levels in results and metrics, by index, smallest level first.
         runtime: its ``metrics`` count all rounds.
         prefixes: caches of texts that have ended.
         sequence_metrics: counters of every live sequence's drafts.
@@ -73,13 +74,15 @@ class ServedLane:
         self.tokenizer, self.controller, self.lock = lane.tokenizer, lane.controller, lane.lock
         root = lane.root if lane.controller is None else lane.controller.root
         check_decoder_only(root.model, "the service")
-        predictor = lane.predictor if lane.controller is None else None
-        self.plans = Plans(root, predictor, lane.display_name)
-        self.load = LoadControl(len(self.plans.arms), adapt_to_load)
+        controlled = lane.controller is not None
+        self.plans = Plans(root, None if controlled else lane.predictor, controlled)
+        self.load = LoadControl(len(self.plans.arms), adapt_to_load, controlled)
+        levels = list(walk_levels(self.plans.root))
+        self.names = {level.index: lane.display_name(level.name) for level in levels}
         vocab_size = lane.root.model.vocab_size
         self.runtime = Runtime(self.plans.root, vocab_size, log_observer_errors=True)
         self.prefixes = PrefixCache()
-        self.sequence_metrics = SequenceMetrics(self.plans.root)
+        self.sequence_metrics = SequenceMetrics({n.index: self.names[n.index] for n in levels[:-1]})
         self.runtime.observe(self.sequence_metrics)
 
     def create_output(self, ticket: Ticket, limit: int) -> None:
@@ -101,7 +104,7 @@ class ServedLane:
         if self.controller is not None:
             steering = Steering(self.controller, len(prompt), limit)
         text = TextStream(self.tokenizer, request.stop, prompt)
-        ticket.output = Output(sequence, text, limit, self.plans.names(), steering)
+        ticket.output = Output(sequence, text, limit, self.names, steering)
         if request.prediction and self.plans.predictor is not None:
             sequence.slot(self.plans.predictor).expect(request.prediction, len(prompt))
         self.sequence_metrics.follow(sequence)
@@ -167,6 +170,10 @@ class ServedLane:
             except Exception:
                 log.exception("a round was not measured")
         return [outcomes[ticket] for ticket in tickets]
+
+    def plan_name(self, root: ModelVerify) -> str:
+        """Name the plan of a round as results do (:func:`hierspec.engine.control.label`)."""
+        return label(root, self.names)
 
     def _choose_arm(self, num_streams: int, measurable: bool) -> int:
         try:

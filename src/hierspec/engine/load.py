@@ -16,7 +16,6 @@ its text is the same under any load.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hierspec.core.nodes import (
@@ -51,26 +50,22 @@ class Plans:
         prediction: the target verifying drafts from a predicted output; ``None`` without
             ``predictor``.
         predictor: makes these drafts; ``None`` where a controller chooses plans, so that nodes
-            keep their indices and names.
+            keep their indices.
 
     Args:
-        display_name: a level's name → its name in results and metrics.
+        controlled: whether a controller chooses budgets, so that smaller ones are no arms.
     """
 
     def __init__(
-        self,
-        root: Verify,
-        predictor: LookUp | None = None,
-        display_name: Callable[[str], str] = str,
+        self, root: Verify, predictor: LookUp | None = None, controlled: bool = False
     ) -> None:
         self.prediction: Verify | None = None
         self.predictor = predictor
         self.root = full = root
         if predictor is not None:
-            named = replace_fields(root, lambda node: {"name": display_name(node.name)})
             # The prediction's node has the lowest index, so it drafts first and requests with and
             # without a prediction share the target's call.
-            self.root = add_first_leaf(named, predictor.name, predictor, _PREDICTED_TOKENS)
+            self.root = add_first_leaf(root, predictor.name, predictor, _PREDICTED_TOKENS)
             assert isinstance(self.root.below, Concatenate)
             leaf, *levels = self.root.below.parts
             self.prediction = self.root.over(leaf)
@@ -78,7 +73,7 @@ class Plans:
         self.plain = full.over(None)
         arms_by_budgets: dict[tuple[int, ...], Verify] = {}  # rounding may give equal budgets
         if full.below is not None:
-            for factor in _BUDGET_FACTORS:
+            for factor in _BUDGET_FACTORS[:1] if controlled else _BUDGET_FACTORS:
                 below = _with_scaled_budgets(full.below, factor)
                 arms_by_budgets.setdefault(_budgets(below), full.over(below))
         self.arms = [*arms_by_budgets.values(), self.plain]
@@ -87,10 +82,6 @@ class Plans:
     def full(self) -> Verify:
         """The hierarchy as configured."""
         return self.arms[0]
-
-    def names(self) -> dict[int, str]:
-        """Return the names of the levels, by index."""
-        return {level.index: level.name for level in walk_levels(self.root)}
 
 
 @dataclass(slots=True)
@@ -166,23 +157,26 @@ class LoadControl:
     Args:
         num_arms: the last is plain decoding.
         adapt: if false, always choose the first.
+        controlled: whether a controller, by costs measured for one stream, chooses the first arm's
+            plans, plain decoding among them: then nothing is tried for one stream.
     """
 
     num_arms: int
     adapt: bool = True
+    controlled: bool = False
     classes: dict[int, _LoadClass] = field(default_factory=dict[int, _LoadClass])
     _last: tuple[int, int] = (-1, -1)  # class and arm of the last measured round
 
     def choose(self, num_streams: int, measurable: bool = True) -> int:
         """Choose the arm of the next round; only a ``measurable`` round can be a trial."""
-        if not self.adapt or self.num_arms == 1:
+        if not self._has_choice(num_streams):
             return 0
         load = self._load_class(num_streams)
         return load.trial if load.rounds_left > 0 and measurable else load.best()
 
     def record_round(self, num_streams: int, arm: int, num_tokens: int, seconds: float) -> None:
         """Record a round that read no prompt: its arm, how many tokens it emitted, its seconds."""
-        if not self.adapt or self.num_arms == 1:
+        if not self._has_choice(num_streams):
             return
         load, current = self._load_class(num_streams), (_class_of(num_streams), arm)
         switched, self._last = self._last != current, current
@@ -207,6 +201,9 @@ class LoadControl:
                     self._continue_first_search(load)
         if not load.rounds_left:
             self._start_trial(load, num_streams < _MANY_STREAMS)
+
+    def _has_choice(self, num_streams: int) -> bool:
+        return self.adapt and self.num_arms > 1 and not (self.controlled and num_streams == 1)
 
     def _continue_first_search(self, load: _LoadClass) -> None:
         """Measure the next arm, unless the last one was hopelessly slow."""

@@ -33,7 +33,6 @@ from hierspec.errors import HierspecError, as_exception
 from hierspec.utils.best_effort import best_effort
 from hierspec.utils.machine import give_back_memory
 
-from .control import label
 from .lanes import Lane, ServedLane
 from .metrics import LevelStats
 from .output import Output
@@ -420,8 +419,8 @@ class EngineLoop:
         """Commit a round's tokens, and report them unless they are the last."""
         output = ticket.output
         assert output is not None
+        plan = ticket.plan = lane.plan_name(output.sequence.root)
         if output.started:
-            plan = label(output.sequence.root)
             ticket.rounds_by_plan[plan] = ticket.rounds_by_plan.get(plan, 0) + 1
         output.record_round(verdict, now)
         ticket.events.extend(output.commit(verdict))  # up to where that fails

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 from weakref import WeakKeyDictionary
 
-from hierspec.core.nodes import walk_levels
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check, Row
-from hierspec.lm.base import ModelVerify
 from hierspec.lm.trees import Tree
 
 from .observers import Checks, Observer
@@ -138,11 +136,11 @@ class SequenceMetrics(Observer):
     """Counters of drafts for every followed sequence.
 
     Args:
-        root: the hierarchy.
+        names: of the levels below the target, by node index, smallest level first.
     """
 
-    def __init__(self, root: ModelVerify) -> None:
-        self._names = {node.index: node.name for node in walk_levels(root.below)}
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = dict(names)
         # By weak references: a sequence that is gone is forgotten in any case.
         self._stats = WeakKeyDictionary[LiveSequence, dict[int, LevelStats]]()
         # (tokens drafted, tokens kept) of each level when round_counts was last called

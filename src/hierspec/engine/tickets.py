@@ -102,6 +102,7 @@ class Progress:
 
     Attributes:
         level_counts: (level, tokens drafted, tokens kept) of this round, smallest level first.
+        plan: of this round, by its name in :attr:`Ended.plans`.
         prompt_logprobs: of every token of the prompt but the first; only in the first progress.
     """
 
@@ -109,6 +110,7 @@ class Progress:
     level_counts: tuple[tuple[str, int, int], ...] = ()
     ended: Ended | None = None
     prompt_logprobs: tuple[TokenScore, ...] = ()
+    plan: str = ""
 
 
 # One that raises has not taken the progress: its request is cancelled, or the end is told again.
@@ -131,7 +133,7 @@ class Ticket:
         error: what ends it before its text does.
         ended: whether its end was reported.
         events: of its tokens that are not reported yet.
-        level_counts: of the last round, as in :class:`Progress`.
+        level_counts, plan: of the last round, as in :class:`Progress`.
     """
 
     __slots__ = (
@@ -148,6 +150,7 @@ class Ticket:
         "number",
         "order",
         "output",
+        "plan",
         "prefix_copied",
         "prompt_logprobs",
         "request",
@@ -167,6 +170,7 @@ class Ticket:
         self.output: Output | None = None
         self.events: list[TokenEvent] = []
         self.level_counts: tuple[tuple[str, int, int], ...] = ()
+        self.plan = ""
         self.num_read = self.num_cached = 0
         self.rounds_by_plan: dict[str, int] = {}
         self.prompt_logprobs: list[TokenScore] = []
@@ -189,4 +193,4 @@ class Ticket:
         """Return what its sink has not received yet."""
         is_first = self.output is not None and len(self.output.emitted) == 1
         logprobs = tuple(self.prompt_logprobs) if is_first else ()
-        return Progress(self.events, self.level_counts, ended, logprobs)
+        return Progress(self.events, self.level_counts, ended, logprobs, self.plan)

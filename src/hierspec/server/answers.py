@@ -131,7 +131,7 @@ def summarise_speculation(sequences: Sequence[Ended]) -> dict[str, Any]:
 
 
 def describe_round(progress: Progress) -> dict[str, Any]:
-    """Describe a round for ``return_levels``: the level that wrote each token, and the drafts."""
+    """Describe a round for ``return_levels``: its plan, the level that wrote each token, drafts."""
     return {
         "tokens": [
             {"text": token.text, "token_id": token.token_id, "level": token.level}
@@ -141,6 +141,7 @@ def describe_round(progress: Progress) -> dict[str, Any]:
             {"level": name, "num_draft_tokens": drafted, "num_accepted_tokens": kept}
             for name, drafted, kept in progress.level_counts
         ],
+        "plan": progress.plan,
     }
 
 

@@ -140,9 +140,9 @@ class _EngineCollector:
         per_pos = counter(accepted_per_pos, "Tokens kept, by position in the draft.", "position")
         for name, lane in self.engine.lanes.items():
             for index, stats in list(lane.runtime.metrics.levels.items()):
-                if index not in lane.plans.names():
+                if index not in lane.names:
                     continue
-                labels = [self.model, name, stats.name]
+                labels = [self.model, name, lane.names[index]]
                 calls.add_metric(labels, stats.calls)
                 seconds.add_metric(labels, stats.seconds)
                 if stats.num_drafts == 0:
