@@ -6,7 +6,18 @@ import json
 
 import openai
 import pytest
-from server_cases import CHAT, SPECIAL, TEXT, TOOL, app_of, asking, chunks, openai_client, post
+from server_cases import (
+    CHAT,
+    RESPONSES,
+    SPECIAL,
+    TEXT,
+    TOOL,
+    app_of,
+    asking,
+    chunks,
+    openai_client,
+    post,
+)  # fmt: skip
 
 from hierspec import Hierarchy
 from hierspec.server.app import create_app
@@ -77,28 +88,27 @@ def test_fields_that_mean_something_to_other_servers_are_left_out(family):
 
 
 WITHOUT_EFFECT = {
-    "reasoning_effort": "low",
-    "verbosity": "low",
-    "store": False,
     "metadata": {"a": "b"},
     "service_tier": "auto",
-    "modalities": ["text"],
     "user": "u",
     "safety_identifier": "u",
     "prompt_cache_key": "k",
     "prompt_cache_retention": "24h",
 }
+OF_CHATS = {"reasoning_effort": "low", "verbosity": "low", "store": False, "modalities": ["text"]}
+OF_RESPONSES = {"reasoning": {"effort": "low"}, "background": False, "max_output_tokens": 10}
 
 
 def test_fields_without_effect_are_accepted_and_answers_name_what_gave_them(ask):
     chat = {**CHAT, "seed": 1}
-    plain, more, text = ask(
+    plain, more, *others = ask(
         post("/v1/chat/completions", chat),
-        post("/v1/chat/completions", {**chat, **WITHOUT_EFFECT}),
-        post("/v1/completions", TEXT),
+        post("/v1/chat/completions", {**chat, **WITHOUT_EFFECT, **OF_CHATS}),
+        post("/v1/completions", {**TEXT, **WITHOUT_EFFECT}),
+        post("/v1/responses", {**RESPONSES, **WITHOUT_EFFECT, **OF_RESPONSES}),
     )
     assert more.json()["choices"] == plain.json()["choices"]
-    names = {answer.json()["system_fingerprint"] for answer in (plain, more, text)}
+    names = {answer.json()["system_fingerprint"] for answer in (plain, more, *others)}
     assert len(names) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from typing import Any
 
 from fastapi import Request
@@ -15,7 +16,11 @@ from hierspec.utils.checks import HALF_CHARACTERS
 from .errors import ApiError
 from .service import Service
 
-_PUBLIC_PATHS = ("/health", "/health/live", "/health/ready", "/version", "/")  # need no key
+STATIC_FILES = "/docs-static"  # of the pages that describe the service
+# These need no key: what runs here is public, and a browser that asks for a page cannot send one.
+_PUBLIC_PATHS = re.compile(
+    rf"/|/health|/health/(live|ready)|/version|/docs|/redoc|/openapi[.]json|{STATIC_FILES}/.*"
+)
 
 
 def service_of(request: Request) -> Service:
@@ -86,7 +91,8 @@ class Access:
             await self.app(scope, receive, send)
             return
         try:
-            if self._keys and scope["path"] not in _PUBLIC_PATHS and scope["method"] != "OPTIONS":
+            needs_key = self._keys and scope["method"] != "OPTIONS"
+            if needs_key and not _PUBLIC_PATHS.fullmatch(scope["path"]):
                 scope["hierspec_tenant"] = self._tenant(dict(scope["headers"]))
             _check_length(dict(scope["headers"]), self.max_body)
         except ApiError as error:

@@ -6,15 +6,16 @@ import contextlib
 import warnings
 from collections.abc import AsyncIterator, Mapping
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Security
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
 from hierspec import __version__
 from hierspec.api import Hierarchy
 
 from . import errors
-from .access import Access, refuse_half_characters
+from .access import STATIC_FILES, Access, refuse_half_characters
 from .loading import load
 from .logs import RequestLog
 from .routes import chat, completions, info, page, responses
@@ -47,13 +48,16 @@ def create_app(
         yield
         service.close()
 
+    dependencies = [Depends(refuse_half_characters)]
+    if settings.api_key:  # Access checks it; this lets /docs ask for it
+        dependencies.append(Security(HTTPBearer(auto_error=False)))
     app = FastAPIOffline(  # /docs and /redoc load nothing from other hosts
         title="hierspec",
         version=__version__,
         description=_ABOUT,
         lifespan=lifespan,
-        dependencies=[Depends(refuse_half_characters)],
-        static_url="/docs-static",
+        dependencies=dependencies,
+        static_url=STATIC_FILES,
     )
     app.state.service = service
     app.state.stored_conversations = responses.StoredConversations(settings.store_responses)

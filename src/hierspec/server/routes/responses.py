@@ -258,6 +258,7 @@ class _ResponsesAnswer:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
             "store": self.stores,
+            "system_fingerprint": self.service.fingerprint,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {
                 "format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"}

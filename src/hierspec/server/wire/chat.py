@@ -102,16 +102,11 @@ class ChatRequest(GenerationRequest):
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: TemplateVariables | None = None
-    # Accepted because clients send them; they change nothing here.
+    # These change nothing here, either.
     store: bool | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: Name | None = None
     modalities: list[Literal["text"]] | None = None
     reasoning_effort: Name | None = None
     verbosity: Name | None = None
-    safety_identifier: Name | None = None
-    prompt_cache_retention: Name | None = None
-    prompt_cache_key: Name | None = None
 
 
 class TopLogprob(ResponseModel):

@@ -165,12 +165,18 @@ class GenerationRequest(RequestModel):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     prediction: PredictedOutput | None = None
-    user: Name | None = None
     hierarchy: Name | None = None
     speculative: bool | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     timeout: Annotated[float, Field(gt=0.0, le=86_400.0)] | None = None
     return_levels: bool = False
+    # Accepted because clients send them; they change nothing here.
+    user: Name | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Name | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
+    prompt_cache_retention: Name | None = None
 
 
 class PromptTokensDetails(ResponseModel):

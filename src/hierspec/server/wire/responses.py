@@ -143,6 +143,11 @@ class TextOptions(RequestModel):
     verbosity: Name | None = None
 
 
+class Reasoning(RequestModel):
+    effort: Name | None = None
+    summary: None = None
+
+
 class ResponsesRequest(GenerationRequest):
     """A text or a conversation to answer."""
 
@@ -166,15 +171,12 @@ class ResponsesRequest(GenerationRequest):
         | None
     ) = None
     chat_template_kwargs: TemplateVariables | None = None
-    # Accepted because clients send them; they change nothing here.
-    metadata: dict[str, str] | None = None
-    service_tier: Name | None = None
-    truncation: Literal["disabled"] | None = None
     parallel_tool_calls: bool | None = None
+    # These change nothing here, either.
+    reasoning: Reasoning | None = None
+    truncation: Literal["disabled"] | None = None
     include: Annotated[list[_NEVER_INCLUDED], Field(max_length=16)] | None = None
     background: Literal[False] | None = None
-    safety_identifier: Name | None = None
-    prompt_cache_key: Name | None = None
 
     def chat_tools(self) -> list[Tool]:
         """Convert the tools to those of chat completions."""
