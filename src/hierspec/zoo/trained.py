@@ -14,10 +14,11 @@ from .registry import (
     DATA,
     MID_ACCEPTANCE,
     PREFIX,
+    SMOLLM2,
     SMOLLM2_EAGLE3,
     SMOLLM2_HEADS,
     SMOLLM2_SIBLING,
-    is_shipped,
+    is_smollm2,
 )
 
 EAGLE3_KIND, HEADS_KIND = "eagle3", "heads"  # the kinds that are not models themselves
@@ -30,10 +31,10 @@ def kind(name: str) -> str:
 
 
 def drafters_for(target: str, data: Path | None = None) -> tuple[str, ...]:
-    """Return the names of drafters shipped for a target; only ``zoo:smollm2`` has any."""
-    if not target.startswith(PREFIX) or is_shipped(target):
+    """Return the names of drafters shipped for a target; only SmolLM2 has any."""
+    if not is_smollm2(target):
         return ()
-    files = (data or DATA).glob(f"{target.removeprefix(PREFIX)}-*/*.safetensors")
+    files = (data or DATA).glob(f"{SMOLLM2}-*/*.safetensors")
     return tuple(sorted({f"{PREFIX}{file.parent.name}" for file in files}))
 
 

@@ -64,6 +64,10 @@ class GgufSource:
     def names(self) -> list[str]:
         return sorted(self._tensors)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a parameter that the file holds."""
+        return self._tensors[self._own_name(name)].shape
+
     def tensor(self, name: str) -> torch.Tensor:
         """Return a parameter's values in float32.
 

@@ -1,0 +1,84 @@
+"""Folders of the user's cache that are made once, and again where they were damaged.
+
+A folder is complete or does not exist, even if several processes make it: it is written beside its
+place and renamed, and its last file lists the checksums of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from hierspec.errors import HierspecError
+from hierspec.utils.documents import read_json
+from hierspec.utils.records import Record
+
+from .content import content_hash
+
+MANIFEST = "conversion.json"
+
+
+class _Manifest(Record):
+    format: int
+    sha256: dict[str, tuple[int, str]]  # file → its size and checksum
+
+
+def is_complete(folder: Path, version: int) -> bool:
+    """Return whether all files of a folder are as they were written, in this version."""
+    try:
+        manifest = read_json(_Manifest, folder / MANIFEST, "its manifest")
+        return manifest.format == version and all(
+            _checksum(folder / name) == checksum for name, checksum in manifest.sha256.items()
+        )
+    except (HierspecError, OSError):
+        return False
+
+
+def make(
+    folder: Path, version: int, source: str, noun: str, write: Callable[[Path], object]
+) -> None:
+    """Make a folder, unless another process has done so meanwhile.
+
+    Args:
+        version: of what ``write`` writes, raised when that changes.
+        source: what the folder is made from.
+        noun: what is in it, for the error.
+        write: writes all files into an empty folder.
+
+    Raises:
+        HierspecError: it cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):  # a second process waits for the first one's folder
+            if not is_complete(folder, version):
+                _make(folder, version, source, write)
+    except OSError as error:
+        raise HierspecError(
+            f"cannot write {noun} to {folder.parent}: {error.strerror or error}; make room there, "
+            "or set HIERSPEC_CACHE to another folder"
+        ) from None
+
+
+def _make(folder: Path, version: int, source: str, write: Callable[[Path], object]) -> None:
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        write(temporary)
+        checksums = {file.name: _checksum(file) for file in sorted(temporary.iterdir())}
+        manifest = {"format": version, "from": source, "sha256": checksums}
+        (temporary / MANIFEST).write_text(json.dumps(manifest))
+        shutil.rmtree(folder, ignore_errors=True)  # damaged
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _checksum(file: Path) -> tuple[int, str]:
+    """Return a file's size and SHA-256."""
+    return file.stat().st_size, content_hash(file)
