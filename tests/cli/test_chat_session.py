@@ -17,6 +17,7 @@ from hierspec import Hierarchy, HierspecError
 from hierspec.cli.chat import entries
 from hierspec.cli.chat_session import HELP, ChatSession, ChatSettings
 from hierspec.config.ends import chat_sampling
+from hierspec.engine.pace import Pace
 
 GREEDY = {"temperature": 0.0, "max_new_tokens": 5, "stop": []}
 
@@ -94,6 +95,13 @@ def test_a_message_is_answered_again_and_a_conversation_forgotten(models):
     assert "3 answers" in told("/stats")
     told("/reset", "w6")
     assert len(told.asked[-1][0]) == 1
+
+
+def test_an_answer_whose_drafts_did_not_pay_says_so(models, monkeypatch):
+    told = Told(models)
+    assert "did not pay" not in told("w5")
+    monkeypatch.setattr(Pace, "slowdown", 1.31)
+    assert "did not pay on this text: a token took at least 1.31 times" in told("w5")
 
 
 def test_a_saved_conversation_goes_on_elsewhere(models, tmp_path):

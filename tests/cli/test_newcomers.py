@@ -329,7 +329,7 @@ def test_advice_where_drafts_do_not_pay_and_where_they_pay_too_easily():
 
     from hierspec.cli.rendering.generation import describe_speed
 
-    def of(speed, tokens):
+    def of(speed, tokens, control=None, slowdown=None):
         return SimpleNamespace(
             tokens_per_second=speed,
             mean_acceptance_length=1.0,
@@ -337,10 +337,23 @@ def test_advice_where_drafts_do_not_pay_and_where_they_pay_too_easily():
             num_tokens=len(tokens),
             token_ids=tokens,
             levels=[{}],
-            control=None,
+            control=control,
+            batch_size=1,
+            slowdown=slowdown,
         )
 
     plain, varied = of(100.0, list(range(40))), list(range(40))
-    assert "--hierarchy auto measures what does" in describe_speed(of(50.0, varied), plain).plain
+    adapted = {"rounds": {}, "switches": 0}
+    for result, measured in (
+        (of(50.0, varied), plain),
+        (of(50.0, varied, slowdown=1.31), None),
+        (of(50.0, varied, control=adapted), plain),
+        (of(50.0, varied, control=adapted, slowdown=1.31), None),
+    ):
+        says = describe_speed(result, measured).plain
+        assert ("at least 1.31 times" in says) == (measured is None)
+        assert "--hierarchy autoregressive leaves drafts out" in says
+        assert ("--hierarchy auto measures" in says) == (result.control is None)
+    assert len(describe_speed(of(50.0, varied, slowdown=1.04), None).plain.splitlines()) == 1
     assert "the text repeats itself" in describe_speed(of(300.0, [1, 2] * 20), plain).plain
     assert len(describe_speed(of(300.0, varied), plain).plain.splitlines()) == 2

@@ -15,6 +15,7 @@ import pytest
 from server_cases import app_of
 
 from hierspec import HierspecError
+from hierspec.engine.pace import Pace
 from hierspec.server.run import make_server
 from hierspec.server.settings import ServeSettings
 
@@ -237,7 +238,9 @@ def test_a_port_in_use_is_told_before_models_are_loaded(capsys):
         ServeSettings(host="192.0.2.7").check_address()
 
 
-def test_the_line_of_a_request_says_what_was_written(live, caplog):
+@pytest.mark.parametrize("slowdown", [1.31, 1.04, None])
+def test_the_line_of_a_request_says_what_was_written(live, caplog, slowdown, monkeypatch):
+    monkeypatch.setattr(Pace, "slowdown", slowdown)
     with caplog.at_level("INFO", "hierspec.server"):
         for body in ({}, {"stream": True}, {}):
             body |= {"prompt": "hello", "max_tokens": 4, "ignore_eos": True}
@@ -249,3 +252,4 @@ def test_the_line_of_a_request_says_what_was_written(live, caplog):
         assert f["tokens_per_second"] > 0
         assert f["finish_reason"] == "length"
         assert isinstance(f["levels"], str)
+        assert ("a token took at least 1.31 times" in f.get("drafts", "")) == (slowdown == 1.31)

@@ -261,3 +261,19 @@ def test_it_is_no_member_of_the_shipped_family():
     assert not registry.is_shipped("zoo:smollm2")
     assert registry.is_shipped("zoo:large?eps=0.1")
     assert registry.can_resolve("somewhere/model.gguf")
+
+
+def test_the_page_of_models_lists_what_runs():
+    """Types, architectures and tokenizers: the tables are the code's own lists."""
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    cells = {row[0].removeprefix("| "): row[1] for row in rows}
+
+    def named(row):
+        return re.findall(r"`([^`]+)`", cells[row])
+
+    assert named("architecture") == list(config.ARCHITECTURES)
+    assert named("tokenizer") == [tokenizer._BYTE_LEVEL, tokenizer._SENTENCE_PIECE]
+    assert named("how BPE splits text (`tokenizer.ggml.pre`)") == list(pre_tokenizers.SPLITS)
+    types = [name for row in cells for name in row.split(", ") if name in formats.FORMATS]
+    assert sorted(types) == sorted(weights._NAMES.values())

@@ -159,19 +159,16 @@ def _bar(console: Console, title: str) -> Iterator[Callable[[BatchProgress], Non
             nonlocal last_tenth
             tenth = 10 * batch.num_answered // batch.total
             if console.is_terminal or tenth != last_tenth:  # elsewhere, a line for every tenth
-                bar(_describe(batch, console.is_terminal), batch.num_answered / batch.total)
+                bar(_describe(batch), batch.num_answered / batch.total)
             last_tenth = tenth
 
         yield report
 
 
-def _describe(batch: BatchProgress, has_bar: bool) -> str:
+def _describe(batch: BatchProgress) -> str:
     parts = [f"{batch.total - batch.num_answered} of {batch.total} left"]
     if batch.num_failures:
         parts.append(f"{batch.num_failures} failed")
-    if batch.seconds_left and not has_bar:  # a bar shows the time itself
-        minutes, seconds = divmod(round(batch.seconds_left), 60)
-        parts.append(f"about {f'{minutes} min' if minutes else f'{seconds} s'}")
     return ", ".join(parts)
 
 

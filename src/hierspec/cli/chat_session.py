@@ -42,6 +42,10 @@ HELP = '''/set NAME VALUE  change a setting for the answers to come; /set alone 
 /help            these lines
 /bye             leave; so does Ctrl-D. Ctrl-C stops an answer.
 """              begins and ends a message of several lines'''
+_WHERE_MEASURED = (
+    "--hierarchy autoregressive leaves drafts out, and hierspec generate --chat --hierarchy auto "
+    "says what pays here"
+)
 _ALIASES = {"/exit": "/bye", "/quit": "/bye", "/clear": "/reset", "/?": "/help"}
 
 
@@ -267,7 +271,7 @@ class ChatSession:
         self._say(HELP)
 
     def _answer(self, messages: list[dict[str, str]]) -> None:
-        from .rendering.generation import make_painter, run
+        from .rendering.generation import make_painter, run, tell_slowdown
 
         settings = self.settings
         request = {
@@ -288,6 +292,8 @@ class ChatSession:
         self._results.append(result)
         self.messages = [*messages, {"role": "assistant", "content": result.text}]
         self._say(_summarise(result, num_cached, num_prompt_tokens))
+        if told := tell_slowdown(result, _WHERE_MEASURED):
+            self._say(told)
 
     def _say(self, text: str) -> None:
         say(self.console, text)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # In help texts
 PRESETS = "{presets}"  # :class:`NamesPresets` replaces it
-MODEL = "directory, hub id, or zoo:NAME"
+MODEL = "directory, hub id, FILE.gguf, or zoo:NAME"
 METHODS = (
     "ngram, prompt-lookup, suffix, quantized, quantized:4, exit:LAYER, eagle3:FOLDER, ngram:TABLE"
 )

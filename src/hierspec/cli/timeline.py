@@ -84,5 +84,5 @@ def _texts(model: str) -> TokenText:
     """
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
-        raise HierspecError(f"no tokenizer at {model!r}: name the target, a directory or a hub id")
+        raise HierspecError(f"no tokenizer at {model!r}: name the target, as --target takes it")
     return lambda token: tokenizer.decode([token], clean_up_tokenization_spaces=False)

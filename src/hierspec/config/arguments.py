@@ -121,13 +121,13 @@ def model_names(value: Any, name: str) -> tuple[str, ...]:
 
 
 def model_name(value: Any, name: str) -> str:
-    """Return a directory, a hub id, ``zoo:NAME``, or a loaded model as text."""
+    """Return a directory, a hub id, ``FILE.gguf``, ``zoo:NAME``, or a loaded model as text."""
     value = wrap_model(value)
     if isinstance(value, ModelInMemory):
         return value
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
         raise HierspecError(
-            f"{name} must be a directory, a hub id, zoo:NAME or a loaded model, "
+            f"{name} must be a directory, a hub id, FILE.gguf, zoo:NAME or a loaded model, "
             f"not {short_repr(value)}"
         )
     return str(value)

@@ -94,7 +94,7 @@ def _path_to_text(name: Any) -> Any:
 
 
 RuleName = Annotated[str, BeforeValidator(_canonical_rule)]
-# a directory, a hub id or zoo:NAME
+# a directory, a hub id, FILE.gguf or zoo:NAME
 ModelName = Annotated[NonEmptyString, BeforeValidator(_path_to_text)]
 
 

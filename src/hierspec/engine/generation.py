@@ -195,6 +195,7 @@ class Generation:
                 top_logprobs=tuple(output.top_logprobs),
                 batch_size=len(self.streams),
                 control=None if output.steering is None else output.steering.to_dict(),
+                slowdown=self.runtime.paces.slowdown(output.sequence),
             )
             for output in self.streams
         ]

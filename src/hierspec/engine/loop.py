@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -441,14 +442,14 @@ class EngineLoop:
         """
         if ticket.ended:
             return
-        output, levels = ticket.output, tuple[LevelStats, ...]()
+        output, drafts = ticket.output, _DraftSummary()
         if output is not None:
-            levels = self._free(ticket, output)
+            drafts = self._free(ticket, output)
         progress: Progress | None = None
         for _ in range(_MAX_TRIES):
             try:
                 if progress is None:
-                    progress = ticket.progress(_ended(ticket, output, levels))
+                    progress = ticket.progress(_ended(ticket, output, drafts))
                 self._remove(ticket)
                 ticket.sink(progress)
                 break
@@ -460,11 +461,12 @@ class EngineLoop:
         ticket.ended, ticket.output = True, None
         self._num_untrimmed += 1
 
-    def _free(self, ticket: Ticket, output: Output) -> tuple[LevelStats, ...]:
-        """Free what a request holds, as far as that goes → the counters of its drafts."""
-        lane, levels = self._lane_of(ticket), tuple[LevelStats, ...]()
+    def _free(self, ticket: Ticket, output: Output) -> _DraftSummary:
+        """Free what a request holds, as far as that goes → what became of its drafts."""
+        lane, drafts = self._lane_of(ticket), _DraftSummary()
         with best_effort("counting a request's drafts"):
             levels = lane.sequence_metrics.forget(output.sequence)
+            drafts = _DraftSummary(levels, lane.runtime.paces.slowdown(output.sequence))
         if ticket.error is None and self.settings.prefix_caching:
             with best_effort("keeping the caches of a text"), lane.lock:
                 room = self.settings.max_cache_tokens - self._num_live_tokens() + ticket.max_tokens
@@ -474,7 +476,7 @@ class EngineLoop:
         if output.started:
             with best_effort("measuring how long a request took"):
                 self.waiting.record_service_time(time.monotonic() - ticket.start_time)
-        return levels
+        return drafts
 
     def _remove(self, ticket: Ticket) -> None:
         """Take a request out of all lists; what fails here is made up for by a step."""
@@ -508,7 +510,14 @@ class EngineLoop:
         return request.stop.max_output_tokens(len(request.prompt))
 
 
-def _ended(ticket: Ticket, output: Output | None, levels: tuple[LevelStats, ...]) -> Ended:
+class _DraftSummary(NamedTuple):
+    """What became of a request's drafts, as in :class:`Ended`."""
+
+    levels: tuple[LevelStats, ...] = ()
+    slowdown: float | None = None
+
+
+def _ended(ticket: Ticket, output: Output | None, drafts: _DraftSummary) -> Ended:
     """Return a request's result; without an output, that of one that wrote nothing."""
     now, request, error = time.monotonic(), ticket.request, ticket.error
     first = output.first_round_time if output is not None and output.started else now
@@ -524,8 +533,9 @@ def _ended(ticket: Ticket, output: Output | None, levels: tuple[LevelStats, ...]
         total_seconds=now - ticket.arrival_time,
         target_calls=0 if output is None else output.sequence.target_calls,
         mean_acceptance_length=0.0 if output is None else output.mean_acceptance_length(),
-        levels=levels,
+        levels=drafts.levels,
         plans=dict(ticket.rounds_by_plan),
         seed=request.seed,
         prompt_logprobs=tuple(ticket.prompt_logprobs),
+        slowdown=drafts.slowdown,
     )

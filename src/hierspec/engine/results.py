@@ -63,6 +63,8 @@ class GenerationResult:
         target: the same counters for the target.
         control: under a controller: how often this sequence's plan changed, and rounds and tokens
             of each plan (:mod:`hierspec.engine.control`).
+        slowdown: how many times as long as without drafts a token took, at least, by the times of
+            this text's own rounds (:mod:`hierspec.engine.pace`); ``None`` where it is not known.
     """
 
     text: str
@@ -80,6 +82,7 @@ class GenerationResult:
     batch_size: int = 1
     control: dict[str, Any] | None = None
     top_logprobs: tuple[TokenLogprobs, ...] = ()
+    slowdown: float | None = None
 
     @property
     def num_tokens(self) -> int:

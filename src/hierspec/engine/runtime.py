@@ -25,11 +25,12 @@ from hierspec.lm.base import ModelNode, ModelVerify, scores_part
 from .answers import Responder, with_logprobs
 from .metrics import Metrics
 from .observers import Observer, Observers, Training
+from .pace import Paces
 from .sequences import Group, LiveSequence, NodeInfo, Task
 
 
 class Runtime:
-    """Runs rounds. ``metrics`` is the caller's to read and reset.
+    """Runs rounds. ``metrics`` is the caller's to read and reset, ``paces`` to read.
 
     Args:
         root: all levels. Sequences may follow plans of their own, whose nodes have its indices;
@@ -46,7 +47,9 @@ class Runtime:
         nodes = sorted(walk(root), key=lambda node: node.index)
         self.metrics = Metrics({node.index: node.name for node in nodes}, root.index)
         self._observers = Observers(log_observer_errors)
+        self.paces = Paces(root.index)
         self._observers.add(self.metrics)
+        self._observers.add(self.paces)
         leaves = [node.model for node in nodes if isinstance(node, Draft)]
         learners = [model for model in leaves if isinstance(model, Learner)]
         self._training = Training(root.index, learners)

@@ -76,6 +76,7 @@ class Ended:
         num_cached_tokens: tokens of the prompt copied from caches of other texts.
         levels: counters of its drafts, smallest level first.
         plans: number of rounds of the target by plan.
+        slowdown: as in :class:`~hierspec.engine.results.GenerationResult`.
         prompt_logprobs: of every token of the prompt but the first, if requested.
     """
 
@@ -94,6 +95,7 @@ class Ended:
     plans: dict[str, int]
     seed: int
     prompt_logprobs: tuple[TokenScore, ...] = ()
+    slowdown: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

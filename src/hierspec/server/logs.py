@@ -26,6 +26,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 _ends: ContextVar[list[Ended]] = ContextVar("ends")
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_SLOWER = 1.05  # times as long as without drafts, above which they do not pay
 _UNLOGGED_PATHS = ("/health", "/health/live", "/health/ready", "/metrics")
 
 
@@ -85,7 +86,8 @@ def _written(ends: Sequence[Ended]) -> dict[str, Any]:
         counts = drafts.setdefault(level.name, [0, 0])
         counts[0] += level.num_accepted_tokens
         counts[1] += level.num_draft_tokens
-    return {
+    slowdowns = [ended.slowdown for ended in ends if ended.slowdown is not None]
+    fields = {
         "prompt_tokens": ends[0].num_prompt_tokens,
         "cached_tokens": ends[0].num_cached_tokens,
         "output_tokens": sum(num_tokens),
@@ -93,6 +95,12 @@ def _written(ends: Sequence[Ended]) -> dict[str, Any]:
         "finish_reason": ",".join(dict.fromkeys(ended.finish_reason for ended in ends)),
         "levels": ",".join(f"{name}:{kept}/{all_}" for name, (kept, all_) in drafts.items()),
     }
+    if max(slowdowns, default=0.0) > _SLOWER:
+        fields["drafts"] = (
+            f"did not pay: a token took at least {max(slowdowns):.2f} times as long as without "
+            "them; --hierarchy autoregressive leaves them out, speculative=false for one request"
+        )
+    return fields
 
 
 class RequestLog:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import nn
 from torch.optim import Optimizer
 
@@ -259,7 +259,6 @@ def _progress(label: str, console: Console | None) -> Progress:
         BarColumn(),
         TextColumn("{task.percentage:3.0f} %  {task.fields[note]}"),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
         refresh_per_second=1,
         console=console,
     )

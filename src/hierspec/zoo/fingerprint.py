@@ -36,7 +36,7 @@ def compute(name: str) -> str:
     its name.
 
     Args:
-        name: a directory, ``zoo:NAME`` or a hub id.
+        name: a directory, ``FILE.gguf``, ``zoo:NAME`` or a hub id.
     """
     return _hash(name, lambda file: content_hash(file).encode())[:_DIGITS]
 

@@ -91,19 +91,28 @@ def progress(console: Console, title: str) -> Iterator[ReportProgress]:
 
 
 class _TimeLeft:
-    """Estimates the time left at the pace so far; silent where it would take back what it said."""
+    """Estimates the time left at the pace so far; silent where it would take back what it said.
+
+    The pace is that since the first progress: models load before it, and what an earlier run has
+    done took no time of this one.
+    """
 
     def __init__(self) -> None:
-        self.began = time.monotonic()
+        self.first_share: float | None = None
+        self.began = self.share_at_start = 0.0
         self.promised_end = float("inf")
 
     def text(self, share: float) -> str:
         """Return the rest of a line; empty at the start, when there is no pace yet."""
         now = time.monotonic()
-        spent = now - self.began
-        if not 0.05 <= share < 1 or spent < 3:
+        if self.first_share is None:
+            self.first_share = share
+        if share > self.first_share and not self.began:
+            self.began, self.share_at_start = now, share
+        spent, done = now - self.began, share - self.share_at_start
+        if not self.began or done < 0.05 or share >= 1 or spent < 3:
             return ""
-        seconds = spent * (1 - share) / share
+        seconds = spent * (1 - share) / done
         if seconds > _MOST_LONGER * max(self.promised_end - now, 0.0):
             return ""
         self.promised_end = min(self.promised_end, now + seconds)

@@ -88,6 +88,8 @@ def run(generation: Generation, painter: Painter | None = None) -> bool:
 
 _ENDINGS = {"length": ", stopped at the length limit", "cancelled": ", cancelled"}
 _SLOWER = 0.95  # speed over that of plain decoding, below which drafts do not pay
+MEASURE = "--hierarchy auto measures what pays here, --hierarchy autoregressive leaves drafts out"
+_PLAIN = "--hierarchy autoregressive leaves drafts out"  # where what pays was measured
 _REPETITIVE = 0.2  # share of distinct tokens, below which a text repeats itself
 
 
@@ -136,8 +138,15 @@ def describe_speed(
             f"\nplain decoding {plain.tokens_per_second:.1f} tokens/s: {ratio:.2f}×{comparison}",
             style="bold",
         )
-        if advice := _advice(result, ratio):
-            text.append(f"\n{advice}")
+        if ratio < _SLOWER and result.levels:
+            advice = _PLAIN if result.control else MEASURE
+            text.append(f"\ndrafts do not pay on this text: {advice}")
+        elif ratio > 1 and _repeats_itself(result):
+            text.append(
+                "\nthe text repeats itself, which is easy to draft: expect less of other texts"
+            )
+    elif result.batch_size == 1 and (advice := tell_slowdown(result, MEASURE)):
+        text.append(f"\n{advice}")
     if result.control:
         rounds = sorted(result.control["rounds"].items(), key=lambda item: -item[1])
         plans = ", ".join(f"{plan} ({_count(count, 'round')})" for plan, count in rounds[:4])
@@ -147,17 +156,23 @@ def describe_speed(
     return text
 
 
-def _advice(result: GenerationResult, ratio: float) -> str:
-    """Return advice to newcomers on a speed-up below 1, or one that other texts will not have."""
-    if ratio < _SLOWER and result.levels and not result.control:
-        return (
-            "these drafts are kept too rarely, or cost too much, to pay on this text: --hierarchy "
-            "auto measures what does"
-        )
+def tell_slowdown(result: GenerationResult, advice: str) -> str:
+    """Return a line where a text's own rounds show that its drafts did not pay; else nothing.
+
+    Args:
+        advice: what to do, where nothing has been measured yet.
+    """
+    if result.slowdown is None or result.slowdown * _SLOWER < 1:
+        return ""
+    return (
+        f"drafts did not pay on this text: a token took at least {result.slowdown:.2f} times as "
+        f"long as without them: {_PLAIN if result.control else advice}"
+    )
+
+
+def _repeats_itself(result: GenerationResult) -> bool:
     is_repetitive = len(set(result.token_ids)) < _REPETITIVE * result.num_tokens
-    if ratio > 1 and is_repetitive and result.num_tokens >= 32:
-        return "the text repeats itself, which is easy to draft: expect less of other texts"
-    return ""
+    return is_repetitive and result.num_tokens >= 32
 
 
 def _count(count: int, singular: str, plural: str = "") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,13 +52,11 @@ class BatchProgress:
 
     Attributes:
         num_failures: errors, and answers with a status other than 200.
-        seconds_left: at the pace of this run so far; ``None`` at its start.
     """
 
     num_answered: int
     total: int
     num_failures: int
-    seconds_left: float | None
 
 
 def find_pending(path: Path, output: AnswersFile) -> Pending:
@@ -88,25 +85,14 @@ class Writer:
         self, output: AnswersFile, pending: Pending, report: Callable[[BatchProgress], None]
     ) -> None:
         self.output, self.total, self.report = output, pending.total, report
-        # The pace is measured from this run's first answer: models take a while to load.
-        self._pace_start = 0.0
-        self._num_answered_at_start = 0
         self._report_progress()
 
     def add(self, line: bytes) -> None:
         if self.output.add(line):
-            if not self._pace_start:
-                self._pace_start = time.monotonic()
-                self._num_answered_at_start = len(self.output.ids)
             self._report_progress()
 
     def _report_progress(self) -> None:
-        num_answered, seconds_left = len(self.output.ids), None
-        num_new = num_answered - self._num_answered_at_start
-        if self._pace_start and num_new:
-            seconds_per_answer = (time.monotonic() - self._pace_start) / num_new
-            seconds_left = seconds_per_answer * (self.total - num_answered)
-        self.report(BatchProgress(num_answered, self.total, self.output.num_failures, seconds_left))
+        self.report(BatchProgress(len(self.output.ids), self.total, self.output.num_failures))
 
 
 async def run(
