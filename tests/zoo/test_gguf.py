@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ from transformers import AutoTokenizer
 
 import hierspec
 from hierspec.errors import HierspecError
+from hierspec.lm.native import formats
 from hierspec.lm.weights import build_hf_model
 from hierspec.zoo import registry
+from hierspec.zoo.gguf import config, pre_tokenizers, tokenizer, weights
 from hierspec.zoo.gguf.folder import model_folder
 from hierspec.zoo.gguf.source import open_gguf
 

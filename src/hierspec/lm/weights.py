@@ -268,7 +268,9 @@ def check_reference(ref: str) -> None:
     """
     looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
     if not ref or (looks_like_path and not expand_user(ref).exists()):
-        raise HierspecError(f"no directory {ref!r}: give the folder of a saved model, a hub id, or FILE.gguf")
+        raise HierspecError(
+            f"no directory {ref!r}: give the folder of a saved model, a hub id, or FILE.gguf"
+        )
     if looks_like_path and not expand_user(ref).is_dir():
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or FILE.gguf")
 
