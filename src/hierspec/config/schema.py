@@ -37,8 +37,9 @@ class TargetConfig:
     """The model whose distribution the output has.
 
     Attributes:
-        model: a directory, a hub id, ``FILE.gguf``, ``zoo:NAME``, or a loaded model of transformers, which keeps
-            its dtype and device; on a CPU its weights are copied into the compiled kernels.
+        model: a directory, a hub id, ``FILE.gguf``, ``zoo:NAME``, or a loaded model of
+            transformers, which keeps its dtype and device; on a CPU its weights are copied into the
+            compiled kernels.
         dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, or float32 on a CPU
             that cannot compute in it; in the compiled kernels the bits of a GGUF file.
         backend: ``auto``, ``lean`` (fast forward, Llama-shaped models), ``hf``, or

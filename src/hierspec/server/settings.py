@@ -49,8 +49,9 @@ class ServeSettings:
     """Everything about a service.
 
     Attributes:
-        model: the target: a directory, a hub id, ``FILE.gguf``, or ``zoo:NAME``; default: ``zoo:smollm2``
-            if its packages are installed, else ``zoo:large``, the largest of the shipped family.
+        model: the target: a directory, a hub id, ``FILE.gguf``, or ``zoo:NAME``; default:
+            ``zoo:smollm2`` if its packages are installed, else ``zoo:large``, the largest of the
+            shipped family.
         hierarchy: a preset or a hierarchy file, for requests that name none. Default: the preset
             ``hierarchy`` if draft models are named or the target is of the shipped family; else
             what is likely the best drafter that needs no other model.
