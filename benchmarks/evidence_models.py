@@ -34,7 +34,7 @@ from hierspec.training.losses import soft_cross_entropy
 from hierspec.training.windows import HeldOutWindows, Stream
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import registry
-from hierspec_papers.evidence.families import TRAINED_MODELS
+from hierspec_lab.papers.evidence.families import TRAINED_MODELS
 
 FOLDER = common.ROOT / TRAINED_MODELS
 READ, WRITTEN = 64, 48  # tokens that an encoder reads, and that are learnt

@@ -10,9 +10,9 @@ from typing import Any
 
 import common
 
-from hierspec_papers import MEASURED
-from hierspec_papers.drawing import draw
-from hierspec_papers.tables import Curve, Figure, Grid
+from hierspec_lab.papers import MEASURED
+from hierspec_lab.papers.drawing import draw
+from hierspec_lab.papers.tables import Curve, Figure, Grid
 
 _HALVING = ("p1-models",)  # what profiles on half of its prompts; files count the other half
 FOLDER = common.ROOT / "docs" / "papers"
@@ -111,7 +111,7 @@ def _plainly(value: Any) -> str:
 
 
 def _figure(data: dict[str, Any]) -> Figure:
-    """Read a figure as :meth:`hierspec_papers.tables.Figure.to_dict` wrote it."""
+    """Read a figure as :meth:`hierspec_lab.papers.tables.Figure.to_dict` wrote it."""
     grid = data.get("grid")
     return Figure(
         data["name"],

@@ -36,7 +36,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.multi_draft import optimal_acceptance, outcomes
 from hierspec.verifiers.registry import get
-from hierspec_papers import prompts
+from hierspec_lab.papers import prompts
 
 RULES = ("rrs", "block-rrs", "traversal", "induced-block")
 ONE, OPTIMUM = "one draft, block", "optimum"

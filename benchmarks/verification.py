@@ -27,7 +27,7 @@ def main() -> None:
 
     from hierspec.bench.roofline import bandwidth
     from hierspec.utils.machine import load_average
-    from hierspec_papers.p4.cost import RULES, SIZES, roofline_ms, shares, timing
+    from hierspec_lab.papers.p4.cost import RULES, SIZES, roofline_ms, shares, timing
 
     torch.set_num_threads(options.threads)
     speed = bandwidth(torch.device("cpu"))

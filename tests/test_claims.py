@@ -20,7 +20,7 @@ from claims import (
 )
 
 # Dated findings stay as they were found, records of decisions likewise; the others are written by
-# scripts, which tests run again (here, in tests/papers and tests/exact).
+# scripts, which tests run again (here, in tests/lab/papers and tests/exact).
 UNCHECKED = {"LOG.md", "results.md", "evidence.md", "published-verifiers.md"}
 PAGES = ["README.md", "CHANGELOG.md"] + [
     str(path.relative_to(ROOT))

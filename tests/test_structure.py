@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
-PACKAGES = ("hierspec", "hierspec_papers")
+PACKAGES = ("hierspec", "hierspec_lab")
 
 
 @cache
@@ -53,25 +53,28 @@ def imported(name: str, path: Path) -> list[str]:
 
 
 def room(module: str) -> str:
-    """``hierspec.planner.online.belief`` → ``planner``; the façade is ``hierspec`` itself."""
+    """``hierspec.planner.search`` → ``planner``, ``hierspec_lab.papers.p1`` → ``lab/papers``; the
+    façades are ``hierspec`` and ``lab`` themselves."""
     package, *inside = module.split(".")
-    return package if package != "hierspec" or not inside else inside[0]
+    if package == "hierspec_lab":
+        return "/".join(["lab", *inside[:1]])
+    return inside[0] if inside else package
 
 
 def rooms() -> list[str]:
     """The rooms as the page lists them, foundation first."""
     page = (ROOT / "docs" / "structure.md").read_text()
     table = page.partition("<!-- rooms -->")[2].partition("<!-- end of rooms -->")[0]
-    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)[::-1]
+    return re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE)[::-1]
 
 
 def test_the_page_lists_every_room():
-    # The façade and ``python -m hierspec`` stand on top of everything.
-    assert {room(name) for name in modules()} - {"hierspec", "__main__"} == set(rooms())
+    # The façades and ``python -m hierspec`` stand on top of everything.
+    assert {room(name) for name in modules()} - {"hierspec", "lab", "__main__"} == set(rooms())
 
 
 def test_every_room_has_its_tests():
-    elsewhere = {"api": "test_api.py", "hierspec_papers": "papers/test_*.py"}
+    elsewhere = {"api": "test_api.py"}
     exempt = {"errors"}  # one exception, which the tests of every refusal expect
     tests = Path(__file__).parent
     missing = [
@@ -87,10 +90,10 @@ def test_every_folder_of_a_room_has_its_tests():
     exempt = {"roads"}  # they are taken by `verify_batch`, and compared in test_verify.py
     missing = []
     for init in SRC.glob("*/**/__init__.py"):
-        folder, (package, *inside) = init.parent, init.parent.relative_to(SRC).parts
-        if len(inside) < (2 if package == "hierspec" else 1) or folder.name in exempt:
+        folder, parts = init.parent, init.parent.relative_to(SRC).parts
+        if len(parts) < 3 or folder.name in exempt:
             continue
-        room_tests = Path(__file__).parent / (inside[0] if package == "hierspec" else "papers")
+        room_tests = Path(__file__).parent / room(".".join(parts))
         modules_of_tests = {f"test_{path.stem}" for path in folder.glob("*.py")}
         if not any(
             path.stem in modules_of_tests
@@ -126,9 +129,19 @@ def test_rooms_import_only_what_stands_below_them():
         for alias in node.names
         if f"hierspec.{alias.name}" not in modules() and room(name) in rooms()
     }
-    assert {what for name, what in of_the_facade if room(name) != "hierspec_papers"} <= {
+    assert {what for name, what in of_the_facade if not room(name).startswith("lab/")} <= {
         "__version__"
     }
+
+
+def test_the_product_knows_nothing_of_the_laboratory():
+    """Not by name either: it finds the laboratory's commands by their entry points."""
+    named = [
+        str(path.relative_to(ROOT))
+        for path in (SRC / "hierspec").rglob("*.py")
+        if "hierspec_lab" in path.read_text()
+    ]
+    assert named == []
 
 
 def test_imports_within_a_folder_are_relative_and_others_absolute():

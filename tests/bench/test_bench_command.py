@@ -12,7 +12,7 @@ from hierspec.bench import results
 from hierspec.bench.methods import grids
 from hierspec.bench.methods.ours import BenchModels
 from hierspec.bench.records import BenchSettings
-from hierspec.cli.bench import _target_notes
+from hierspec_lab.cli.bench import _target_notes
 
 RECORD = {
     "name", "title", "group", "source", "lossless", "configuration", "skipped", "tuning",

@@ -264,8 +264,8 @@ def test_an_interruption_of_a_table_from_a_file(monkeypatch, tmp_path, capsys):
     path, page = tmp_path / "its results.json", tmp_path / "a page.html"
     results.write(path, made_up())
     argv = ["bench", "--from", str(path), "--report", str(page)]
-    shown = ("hierspec.cli.rendering.bench:show", "hierspec.bench.report.table:rendered")
-    for where in (*shown, "hierspec.cli.rendering.bench:say"):
+    shown = ("hierspec_lab.cli.bench_output:show", "hierspec.bench.report.table:rendered")
+    for where in (*shown, "hierspec_lab.cli.bench_output:say"):
         with monkeypatch.context() as patch:
             interrupt(patch, where, after=True)
             assert cli.run(argv) == 130
@@ -277,7 +277,7 @@ def test_without_a_file_a_line_says_what_keeps_it(monkeypatch, capsys):
     monkeypatch.setattr(Bench, "run", lambda self: None)
     for where, says in (
         ("hierspec.bench.run:Bench.run", "interrupted: -o FILE keeps it"),
-        ("hierspec.cli.rendering.bench:show", "interrupted: the results are measured, but in no "
+        ("hierspec_lab.cli.bench_output:show", "interrupted: the results are measured, but in no "
          "file; -o FILE keeps them"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:

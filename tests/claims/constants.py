@@ -26,7 +26,7 @@ _NO_FIGURE = re.compile(
 CONSTANTS: dict[str, tuple[str, ...]] = {  # page → what stands on it
     "README.md": ("(93 MB)", "[95 %]"),
     "CHANGELOG.md": ("up to 256 MB", "1e-9 nats", '"1 s", not "1e+03 ms"'),
-    "docs/bench.md": ("95 % bootstrap interval", "512 MiB", "(600 s)"),
+    "docs/bench.md": ("95 % bootstrap interval", "512 MiB"),
     "docs/cluster.md": ("every 5 s", "about 1 GB"),
     "docs/eagle3.md": ("above 15 MiB", "over the last 45 %", "4.6 kB a token"),
     "docs/gpu.md": (

@@ -32,9 +32,9 @@ _WORK = (
     "hierspec.profiling.auto.measure",
     "hierspec.training.heads.train.train",
     "hierspec.training.family.build.train",
-    "hierspec.cli.bench._measure",
+    "hierspec_lab.cli.bench._measure",
     "hierspec.server.run.serve",
-    "hierspec_papers.lab.Lab.load",
+    "hierspec_lab.papers.lab.Lab.load",
 )
 _LEFT_OUT = ("--install-completion", "--show-completion", "--help", "-h")  # change or show too much
 _OUTPUTS = ("output", "trace", "picture", "heat_map", "report", "plots", "figures", "spec_bench",
@@ -261,7 +261,7 @@ def command_lines(play: Playground) -> st.SearchStrategy[list[str]]:
 
     from hierspec.cli.root import app
     from hierspec.presets.registry import AUTO, PRESETS
-    from hierspec_papers import COMPUTED, MEASURED
+    from hierspec_lab.papers import COMPUTED, MEASURED
 
     choices = {
         "presets": [*PRESETS, AUTO, "nope"],

@@ -393,17 +393,6 @@ def test_it_runs_as_a_module():
     assert "p1-tables" in done.stdout
 
 
-def test_it_runs_without_the_reproductions():
-    code = (
-        "import sys; sys.modules['hierspec_papers'] = None; from hierspec.cli import run; "
-        "sys.exit(run(['--help']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "generate" in done.stdout
-    assert "reproduce" not in done.stdout
-
-
 def test_doctor_json(capsys):
     status, out, _ = hierspec(capsys, "doctor", "--json")
     data = json.loads(out)

@@ -21,9 +21,9 @@ from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec.simulation import CoinFlips, simulate
-from hierspec_papers.p1.linear_program import solve
-from hierspec_papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
-from hierspec_papers.p2.formula import (
+from hierspec_lab.papers.p1.linear_program import solve
+from hierspec_lab.papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
+from hierspec_lab.papers.p2.formula import (
     compare_orders,
     horizontal_speedup,
     horizontal_tokens,

@@ -1,4 +1,4 @@
-"""``hierspec heads``: drafters on a model's frozen layers; training is in ``heads_train.py``."""
+"""``hierspec heads``: drafters on a model's frozen layers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from .heads_train import train
 from .options import AsJson
 
 app = typer.Typer(
+    name="heads",
     help="Drafters on a model's frozen layers: heads for its early exits, EAGLE-3 networks.",
     no_args_is_help=True,
 )
-app.command("train")(train)
 
 
 @app.command("show")

@@ -14,6 +14,7 @@ from hierspec.errors import HierspecError
 from .options import MODEL, AsJson, load_tokenizer, output_option
 
 app = typer.Typer(
+    name="ngram",
     help="Tables of n-grams, which draft for any model with the tokenizer they were counted in.",
     no_args_is_help=True,
 )

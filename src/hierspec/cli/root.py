@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
 from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
+from hierspec.utils import plugins
+
 from . import heads, ngram, zoo
 from .batch import batch
-from .bench import bench
 from .certify import certify
 from .chat import chat
 from .doctor import doctor
@@ -19,7 +20,8 @@ from .options import NamesPresets
 from .plan import plan
 from .profile import profile
 from .serve import serve
-from .timeline import timeline
+
+GROUP = "hierspec.commands"  # of entry points
 
 app = typer.Typer(
     name="hierspec",
@@ -64,20 +66,28 @@ def _root(
 
 
 app.command(cls=NamesPresets)(generate)
-for command in (
-    chat,
-    serve,
-    batch,
-    bench,
-    certify,
-    doctor,
-    timeline,
-    profile,
-    plan,
-):
+for command in (chat, serve, batch, certify, doctor, profile, plan):
     app.command()(command)
-if find_spec("hierspec_papers"):  # it stands above this package, which runs without it
-    app.command()(import_module("hierspec_papers.command").reproduce)
-app.add_typer(heads.app, name="heads")
-app.add_typer(ngram.app, name="ngram")
-app.add_typer(zoo.app, name="zoo")
+for group in (heads.app, ngram.app, zoo.app):
+    app.add_typer(group)
+
+
+def _add_commands_of_packages() -> None:
+    """Add the commands that installed packages offer, each a function, by the words of its name.
+
+    An entry point ``heads.train`` is the command ``hierspec heads train``. A package that cannot be
+    imported costs its own commands only.
+    """
+    groups = {"": app, **{group.info.name: group for group in (heads.app, ngram.app, zoo.app)}}
+    for words, entry in sorted(plugins.entry_point_names(GROUP).items()):
+        if find_spec(entry.module.partition(".")[0]) is None:  # a checkout without that package
+            continue
+        group, _, name = words.rpartition(".")
+        try:
+            groups[group].command(name)(entry.load())
+        except (Exception, SystemExit) as error:
+            problem = plugins.describe(error)
+            print(f"hierspec: warning: hierspec {words} is left out: {problem}", file=sys.stderr)
+
+
+_add_commands_of_packages()

@@ -1,4 +1,4 @@
-"""``hierspec zoo``: the names and the card of the shipped models; built in ``zoo_train.py``."""
+"""``hierspec zoo``: the names and the card of the shipped models."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .zoo_train import train
-
-app = typer.Typer(help="The small model family that ships with hierspec.", no_args_is_help=True)
-app.command("train")(train)
+app = typer.Typer(
+    name="zoo", help="The small model family that ships with hierspec.", no_args_is_help=True
+)
 
 
 @app.command("list")

@@ -1,0 +1,1 @@
+"""The commands of this package, which the command line finds by their entry points."""

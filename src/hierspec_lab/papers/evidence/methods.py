@@ -1,0 +1,323 @@
+"""The methods that experiments compare, paper by paper, for any family of models.
+
+Each function returns specifications by method name. The claims (:mod:`.paper_claims`) refer to
+methods by these names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hierspec.presets.registry import preset
+from hierspec_lab.papers.p3.table1 import PRESETS
+from hierspec_lab.papers.p5.systems import CAP, WINDOW
+
+from .families import Family, LevelEntry, drafter_level
+
+PLAIN = "plain"
+MULTI_DRAFT_RULES = ("rrs", "block-rrs", "traversal", "induced-block")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """A method as in a hierarchy file: levels below the family's target, and top-level keys."""
+
+    levels: tuple[LevelEntry, ...] = ()
+    top_level: Mapping[str, Any] = field(default_factory=dict)
+
+
+MethodSpecs = dict[str, MethodSpec]
+
+
+# --- P1 and P2: the small and the larger drafter, alone and stacked
+
+
+def stacks(family: Family) -> MethodSpecs:
+    """Return five single drafts and five hierarchies of three models [P1]."""
+    small, large = family.small, family.large
+
+    rule = {"verify": "block"}
+    specs = {f"single small {n}": MethodSpec((drafter_level(small, n),), rule) for n in (2, 4)}
+    for n in (3, 6, 10):
+        specs[f"single large {n}"] = MethodSpec((drafter_level(large, n),), rule)
+    for n, m in ((1, 4), (2, 4), (2, 6), (3, 6), (3, 10)):
+        levels = (drafter_level(small, n), drafter_level(large, m, **rule))
+        specs[f"three {n}-{m}"] = MethodSpec(levels, rule)
+    return specs
+
+
+def exit_stacks(family: Family) -> MethodSpecs:
+    """Return early exits alone, at several lengths, and stacks of two of them [P1 Table 3]."""
+    first, second, third, fourth = family.exits
+    specs: MethodSpecs = {PLAIN: MethodSpec()}
+    for layer in family.exits:
+        for n in (2, 4):
+            specs[f"exit {layer}, {n}"] = single_exit(family, layer, n)
+    for lower, upper in ((first, second), (first, third), (first, fourth), (second, fourth)):
+        levels = (family.exit_level(lower, 2), family.exit_level(upper, 4, verify="block"))
+        specs[f"exits {lower} and {upper}"] = MethodSpec(levels, {"verify": "block"})
+    return specs
+
+
+def horizontal_tails(family: Family) -> MethodSpecs:
+    """Return P1's horizontal heuristic: each level's draft, then h tokens of the smallest model."""
+    specs = {}
+    for tail in (0, 1, 2):
+        small = drafter_level(family.small, 2)
+        upper = drafter_level(family.large, 6, verify="block")
+        levels: tuple[LevelEntry, ...] = (small, upper)
+        if tail:
+            parts = [[small, upper], [drafter_level(family.small, tail)]]
+            levels = ({"method": "concatenate", "parts": parts},)
+        specs[f"tail {tail}"] = MethodSpec(levels, {"verify": "block"})
+    return specs
+
+
+def draft_temperatures(family: Family) -> MethodSpecs:
+    """Return a drafter at several temperatures of its own; the request's is .6 [P1 Table 10]."""
+    return {
+        f"drafts at {temperature:g}": MethodSpec(
+            (drafter_level(family.large, 6, temperature=temperature),), {"verify": "block"}
+        )
+        for temperature in (0.0, 0.3, 0.5, 0.6, 0.8)
+    }
+
+
+def orders(family: Family) -> MethodSpecs:
+    """Return interleaved and horizontal orders with 4 tokens of M_q, and single drafts [P2]."""
+    small, large = family.small, family.large
+    rule = {"verify": "tokenwise"}
+    specs = {f"M_s {n}": MethodSpec((drafter_level(small, n),), rule) for n in (2, 4)}
+    specs |= {f"M_q {m}": MethodSpec((drafter_level(large, m),), rule) for m in (2, 4, 8)}
+    for n in (1, 2):
+        parts = [[drafter_level(small, n)], [drafter_level(large, 1)]]
+        interleaved: LevelEntry = {"method": "concatenate", "parts": parts, "repeat": 4}
+        specs[f"interleaved {n}"] = MethodSpec((interleaved,), rule)
+        parts = [[drafter_level(large, 4)], [drafter_level(small, 4 * n)]]
+        specs[f"horizontal {n}"] = MethodSpec(({"method": "concatenate", "parts": parts},), rule)
+    return specs
+
+
+# --- P3: early exits
+
+
+def exits(family: Family) -> MethodSpecs:
+    """Return HiSpec's default, single exits, and HiSpec at another exit or rule [P3 Table 1]."""
+    low, high, higher = family.exits[:3]
+    return {
+        "hispec": hispec(family, low, high),
+        **{f"exit {layer}": single_exit(family, layer) for layer in (high, low, higher)},
+        f"hispec {low}-{higher}": hispec(family, low, higher),
+        "hispec top-2": hispec(family, low, high, top_m=2),
+    }
+
+
+def exit_pairs(family: Family) -> MethodSpecs:
+    """Return every pair of a drafting and a verifying trained exit [P3 Figures 5 and 8]."""
+    return {f"{low}-{high}": hispec(family, low, high) for low, high in exit_layer_pairs(family)}
+
+
+def exit_layer_pairs(family: Family) -> list[tuple[int, int]]:
+    """Return all pairs of a family's exits, the lower first; the first pair is P3's."""
+    return list(itertools.combinations(family.exits, 2))
+
+
+def hispec_lengths(family: Family) -> MethodSpecs:
+    """Return HiSpec with several N_d at N_i = 4, and several N_i at N_d = 2 [P3 Figure 7]."""
+    low, high = family.exits[:2]
+    pairs = [(1, 4), (2, 4), (4, 4), (8, 4), (2, 2), (2, 8), (2, 12)]
+    return {f"{n_d}/{n_i}": hispec(family, low, high, n_d, n_i) for n_d, n_i in pairs}
+
+
+def hispec_baselines(family: Family) -> MethodSpecs:
+    """Return HiSpec and its look-ahead, adaptive-exit and layer-skipping rivals [P3 Table 1]."""
+    baselines = {name: _preset_spec(name, family) for name in ("lookahead", "adadecode", "swift")}
+    return {"hispec": hispec(family, *family.exits[:2]), **baselines}
+
+
+def presets(family: Family) -> MethodSpecs:
+    """Return plain decoding and the presets of P3 Table 1, by their printed names."""
+    specs = {title: _preset_spec(name, family) for title, name in PRESETS.items()}
+    return {PLAIN: MethodSpec(), **specs}
+
+
+def _preset_spec(name: str, family: Family) -> MethodSpec:
+    config = preset(name, family.target).to_dict()
+    del config["target"]
+    return MethodSpec(tuple(config.pop("levels")), config)
+
+
+def hispec(
+    family: Family, low: int, high: int, n_d: int = 2, n_i: int = 4, top_m: int = 1
+) -> MethodSpec:
+    """Return HiSpec: exit ``low`` drafts, ``high`` verifies by leading, the target by block."""
+    options = {"top_m": top_m} if top_m > 1 else {}
+    upper = family.exit_level(high, n_i, verify="leading", **options)
+    return MethodSpec((family.exit_level(low, n_d), upper), {"verify": "block"})
+
+
+def single_exit(family: Family, layer: int, num_tokens: int = 4) -> MethodSpec:
+    """Return LayerSkip: one exit drafts for the target, which verifies by block."""
+    return MethodSpec((family.exit_level(layer, num_tokens),), {"verify": "block"})
+
+
+def timed_baselines(family: Family) -> MethodSpecs:
+    """Return P3 Figure 1's methods, to be timed: plain, one exit, HiSpec and its baselines."""
+    layer = family.exits[1]
+    return {
+        PLAIN: MethodSpec(),
+        f"exit {layer}": single_exit(family, layer),
+        **hispec_baselines(family),
+    }
+
+
+def timed_hispec(family: Family) -> MethodSpecs:
+    """Return plain decoding, HiSpec and single exits, to be timed."""
+    low, high = family.exits[:2]
+    return {
+        PLAIN: MethodSpec(),
+        "hispec": hispec(family, low, high),
+        f"exit {high}": single_exit(family, high),
+        f"exit {low}": single_exit(family, low),
+    }
+
+
+# --- P4: verification rules
+
+
+def rules(family: Family) -> MethodSpecs:
+    """Return tokenwise and block at three draft lengths; naive and lossy uncapped at the middle."""
+    specs: MethodSpecs = {}
+    for n in (5, 10, 15):
+        levels = (drafter_level(family.small, n),)
+        for rule in ("tokenwise", "block"):
+            specs[f"{rule} {n}"] = MethodSpec(levels, {"verify": rule})
+    levels = (drafter_level(family.small, 10),)
+    specs["naive 10"] = MethodSpec(levels, {"verify": "naive"})
+    specs["uncapped 10"] = MethodSpec(levels, {"verify": "uncapped", "allow_lossy": True})
+    return specs
+
+
+def rules_short(family: Family) -> MethodSpecs:
+    """Return tokenwise and block on five tokens of the small drafter."""
+    levels = (drafter_level(family.small, 5),)
+    return {rule: MethodSpec(levels, {"verify": rule}) for rule in ("tokenwise", "block")}
+
+
+def several_drafts(family: Family) -> MethodSpecs:
+    """Return one draft and four, by recursive rejection and by block after block [P4 Table 2]."""
+    single = drafter_level(family.small, 5)
+    return {
+        f"{rule} × {k}": MethodSpec((level,), {"verify": rule})
+        for k, level in ((1, single), (4, {**single, "num_drafts": 4}))
+        for rule in ("rrs", "block-rrs")
+    }
+
+
+_EAGLE3 = {"method": "eagle3", "model": "zoo:smollm2-eagle3", "num_speculative_tokens": 4}
+
+
+def eagle(family: Family) -> MethodSpecs:
+    """Return tokenwise and block on a draft of EAGLE-3's drafter [P4 Table 4(b)]."""
+    return {rule: MethodSpec((_EAGLE3,), {"verify": rule}) for rule in ("tokenwise", "block")}
+
+
+def eagle_several(family: Family) -> MethodSpecs:
+    """Return the rules for several drafts on four sampled by EAGLE-3's drafter [P4 Table 4(b)]."""
+    return {
+        f"{rule} × 4": MethodSpec(({**_EAGLE3, "num_drafts": 4},), {"verify": rule})
+        for rule in MULTI_DRAFT_RULES
+    }
+
+
+def block_long(family: Family) -> MethodSpecs:
+    """Return block on drafts of ten tokens [P4 Figure A.1]."""
+    return {"block": MethodSpec((drafter_level(family.small, 10),), {"verify": "block"})}
+
+
+def timed_rules(family: Family) -> MethodSpecs:
+    """Return plain decoding, tokenwise and block, to be timed."""
+    return {PLAIN: MethodSpec(), **rules_short(family)}
+
+
+# --- P5: windows
+
+
+def systems(family: Family, window: int = WINDOW) -> MethodSpecs:
+    """Return P5's systems by its names; in the full system M2 drafts at most CAP tokens."""
+    small, large = drafter_level(family.small, window), drafter_level(family.large, window)
+    entropy, rule = {"window": {"kind": "entropy"}}, {"verify": "tokenwise"}
+    levels_by_name: dict[str, tuple[LevelEntry, ...]] = {
+        "vanilla M1": (small,),
+        "vanilla M2": (large,),
+        "self-verify M1": ({**small, **entropy},),
+        "self-verify M2": ({**large, **entropy},),
+        "pre-verify": (small, {**large, **rule}),
+        "pre-verify + self-verify": ({**small, **entropy}, {**large, **rule}),
+        "full": ({**small, **entropy}, drafter_level(family.large, CAP, **entropy, **rule)),
+    }
+    return {name: MethodSpec(levels, rule) for name, levels in levels_by_name.items()}
+
+
+def full_and_vanilla(family: Family) -> MethodSpecs:
+    """Return the full system and the larger drafter alone [P5 Table 3]."""
+    return {name: systems(family)[name] for name in ("vanilla M2", "full")}
+
+
+WINDOW_SIZES = (2, 6, 10, 15)
+
+
+def windows(family: Family) -> MethodSpecs:
+    """Return three systems at several window sizes K [P5 Figure 7]."""
+    names = ("vanilla M2", "pre-verify + self-verify", "full")
+    return {f"{name}, K = {k}": systems(family, k)[name] for k in WINDOW_SIZES for name in names}
+
+
+def rivals(family: Family) -> MethodSpecs:
+    """Return plain decoding, the full system, and presets of other papers [P5 Table 1]."""
+    return {
+        PLAIN: MethodSpec(),
+        "full": systems(family)["full"],
+        **{name: _preset_spec(name, family) for name in family.rivals},
+    }
+
+
+THRESHOLDS = (0.5, 1.0, 2.0, 3.0)  # nats
+
+
+def thresholds(family: Family) -> MethodSpecs:
+    """Return P5's systems with fixed entropy thresholds, and those whose windows do not adapt.
+
+    P5's own threshold is a running mean, which starts at 0 and forgets nothing; a fixed one is
+    chosen on other prompts, as lengths are.
+    """
+    adaptive = systems(family)
+    specs = {PLAIN: MethodSpec(), "pre-verify": adaptive["pre-verify"]}
+    specs |= {f"vanilla M2, K = {k}": systems(family, k)["vanilla M2"] for k in (3, 6, 10)}
+    for name in ("self-verify M2", "pre-verify + self-verify", "full"):
+        for threshold in THRESHOLDS:
+            levels = tuple(_with_threshold(level, threshold) for level in adaptive[name].levels)
+            specs[f"{name}, {threshold:g} nats"] = MethodSpec(levels, adaptive[name].top_level)
+    return specs
+
+
+def _with_threshold(level: LevelEntry, threshold: float) -> LevelEntry:
+    """Return the level with a fixed threshold, in nats, if its window adapts."""
+    window = {"kind": "entropy", "threshold": threshold}
+    return {**level, "window": window} if "window" in level else level
+
+
+def timed_stacks(family: Family) -> MethodSpecs:
+    """Return plain decoding and the stacks that counting finds near the best, to be timed."""
+    specs = stacks(family)
+    names = ("single large 3", "single large 6", "single large 10")
+    names += ("three 2-6", "three 3-6", "three 3-10")
+    return {PLAIN: MethodSpec(), **{name: specs[name] for name in names}}
+
+
+def with_plain(make_methods: Callable[[Family], MethodSpecs]) -> Callable[[Family], MethodSpecs]:
+    """Return a function that adds plain decoding to the methods of ``make_methods``."""
+    return lambda family: {PLAIN: MethodSpec(), **make_methods(family)}

@@ -1,0 +1,23 @@
+"""The papers' claims as data: the methods, the metric, and the smallest difference that matters.
+
+Ratios are of speed, tokens or cost. The smallest differences that matter are listed in
+:mod:`hierspec_lab.papers.evidence.claims`; some claims have one of their own.
+"""
+
+from __future__ import annotations
+
+from hierspec_lab.papers.evidence.claims import decide
+from hierspec_lab.papers.evidence.experiments import EXPERIMENTS
+from hierspec_lab.papers.evidence.files import ExperimentFile
+
+from . import p1, p2, p3, p4, p5
+
+CLAIMS = tuple(claim for paper in (p1, p2, p3, p4, p5) for claim in paper.claims())
+
+
+def all_decided(file: ExperimentFile) -> bool:
+    """Return whether an experiment's file decides every claim that the experiment measures."""
+    claims = [claim for claim in CLAIMS if file.experiment in claim.experiments]
+    return all(
+        decide(claim, EXPERIMENTS[file.experiment], file).verdict != "undecided" for claim in claims
+    )

@@ -1,0 +1,82 @@
+"""Claims of P1: three models against single drafts, the heuristic, draft temperatures."""
+
+from __future__ import annotations
+
+import math
+
+from hierspec_lab.papers.evidence import effects
+from hierspec_lab.papers.evidence.claims import SMALL_LOG_RATIO, Claim
+from hierspec_lab.papers.evidence.families import FAMILIES
+from hierspec_lab.papers.evidence.methods import exit_stacks
+
+_COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
+_SINGLE = ("single small 2", "single small 4", *(f"single large {n}" for n in (3, 6, 10)))
+_HIERARCHIES = tuple(f"three {name}" for name in ("1-4", "2-4", "2-6", "3-6", "3-10"))
+_TIMED_SINGLE = ("single large 3", "single large 6", "single large 10")
+_TIMED_HIERARCHIES = ("three 2-6", "three 3-6", "three 3-10")
+
+
+def claims() -> list[Claim]:
+    """Return the claims of P1."""
+    exit_methods = tuple(exit_stacks(FAMILIES["smollm2"]))
+    return [
+        Claim(
+            "P1 Table 3",
+            ("clock-p1-smollm2-exits",),
+            "best two early exits, stacked, over best single exit, in time",
+            tuple(name for name in exit_methods if name.startswith("exits ")),
+            tuple(name for name in exit_methods if name.startswith("exit ")),
+            _SPEED,
+        ),
+        Claim(
+            "P1 Table 3",
+            ("clock-p1-large-0",),
+            "best three models over best single draft, in time",
+            _TIMED_HIERARCHIES,
+            _TIMED_SINGLE,
+            _SPEED,
+        ),
+        *(
+            Claim(
+                "P1 Table 4",
+                (f"p1-{family}-0", f"p1-{family}-1"),
+                f"best three {models}, by weights",
+                _HIERARCHIES,
+                _SINGLE,
+                _COST,
+            )
+            for family, models in (
+                ("trunk", "models over best single draft"),
+                ("t5", "encoder-decoders over best single draft"),
+                ("tuned", "models over best single draft, the smallest fine-tuned on M2"),
+            )
+        ),
+        Claim(
+            "P1 Table 4",
+            ("clock-p1-large-0",),
+            "best three models over best single draft, by weights",
+            _TIMED_HIERARCHIES,
+            _TIMED_SINGLE,
+            _COST,
+        ),
+        Claim(
+            "P1 Table 4",
+            ("p1-trunk-tails",),
+            "horizontal heuristic over none, by weights",
+            ("tail 1", "tail 2"),
+            ("tail 0",),
+            _COST,
+            smallest_effect=math.log(1.005),
+        ),
+        Claim(
+            "P1 Table 10",
+            ("p1-trunk-warmths",),
+            "drafts at .5 over drafts at .6, request at .6: how likely a first token is kept, "
+            "in the same contexts",
+            ("drafts at 0.6",),
+            ("drafts at 0.6",),
+            effects.first_kept_chance(1.2),
+            effects.first_kept_chance(1.0),
+            smallest_effect=SMALL_LOG_RATIO,
+        ),
+    ]

@@ -1,0 +1,200 @@
+"""Claims of P3: HiSpec against single exits, exits and lengths, the share of verification."""
+
+from __future__ import annotations
+
+from hierspec_lab.papers.evidence import effects
+from hierspec_lab.papers.evidence.claims import ACCEPTANCE_DIFFERENCE, Claim
+from hierspec_lab.papers.evidence.experiments import RECORDED
+from hierspec_lab.papers.evidence.families import FAMILIES
+from hierspec_lab.papers.evidence.methods import PLAIN, exit_layer_pairs
+
+_COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
+
+
+def _best_pair(item: str, family: str, layers: str) -> Claim:
+    """Return the claim: P3's pair of exits, or the nearest to it, over all other trained pairs."""
+    ours, *theirs = [f"{low}-{high}" for low, high in exit_layer_pairs(FAMILIES[family])]
+    text = f"exits {layers}, nearest to (L/8, L/4), over the best of the {len(theirs)} other pairs"
+    name = f"p3-{family}-pairs"
+    return Claim(item, (name,), f"{text}, by layers run", (ours,), tuple(theirs), _COST)
+
+
+def claims() -> list[Claim]:
+    """Return the claims of P3."""
+    smollm2, chats, trunk = "p3-smollm2", "p3-smollm2-chats", "p3-trunk"
+    return [
+        Claim(
+            "P3 Table 1",
+            ("clock-p3-smollm2",),
+            "HiSpec over LayerSkip (exit 10 of 30 layers), in time",
+            ("hispec",),
+            ("exit 10",),
+            _SPEED,
+        ),
+        Claim(
+            "P3 Table 1",
+            ("clock-p3-large",),
+            "HiSpec over LayerSkip (exit at L/4), in time",
+            ("hispec",),
+            ("exit 4",),
+            _SPEED,
+        ),
+        Claim(
+            "P3 Table 1",
+            ("clock-p3-smollm2", "clock-p3-large"),
+            "HiSpec over plain decoding, in time",
+            ("hispec",),
+            (PLAIN,),
+            _SPEED,
+        ),
+        Claim(
+            "P3 Table 1",
+            (smollm2, "clock-p3-smollm2", chats),
+            "HiSpec over LayerSkip (exit 10 of 30 layers), by layers run",
+            ("hispec",),
+            ("exit 10",),
+            _COST,
+        ),
+        Claim(
+            "P3 Table 1",
+            (trunk,),
+            "HiSpec over LayerSkip (exit at L/4), by layers run",
+            ("hispec",),
+            ("exit 2",),
+            _COST,
+        ),
+        *(
+            Claim(
+                "P3 Figure 1",
+                tuple(RECORDED),
+                f"HiSpec over {name}, in time, presets untuned",
+                ("HiSpec",),
+                (theirs,),
+                _SPEED,
+            )
+            for theirs, name in (
+                ("LayerSkip", "LayerSkip (exit at L/4)"),
+                ("LookAhead", "Lookahead"),
+                ("SWIFT", "SWIFT"),
+                ("AdaDecode", "AdaDecode without trained heads"),
+            )
+        ),
+        *(
+            Claim(
+                "P3 Figure 1",
+                ("clock-p3-smollm2-others",),
+                f"HiSpec over {name}, in time",
+                ("hispec",),
+                (theirs,),
+                _SPEED,
+            )
+            for theirs, name in (
+                ("lookahead", "Lookahead"),
+                ("swift", "SWIFT"),
+                ("adadecode", "AdaDecode with trained heads"),
+            )
+        ),
+        Claim(
+            "P3 Figure 1",
+            ("p3-trunk-others",),
+            "HiSpec over Lookahead, by layers run",
+            ("hispec",),
+            ("lookahead",),
+            _COST,
+        ),
+        Claim(
+            "P3 Figure 1",
+            ("p3-trunk-others",),
+            "HiSpec over SWIFT, tokens a call of the target, whatever the drafts cost",
+            ("hispec",),
+            ("swift",),
+            _CALLS,
+            decides=False,
+        ),
+        Claim(
+            "P3 Figure 1",
+            ("p3-trunk-others",),
+            "HiSpec over AdaDecode without trained heads, tokens a call of the target, whatever "
+            "the drafts cost",
+            ("hispec",),
+            ("adadecode",),
+            _CALLS,
+            decides=False,
+        ),
+        *(
+            Claim(
+                item,
+                (experiment,),
+                f"a check over twice the time of six tokens drafted by {drafter} (P3's drafts: 1/9 "
+                "to 1/400)",
+                (method,),
+                metric=effects.check_time_ratio,
+                reference=2.0,
+            )
+            for item in ("P3 Figure 2", "P3 Table 2")
+            for experiment, method, drafter in (
+                ("clock-p3-smollm2", "exit 5", "an exit of 1/6 of the target"),
+                ("clock-p5-large-1", "vanilla M1", "a model of 1/70 of the target"),
+            )
+        ),
+        *(
+            Claim(
+                "P3 Figure 4",
+                (experiment,),
+                f"acceptance of the exit {place}, less one half",
+                (exit_name,),
+                metric=effects.first_token_acceptance,
+                reference=0.5,
+                scale="difference",
+                smallest_effect=ACCEPTANCE_DIFFERENCE,
+            )
+            for experiment, exit_name, place in (
+                (smollm2, "exit 10", "after 10 of 30 layers"),
+                (trunk, "exit 2", "at L/4"),
+            )
+        ),
+        *(
+            _best_pair(item, family, layers)
+            for item in ("P3 Figure 5", "P3 Figure 8")
+            for family, layers in (("smollm2", "5 and 10 of 30 layers"), ("trunk", "1 and 2 of 8"))
+        ),
+        *(
+            Claim(
+                "P3 Figure 6",
+                experiments,
+                "acceptance, HiSpec less a single exit at its draft layer",
+                ("hispec",),
+                (draft_exit,),
+                effects.acceptance,
+                scale="difference",
+                smallest_effect=ACCEPTANCE_DIFFERENCE,
+            )
+            for experiments, draft_exit in (((smollm2, chats), "exit 5"), ((trunk,), "exit 1"))
+        ),
+        *(
+            Claim(
+                "P3 Figure 6",
+                experiments,
+                "HiSpec over the best single exit, by layers run",
+                ("hispec",),
+                tuple(f"exit {layer}" for layer in layers),
+                _COST,
+            )
+            for experiments, layers in (((smollm2, chats), (5, 10, 15)), ((trunk,), (1, 2, 4)))
+        ),
+        *(
+            Claim(
+                "P3 Figure 7",
+                ("p3-trunk-lengths",),
+                f"{text}, by layers run",
+                ("2/4",),
+                (n,),
+                _COST,
+            )
+            for text, n in (
+                ("N_d = 2 over N_d = 8", "8/4"),
+                ("N_d = 2 over N_d = 1", "1/4"),
+                ("N_i = 4 over N_i = 12", "2/12"),
+            )
+        ),
+    ]

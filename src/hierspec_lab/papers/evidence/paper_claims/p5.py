@@ -1,0 +1,229 @@
+"""Claims of P5: the full system against its parts, redundancy, entropies, windows.
+
+M1 is the smaller drafter, M2 the larger. *Vanilla* M1 or M2 is that drafter alone, with drafts of
+fixed length; by *self-verify* it stops after a token of too high entropy; by *pre-verify* M2
+verifies the drafts of M1 before the target does. The full system is all of these.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hierspec_lab.papers.evidence import effects
+from hierspec_lab.papers.evidence.claims import (
+    ACCEPTANCE_DIFFERENCE,
+    AUC_DIFFERENCE,
+    TOKEN_DIFFERENCE,
+    VARIATION_DIFFERENCE,
+    Claim,
+)
+from hierspec_lab.papers.evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES
+
+_COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
+# Experiments at temperature 1; in the first, M2 is a smaller model of its own.
+_SAMPLING = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
+_PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
+
+
+def _at_each_window(system: str) -> tuple[str, ...]:
+    return tuple(f"{system}, K = {k}" for k in WINDOW_SIZES)
+
+
+def _at_each_threshold(system: str) -> tuple[str, ...]:
+    return tuple(f"{system}, {threshold:g} nats" for threshold in THRESHOLDS)
+
+
+_CALIBRATED_PARTS = (
+    "pre-verify",
+    *(f"vanilla M2, K = {k}" for k in (3, 6, 10)),
+    *_at_each_threshold("self-verify M2"),
+    *_at_each_threshold("pre-verify + self-verify"),
+)
+
+
+def claims() -> list[Claim]:
+    """Return the claims of P5."""
+    return [
+        Claim(
+            "P5 Table 1",
+            ("clock-p5-large-1", "clock-p5-large-0"),
+            "the full system over plain decoding, in time",
+            ("full",),
+            (PLAIN,),
+            _SPEED,
+        ),
+        *(
+            Claim(
+                "P5 Table 1",
+                (f"clock-p5-{family}-rivals",),
+                f"the full system over {name}, in time",
+                ("full",),
+                (theirs,),
+                _SPEED,
+                decides=False,  # the rivals' drafters are others, so more than the system differs
+            )
+            for family, theirs, name in (
+                ("large", "specdec++", "SpecDec++ with zoo:mid and its trained head"),
+                ("large", "pearl", "PEARL with zoo:mid, two threads on two cores"),
+                ("smollm2", "eagle3", "EAGLE-3 (a chain of four)"),
+            )
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-thresholds",),
+            "the full system over the best of its parts, thresholds and K calibrated, in time",
+            _at_each_threshold("full"),
+            _CALIBRATED_PARTS,
+            _SPEED,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("p5-trunk-thresholds",),
+            "the full system over the best of its parts, thresholds and K calibrated, by weights",
+            _at_each_threshold("full"),
+            _CALIBRATED_PARTS,
+            _COST,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-1", "clock-p5-large-0"),
+            "the full system over the best of its parts, in time",
+            ("full",),
+            _PARTS,
+            _SPEED,
+        ),
+        Claim(
+            "P5 Table 2",
+            ("clock-p5-large-1",),
+            "the full system over vanilla M2, in time",
+            ("full",),
+            ("vanilla M2",),
+            _SPEED,
+        ),
+        *(
+            Claim(
+                "P5 Table 2",
+                ("p5-trunk-1", "p5-trunk-0", "clock-p5-large-1"),
+                f"{text}, by weights",
+                (ours,),
+                theirs,
+                _COST,
+            )
+            for ours, theirs, text in (
+                ("full", _PARTS, "the full system over the best of its parts"),
+                ("self-verify M2", ("vanilla M2",), "self-verify M2 over vanilla M2"),
+                ("pre-verify", ("vanilla M2",), "pre-verify over vanilla M2"),
+            )
+        ),
+        Claim(
+            "P5 Table 3",
+            ("clock-p5-large-1",),
+            "gain of full over vanilla M2, other prompts over mathematics, in time",
+            ("full",),
+            ("vanilla M2",),
+            _SPEED,
+            contrasts_domains=True,
+        ),
+        Claim(
+            "P5 Table 3",
+            ("p5-trunk-1", "p5-smollm2-1"),
+            "gain of full over vanilla M2, other prompts over mathematics, tokens a call",
+            ("full",),
+            ("vanilla M2",),
+            contrasts_domains=True,
+        ),
+        Claim(
+            "P5 Table 3",
+            ("p5-trunk-domains",),
+            "gain of full over vanilla M2, other prompts over mathematics, by weights (a tenth "
+            "would matter: P5's is 1.4 times)",
+            ("full",),
+            ("vanilla M2",),
+            _COST,
+            contrasts_domains=True,
+            smallest_effect=math.log(1.1),
+        ),
+        Claim(
+            "P5 Table 4",
+            _SAMPLING,
+            "redundancy σ is alike: vanilla M2 less the full system",
+            # σ is 1 − acceptance: its difference is that of acceptances the other way round.
+            ("full",),
+            ("vanilla M2",),
+            effects.acceptance,
+            scale="difference",
+            smallest_effect=0.05,
+            kind="same",
+        ),
+        Claim(
+            "P5 Table 4",
+            _SAMPLING,
+            "calls a token η, vanilla M1 over full",
+            # η is 1 / tokens a call: its ratio is that of tokens a call the other way round.
+            ("full",),
+            ("vanilla M1",),
+        ),
+        Claim(
+            "P5 Figure 1",
+            _SAMPLING,
+            "drafted tokens kept a call of the target, M2 less M1 (K = 10)",
+            ("vanilla M2",),
+            ("vanilla M1",),
+            effects.kept_per_round,
+            scale="difference",
+            smallest_effect=TOKEN_DIFFERENCE,
+        ),
+        *(
+            Claim(
+                "P5 Figure 6",
+                ("p5-trunk-1", "p5-trunk-0", "p5-smollm2-1"),
+                f"entropy of rejected above kept tokens, {drafter} (AUC less .5)",
+                (f"vanilla {drafter}",),
+                metric=effects.entropy_auc,
+                reference=0.5,
+                scale="difference",
+                smallest_effect=AUC_DIFFERENCE,
+            )
+            for drafter in ("M2", "M1")
+        ),
+        Claim(
+            "P5 Figure 7",
+            ("p5-trunk-windows",),
+            "variation over K, vanilla M2 less full, by weights",
+            # A difference of variations is theirs less ours: less variation is better.
+            _at_each_window("full"),
+            _at_each_window("vanilla M2"),
+            _COST,
+            scale="difference",
+            smallest_effect=VARIATION_DIFFERENCE,
+            compares_variation=True,
+        ),
+        Claim(
+            "P5 Figure 7",
+            ("p5-trunk-windows",),
+            "the full system over vanilla M2, each at its best K, by weights",
+            _at_each_window("full"),
+            _at_each_window("vanilla M2"),
+            _COST,
+        ),
+        Claim(
+            "P5 Figure 8",
+            _SAMPLING,
+            "windows change from round to round: standard deviation, full (tokens)",
+            ("full",),
+            metric=effects.window_deviation,
+            reference=0.0,
+            scale="difference",
+            smallest_effect=0.5,
+        ),
+        Claim(
+            "P5 Figure 8",
+            _SAMPLING,
+            "share kept, full less vanilla M1",
+            ("full",),
+            ("vanilla M1",),
+            effects.acceptance,
+            scale="difference",
+            smallest_effect=ACCEPTANCE_DIFFERENCE,
+        ),
+    ]

@@ -1,0 +1,87 @@
+"""The laboratory's commands are found by entry points, and the product does without them."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hierspec.cli import root, run
+from hierspec.utils import plugins
+
+ROOT = Path(__file__).resolve().parents[3]
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+
+def test_they_are_installed_as_they_are_declared():
+    installed = {entry.name: entry.value for entry in entry_points(group=root.GROUP)}
+    assert DECLARED[root.GROUP].items() <= installed.items(), "pip install -e . is to be run again"
+
+
+@pytest.mark.parametrize("words", DECLARED[root.GROUP])
+def test_each_has_its_help(words, capsys):
+    assert run([*words.split("."), "--help"]) == 0
+    assert f"hierspec {words.replace('.', ' ')}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "load", "says"),
+    [
+        ("broken", lambda: 1 / 0, "ZeroDivisionError"),
+        ("nowhere.at.all", lambda: print, "KeyError: 'nowhere.at'"),
+    ],
+)
+def test_a_package_that_fails_costs_its_own_commands(words, load, says, monkeypatch, capsys):
+    entry = SimpleNamespace(
+        load=load, module="json", value="json:f", dist=SimpleNamespace(name="p")
+    )
+    monkeypatch.setattr(plugins, "entry_point_names", lambda group: {words: entry})
+    root._add_commands_of_packages()
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.startswith(f"hierspec: warning: hierspec {words} is left out")
+
+
+ALONE = """
+import sys
+sys.modules["hierspec_lab"] = None  # as if it were not installed
+import hierspec
+from hierspec.cli import run
+status = run(sys.argv[1:])
+assert not any(name.startswith("hierspec_lab.") for name in sys.modules)
+sys.exit(status)
+"""
+CASE = {"vocab": 2, "models": [{"order": 0, "table": {"": [0.5, 0.5]}}] * 2}
+CASE["levels"] = [{"num_speculative_tokens": 2}, {"verify": "block"}]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["generate", "a", "--target", "zoo:small", "--max-new-tokens", "2", "--json"],
+        ["generate", "a", "--hierarchy", "auto", "--target", "zoo:small", "--max-new-tokens", "2"],
+        ["certify", "case.json"],
+        ["chat", "--help"],
+        ["serve", "--help"],
+        ["batch", "--help"],
+    ],
+    ids=lambda argv: " ".join(argv[:4:3]),
+)
+def test_the_product_runs_alone(argv, tmp_path):
+    (tmp_path / "case.json").write_text(json.dumps(CASE))
+    command = [sys.executable, "-c", ALONE, *argv]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "left out" not in done.stderr
+
+
+def test_alone_it_has_the_products_commands():
+    command = [sys.executable, "-c", ALONE, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
+    assert {"generate", "chat", "serve", "batch", "certify", "plan"} <= listed
+    assert listed.isdisjoint({"bench", "reproduce", "timeline"})
