@@ -20,12 +20,25 @@ class LevelsStub(StubServer):
 
     tokens: int = 3
     chat: bool = True
+    key: str = ""
     finish_reason: ClassVar[str] = "stop"
     refusal_status: ClassVar[int] = 400
     refusal: ClassVar[dict] = {"message": "prompt <b>too long</b>", "type": "invalid_request_error"}
     pieces_before_breaking_off: ClassVar[int] = 2
 
+    def locked(self, request):
+        """The answer without the right key; ``None`` with it, or where none is wanted."""
+        if not self.key or request.headers.get("Authorization") == f"Bearer {self.key}":
+            return None
+        error = {"message": "this service needs an API key", "code": "missing_api_key"}
+        return web.json_response({"error": error}, status=401)
+
+    async def complete(self, request):
+        return self.locked(request) or await super().complete(request)
+
     async def models(self, request):
+        if locked := self.locked(request):
+            return locked
         card = {
             "id": "stub",
             "object": "model",
@@ -56,7 +69,8 @@ class LevelsStub(StubServer):
         drafts = [
             {"level": name, "num_draft_tokens": 2, "num_accepted_tokens": 1} for name in NAMES[:-1]
         ]
-        return {**chunk, "hierspec": {"tokens": tokens, "drafts": drafts}}
+        plan = "plain" if number == 0 else "ngram 2 > small 2"
+        return {**chunk, "hierspec": {"tokens": tokens, "drafts": drafts, "plan": plan}}
 
 
 def is_plain(body):

@@ -11,9 +11,9 @@ from pathlib import Path
 import chromium
 
 LOOKS = {
-    "light": {"height": 1180},
+    "light": {"height": 1000},
     "dark": {"height": 860, "dark": True},
-    "narrow": {"width": 390, "height": 1900},
+    "narrow": {"width": 390, "height": 1500},
 }
 PROMPT = 'def quicksort(items):\n    """Sort a list of numbers without changing it."""\n'
 
@@ -21,14 +21,14 @@ PROMPT = 'def quicksort(items):\n    """Sort a list of numbers without changing 
 def take(url, folder):
     with chromium.Chromium() as browser:
         for name, look in LOOKS.items():
-            page = browser.open(f"{url}/#mode=completion&max_tokens=96&compare=true", **look)
+            page = browser.open(f"{url}/#mode=completion&max_tokens=96", **look)
             page.wait("!/connecting/.test(document.querySelector('#model').textContent)")
             if name == "dark":
                 page.click("[name=marks]")
             page.run("document.querySelector('#settings').open = false")
             page.write("#prompt", PROMPT)
             page.press("Enter", control=True)
-            page.wait("document.querySelector('#verdict').textContent !== ''", seconds=240)
+            page.wait("document.querySelector('#verdict').textContent.includes('×')", seconds=240)
             page.hover(".token:nth-of-type(9)")
             page.run("window.scrollTo(0, 0)")
             page.picture(Path(folder) / f"playground-{name}.png")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import chromium
 import pytest
-from fakes.playground import LevelsStub
+from fakes.playground import LevelsStub, is_plain
 from fakes.servers import serving
 
 pytestmark = pytest.mark.skipif(
@@ -12,7 +14,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 READY = "document.querySelector('#model').textContent === 'stub'"
-IDLE = "!document.querySelector('#send').disabled"
+IDLE = "document.querySelector('#send').ariaDisabled !== 'true'"
+DONE = "document.querySelector('#stop').ariaDisabled === 'true'"  # the comparison, too
 TOKENS = "[...document.querySelectorAll('.token')]"
 
 
@@ -27,9 +30,9 @@ def visit(browser):
     """Open the page of a stub; afterwards nothing may have gone wrong in it."""
     opened = []
 
-    def visit(url, **look):
+    def visit(url, ready=READY, **look):
         page = browser.open(url, **look)
-        page.wait(READY)
+        page.wait(ready)
         opened.append(page)
         return page
 
@@ -47,7 +50,7 @@ def send(page, prompt, wait=True):
 
 
 def choose(page, selector, value):
-    change = "e.checked = true" if value is True else f"e.value = {value!r}"
+    change = f"e.{'checked' if isinstance(value, bool) else 'value'} = {json.dumps(value)}"
     page.run(
         f"(() => {{ const e = document.querySelector({selector!r}); {change}; "
         "e.dispatchEvent(new Event('change', {bubbles: true})); })()"
@@ -85,10 +88,25 @@ def test_bars_and_rounds_count_drafts(visit):
         assert len(columns) == 4
         assert columns[3] == (
             "Round 4: ngram drafted 2, kept 1, thrown away 1; small drafted 2, kept 1, thrown away "
-            "1; 1 token of the target's own"
+            "1; 1 token of the target's own; plan ngram 2 > small 2"
         )
-        cells = page.run("document.querySelectorAll('#rounds li:first-child .cell.lost').length")
-        assert cells == 2
+        first = "#rounds li:first-child"
+        kinds = page.run(f"[...document.querySelectorAll('{first} .cell')].map((e) => e.className)")
+        assert kinds == [
+            "cell kept fill-0", "cell kept fill-1", "cell own fill-target",
+            "cell lost fill-0", "cell lost fill-1",
+        ]  # fmt: skip
+        # Rows below the line, by level: how many were thrown away, then the plan and the number.
+        rows = page.run(f"[...document.querySelectorAll('{first} .row')].map((e) => e.innerText)")
+        assert rows == ["1", "1", "A", "1"]
+        axis = page.run("[...document.querySelectorAll('#axis .row')].map((e) => e.textContent)")
+        assert axis == ["ngram", "small", "plan", "round"]
+        key = page.run(
+            "[...document.querySelectorAll('#key-of-rounds li')].map((e) => e.innerText)"
+        )
+        assert [words.replace("\n", " ") for words in key[-2:]] == [
+            "A plain: 1 round", "B ngram 2 > small 2: 3 rounds",
+        ]  # fmt: skip
         assert "tokens/s" in page.text("#speed-own-text")
 
 
@@ -100,7 +118,7 @@ def test_a_token_says_who_drafted_and_who_verified_it(visit):
         page.wait("document.querySelector('#about').textContent.includes('drafted')")
         said = '" once": drafted by ngram, verified by small, then target, round 1.'
         assert page.text("#about") == said
-        page.run("document.querySelector('#turns').focus()")
+        page.run("document.querySelector('.turns').focus()")
         page.press("ArrowRight")
         assert page.text("#about").startswith('" upon": drafted by small, verified by target')
         page.press("ArrowRight")
@@ -115,13 +133,13 @@ def test_a_chat_goes_on_and_a_new_one_forgets(visit):
         page = visit(url)
         send(page, "first")
         send(page, "second")
-        assert [m["content"] for m in stub.bodies[1]["messages"]] == [
-            "first", " once upon a", "second",
-        ]  # fmt: skip
+        asked = [[m["content"] for m in b["messages"]] for b in stub.bodies if not is_plain(b)]
+        assert asked[1] == ["first", " once upon a", "second"]
         page.click("#clear")
         assert page.run("document.querySelectorAll('.turn').length") == 0
         send(page, "third")
-        assert [m["content"] for m in stub.bodies[2]["messages"]] == ["third"]
+        page.wait(DONE)
+        assert [m["content"] for m in stub.bodies[-1]["messages"]] == ["third"]
 
 
 def test_settings_are_sent_and_empty_ones_are_not(visit):
@@ -132,8 +150,7 @@ def test_settings_are_sent_and_empty_ones_are_not(visit):
         choose(page, "[name=temperature]", "0.5")
         choose(page, "[name=hierarchy]", "other")
         choose(page, "[name=stop]", "END")
-        choose(page, "[name=key]", "sk-1")
-        page.wait(READY)
+        choose(page, "[name=compare]", False)
         send(page, "text")
         body = stub.bodies[0]
         assert body == {
@@ -141,7 +158,42 @@ def test_settings_are_sent_and_empty_ones_are_not(visit):
             "return_levels": True, "max_tokens": 128, "temperature": 0.5, "stop": "END",
             "hierarchy": "other", "model": "default",
         }  # fmt: skip
+        assert "Authorization" not in stub.headers[0]
+
+
+def test_behind_a_key_the_page_asks_for_it(visit):
+    stub = LevelsStub(pieces=1, key="sk-1")
+    with serving(stub) as url:
+        page = visit(url, ready="document.querySelector('#model').textContent.includes('key')")
+        assert page.run("document.activeElement.id") == "key"
+        assert "drafts nothing" not in page.text("#levels")
+        page.write("#prompt", "hello")
+        page.press("Enter", control=True)  # in vain, and the prompt stays
+        page.wait("document.activeElement.id === 'key'")
+        assert page.run("document.querySelectorAll('.turn').length") == 0
+        page.write("#key", "sk-0")
+        page.press("Enter")
+        page.wait("document.querySelector('#access-problem').textContent.includes('not valid')")
+        page.write("#key", "sk-1")
+        page.press("Enter")
+        page.wait(f"{READY} && document.querySelector('#access').hidden")
+        assert page.run("document.activeElement.id") == "prompt"
+        page.press("Enter", control=True)
+        page.wait(f"{IDLE} && document.querySelectorAll('.token').length > 0")
         assert stub.headers[0]["Authorization"] == "Bearer sk-1"
+        page.click("#share")
+        page.wait("document.querySelector('#shared').textContent.startsWith('The link')")
+        assert "sk-1" not in page.run("location.href")
+        stub.key = "sk-2"  # it is another one since
+        send(page, "again", wait=False)
+        page.wait("document.activeElement.id === 'key'")
+        assert page.run("document.querySelector('#prompt').value") == "again"
+        page.write("#key", "sk-2")
+        page.press("Enter")
+        page.wait("document.activeElement.id === 'prompt'")
+        page.press("Enter", control=True)
+        page.wait(f"{IDLE} && document.querySelectorAll('.turn').length === 4")
+        page.problems.clear()  # the browser's own notes on status 401
 
 
 def test_stop_reaches_the_server_and_keeps_the_text(visit):
@@ -155,6 +207,7 @@ def test_stop_reaches_the_server_and_keeps_the_text(visit):
             stop()
             page.wait(IDLE)
             assert page.text("#status").startswith("Stopped after ")
+            assert page.run("document.activeElement.id") in ("stop", "prompt")  # no focus is lost
             assert page.run("document.querySelectorAll('.token').length") > 3
             page.wait("true")
             for _ in range(100):
@@ -177,7 +230,15 @@ def test_errors_are_said_as_text_and_the_next_request_works(visit):
         send(page, "cut", wait=False)
         page.wait("document.querySelector('#error').textContent.includes('before it was complete')")
         page.wait(IDLE)
+        assert page.run("document.querySelector('#prompt').value") == "cut"
+        assert page.run("document.querySelectorAll('.turn').length") == 2  # not those of "bad"
         send(page, "markup")
+        assert page.run("document.querySelectorAll('.turn').length") == 2
+        choose(page, "[name=max_tokens]", "0")
+        page.run("document.querySelector('#settings').open = false")
+        page.press("Enter", control=True)
+        assert page.run("document.querySelector('#settings').open")  # where the mistake is
+        assert page.run("document.activeElement.name") == "max_tokens"
         assert page.run("document.querySelector('#error').hidden")
         assert "<img src=x" in page.text("#turns")
         assert page.run("document.querySelectorAll('#turns img').length") == 0
@@ -252,7 +313,7 @@ CONTRAST = """(() => {
   const out = {};
   for (const e of document.querySelectorAll("body *:not(script):not(style):not(option)")) {
     const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-    if (!own || !e.checkVisibility() || e.disabled) continue;
+    if (!own || !e.checkVisibility() || e.ariaDisabled === "true") continue;
     const below = ground(e), a = light(over(below, getComputedStyle(e).color)), b = light(below);
     out[`${e.tagName}.${e.className}#${e.id}`] = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
   }
@@ -260,26 +321,22 @@ CONTRAST = """(() => {
 })()"""
 
 
-def test_the_link_holds_settings_and_prompt_and_no_key(visit):
+def test_the_link_holds_settings_and_prompt(visit):
     with serving(LevelsStub(pieces=1)) as url:
         page = visit(url)
         choose(page, "[name=mode][value=completion]", True)
         choose(page, "[name=temperature]", "0.7")
         choose(page, "[name=hierarchy]", "other")
-        choose(page, "[name=key]", "sk-secret")
-        page.wait(READY)
         page.write("#prompt", "a & b\n= ü")
         page.click("#share")
         page.wait("document.querySelector('#shared').textContent.startsWith('The link')")
         link = page.run("location.href")
-        assert "sk-secret" not in link
         other = visit(link)
         form = "document.querySelector('#form').elements"
         assert other.run(f"{form}.prompt.value") == "a & b\n= ü"
         assert other.run(f"{form}.mode.value") == "completion"
         assert other.run(f"{form}.temperature.value") == "0.7"
         assert other.run(f"{form}.hierarchy.value") == "other"
-        assert other.run(f"{form}.key.value") == ""
         assert other.text("#prompt-label") == "Text to continue"
 
 
@@ -287,10 +344,9 @@ def test_plain_decoding_stands_beside(visit):
     stub = LevelsStub(pieces=5, pause=0.01)
     with serving(stub) as url:
         page = visit(url)
-        choose(page, "[name=compare]", True)
         page.write("#prompt", "hello")
         page.click("#send")
-        page.wait("document.querySelector('#verdict').textContent !== ''")
+        page.wait("document.querySelector('#verdict').textContent.includes('×')")
         assert "× plain decoding. The text is the same." in page.text("#verdict")
         assert "tokens/s" in page.text("#speed-plain-text")
         assert [body.get("speculative") for body in stub.bodies] == [None, False]
@@ -300,6 +356,21 @@ def test_plain_decoding_stands_beside(visit):
             "/ document.querySelector('#speed-plain').value"
         )
         assert page.text("#verdict").startswith(f"{ratio:.2f} ×")
+        # The next prompt need not wait for it.
+        stub.pause, stub.pieces = 0.05, 20
+        send(page, "long", wait=False)
+        page.wait("document.querySelector('#verdict').textContent.includes('plainly')")
+        send(page, "next", wait=False)
+        page.wait("document.querySelector('#turns').textContent.includes('next')")
+        assert page.text("#speed-plain-text") == "after the answer"
+        page.press("Escape")
+
+
+def test_few_tokens_are_no_comparison(visit):
+    with serving(LevelsStub(pieces=2)) as url:
+        page = visit(url)
+        send(page, "hello")
+        page.wait("document.querySelector('#verdict').textContent.startsWith('Too short')")
 
 
 def test_a_model_without_a_chat_format_continues_texts(visit):

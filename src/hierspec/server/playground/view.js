@@ -50,7 +50,6 @@ class Answer {
     this.element = make("div", "turn");
     this.element.append(make("span", "who", who));
     this.tokens = [];
-    $("turns").append(this.element);
   }
   add(token, levels) {
     this.tokens.push(token);
@@ -63,10 +62,13 @@ class Answer {
   get text() { return this.tokens.map((token) => token.text).join(""); }
 }
 
-function showPrompt(who, text) {
-  const turn = make("div", "turn given", text);
+/** A prompt and its answer, which stand and go together. */
+function showExchange(who, prompt, answer) {
+  const exchange = make("div"), turn = make("div", "turn given", prompt);
   turn.prepend(make("span", "who", who));
-  $("turns").append(turn);
+  exchange.append(turn, answer.element);
+  $("turns").append(exchange);
+  return exchange;
 }
 
 /** Mark a token and say who wrote it. */
@@ -75,7 +77,7 @@ function point(span) {
   if (!span) return;
   span.classList.add("at");
   $("about").textContent = span.about;
-  const area = $("turns"), box = span.getBoundingClientRect(), frame = area.getBoundingClientRect();
+  const area = $("turns").parentElement, box = span.getBoundingClientRect(), frame = area.getBoundingClientRect();
   if (box.bottom > frame.bottom) area.scrollTop += box.bottom - frame.bottom;
   if (box.top < frame.top) area.scrollTop -= frame.top - box.top;
 }
@@ -88,39 +90,23 @@ function move(step) {
   if (all[next]) point(all[next]);
 }
 
-/** How many drafted tokens were kept: a bar for each level, a column for each round. */
+/** How many drafted tokens were kept: a bar for each level. */
 class Drafts {
   constructor(levels) {
     this.levels = levels;
     this.totals = new Map();
     this.bars = new Map();
-    this.rounds = 0;
-    $("rounds").replaceChildren();
     $("levels").replaceChildren();
     if (levels.names.length < 2) $("levels").append(make("p", "quiet", "This hierarchy drafts nothing."));
   }
-  add(round, written) {
-    this.rounds += 1;
-    const column = make("li");
-    const words = [];
+  add(round) {
     for (const { level, drafted, kept } of round) {
       const sum = this.totals.get(level) ?? { drafted: 0, kept: 0 };
       sum.drafted += drafted;
       sum.kept += kept;
       this.totals.set(level, sum);
-      const fill = `fill-${this.levels.suffix(level)}`;
-      for (let i = 0; i < drafted; i++) column.append(make("span", `cell ${fill} ${i < kept ? "kept" : "lost"}`));
-      words.push(`${level} drafted ${drafted}, kept ${kept}, thrown away ${drafted - kept}`);
       this.bar(level, sum);
     }
-    const own = written.filter((token) => token.level === this.levels.target).length;
-    for (let i = 0; i < own; i++) column.append(make("span", "cell own fill-target"));
-    words.push(`${plural(own, "token")} of the target's own`);
-    column.title = `Round ${this.rounds}: ${words.join("; ")}`;
-    column.setAttribute("aria-label", column.title);
-    $("rounds").append(column);
-    const area = $("rounds").parentElement;
-    if (area !== document.activeElement) area.scrollLeft = area.scrollWidth;
   }
   bar(level, { drafted, kept }) {
     let parts = this.bars.get(level);
@@ -147,6 +133,88 @@ class Drafts {
   }
 }
 
+/**
+ * The rounds, a column each: above the line the tokens that it wrote, below it how many drafted
+ * tokens of each level were thrown away, and by which plan it ran.
+ */
+class Rounds {
+  constructor(levels) {
+    this.levels = levels;
+    this.drafting = levels.names.slice(0, -1);
+    this.count = this.most = 0;
+    this.plans = new Map();
+    $("rounds").replaceChildren();
+    $("key-of-rounds").replaceChildren(
+      make("li", "", "A column is one call of the target:"),
+      ...this.drafting.map((name) => this.item("kept", name, "", `drafted by ${name}, kept`)),
+      this.item("own", levels.target, "", "the target's own token"),
+      ...(this.drafting.length ? [this.item("lost", this.drafting[0], "2", "drafted and thrown away, how many")] : []),
+    );
+    this.scale(4);
+  }
+  item(kind, level, text, words) {
+    const item = make("li");
+    item.append(make("span", `cell ${kind} fill-${this.levels.suffix(level)}`, text), words);
+    return item;
+  }
+  /** Make room for so many tokens in a round. */
+  scale(most) {
+    const step = [1, 2, 5, 10, 20, 50].find((step) => most / step <= 3) ?? 100;
+    this.most = step * Math.ceil(most / step);
+    $("picture").style.setProperty("--most", this.most);
+    $("picture").style.setProperty("--step", step);
+    const ticks = make("div", "written");
+    for (let n = 0; n <= this.most; n += step) {
+      const tick = make("span", "tick", n || "tokens");
+      tick.style.setProperty("--at", n);
+      ticks.append(tick);
+    }
+    const rows = this.drafting.map((name) => {
+      const row = make("span", `row fill-${this.levels.suffix(name)}`, name);
+      row.title = `drafted by ${name} and thrown away`;
+      return row;
+    });
+    $("axis").replaceChildren(ticks, ...rows, make("span", "row", "plan"), make("span", "row", "round"));
+  }
+  add({ round, tokens, plan }) {
+    this.count += 1;
+    if (tokens.length > this.most) this.scale(tokens.length);
+    const column = make("li"), written = make("div", "written"), words = [];
+    for (const { level } of tokens) {
+      written.append(make("span", `cell ${level === this.levels.target ? "own" : "kept"} fill-${this.levels.suffix(level)}`));
+    }
+    const lost = this.drafting.map((name) => {
+      const { drafted, kept } = round.find(({ level }) => level === name) ?? { drafted: 0, kept: 0 };
+      if (drafted) words.push(`${name} drafted ${drafted}, kept ${kept}, thrown away ${drafted - kept}`);
+      const row = make("span", "row");
+      if (drafted > kept) row.append(make("span", `cell lost fill-${this.levels.suffix(name)}`, drafted - kept));
+      return row;
+    });
+    const own = tokens.filter(({ level }) => level === this.levels.target).length;
+    words.push(`${plural(own, "token")} of the target's own`);
+    if (plan) words.push(`plan ${plan}`);
+    const number = this.count === 1 || this.count % 10 === 0 ? this.count : "";
+    column.append(written, ...lost, make("span", "row", plan && this.letter(plan)), make("span", "row", number));
+    column.title = `Round ${this.count}: ${words.join("; ")}`;
+    column.setAttribute("aria-label", column.title);
+    $("rounds").append(column);
+  }
+  /** The letter that stands for a plan, beside its name and how often it ran. */
+  letter(plan) {
+    let known = this.plans.get(plan);
+    if (!known) {
+      const item = make("li"), letter = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[this.plans.size] ?? "…";
+      const words = make("span");
+      item.append(make("b", "letter", letter), words);
+      $("key-of-rounds").append(item);
+      this.plans.set(plan, (known = { letter, words, count: 0 }));
+    }
+    known.count += 1;
+    known.words.textContent = `${plan}: ${plural(known.count, "round")}`;
+    return known.letter;
+  }
+}
+
 /** Show tokens per second of this hierarchy and of plain decoding, on one scale. */
 function showSpeed(own, plain) {
   const fastest = Math.max(own ?? 0, plain ?? 0, 1e-9);
@@ -159,7 +227,7 @@ function showSpeed(own, plain) {
   if (own !== undefined) $("speed-own").max = fastest;
 }
 
-function showError(error) {
-  $("error").hidden = !error;
-  $("error").textContent = error ? error.message : "";
+function showError(message) {
+  $("error").hidden = !message;
+  $("error").textContent = message;
 }

@@ -3,19 +3,21 @@
 const HERE = new URL(".", location.href);
 
 /** An error whose message is the server's. */
-class Refusal extends Error {}
+class Refusal extends Error {
+  constructor(message, status) { super(message); this.status = status; }
+}
 
-function headers(key) {
-  const fields = { "Content-Type": "application/json" };
+function headers() {
+  const fields = { "Content-Type": "application/json" }, key = $("key").value;
   if (key) fields.Authorization = `Bearer ${key}`;
   return fields;
 }
 
-/** The server's models: [{id, hierarchies, levels, chat_template}], the default hierarchy first. */
-async function listModels(key) {
-  const response = await fetch(new URL("v1/models", HERE), { headers: headers(key) });
+/** The model that is served: {id, hierarchies, levels, chat_template}, the default hierarchy first. */
+async function servedModel() {
+  const response = await fetch(new URL("v1/models", HERE), { headers: headers() });
   if (!response.ok) throw await refusal(response);
-  return (await response.json()).data;
+  return (await response.json()).data[0];
 }
 
 async function refusal(response) {
@@ -25,7 +27,7 @@ async function refusal(response) {
     const error = JSON.parse(text).error;
     message = error.message ?? error;
   } catch { /* not OpenAI's error object: show the text */ }
-  return new Refusal(`${message || response.statusText} (HTTP ${response.status})`);
+  return new Refusal(`${message || response.statusText} (HTTP ${response.status})`, response.status);
 }
 
 /** The body of a request, without fields that are empty in the form. */
@@ -42,11 +44,11 @@ function bodyOf(settings, conversation, changes = {}) {
   return { ...body, ...changes };
 }
 
-/** Send a request and yield its chunks: {text, tokens: [{text, level}], round, finish, usage}. */
+/** Send a request and yield its chunks: {text, tokens: [{text, level}], round, plan, finish, usage}. */
 async function* ask(settings, body, signal) {
   const path = settings.mode === "chat" ? "v1/chat/completions" : "v1/completions";
   const response = await fetch(new URL(path, HERE), {
-    method: "POST", headers: headers(settings.key), body: JSON.stringify(body), signal,
+    method: "POST", headers: headers(), body: JSON.stringify(body), signal,
   });
   if (!response.ok) throw await refusal(response);
   let ended = false;
@@ -89,5 +91,5 @@ function chunkOf(event) {
   const round = event.hierspec?.drafts?.map((draft) => ({
     level: draft.level, drafted: draft.num_draft_tokens, kept: draft.num_accepted_tokens,
   }));
-  return { text, tokens, round, finish: choice?.finish_reason, usage: event.usage };
+  return { text, tokens, round, plan: event.hierspec?.plan, finish: choice?.finish_reason, usage: event.usage };
 }
