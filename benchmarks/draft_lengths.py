@@ -17,8 +17,8 @@ from typing import Any
 import common
 
 import hierspec
-from hierspec.config.levels import DraftModelConfig
 from hierspec.core.windows import AcceptanceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.zoo.registry import MID_ACCEPTANCE
 
 LENGTHS = (2, 4, 8)

@@ -13,7 +13,7 @@ from fuzzing import Playground
 
 from hierspec.cli import run
 from hierspec.cli.options import METHODS, SHIPPED_DRAFTS, parse_temperatures, split_values
-from hierspec.config import drafts
+from hierspec.config import drafts, methods
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
 from hierspec.zoo import registry
@@ -45,11 +45,14 @@ def test_short_help_and_completion(capsys):
     assert hierspec(capsys, "generate", "-h")[1] == hierspec(capsys, "generate", "--help")[1]
 
 
-def test_help_names_what_drafts():
-    """The words are in the help of six commands, and read without what knows them."""
-    methods = METHODS.split(", ")
-    assert {*drafts.NAMES.split(", ")} <= {*methods}
-    assert all(drafts.is_method(name.replace("LAYER", "4")) for name in methods)
+def test_help_names_what_drafts(capsys):
+    names = methods.short_forms()
+    assert {"ngram", "suffix", "exit:LAYER"} <= {*names}
+    assert all(drafts.is_method(name.replace("LAYER", "4")) for name in names)
+    for command in ("generate", "chat", "serve", "batch", "bench", "profile"):
+        shown = " ".join(hierspec(capsys, command, "--help")[1].split())
+        assert METHODS not in shown
+        assert "ngram:TABLE" in shown
     assert all(name in SHIPPED_DRAFTS for name in registry.SHIPPED_DRAFTS)
 
 

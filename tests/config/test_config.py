@@ -5,10 +5,12 @@ import json
 import pytest
 
 from hierspec.config.chains import ConcatenateConfig
-from hierspec.config.levels import DraftModelConfig, EarlyExitConfig, NgramTableConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.errors import HierspecError
+from hierspec.methods.draft_model import DraftModelConfig
+from hierspec.methods.early_exit import EarlyExitConfig
+from hierspec.methods.ngram_table import NgramTableConfig
 from hierspec.presets.registry import PRESETS, preset
 
 EXAMPLE = {

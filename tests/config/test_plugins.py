@@ -53,7 +53,7 @@ CASE = {
 @pytest.fixture(autouse=True)
 def forgets(monkeypatch):
     """Plug-ins of a test are gone after it."""
-    monkeypatch.setattr(methods, "_REGISTERED", {})
+    monkeypatch.setattr(methods, "_REGISTERED", dict(methods._REGISTERED))
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
     monkeypatch.setattr(plugins, "_FILES", {})
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from hierspec import Hierarchy, HierarchyConfig
-from hierspec.config.levels import LayerSkipConfig
-from hierspec.config.skip_search import SkipSearchConfig
 from hierspec.drafters.skip_search import SearchedSkip, SkipSearches
 from hierspec.lm.layer_skip import Skip, evenly_spaced_parts
 from hierspec.lm.skip_search import SearchSettings, SkipSearch, posterior
+from hierspec.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
 from hierspec.utils.testing import save_tiny
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]

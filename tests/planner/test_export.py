@@ -10,11 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierspec.config.look_ups import PromptLookupConfig
+from hierspec.config import methods
+from hierspec.config.levels import method_name
+from hierspec.methods.prompt_lookup import PromptLookupConfig
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.export import (
     ENGINES,
-    METHOD_DESCRIPTIONS,
     export,
     inexpressible,
     without_sharing,
@@ -242,8 +243,10 @@ def test_every_candidate_of_a_profile_is_taken_or_passed_over():
 
     names = ["m", "exit:1", "ngram", "prompt-lookup", "suffix", "quantized", "quantized:4"]
     levels = [parse(name).level for name in [*names, "eagle3:folder"]]
-    assert {level.method for level in levels} == set(METHOD_DESCRIPTIONS)
+    planned = {method_name(level) for level in methods.built_in() if level.capabilities.planned}
+    assert {level.method for level in levels} == planned
+    assert all(level.phrase for level in levels)
     for engine in ENGINES.values():
         refused = {level.method for level in levels if inexpressible(engine, level)}
         assert "quantized" in refused
-        assert refused == set(METHOD_DESCRIPTIONS) - set(engine.methods)
+        assert refused == {level.method for level in levels if not engine.can_draft(level)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from hierspec.errors import HierspecError
 
@@ -18,26 +18,35 @@ if TYPE_CHECKING:
     from hierspec.config.schema import TargetConfig
     from hierspec.sampling.parameters import SamplingParams
 
-# In help texts
-PRESETS = "{presets}"  # :class:`NamesPresets` replaces it
+# In help texts; :class:`NamesChoices` replaces those in braces
+PRESETS = "{presets}"
 MODEL = "directory, hub id, FILE.gguf, or zoo:NAME"
-METHODS = (
-    "ngram, prompt-lookup, suffix, quantized, quantized:4, exit:LAYER, eagle3:FOLDER, ngram:TABLE"
-)
+METHODS = "{methods}"
 SHIPPED_DRAFTS = "Default for the shipped family: zoo:small and zoo:trunk."
 _SERVED = "Default: zoo:smollm2 where its packages are installed, else zoo:large."
 
 
-class NamesPresets(TyperCommand):
-    """A command whose help names the presets: only then are they imported."""
+class _Choices:
+    """Help that names presets and methods: only then are they imported."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        from hierspec.config import methods
         from hierspec.presets import registry
 
-        for param in self.params:
+        choices = {PRESETS: registry.PRESETS, METHODS: methods.short_forms()}
+        for param in ctx.command.params:
             if isinstance(param, TyperOption) and param.help:
-                param.help = param.help.replace(PRESETS, ", ".join(registry.PRESETS))
-        super().format_help(ctx, formatter)
+                for placeholder, names in choices.items():
+                    param.help = param.help.replace(placeholder, ", ".join(names))
+        super().format_help(ctx, formatter)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class NamesChoices(_Choices, TyperCommand):
+    """A command with such help."""
+
+
+class NamesChoicesInGroup(_Choices, TyperGroup):
+    """A group of commands with such help."""
 
 
 def target_option(note: str, *names: str) -> Any:

@@ -339,7 +339,7 @@ def _draw_map(estimates: Estimates, profile: Profile | None, path: Path) -> str:
 
 def _exits(profile: Profile | None) -> dict[int, int]:
     """Return the indices of the profile's early exits by their layer."""
-    from hierspec.config.levels import EarlyExitConfig
+    from hierspec.methods.early_exit import EarlyExitConfig
 
     if profile is None:
         return {}

@@ -16,7 +16,7 @@ from .certify import certify
 from .chat import chat
 from .doctor import doctor
 from .generate import generate
-from .options import NamesPresets
+from .options import NamesChoices
 from .plan import plan
 from .profile import profile
 from .serve import serve
@@ -65,9 +65,8 @@ def _root(
     pass
 
 
-app.command(cls=NamesPresets)(generate)
-for command in (chat, serve, batch, certify, doctor, profile, plan):
-    app.command()(command)
+for command in (generate, chat, serve, batch, certify, doctor, profile, plan):
+    app.command(cls=NamesChoices)(command)
 for group in (heads.app, ngram.app, zoo.app):
     app.add_typer(group)
 
@@ -84,7 +83,7 @@ def _add_commands_of_packages() -> None:
             continue
         group, _, name = words.rpartition(".")
         try:
-            groups[group].command(name)(entry.load())
+            groups[group].command(name, cls=NamesChoices)(entry.load())
         except (Exception, SystemExit) as error:
             problem = plugins.describe(error)
             print(f"hierspec: warning: hierspec {words} is left out: {problem}", file=sys.stderr)

@@ -7,17 +7,15 @@ a concatenation, whose parts are chains themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
-from pydantic import BeforeValidator, Field, WrapValidator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator
 
-from hierspec.utils.schema import Count, ReadAs, checked_dataclass, error_at, validate
+from hierspec.utils.schema import Count, OneOf, ReadAs, checked_dataclass, error_at, validate
 
 from . import methods
 from .fields import DEFAULT_LENIENCE
-from .levels import AnyModelConfig, LevelConfig
-from .look_ups import AnyLookUpConfig
+from .levels import LevelConfig
 
 T = TypeVar("T")
 
@@ -35,20 +33,8 @@ _NOT_OF_FIRST = {
 }
 # Fields that only a first level may set, likewise.
 _ONLY_OF_FIRST = {
-    "ahead": (False, "only the first level drafts ahead; remove it"),
     "num_drafts": (1, "only the first level makes alternative drafts; remove it"),
-    "search": (
-        None,
-        "a level that searches for what to leave out only drafts: put it first, or remove the "
-        "search",
-    ),
-    "unsure": (
-        "exit",
-        "a level that ends its draft where no exit is sure only drafts: put it first, or remove "
-        "unsure",
-    ),
 }
-_PREDICTING_METHODS = ("draft_model", "number")  # their models may predict acceptance
 
 
 def _check_unset(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> None:
@@ -72,7 +58,7 @@ def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
             continue
         if i == 0:
             _check_unset(i, level, _NOT_OF_FIRST)
-        can_predict = i == 0 and level.method in _PREDICTING_METHODS
+        can_predict = i == 0 and level.capabilities.predicts
         if level.window.signal == "acceptance" and not can_predict:
             raise error_at(
                 [i, "window"],
@@ -81,7 +67,7 @@ def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
             )
         if i == 0:
             continue
-        _check_unset(i, level, _ONLY_OF_FIRST)
+        _check_unset(i, level, {**level.only_first, **_ONLY_OF_FIRST})
         if level.only_drafts:
             raise error_at([i], level.only_drafts)
     return levels
@@ -94,28 +80,14 @@ def _parts_as_chains(parts: Any) -> Any:
     return [part if isinstance(part, list | tuple) else [part] for part in parts]
 
 
-def _registered_first(level: Any, built_in: Callable[[Any], Any]) -> Any:
-    """Parse a level of a registered method by that method's class, and any other as usual."""
-    method = level.get("method") if isinstance(level, Mapping) else getattr(level, "method", None)
-    if not isinstance(method, str) or method in methods.BUILT_IN:
-        return built_in(level)
-    shape = methods.find(method)
-    if shape is not None:
-        return validate(shape, level, "")
-    if isinstance(level, Mapping):
-        known = ", ".join(map(repr, methods.names()))
-        context = {"discriminator": "'method'", "expected_tags": known}
-        raise PydanticCustomError("union_tag_invalid", "an unknown method", context)
-    return built_in(level)
+def _find(method: str) -> type | None:
+    return ConcatenateConfig if method == methods.CONCATENATE else methods.find(method)
 
 
-_SingleLevel = AnyModelConfig | AnyLookUpConfig
-_Level = _SingleLevel | ForwardRef("ConcatenateConfig", module=__name__)
-_ByMethod = (Field(discriminator="method"), WrapValidator(_registered_first))
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
 LevelChain = Annotated[
     tuple[AnyLevelConfig, ...],
-    ReadAs(tuple[Annotated[_Level, *_ByMethod], ...], check_chain),
+    ReadAs(tuple[Annotated[Any, OneOf("method", _find, methods.names)], ...], check_chain),
 ]
 Parts = Annotated[tuple[T, ...], BeforeValidator(_parts_as_chains)]
 
@@ -138,7 +110,7 @@ def parse_level(level: Mapping[str, Any], source: str) -> LevelConfig:
     Raises:
         HierspecError: naming the place and the fix.
     """
-    shape = Annotated[_SingleLevel, *_ByMethod]
+    shape = Annotated[Any, OneOf("method", methods.find, methods.names)]
     return validate(shape, {"num_speculative_tokens": 1, **level}, source)
 
 

@@ -1,67 +1,96 @@
-"""The levels of a hierarchy file: one declared class for each method, with all its defaults.
+"""What every level of a hierarchy file has, and what it says of its drafting method.
 
-Those that copy text are in :mod:`.look_ups`.
+A method is one class, derived from :class:`LevelConfig`: its fields are the level's keys in a
+hierarchy file, its class variables and methods say what the method can do and how its model is
+made. :mod:`.methods` finds it by name.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-
-from pydantic import Field, Strict, field_validator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from hierspec.core.windows import FixedWindow
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import (
-    Boolean,
-    Count,
-    Expected,
-    NonEmptyString,
-    PositiveInteger,
-    Temperature,
-    checked_dataclass,
-    error_at,
-)
+from hierspec.utils.schema import Boolean, Count, Temperature, checked_dataclass
 
-from .fields import (
-    DEFAULT_LENIENCE,
-    AnyModel,
-    AnyWindow,
-    HeadsPath,
-    Layers,
-    Lenience,
-    ModelName,
-    RuleName,
-)
-from .skip_search import Search
+from .fields import DEFAULT_LENIENCE, AnyWindow, Lenience, RuleName
 
 if TYPE_CHECKING:
     import torch
 
+    from hierspec.lm.backend import Backend
     from hierspec.lm.base import LevelModel
+    from hierspec.lm.trunk.trunk import Trunk
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a drafting method can do, and what it needs.
+
+    Attributes:
+        verifies: it scores any text, so that it may verify the level below it.
+        copies: it copies tokens and scores none: its drafts have no distribution but themselves.
+        drafts_as_it_scores: what it drafts after a text is what its scores of that text say, so
+            that agreement with other models can be measured on texts alone.
+        cache: ``own``, or none at all; ``target``: it reads and writes the target's; ``layers``: it
+            is the target's first layers, which the target does not run again for its drafts.
+        reads_tokenizer: it reads the target's, for one to compare its own with.
+        predicts: its model may predict which of its tokens are kept, for the acceptance window.
+        planned: ``auto`` and ``hierspec plan`` may choose it.
+        cost: what a call of it costs, as far as that is known unmeasured: 0 next to nothing, 1 a
+            part of the target, 2 a model of its own, 3 the whole target.
+        trees: on an accelerator ``auto`` also tries it with several drafts at a place.
+    """
+
+    verifies: bool = True
+    copies: bool = False
+    drafts_as_it_scores: bool = True
+    cache: Literal["own", "target", "layers"] = "own"
+    reads_tokenizer: bool = False
+    predicts: bool = False
+    planned: bool = False
+    cost: int = 2
+    trees: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TargetInfo:
-    """What a drafting method is told of the target.
+    """What a drafting method is told of the target, and may share with it.
 
     Attributes:
         name: its model, as the user named it.
         vocab_size: V, the number of token ids that it scores.
         tokenizer: as transformers loads it; ``None`` if there is none.
         device: where it runs.
+        trunk: its layers and its caches, which exits and copies of it share.
+        load: (model, dtype, backend) → another checkpoint's trunk and tokenizer, loaded once;
+            without a dtype it has the target's.
+        shared: what the levels of one hierarchy have in common; see :meth:`share`.
     """
 
     name: str
     vocab_size: int
     tokenizer: Any
     device: torch.device
+    trunk: Trunk
+    load: Callable[[str, str | None, str], tuple[Trunk, Any]]
+    shared: dict[Any, Any]
+
+    def share(self, key: Any, make: Callable[[], T]) -> T:
+        """Return what ``make`` has made for this key, for whichever level asked first."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]
 
 
 @checked_dataclass
 class LevelConfig:
-    """The fields of every level.
+    """The fields of every level, and what is asked of its method.
 
     Attributes:
         num_speculative_tokens: how many tokens it must hold before it hands them up.
@@ -76,6 +105,14 @@ class LevelConfig:
             ``rrs-without-replacement``.
     """
 
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    phrase: ClassVar[str] = ""  # what drafts, in words: "an n-gram table"
+    short_forms: ClassVar[tuple[str, ...]] = ()  # of ``--draft``, as help texts show them
+    # Keys that only a first level may set → the value that is allowed elsewhere, and why.
+    only_first: ClassVar[Mapping[str, tuple[Any, str]]] = {}
+    other_engines: ClassVar[Mapping[str, str]] = {}  # limits of this method there, by engine
+    maker: ClassVar[Any] = None  # what :func:`.methods.register_method` made the class of
+
     method: str
     num_speculative_tokens: Count
     verify: RuleName | None = None
@@ -85,6 +122,8 @@ class LevelConfig:
     window: AnyWindow = dataclasses.field(default_factory=FixedWindow)
     bonus: Boolean = True
     num_drafts: Count = 1
+
+    # --- what it is in a hierarchy
 
     @property
     def max_tokens(self) -> int:
@@ -102,210 +141,110 @@ class LevelConfig:
         return False
 
     @property
+    def only_drafts(self) -> str | None:
+        """Why it cannot verify a draft, and what to do; ``None`` if it can."""
+        return None
+
+    # --- its model
+
+    def make(self, target: TargetInfo) -> LevelModel:
+        """Return what drafts; called once for each level.
+
+        Raises:
+            HierspecError: it cannot be read, or does not fit the target.
+        """
+        raise NotImplementedError
+
+    def name_on(self, target: str, model: Any) -> str:
+        """Return the name of its model, below a target of that name."""
+        return self.method
+
+    def read_layers(self, target: str, backend: Backend) -> Iterable[int]:
+        """Return the layer counts of the target after which it reads the target's states."""
+        return ()
+
+    @property
     def files(self) -> str | None:
         """The name under which the files of its model or table are found; ``None`` without any."""
         return None
 
     @property
-    def only_drafts(self) -> str | None:
-        """Why it cannot verify a draft, and what to do; ``None`` if it can."""
+    def further_files(self) -> tuple[str, ...]:
+        """The paths of other files that it reads."""
+        return ()
+
+    def files_on(self, target: str) -> str:
+        """Return the name under which the files of its weights are found; its method's if none."""
+        return target if self.capabilities.cache != "own" else self.files or self.method
+
+    def weights_on(self, target: str, dtype: str, backend: str) -> str:
+        """Return a name of the weights that it has in memory: levels of one name share them."""
+        return self.files_on(target)
+
+    def weight_bytes(self, model: Any) -> int | None:
+        """Return the bytes of its model's weights; ``None``: those of the backend it runs on."""
+        return None
+
+    # --- its names
+
+    @classmethod
+    def from_short(cls, draft: str) -> Mapping[str, Any] | None:
+        """Return its options of a short form, as of ``--draft``; ``None`` if that is not its own.
+
+        By default ``METHOD`` or ``METHOD:VALUE``, with the value of its first option.
+
+        Raises:
+            HierspecError: a value that it does not have.
+        """
+        name, colon, value = draft.partition(":")
+        if name != method_name(cls):
+            return None
+        own = [f.name for f in dataclasses.fields(cls) if f.name not in _EVERY_LEVEL]
+        if colon and not own:
+            raise HierspecError(f"draft '{name}:{value}': {name} has no options: write {name}")
+        return {own[0]: value} if colon else {}
+
+    @classmethod
+    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+        """Return the candidates of this method that ``auto`` measures for a released target."""
+        return ()
+
+    # --- what it is in other engines; ``None`` where they have no such method
+
+    def in_vllm(self) -> dict[str, Any] | None:
+        """Return vLLM's ``speculative_config``."""
+        return None
+
+    def in_transformers(self) -> Assistant | None:
+        """Return what ``generate`` of transformers takes."""
+        return None
+
+    @property
+    def only_here(self) -> str | None:
+        """What of it no other engine can express; ``None`` if nothing."""
         return None
 
 
-@checked_dataclass
-class MadeLevel(LevelConfig):
-    """A level that makes its model by itself, with nothing of the target's but what it is told."""
-
-    maker: ClassVar[Any] = None  # what a user registered
-
-    def make(self, target: TargetInfo) -> LevelModel:
-        """Return what drafts."""
-        raise NotImplementedError
+_EVERY_LEVEL = frozenset(field.name for field in dataclasses.fields(LevelConfig))
 
 
-@checked_dataclass
-class DraftModelConfig(LevelConfig):
-    """A separate model of the target's vocabulary.
+def method_name(level: type[LevelConfig]) -> str:
+    """Return the name of a class's method: the default of its key ``method``."""
+    return next(field.default for field in dataclasses.fields(level) if field.name == "method")
+
+
+@dataclass(frozen=True, slots=True)
+class Assistant:
+    """A drafter as ``generate`` of transformers takes it.
 
     Attributes:
-        model: its name, or a loaded model.
-        backend: as the target's. With ``auto`` a Llama-shaped model of up to 256 MB runs calls of
-            few rows in compiled kernels on CPUs (float32 and bfloat16; its weights are then stored
-            twice); ``lean`` runs without them, and so does a level with ``ahead``.
-        ahead: it drafts on while the target verifies, and the target adds no bonus tokens; for the
-            only level of a hierarchy [PEARL].
+        generate: its arguments.
+        configured: whose generation config has the budget: the ``target``'s, the ``assistant``'s
+            (``model``), or none.
+        model, dtype: of an assistant model.
     """
 
-    method: Literal["draft_model"] = "draft_model"
-    model: AnyModel
-    dtype: NonEmptyString | None = None
-    backend: NonEmptyString = "auto"
-    ahead: Boolean = False
-
-    @property
-    def drafts_ahead(self) -> bool:
-        """Whether it drafts on while the target verifies."""
-        return self.ahead
-
-    @property
-    def files(self) -> str:
-        return self.model
-
-
-@checked_dataclass
-class EarlyExitConfig(LevelConfig):
-    """The target's first ``exit_layer`` layers and its head, sharing its cache [P3].
-
-    Attributes:
-        head: a file of heads trained for its exits, or a folder with ``exit_heads.safetensors``
-            [P1 §4.1]; ``None``: the target's own final norm and head.
-    """
-
-    method: Literal["early_exit"] = "early_exit"
-    exit_layer: PositiveInteger
-    head: HeadsPath | None = None
-
-
-@checked_dataclass
-class Eagle3LevelConfig(LevelConfig):
-    """An EAGLE-3 network that reads the target's hidden states [Li et al. 2025]; it only drafts.
-
-    Attributes:
-        model: the folder of its checkpoint, or ``zoo:NAME``.
-    """
-
-    method: Literal["eagle3"] = "eagle3"
-    model: ModelName
-
-    @property
-    def files(self) -> str:
-        return self.model
-
-    @property
-    def only_drafts(self) -> str:
-        return (
-            "eagle3 cannot verify: each of its steps reads the one before, so it cannot check a "
-            "draft in one call; put it first (an early exit or a draft model may verify it)"
-        )
-
-
-@checked_dataclass
-class NgramTableConfig(LevelConfig):
-    """N-gram counts of a corpus, with back-off."""
-
-    method: Literal["ngram_table"] = "ngram_table"
-    table: ModelName = "zoo:ngram"
-    max_order: PositiveInteger | None = None
-
-    @property
-    def files(self) -> str:
-        return self.table
-
-
-_Share = Annotated[float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")]
-
-
-@checked_dataclass
-class LayerSkipConfig(LevelConfig):
-    """The target without some of its layers, or parts of them, on its own cache [SWIFT].
-
-    Attributes:
-        skip_layers: the layers to leave out, counted from 0.
-        skip_attention, skip_mlp: further layers of which only the attention or the MLP is left out.
-        skip: instead of these, the share of layers to leave out, evenly spaced; the first and the
-            last layer are kept.
-        search: with ``skip``, search while drafting for attentions and MLPs to leave out; ``skip``
-            is then their share of those between the first and the last layer.
-    """
-
-    method: Literal["layer_skip"] = "layer_skip"
-    skip_layers: Layers | None = None
-    skip_attention: Layers | None = None
-    skip_mlp: Layers | None = None
-    skip: _Share | None = None
-    search: Search | None = None
-
-    def __post_init__(self) -> None:
-        lists_layers = any((self.skip_layers, self.skip_attention, self.skip_mlp))
-        if (self.skip is not None) == lists_layers:
-            raise HierspecError(
-                "layer_skip needs either skip_layers (a list of layers; skip_attention and "
-                "skip_mlp: of parts of them) or skip (the share of layers to leave out)"
-            )
-        if self.search is not None and lists_layers:
-            raise error_at(
-                ["search"], "a search needs skip, the share to leave out, in place of lists"
-            )
-        if self.search is not None and self.num_drafts > 1:
-            raise error_at(["num_drafts"], "a search chooses for one draft a round: remove it")
-
-
-@checked_dataclass
-class QuantizedConfig(LevelConfig):
-    """The target's own weights in fewer bits, on the target's cache [after QuantSpec].
-
-    Attributes:
-        bits: for each weight in the layers: 8, 6, 5 or 4; outside the compiled kernels 8 or 4.
-    """
-
-    method: Literal["quantized"] = "quantized"
-    bits: Literal[8, 6, 5, 4] = 8
-
-
-@checked_dataclass
-class RetrievalConfig(LevelConfig):
-    """The target on chosen parts of its own cache, for long texts [TriForce].
-
-    Attributes:
-        budget: how many tokens of the text it attends to, in addition to the latest.
-        chunk_size: how many adjacent tokens are chosen together.
-        refresh: the number of new tokens after which it chooses again.
-    """
-
-    method: Literal["retrieval"] = "retrieval"
-    budget: Annotated[int, Strict(), Field(ge=16), Expected("an integer, at least 16")] = 512
-    chunk_size: Count = 8
-    refresh: Count = 32
-
-
-@checked_dataclass
-class AdaptiveExitConfig(LevelConfig):
-    """Drafts each token with the first exit of the target that is sure of it [AdaDecode].
-
-    Attributes:
-        exit_layers: layer counts as in ``early_exit``, shallowest first.
-        confidence: an exit is sure if its likeliest token has at least this probability.
-        unsure: which model writes a token that no exit is sure of: the last ``exit``, or the
-            ``target``, before whose token the draft ends.
-        head: for all exits, as in ``early_exit``.
-    """
-
-    method: Literal["adaptive_exit"] = "adaptive_exit"
-    exit_layers: Layers
-    unsure: Literal["exit", "target"] = "exit"
-    head: HeadsPath | None = None
-    confidence: Annotated[
-        float, Strict(), Field(gt=0, le=1), Expected("a number above 0 and at most 1")
-    ] = 0.75
-
-    @field_validator("exit_layers")
-    @classmethod
-    def _ascend(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
-        if len(layers) < 2 or min(layers) < 1 or layers != tuple(sorted(set(layers))):
-            raise ValueError(
-                "it must be two or more layer counts from 1 on, shallowest first, not "
-                f"{list(layers)}; a single exit is early_exit"
-            )
-        return layers
-
-
-AnyModelConfig = (
-    DraftModelConfig
-    | EarlyExitConfig
-    | Eagle3LevelConfig
-    | NgramTableConfig
-    | LayerSkipConfig
-    | AdaptiveExitConfig
-    | QuantizedConfig
-    | RetrievalConfig
-)
+    generate: Mapping[str, Any]
+    configured: Literal["", "target", "assistant"] = ""
+    model: str = ""
+    dtype: str | None = None

@@ -1,8 +1,10 @@
-"""Drafting methods by name: those of this package, and those that users register.
+"""Drafting methods by name: those of this package, and those that others register.
 
-A registered method is a level of its own class (:class:`hierspec.config.levels.MadeLevel`), whose
-keys are the fields of the method's options. It is found by its name wherever a hierarchy is named:
-in files, in ``drafts=[...]`` and with ``--draft``.
+A method is a class of levels (:class:`hierspec.config.levels.LevelConfig`) and is found by its name
+wherever a hierarchy is named: in files, in ``drafts=[...]`` and with ``--draft``. Those of this
+package register themselves as anyone's do: each is a file of ``hierspec.methods`` that has the
+method's name, and is imported when the name is first used. That room stands above this one, as
+other people's packages do.
 """
 
 from __future__ import annotations
@@ -10,32 +12,47 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from hierspec.errors import HierspecError
 from hierspec.utils import plugins
 from hierspec.utils.schema import checked_dataclass
 
-from .levels import AnyModelConfig, MadeLevel, TargetInfo
-from .look_ups import AnyLookUpConfig, LookUpConfig, check_not_of_look_ups
+from .levels import Capabilities, LevelConfig, TargetInfo, method_name
+from .look_ups import LookUpConfig, check_not_of_look_ups
 
 if TYPE_CHECKING:
     from hierspec.lm.base import LevelModel
 
 Make = TypeVar("Make", bound=Callable[[Any, TargetInfo], Any])
+Level = TypeVar("Level", bound=LevelConfig)
 
-GROUP = "hierspec.methods"  # of entry points
-BUILT_IN = (
-    *(cls.__dataclass_fields__["method"].default for cls in get_args(AnyModelConfig)),
-    *(cls.__dataclass_fields__["method"].default for cls in get_args(AnyLookUpConfig)),
-    "concatenate",
-)
-_REGISTERED: dict[str, type[MadeLevel]] = {}
+GROUP = "hierspec.methods"  # of entry points; and the package of the built-in ones
+CONCATENATE = "concatenate"  # a level that is no method: :mod:`.chains`
+_REGISTERED: dict[str, type[LevelConfig]] = {}
 _TAKEN = frozenset(dir(LookUpConfig))  # names of every level, which no option may have
 
 
-def register_method(name: str, options: type | None = None) -> Callable[[Make], Make]:
+def register_level(level: type[Level]) -> type[Level]:
+    """Make a class of levels known by the default of its key ``method``; decorates it.
+
+    Raises:
+        HierspecError: the name is taken. The same class may be registered again.
+    """
+    _add(method_name(level), level, level)
+    return level
+
+
+def register_method(
+    name: str, options: type | None = None, capabilities: Capabilities | None = None
+) -> Callable[[Make], Make]:
     """Return a decorator that makes a drafting method known by a name.
+
+    It makes the method's class of levels, of the keys of every level and of these options.
 
     It decorates a function, or a class, that is called as ``make(options, target)`` for each level
     of the method and returns what drafts there: a :class:`hierspec.LookUp`, a
@@ -44,6 +61,8 @@ def register_method(name: str, options: type | None = None) -> Callable[[Make], 
     Args:
         options: a dataclass, whose fields are the level's keys in a hierarchy file; ``make`` gets
             an instance. Without any it gets ``None``.
+        capabilities: default: of one that verifies, or, for a class of look-ups, of one that
+            copies; that ``auto`` does not plan.
 
     Raises:
         HierspecError: the name is taken, or is no name; or the options are no dataclass, have types
@@ -62,10 +81,7 @@ def register_method(name: str, options: type | None = None) -> Callable[[Make], 
             raise HierspecError(
                 f"method {name!r}: decorate a function or a class, called as make(options, target)"
             )
-        known = _REGISTERED.get(name)
-        if name in BUILT_IN or (known is not None and _identity(known.maker) != _identity(make)):
-            raise HierspecError(f"there is a method called {name!r} already: choose another name")
-        _REGISTERED[name] = _level_class(name, options, make)
+        _add(name, _level_class(name, options, make, capabilities), make)
         return make
 
     return decorate
@@ -73,16 +89,19 @@ def register_method(name: str, options: type | None = None) -> Callable[[Make], 
 
 def names() -> list[str]:
     """List the names of all methods; packages that offer some are not imported."""
-    return list(dict.fromkeys((*BUILT_IN, *_REGISTERED, *plugins.entry_point_names(GROUP))))
+    known = (*_built_in(), *_REGISTERED, *plugins.entry_point_names(GROUP), CONCATENATE)
+    return list(dict.fromkeys(known))
 
 
-def find(name: str) -> type[MadeLevel] | None:
-    """Return the level of a registered method; ``None`` if none has the name.
+def find(name: str) -> type[LevelConfig] | None:
+    """Return the class of a method's levels; ``None`` if none has the name.
 
     Raises:
         HierspecError: the plug-in that offers it cannot be imported.
     """
-    if name not in _REGISTERED and name not in BUILT_IN:
+    if name not in _REGISTERED and name in _built_in():
+        import_module(f"{GROUP}.{name}")
+    elif name not in _REGISTERED:
         plugins.load_inherited()
         if name not in _REGISTERED and name in plugins.entry_point_names(GROUP):
             plugins.load_entry_point(GROUP, name)
@@ -91,33 +110,66 @@ def find(name: str) -> type[MadeLevel] | None:
     return _REGISTERED.get(name)
 
 
-def copies(method: Any) -> bool:
-    """Return whether levels of a registered method are known to copy text."""
-    return method in _REGISTERED and issubclass(_REGISTERED[method], LookUpConfig)
+def get(name: str) -> type[LevelConfig]:
+    """Return the class of a method's levels, of a method that there is."""
+    level = find(name)
+    assert level is not None, name
+    return level
 
 
-def parse_short(name: str, value: str | None) -> dict[str, Any] | None:
-    """Return the level that ``NAME``, or ``NAME:VALUE`` with its first option, stands for.
+def built_in() -> list[type[LevelConfig]]:
+    """Return the methods of this package, those first whose calls cost least."""
+    return sorted(map(get, _built_in()), key=lambda level: level.capabilities.cost)
 
-    ``None``: no method is registered by that name.
+
+def short_forms() -> list[str]:
+    """List the short forms of this package's methods, cheapest first, as help texts show them."""
+    return [form for level in built_in() for form in level.short_forms]
+
+
+def from_short(draft: str) -> dict[str, Any] | None:
+    """Return the level of a short form, as of ``--draft``; ``None`` if it is no method's.
 
     Raises:
-        HierspecError: a value for a method without options.
+        HierspecError: its method does not have the value.
     """
-    level = find(name)
-    if level is None:
-        return None
-    own = [f.name for f in dataclasses.fields(level) if f.name not in _TAKEN]
-    if value is not None and not own:
-        raise HierspecError(f"draft '{name}:{value}': {name} has no options: write {name}")
-    return {"method": name, **({} if value is None else {own[0]: value})}
+    other = find(draft.partition(":")[0])
+    for level in dict.fromkeys((*built_in(), *((other,) if other is not None else ()))):
+        options = level.from_short(draft)
+        if options is not None:
+            return {"method": method_name(level), **options}
+    return None
+
+
+@cache
+def _built_in() -> tuple[str, ...]:
+    """Return the names of this package's methods, which are those of the files of their room."""
+    folder = Path(__file__).parents[1] / GROUP.rpartition(".")[2]
+    return tuple(module.name for module in iter_modules([str(folder)]) if module.name[0] != "_")
+
+
+def _add(name: str, level: type[LevelConfig], made_of: Any) -> None:
+    """Register a method; the same class or function may come again, as in a notebook."""
+    known, identity = _REGISTERED.get(name), _identity(made_of)
+    if name in (*_built_in(), CONCATENATE):
+        is_taken = identity[0] != f"{GROUP}.{name}"
+    else:
+        is_taken = known is not None and _identity(known.maker or known) != identity
+    if is_taken:
+        raise HierspecError(f"there is a method called {name!r} already: choose another name")
+    _REGISTERED[name] = level
 
 
 def _identity(make: Any) -> tuple[Any, Any]:
     return getattr(make, "__module__", None), getattr(make, "__qualname__", make)
 
 
-def _level_class(name: str, options: type | None, make: Callable[..., Any]) -> type[MadeLevel]:
+def _level_class(
+    name: str,
+    options: type | None,
+    make: Callable[..., Any],
+    capabilities: Capabilities | None,
+) -> type[LevelConfig]:
     """Return the class of a method's levels: the keys of every level, and its options."""
     from hierspec.drafters.base import LookUp
 
@@ -157,7 +209,10 @@ def _level_class(name: str, options: type | None, make: Callable[..., Any]) -> t
             elif field.default_factory is not dataclasses.MISSING:
                 body[field.name] = dataclasses.field(default_factory=field.default_factory)
         is_look_up = isinstance(make, type) and issubclass(make, LookUp)
-        base = LookUpConfig if is_look_up else MadeLevel
+        base = LookUpConfig if is_look_up else LevelConfig
+        body["capabilities"] = capabilities or dataclasses.replace(
+            base.capabilities, reads_tokenizer=True
+        )
         made: type[Any] = type("RegisteredLevel", (base,), body)
         return checked_dataclass(made)
     except Exception as error:

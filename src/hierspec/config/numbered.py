@@ -15,13 +15,15 @@ from hierspec.errors import HierspecError
 from hierspec.utils.schema import Expected, Integer, ReadAs, checked_dataclass
 
 from .chains import ConcatenateConfig, Parts, check_chain
-from .levels import LevelConfig
+from .levels import Capabilities, LevelConfig
 from .nodes import build_nodes, make_rule
 
 
 @checked_dataclass
 class NumberedConfig(LevelConfig):
     """A level whose model is a number; ``None``: the number of its place in the chain."""
+
+    capabilities = Capabilities(predicts=True)
 
     method: Literal["number"] = "number"
     model: Annotated[Integer, Expected("the number of a model")] | None = None

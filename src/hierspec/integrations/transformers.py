@@ -23,7 +23,7 @@ from hierspec.config.build import Built, build
 from hierspec.config.chains import find_levels
 from hierspec.config.checkpoints import Loaded, load_tokenizer_of
 from hierspec.config.drafts import levels
-from hierspec.config.levels import DraftModelConfig, NgramTableConfig
+from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
 from hierspec.errors import HierspecError
@@ -261,7 +261,8 @@ def _read_levels(hierarchy: Any) -> dict[str, Any]:
 def _built_on(model: Any, taken: Taken, config: HierarchyConfig) -> Built:
     from hierspec.lm.hf.decoder import HFBackend
 
-    needs_tokenizer = bool(find_levels(config.levels, (DraftModelConfig, NgramTableConfig)))
+    levels = find_levels(config.levels, LevelConfig)
+    needs_tokenizer = any(level.capabilities.reads_tokenizer for level in levels)
     loaded, backend = Loaded(), taken.backend
     if backend is None:
         backend = HFBackend(model)

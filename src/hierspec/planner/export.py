@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from hierspec.config import methods
 from hierspec.config.chains import parse_level
-from hierspec.config.levels import DraftModelConfig, EarlyExitConfig, LevelConfig
-from hierspec.config.look_ups import PromptLookupConfig
+from hierspec.config.levels import LevelConfig, method_name
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import validate
@@ -26,46 +26,37 @@ from .estimates import Chain, Estimates
 from .latency import latency
 from .plan import Plan, PricedChain
 
-METHOD_DESCRIPTIONS = {
-    "draft_model": "a draft model",
-    "early_exit": "an early exit of the target",
-    "prompt_lookup": "prompt lookup",
-    "ngram_table": "an n-gram table",
-    "suffix": "a suffix automaton of the text",
-    "eagle3": "an EAGLE-3 drafter",
-    "quantized": "a copy of the target in fewer bits",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Another engine and the settings it supports.
 
     Attributes:
-        name: as people write it.
-        methods: that its one drafter may have, in the hierarchy file's words.
+        name: as people write it, and as methods call it in their
+            :attr:`~hierspec.config.levels.LevelConfig.other_engines`.
+        can_draft: whether a level may be its one drafter.
         write: target, drafter with its budget or ``None`` → ``configuration`` and code to copy.
-        notes: limits of a method (of all, under ``speculation``) that its options do not show.
+        note: a limit of all speculation there.
     """
 
     name: str
-    methods: tuple[str, ...]
+    can_draft: Callable[[LevelConfig], bool]
     write: Callable[[TargetConfig, LevelConfig | None], dict[str, Any]]
-    notes: Mapping[str, str]
+    note: str = ""
 
 
 def inexpressible(engine: Engine, level: LevelConfig | None) -> str | None:
     """Return why ``engine`` cannot draft with a model; ``None`` if it can."""
     if level is None:
         return "a model that is not available"
-    if level.method not in engine.methods:
-        return METHOD_DESCRIPTIONS[level.method]
+    if not engine.can_draft(level):
+        return level.phrase
     if level.temperature is not None:
         return "a temperature of the drafter's own"
     if level.num_drafts > 1:
         return "several drafts of a place"
-    if isinstance(level, EarlyExitConfig) and level.head is not None:
-        return "a trained head of the exit's own"
+    if level.only_here is not None:
+        return level.only_here
     return level.window.signal and f"the {level.window.signal} window"
 
 
@@ -76,20 +67,7 @@ def _vllm(target: TargetConfig, drafter: LevelConfig | None) -> dict[str, Any]:
         command += f" --dtype {shlex.quote(target.dtype)}"
     configuration: dict[str, Any] = {}
     if drafter is not None:
-        if isinstance(drafter, PromptLookupConfig):
-            speculative = {
-                "method": "ngram",
-                "num_speculative_tokens": drafter.num_speculative_tokens,
-                "prompt_lookup_max": drafter.prompt_lookup_max,
-                "prompt_lookup_min": drafter.prompt_lookup_min,
-            }
-        else:
-            assert isinstance(drafter, DraftModelConfig)
-            speculative = {
-                "method": "draft_model",
-                "model": drafter.model,
-                "num_speculative_tokens": drafter.num_speculative_tokens,
-            }
+        speculative = drafter.in_vllm()
         configuration = {"speculative_config": speculative}
         command += f" --speculative-config {shlex.quote(json.dumps(speculative))}"
         keywords += f", speculative_config={speculative!r}"
@@ -118,27 +96,22 @@ def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str
     }
     configuration: dict[str, Any] = {}
     arguments = ""
-    if isinstance(drafter, PromptLookupConfig):
-        generate = {
-            "prompt_lookup_num_tokens": budget,
-            "max_matching_ngram_size": drafter.prompt_lookup_max,
-        }
-        configuration = {"generate": generate}
-        arguments = "".join(f", {key}={value!r}" for key, value in generate.items())
-    elif isinstance(drafter, EarlyExitConfig):
-        generate = {"assistant_early_exit": drafter.exit_layer}
-        configuration = {"generate": generate, "target_generation_config": generation_config}
-        lines.append(f"target.generation_config.update(**{generation_config!r})")
-        arguments = f", assistant_early_exit={drafter.exit_layer}"
-    elif isinstance(drafter, DraftModelConfig):
-        configuration = {
-            "generate": {"assistant_model": drafter.model},
-            "assistant_generation_config": generation_config,
-        }
-        dtype = _dtype(drafter.dtype or target.dtype)
-        lines.append(f"assistant = AutoModelForCausalLM.from_pretrained({drafter.model!r}{dtype})")
-        lines.append(f"assistant.generation_config.update(**{generation_config!r})")
-        arguments = ", assistant_model=assistant"
+    assistant = None if drafter is None else drafter.in_transformers()
+    if assistant is not None:
+        configuration = {"generate": dict(assistant.generate)}
+        shown = {key: repr(value) for key, value in assistant.generate.items()}
+        if assistant.model:
+            dtype = _dtype(assistant.dtype or target.dtype)
+            lines.append(
+                f"assistant = AutoModelForCausalLM.from_pretrained({assistant.model!r}{dtype})"
+            )
+            shown["assistant_model"] = "assistant"
+        if assistant.configured:
+            configuration[f"{assistant.configured}_generation_config"] = generation_config
+            lines.append(
+                f"{assistant.configured}.generation_config.update(**{generation_config!r})"
+            )
+        arguments = "".join(f", {key}={value}" for key, value in shown.items())
     lines.append('inputs = tokenizer("your prompt", return_tensors="pt")')
     lines.append(f"output = target.generate(**inputs, max_new_tokens=128{arguments})")
     return {"configuration": configuration, "python": "\n".join(lines) + "\n"}
@@ -150,24 +123,12 @@ def _dtype(dtype: str) -> str:
 
 
 ENGINES = {
-    "vllm": Engine(
-        "vLLM",
-        ("draft_model", "prompt_lookup"),
-        _vllm,
-        notes={
-            "draft_model": "vLLM 0.13 and older refuse draft models. Newer ones draft greedily: "
-            'when sampling, add "draft_sample_method": "probabilistic" where there is one.',
-        },
-    ),
+    "vllm": Engine("vLLM", lambda level: level.in_vllm() is not None, _vllm),
     "transformers": Engine(
         "transformers",
-        ("draft_model", "early_exit", "prompt_lookup"),
+        lambda level: level.in_transformers() is not None,
         _transformers,
-        notes={
-            "speculation": "One sequence at a time (batch size 1).",
-            "early_exit": "The target computes the exit's layers again; that is priced.",
-            "prompt_lookup": "There is no prompt_lookup_min: shorter matches are drafted, too.",
-        },
+        "One sequence at a time (batch size 1).",
     ),
 }
 
@@ -224,10 +185,10 @@ def _parse_drafter(model: Mapping[str, Any] | None, number: int) -> LevelConfig 
     if model is None:
         return None
     method = model.get("method")
-    if method not in METHOD_DESCRIPTIONS:
-        raise HierspecError(
-            f"a model's method is {method!r}; there are: {', '.join(METHOD_DESCRIPTIONS)}"
-        )
+    known = isinstance(method, str) and methods.find(method)
+    if not known or not known.capabilities.planned:
+        planned = [method_name(level) for level in methods.built_in() if level.capabilities.planned]
+        raise HierspecError(f"a model's method is {method!r}; there are: {', '.join(planned)}")
     return parse_level(model, f"models[{number}]")
 
 
@@ -242,7 +203,7 @@ def best_setting(
         if not estimates.can_draft(i, target) or inexpressible(engine, level):
             continue
         priced = estimates
-        if isinstance(level, EarlyExitConfig):
+        if level is not None and level.capabilities.cache == "layers":
             priced = without_sharing(estimates, i)
         chains = [Chain((i, target), (budget,)) for budget in estimates.budgets]
         choices += [PricedChain(chain, latency(priced, chain)) for chain in chains]
@@ -286,8 +247,8 @@ def _limits(engine: Engine, target: TargetConfig, drafter: LevelConfig | None) -
     names, sentences = [target.model], []
     if drafter is not None:
         names.append(drafter.files or "")
-        keys = ("speculation", drafter.method)
-        sentences = [engine.notes[key] for key in keys if key in engine.notes]
+        notes = (engine.note, drafter.other_engines.get(engine.name, ""))
+        sentences = [note for note in notes if note]
     if any(name.startswith("zoo:") for name in names):
         sentences.append("zoo: names are known to hierspec only; give other engines a directory.")
     return sentences

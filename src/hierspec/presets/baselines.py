@@ -7,18 +7,17 @@ from what their authors describe.
 from __future__ import annotations
 
 from hierspec.config.chains import AnyLevelConfig, ConcatenateConfig
-from hierspec.config.levels import (
-    AdaptiveExitConfig,
-    Eagle3LevelConfig,
-    LayerSkipConfig,
-    QuantizedConfig,
-    RetrievalConfig,
-)
-from hierspec.config.look_ups import LookaheadConfig, PromptLookupConfig, SuffixConfig
 from hierspec.config.schema import HierarchyConfig
-from hierspec.config.skip_search import SkipSearchConfig
 from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
 from hierspec.errors import HierspecError
+from hierspec.methods.adaptive_exit import AdaptiveExitConfig
+from hierspec.methods.eagle3 import Eagle3Config
+from hierspec.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
+from hierspec.methods.lookahead import LookaheadConfig
+from hierspec.methods.prompt_lookup import PromptLookupConfig
+from hierspec.methods.quantized import QuantizedConfig
+from hierspec.methods.retrieval import RetrievalConfig
+from hierspec.methods.suffix import SuffixConfig
 from hierspec.zoo.registry import MID_ACCEPTANCE, SMOLLM2_EAGLE3, SMOLLM2_NAME
 
 from .systems import (
@@ -229,5 +228,5 @@ def eagle3(models: PresetModels) -> HierarchyConfig:
 
     The draft model is the folder of a network, as ``hierspec heads train --kind eagle3`` writes it.
     """
-    drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
+    drafter = Eagle3Config(model=models.drafts[-1], num_speculative_tokens=4)
     return models.with_levels(drafter, verify="block")

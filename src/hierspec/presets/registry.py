@@ -15,10 +15,10 @@ from hierspec.config import arguments
 from hierspec.config.chains import find_levels
 from hierspec.config.drafts import is_method
 from hierspec.config.in_memory import ModelInMemory
-from hierspec.config.levels import DraftModelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import check_model_name, model_config
 from hierspec.errors import HierspecError
+from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.utils.files import expand_user
 from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierspec.config.chains import AnyLevelConfig, ConcatenateConfig
-from hierspec.config.levels import DraftModelConfig, EarlyExitConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
+from hierspec.methods.draft_model import DraftModelConfig
+from hierspec.methods.early_exit import EarlyExitConfig
 from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET
 
 TAIL_BUDGET = 10  # tokens of the smallest model after every level [P1 Appendix D]

@@ -11,11 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hierspec.config import exit_heads
 from hierspec.config.checkpoints import Loaded, load_tokenizer, load_tokenizer_of
 from hierspec.config.in_memory import ModelInMemory, fingerprint_of, put_back
-from hierspec.config.levels import EarlyExitConfig
-from hierspec.config.look_ups import LookUpConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain
@@ -151,7 +148,7 @@ def control_chain(profile: Profile, best: Plan) -> Chain:
     if chain.plain or chain.order != "chain" or chain.tail:
         return chain
     models = profile.models[:-1]
-    look_ups = {i for i, model in enumerate(models) if isinstance(model.config, LookUpConfig)}
+    look_ups = {i for i, m in enumerate(models) if m.config and m.config.capabilities.copies}
     used = set(chain.models[:-1])
     unused = set(range(len(models))) - used
     if used <= look_ups:
@@ -234,8 +231,7 @@ def _file_names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[s
     """Return the names behind all files read: models, tables, trained heads."""
     levels = [candidate.level for candidate in candidates]
     names = [target.model, *(level.files for level in levels if level.files)]
-    heads = {level.head for level in levels if isinstance(level, EarlyExitConfig) and level.head}
-    return names + [str(exit_heads.locate(head)) for head in sorted(heads)]
+    return names + sorted({file for level in levels for file in level.further_files})
 
 
 def _is_local(name: str) -> bool:

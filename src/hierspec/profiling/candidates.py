@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.config import drafts, exit_heads, methods
-from hierspec.config.checkpoints import Loaded, runs_on_own_layers
+from hierspec.config import methods
+from hierspec.config.checkpoints import Loaded
 from hierspec.config.ends import add_tokenizer_eos
 from hierspec.config.in_memory import ModelInMemory
-from hierspec.config.levels import DraftModelConfig, LevelConfig, QuantizedConfig
+from hierspec.config.levels import LevelConfig
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import model_config
 from hierspec.core.windows import (
     AcceptanceWindow,
     ConfidenceWindow,
@@ -25,22 +24,13 @@ from hierspec.core.windows import (
 )
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
-from hierspec.lm.adapters import is_adapter
 from hierspec.lm.encoder_decoder import check_decoder_only
-from hierspec.lm.lean.quantized import copies_that_pay
-from hierspec.lm.lean.shape import unsupported_reason
-from hierspec.lm.native import library
 from hierspec.utils import machine
 from hierspec.utils.checks import is_number
 from hierspec.utils.schema import json_object
-from hierspec.zoo import registry, trained
+from hierspec.zoo import registry
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts")
-# Methods whose costs are not measured.
-_UNPLANNED = ("layer_skip", "adaptive_exit", "ngram_pool", "lookahead", "retrieval")
-_MODELS = ("draft_model", "early_exit", "quantized")  # methods that can verify, too
-# Those that draft after any text as they score it: EAGLE-3 also reads its own drafts' states.
-_ON_TEXTS = (*_MODELS, "ngram_table", "prompt_lookup", "suffix")
 _TREE = 4  # drafts of the token tree that ``auto`` tries
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
@@ -60,7 +50,7 @@ class Candidate:
     @property
     def can_verify(self) -> bool:
         """Whether it may also verify: tables, look-ups and makers of several drafts only draft."""
-        return self.level.method in _MODELS and self.makes_one
+        return self.level.capabilities.verifies and self.makes_one
 
     @property
     def window(self) -> Window:
@@ -137,12 +127,11 @@ def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") ->
     defaults = [parse(name) for name in default_names(target, dtype)]
     if parsed:
         defaults = [c for c in defaults if c.level.method != "draft_model"]
-    copies = [c for c in defaults if c.level.method == "quantized"]
-    candidates = [*(c for c in defaults if c not in copies), *parsed, *copies]
+    candidates = sorted((*defaults, *parsed), key=lambda c: c.level.capabilities.cost)
     if machine.device("auto").type == "cpu" or any(c.makes_several for c in candidates):
         return candidates
     for place, candidate in enumerate(candidates, start=1):
-        if candidate.level.method in ("draft_model", "eagle3") and candidate.makes_one:
+        if candidate.level.capabilities.trees and candidate.makes_one:
             return [*candidates[:place], candidate.with_drafts(_TREE), *candidates[place:]]
     return candidates
 
@@ -159,38 +148,17 @@ def default_names(target: str, dtype: str = "auto") -> list[str]:
         if target == "zoo:trunk":
             names[3:4] = ["exit:1", "exit:2", "exit:4"]
         return [name for name in names if name != target]
-    names = ["prompt-lookup", "suffix"]
-    on_cpu, has_copy = machine.device("auto").type == "cpu", _quantizable(target)
-    for drafter in trained.drafters_for(target):
-        if trained.kind(drafter) != trained.HEADS_KIND:
-            names.append(drafter)
-        elif not (on_cpu and has_copy and library.load()):
-            exits = exit_heads.read(drafter).exits
-            names += [f"exit:{layer},head={drafter}" for layer in exits]
-    if has_copy:  # last: levels of a chain keep this order, and copies cost most
-        copies = [4, 8]
-        if on_cpu:
-            in_file = dtype == "auto" and not isinstance(target, ModelInMemory)
-            copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)
-        names += [{4: "quantized:4", 8: "quantized"}[bits] for bits in copies]
-    return names
-
-
-def _quantizable(target: str) -> bool:
-    try:
-        if is_adapter(target) or runs_on_own_layers(TargetConfig(model=target)):
-            return False
-        return unsupported_reason(model_config(target)) is None
-    except HierspecError:
-        return False  # no such model: loading it will raise
+    return [name for level in methods.built_in() for name in level.names_for_auto(target, dtype)]
 
 
 def _method(head: str) -> dict[str, Any]:
     if not head:
-        raise HierspecError(f"a candidate is empty: name a model, {drafts.NAMES}")
+        raise HierspecError(
+            f"a candidate is empty: name a model, {', '.join(methods.short_forms())}"
+        )
     if head == "ngram":  # the shipped table; in Python's list of drafts a look-up
-        return {"method": drafts.TABLE}
-    return drafts.parse_method(head) or {"method": "draft_model", "model": head}
+        return {"method": "ngram_table"}
+    return methods.from_short(head) or {"method": "draft_model", "model": head}
 
 
 def _number(text: str, value: str) -> float:
@@ -205,14 +173,17 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
     problem = None
     if planned:
         problem = f"leave {planned[0]} out, the planner chooses it"
-    elif method in _UNPLANNED:
-        problem = f"{method} is not planned; leave it out"
-    elif isinstance(method, str) and methods.find(method) is not None:
-        problem = f"{method} is a plug-in's, which is not planned; name it in a hierarchy"
-    elif method == "concatenate":
+    elif isinstance(method, str) and (known := methods.find(method)) is not None:
+        if known.maker is not None and not known.capabilities.planned:
+            problem = f"{method} is a plug-in's, which is not planned; name it in a hierarchy"
+        elif not known.capabilities.planned:
+            problem = f"{method} is not planned; leave it out"
+        elif "store" in level:
+            problem = (
+                "what a store holds is not planned; leave it out, and add it to the plan's file"
+            )
+    elif method == methods.CONCATENATE:
         problem = "a concatenation is none; name its parts, the planner joins them"
-    elif "store" in level:
-        problem = "what a store holds is not planned; leave it out, and add it to the plan's file"
     if problem:
         raise HierspecError(f"candidate {name!r}: {problem}")
     hierarchy = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}
@@ -262,7 +233,7 @@ class Entrant:
         """Whether scores of a text say how much of its drafts there is kept."""
         if self.candidate is None or not self.candidate.makes_one:
             return False
-        return self.candidate.level.method in _ON_TEXTS
+        return self.candidate.level.capabilities.drafts_as_it_scores
 
     @property
     def num_drafts(self) -> int:
@@ -325,9 +296,9 @@ def load(
         Entrant(
             candidate.name,
             models.model(candidate.level)[0],
-            _owner(target, candidate.level),
+            candidate.level.weights_on(target.model, target.dtype, target.backend),
             candidate,
-            _source(target, candidate.level),
+            candidate.level.files_on(target.model),
         )
         for candidate in candidates
     ]
@@ -335,21 +306,3 @@ def load(
     tokenizer = loaded.tokenizers.get(target.model)
     ends = add_tokenizer_eos(loaded.eos_ids(target.model), tokenizer)
     return CandidatePool(target, tuple(entrants), tokenizer, ends)
-
-
-def _owner(target: TargetConfig, level: LevelConfig) -> str:
-    source = _source(target, level)
-    if isinstance(level, QuantizedConfig):
-        return f"{source} (int{level.bits})"
-    if not isinstance(level, DraftModelConfig):
-        return source
-    dtype = level.dtype or target.dtype
-    if level.backend != target.backend:
-        return f"{source} ({dtype}, {level.backend})"
-    return source if dtype == target.dtype else f"{source} ({dtype})"
-
-
-def _source(target: TargetConfig, level: LevelConfig) -> str:
-    if level.method in ("early_exit", "quantized"):
-        return target.model
-    return level.files or level.method

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hierspec.config.levels import QuantizedConfig
 from hierspec.planner.estimates import LONGEST_DRAFT, Estimates
 
 from .schema import AtTemperature, MeasuredClass, MeasuredModel, MeasuredPair, Rule, TimeSummary
@@ -71,7 +70,8 @@ def estimates(
 
 def _uses_target_trunk(model: MeasuredModel, target: MeasuredModel) -> bool:
     """Return whether a model runs on the target's cache: an exit, or a quantized copy."""
-    return model.owner == target.owner or isinstance(model.config, QuantizedConfig)
+    level = model.config
+    return model.owner == target.owner or (level is not None and level.capabilities.cache != "own")
 
 
 def _curves_of_all(pair: MeasuredPair) -> MeasuredClass:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from hierspec.config.target import model_config
-from hierspec.drafters.base import LookUp
-from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.backend import Backend
-from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.lean.device_copy import DeviceCopy
 from hierspec.lm.llama_config import of_transformers
 from hierspec.lm.native.backend import NativeBackend
@@ -29,12 +26,10 @@ def memory(pool: CandidatePool) -> dict[str, int]:
 
 def _num_bytes(entrant: Entrant) -> int:
     model = entrant.model
-    if isinstance(model, LookUp):
-        return 0
-    if isinstance(model, Eagle3Model):
-        return model.layer.num_bytes
-    if isinstance(model, NgramModel):
-        return registry.ngram_path(entrant.files).stat().st_size
+    if entrant.candidate is not None:
+        own = entrant.candidate.level.weight_bytes(model)
+        if own is not None:
+            return own
     backend: Backend = (model if isinstance(model, SelfDraft) else model.cache_owner).backend
     if isinstance(backend, NativeBackend | DeviceCopy):  # its weights may have several widths
         return backend.num_bytes

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from hierspec.config.levels import QuantizedConfig
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
@@ -218,9 +217,7 @@ def stale(profile: Profile) -> list[str]:
 
 def _source(model: MeasuredModel, target: TargetConfig) -> str:
     """Return where a model's files are, which the name of a copy in fewer bits does not say."""
-    if isinstance(model.config, QuantizedConfig):
-        return target.model
-    return (model.config and model.config.files) or model.owner
+    return model.config.files_on(target.model) if model.config else model.owner
 
 
 def save(data: Mapping[str, Any], path: Path) -> None:

@@ -75,6 +75,58 @@ class ReadAs:
         return core_schema.no_info_wrap_validator_function(self.convert, form)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class OneOf:
+    """A class that is found by the value of one key, so that there may be more at run time.
+
+    A tagged union is the same of classes that are known when its module is read.
+
+    Attributes:
+        key: whose value says which class it is.
+        find: that value → the class; ``None`` if there is none.
+        names: lists the values that there are.
+    """
+
+    key: str
+    find: Callable[[str], type | None]
+    names: Callable[[], Iterable[str]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        shapes = [shape for shape in map(self.find, self.names()) if shape is not None]
+        return {"oneOf": [self._json_schema(shape, handler) for shape in shapes]}
+
+    def _json_schema(self, shape: type, handler: Any) -> dict[str, Any]:
+        """Describe one of the classes; inside itself it is referred to by its name."""
+        if shape in _DESCRIBED:
+            return {"$ref": f"#/$defs/{shape.__name__}"}
+        _DESCRIBED.append(shape)
+        try:
+            return handler(_adapter(shape).core_schema)
+        finally:
+            _DESCRIBED.pop()
+
+    def shape_of(self, value: Any) -> type | None:
+        """Return the class of an object of a file, or of an instance."""
+        read = value.get if isinstance(value, Mapping) else functools.partial(getattr, value)
+        name = read(self.key, None)
+        return self.find(name) if isinstance(name, str) else None
+
+    def _validate(self, value: Any) -> Any:
+        shape = self.shape_of(value)
+        if shape is not None:
+            return _adapter(shape).validate_python(value)
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError("model_attributes_type", "it is no object")
+        kind = "union_tag_invalid" if self.key in value else "union_tag_not_found"
+        context = {"discriminator": f"'{self.key}'", "expected_tags": ", ".join(self.names())}
+        raise PydanticCustomError(kind, "{discriminator}", context)
+
+
+_DESCRIBED: list[type] = []  # classes whose JSON schema is being made
+
 # Values are not converted: no number from a string, no boolean from a number.
 Integer = Annotated[int, Strict(), Expected("an integer")]
 Natural = Annotated[int, Strict(), Field(ge=0), Expected("an integer of at least 0")]
@@ -243,7 +295,7 @@ def _error_message(error: ValidationError, shape: Any, data: Any, source: str) -
     ):  # ``data`` has no such key: its default is wrong
         place = _append_key(place, path[-1])
     if kind in _UNKNOWN_KEY:
-        keys = _field_names(_type_at(shape, loc[:-1]))
+        keys = _field_names(_type_at(shape, loc[:-1], data))
         return _prefix(parent, unknown_key_message(str(loc[-1]), keys))
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return _prefix(parent, f"{loc[-1]!r} is missing")
@@ -255,9 +307,10 @@ def _error_message(error: ValidationError, shape: Any, data: Any, source: str) -
         return f"{_append_key(place, key)} is {short_repr(tag)}; {hint}: {tags}"
     if kind == "union_tag_not_found":
         name = context["discriminator"]
-        members = [_resolve(member) for member in _members(_type_at(shape, loc))]
+        members = [_resolve(member) for member in _members(_type_at(shape, loc, data))]
         tags = [tag for member in members for tag in _tags(member, name.strip("'"))]
-        return _prefix(place, f"{name} is missing; there are: {', '.join(tags)}")
+        known = context.get("expected_tags") or ", ".join(tags)
+        return _prefix(place, f"{name} is missing; there are: {known}")
     if kind in ("value_error", "error_at"):  # raised by a validator of ours, with its own text
         return _prefix(place, str(context.get("error", context.get("message"))))
     value = short_repr(details["input"])
@@ -316,13 +369,20 @@ def _prefix(place: str, message: str) -> str:
 def _place(loc: Sequence[Any], data: Any, place: str) -> str:
     """Return ``place.levels[0].verify``; steps not in ``data`` are tags of unions, left out."""
     for step in loc:
-        if isinstance(step, int) and isinstance(data, list | tuple) and step < len(data):
-            place, data = f"{place}[{step}]", data[step]
-        elif isinstance(data, Mapping) and step in data:
-            place, data = _append_key(place, step), data[step]
-        elif dataclasses.is_dataclass(data) and hasattr(data, str(step)):
-            place, data = _append_key(place, step), getattr(data, str(step))
+        inside = _data_inside(data, step)
+        if inside is not data:
+            place = f"{place}[{step}]" if isinstance(step, int) else _append_key(place, step)
+        data = inside
     return place
+
+
+def _data_inside(data: Any, step: Any) -> Any:
+    """Return what is one step inside a value; the value itself if that has no such part."""
+    if isinstance(data, list | tuple):
+        return data[step] if isinstance(step, int) and step < len(data) else data
+    if isinstance(data, Mapping):
+        return data.get(step, data)
+    return getattr(data, str(step), data) if dataclasses.is_dataclass(data) else data
 
 
 def _append_key(place: str, key: Any) -> str:
@@ -338,22 +398,26 @@ def _field_names(shape: Any) -> list[str]:
     return list(getattr(shape, "model_fields", None) or getattr(shape, "__annotations__", {}))
 
 
-def _type_at(shape: Any, loc: Sequence[Any]) -> Any:
-    """Return the type at the place ``loc`` in a type."""
+def _type_at(shape: Any, loc: Sequence[Any], data: Any) -> Any:
+    """Return the type at the place ``loc`` in a type, of which ``data`` was to be."""
     for step in loc:
-        shape = _type_inside(shape, step)
-    return _resolve(shape)
+        shape, data = _type_inside(_resolve(shape, data), step), _data_inside(data, step)
+    return _resolve(shape, data)
 
 
-def _resolve(shape: Any) -> Any:
-    """Return a type without ``Annotated`` and ``| None``, with forward references resolved."""
+def _resolve(shape: Any, data: Any = None) -> Any:
+    """Return a type without ``Annotated`` and ``| None``, with references and names resolved."""
     while get_origin(shape) is Annotated:
         shape, *metadata = get_args(shape)
-        shape = next((item.form for item in metadata if isinstance(item, ReadAs)), shape)
+        for item in metadata:
+            if isinstance(item, ReadAs):
+                shape = item.form
+            elif isinstance(item, OneOf):
+                shape = item.shape_of(data) or shape
     if isinstance(shape, ForwardRef):
         return getattr(sys.modules[str(shape.__forward_module__)], shape.__forward_arg__)
     members = [member for member in _members(shape) if member is not type(None)]
-    return _resolve(members[0]) if len(members) == 1 and members[0] is not shape else shape
+    return _resolve(members[0], data) if len(members) == 1 and members[0] is not shape else shape
 
 
 def _members(shape: Any) -> list[Any]:

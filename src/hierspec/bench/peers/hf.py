@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.bench.methods.base import RunRequest, Unavailable
 from hierspec.bench.methods.entry import MethodEntry
-from hierspec.config.levels import DraftModelConfig, EarlyExitConfig
 from hierspec.config.schema import TargetConfig
+from hierspec.methods.draft_model import DraftModelConfig
+from hierspec.methods.early_exit import EarlyExitConfig
 from hierspec.planner.export import ENGINES
 from hierspec.utils.quiet import quiet_transformers
 

@@ -20,7 +20,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.weights import INDEX_FILE, SINGLE_FILE
 from hierspec.utils.files import write_atomically
 
-from .config import read_config
+from .config import Eagle3Config, read_config
 from .network import Eagle3Network
 
 _MAX_FILE_BYTES = 15 << 20
@@ -34,10 +34,7 @@ def read_network(folder: str | Path) -> Eagle3Network:
     Raises:
         HierspecError: there is no such folder, or no EAGLE-3 drafter in it.
     """
-    folder = Path(folder).expanduser()
-    if not folder.is_dir():
-        raise HierspecError(f"no directory {str(folder)!r}: give the folder of an EAGLE-3 drafter")
-    network = Eagle3Network(read_config(folder / "config.json"))
+    network, folder = Eagle3Network(read_folder(folder)), Path(folder).expanduser()
     path = folder / SINGLE_FILE
     files = [path] if path.is_file() else sorted(folder.glob(_SHARDS))
     if not files:
@@ -51,6 +48,18 @@ def read_network(folder: str | Path) -> Eagle3Network:
         raise HierspecError(f"{path} is damaged ({error}): fetch or write it again") from None
     _load_tensors(network, tensors, path)
     return network.eval()
+
+
+def read_folder(folder: str | Path) -> Eagle3Config:
+    """Read what a network's folder says of it.
+
+    Raises:
+        HierspecError: there is no such folder, or no EAGLE-3 drafter in it.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise HierspecError(f"no directory {str(folder)!r}: give the folder of an EAGLE-3 drafter")
+    return read_config(folder / "config.json")
 
 
 def write_network(

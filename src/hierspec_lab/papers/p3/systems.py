@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec.config.levels import EarlyExitConfig
 from hierspec.core.nodes import walk_levels
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import ExitHead
 from hierspec.lm.trunk.trunk import ExitModel, Trunk
+from hierspec.methods.early_exit import EarlyExitConfig
 from hierspec.presets.registry import preset, trained_exits
 from hierspec.presets.systems import layers_at_shares
 

@@ -1,0 +1,119 @@
+"""A separate model of the target's vocabulary; with ``ahead`` it drafts on meanwhile [PEARL]."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from hierspec.config.fields import AnyModel
+from hierspec.config.levels import Assistant, Capabilities, LevelConfig, TargetInfo
+from hierspec.config.methods import register_level
+from hierspec.config.vocabulary import check_same_vocabulary, check_sizes
+from hierspec.core.windows import AcceptanceWindow
+from hierspec.errors import HierspecError, HierspecWarning
+from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass
+from hierspec.zoo import trained
+
+if TYPE_CHECKING:
+    from hierspec.lm.backend import Backend
+
+
+class LargerDraftWarning(HierspecWarning, UserWarning):
+    """A draft model has more weights than its target."""
+
+
+@register_level
+@checked_dataclass
+class DraftModelConfig(LevelConfig):
+    """A separate model of the target's vocabulary.
+
+    Attributes:
+        model: its name, or a loaded model.
+        backend: as the target's. With ``auto`` a Llama-shaped model of up to 256 MB runs calls of
+            few rows in compiled kernels on CPUs (float32 and bfloat16; its weights are then stored
+            twice); ``lean`` runs without them, and so does a level with ``ahead``.
+        ahead: it drafts on while the target verifies, and the target adds no bonus tokens; for the
+            only level of a hierarchy [PEARL].
+    """
+
+    capabilities = Capabilities(predicts=True, reads_tokenizer=True, planned=True, trees=True)
+    phrase = "a draft model"
+    only_first = {"ahead": (False, "only the first level drafts ahead; remove it")}  # noqa: RUF012
+    other_engines = {  # noqa: RUF012
+        "vLLM": "vLLM 0.13 and older refuse draft models. Newer ones draft greedily: when "
+        'sampling, add "draft_sample_method": "probabilistic" where there is one.',
+    }
+
+    method: Literal["draft_model"] = "draft_model"
+    model: AnyModel
+    dtype: NonEmptyString | None = None
+    backend: NonEmptyString = "auto"
+    ahead: Boolean = False
+
+    @property
+    def drafts_ahead(self) -> bool:
+        return self.ahead
+
+    def make(self, target: TargetInfo) -> Any:
+        from hierspec.lm.encoder_decoder import EncoderDecoder, check_decoder_only
+
+        trunk, tokenizer = target.load(self.model, self.dtype, self.backend)
+        view, name = trunk.view(), target.name
+        check_same_vocabulary(name, target.tokenizer, self.model, tokenizer)
+        if tokenizer is None or target.tokenizer is None:
+            check_sizes(name, target.vocab_size, self.model, view.vocab_size)
+        if not isinstance(target.trunk.view(), EncoderDecoder):
+            check_decoder_only(view, f"the decoder-only {name}", "draft with a decoder-only model")
+        _warn_if_larger(self.model, trunk.backend, name, target.trunk.backend)
+        if not isinstance(self.window, AcceptanceWindow):
+            return view
+        if not self.window.head:
+            raise HierspecError(
+                f"the acceptance window of {self.model} needs a trained head: add "
+                '"head": "FILE" to the window (hierspec heads train --kind acceptance makes one)'
+            )
+        from hierspec.config.acceptance_head import attach
+
+        return attach(self.window.head, view, self.model)
+
+    def name_on(self, target: str, model: Any) -> str:
+        return self.model
+
+    @property
+    def files(self) -> str:
+        return self.model
+
+    def weights_on(self, target: str, dtype: str, backend: str) -> str:
+        own = self.dtype or dtype
+        if self.backend != backend:
+            return f"{self.model} ({own}, {self.backend})"
+        return self.model if own == dtype else f"{self.model} ({own})"
+
+    @classmethod
+    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+        return trained.siblings_of(target)
+
+    def in_vllm(self) -> dict[str, Any]:
+        return {
+            "method": "draft_model",
+            "model": self.model,
+            "num_speculative_tokens": self.num_speculative_tokens,
+        }
+
+    def in_transformers(self) -> Assistant:
+        return Assistant({"assistant_model": self.model}, "assistant", self.model, self.dtype)
+
+
+def _warn_if_larger(name: str, draft: Backend, target_name: str, target: Backend) -> None:
+    """Warn if a draft model is larger than its target, by layers times width squared."""
+    backends = (draft, target)
+    sizes = [backend.num_layers * backend.hidden_size**2 for backend in backends]
+    if sizes[0] > sizes[1]:
+        shapes = [f"{backend.num_layers} layers of {backend.hidden_size}" for backend in backends]
+        warnings.warn(
+            f"the draft {name} ({shapes[0]}) is larger than its target {target_name} "
+            f"({shapes[1]}): output stays exact, and nothing gets faster; were they exchanged?",
+            LargerDraftWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,109 @@
+"""The target's first layers draft, on its own cache [P3; LayerSkip]; with trained heads [P1]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from hierspec.config.fields import HeadsPath
+from hierspec.config.levels import Assistant, Capabilities, LevelConfig, TargetInfo
+from hierspec.config.methods import register_level
+from hierspec.errors import HierspecError
+from hierspec.utils import machine
+from hierspec.utils.schema import PositiveInteger, checked_dataclass
+from hierspec.zoo import trained
+
+from .quantized import can_be_copied
+
+if TYPE_CHECKING:
+    from hierspec.lm.backend import Backend
+    from hierspec.lm.trunk.trunk import ExitModel
+
+
+@register_level
+@checked_dataclass
+class EarlyExitConfig(LevelConfig):
+    """The target's first ``exit_layer`` layers and its head, sharing its cache [P3].
+
+    Attributes:
+        head: a file of heads trained for its exits, or a folder with ``exit_heads.safetensors``
+            [P1 §4.1]; ``None``: the target's own final norm and head.
+    """
+
+    capabilities = Capabilities(cache="layers", planned=True, cost=1)
+    phrase = "an early exit of the target"
+    short_forms = ("exit:LAYER",)
+    other_engines = {  # noqa: RUF012
+        "transformers": "The target computes the exit's layers again; that is priced.",
+    }
+
+    method: Literal["early_exit"] = "early_exit"
+    exit_layer: PositiveInteger
+    head: HeadsPath | None = None
+
+    def make(self, target: TargetInfo) -> Any:
+        return exit_model(target, self.exit_layer, self.head)
+
+    def name_on(self, target: str, model: Any) -> str:
+        return f"{target}@{self.exit_layer}" + ("+head" if self.head else "")
+
+    def read_layers(self, target: str, backend: Backend) -> Iterable[int]:
+        return (self.exit_layer,)
+
+    @property
+    def further_files(self) -> tuple[str, ...]:
+        return heads_files(self.head)
+
+    @classmethod
+    def from_short(cls, draft: str) -> Mapping[str, Any] | None:
+        kind, colon, layer = draft.partition(":")
+        if kind != "exit" or not colon:
+            return None
+        if not layer.isdecimal():
+            raise HierspecError(f"draft {draft!r}: write exit:LAYER, as in exit:4")
+        return {"exit_layer": int(layer)}
+
+    @classmethod
+    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+        """Return the exits that heads are shipped for, unless a copy of the target is better.
+
+        Where its int8 copy runs in the compiled kernels, a few of the target's own layers cost more
+        than the whole copy, which agrees far better.
+        """
+        from hierspec.config import exit_heads
+        from hierspec.lm.native import library
+
+        heads = [n for n in trained.drafters_for(target) if trained.kind(n) == trained.HEADS_KIND]
+        on_cpu = machine.device("auto").type == "cpu"
+        if not heads or (on_cpu and can_be_copied(target) and library.load()):
+            return ()
+        return [
+            f"exit:{layer},head={drafter}"
+            for drafter in heads
+            for layer in exit_heads.read(drafter).exits
+        ]
+
+    def in_transformers(self) -> Assistant:
+        return Assistant({"assistant_early_exit": self.exit_layer}, "target")
+
+    @property
+    def only_here(self) -> str | None:
+        return None if self.head is None else "a trained head of the exit's own"
+
+
+def exit_model(target: TargetInfo, layer: int, heads: str | None) -> ExitModel:
+    """Return the target's exit after ``layer`` layers, with a trained head if one is given."""
+    if heads is None:
+        return target.trunk.view(layer)
+    from hierspec.config.exit_heads import load_head
+
+    parts = target.share("vocabulary parts, by file of heads", dict[Any, Any])
+    head = load_head(heads, layer, target.trunk.backend, target.name, parts)
+    return target.trunk.view(layer, head)
+
+
+def heads_files(heads: str | None) -> tuple[str, ...]:
+    """Return the path of a file of heads, if there is one."""
+    from hierspec.config import exit_heads
+
+    return () if heads is None else (str(exit_heads.locate(heads)),)

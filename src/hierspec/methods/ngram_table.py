@@ -1,0 +1,58 @@
+"""N-gram counts of a corpus, with back-off: :mod:`hierspec.drafters.ngram_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from hierspec.config.fields import ModelName
+from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
+from hierspec.config.methods import register_level
+from hierspec.config.vocabulary import check_table, vocabulary_key
+from hierspec.utils.schema import PositiveInteger, checked_dataclass
+from hierspec.zoo import registry
+
+
+@register_level
+@checked_dataclass
+class NgramTableConfig(LevelConfig):
+    """N-gram counts of a corpus, with back-off."""
+
+    capabilities = Capabilities(reads_tokenizer=True, planned=True, cost=0)
+    phrase = "an n-gram table"
+    short_forms = ("ngram:TABLE",)
+
+    method: Literal["ngram_table"] = "ngram_table"
+    table: ModelName = "zoo:ngram"
+    max_order: PositiveInteger | None = None
+
+    def make(self, target: TargetInfo) -> Any:
+        from hierspec.drafters.ngram_table import NgramModel
+
+        table = NgramModel.load(registry.ngram_path(self.table), max_order=self.max_order)
+        key = table.vocabulary or self._key(target.name)
+        check_table(
+            self.table, table.vocab_size, key, target.name, target.tokenizer, target.vocab_size
+        )
+        return table
+
+    def _key(self, target: str) -> str:
+        """Return the vocabulary key of a table without one of its own; empty if it is unknown."""
+        from hierspec.config.checkpoints import load_tokenizer
+
+        is_known = registry.is_ngram(self.table) and not registry.is_shipped(target)
+        return vocabulary_key(load_tokenizer(registry.resolve("zoo:trunk"))) if is_known else ""
+
+    @property
+    def files(self) -> str:
+        return self.table
+
+    def weight_bytes(self, model: Any) -> int:
+        return registry.ngram_path(self.table).stat().st_size
+
+    @classmethod
+    def from_short(cls, draft: str) -> Mapping[str, Any] | None:
+        kind, colon, table = draft.partition(":")
+        if kind == "ngram_table" or (kind == "ngram" and colon):
+            return {"table": table} if table else {}
+        return None

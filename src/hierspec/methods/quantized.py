@@ -1,0 +1,90 @@
+"""A copy of the target in fewer bits, which drafts on the target's cache [after QuantSpec].
+
+:mod:`hierspec.lm.lean.quantized` makes the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from hierspec.config.in_memory import ModelInMemory
+from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
+from hierspec.config.methods import register_level
+from hierspec.config.schema import TargetConfig
+from hierspec.config.target import model_config
+from hierspec.errors import HierspecError
+from hierspec.lm.adapters import is_adapter
+from hierspec.utils import machine
+from hierspec.utils.schema import checked_dataclass
+from hierspec.zoo import registry
+
+
+@register_level
+@checked_dataclass
+class QuantizedConfig(LevelConfig):
+    """The target's own weights in fewer bits, on the target's cache [after QuantSpec].
+
+    Attributes:
+        bits: for each weight in the layers: 8, 6, 5 or 4; outside the compiled kernels 8 or 4.
+    """
+
+    capabilities = Capabilities(cache="target", planned=True, cost=3)
+    phrase = "a copy of the target in fewer bits"
+    short_forms = ("quantized", "quantized:4")
+
+    method: Literal["quantized"] = "quantized"
+    bits: Literal[8, 6, 5, 4] = 8
+
+    def make(self, target: TargetInfo) -> Any:
+        """Return the copy; levels of equal bits share it."""
+        from hierspec.lm.lean.quantized import quantize
+        from hierspec.lm.trunk.cuda_graph_copy import self_draft_for
+
+        trunk = target.trunk
+        return target.share(
+            (QuantizedConfig, self.bits),
+            lambda: self_draft_for(trunk, quantize(trunk.backend, self.bits)),
+        )
+
+    def name_on(self, target: str, model: Any) -> str:
+        return f"{target}:int{self.bits}"
+
+    def weights_on(self, target: str, dtype: str, backend: str) -> str:
+        return f"{target} (int{self.bits})"
+
+    @classmethod
+    def from_short(cls, draft: str) -> Mapping[str, Any] | None:
+        name, _, bits = draft.partition(":")
+        if name != "quantized":
+            return None
+        if bits not in ("", "4", "5", "6", "8"):
+            raise HierspecError(
+                f"draft {draft!r}: write quantized, for 8 bits, or quantized:4, :5 or :6"
+            )
+        return {"bits": int(bits)} if bits else {}
+
+    @classmethod
+    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+        if not can_be_copied(target):
+            return ()
+        copies = [4, 8]
+        if machine.device("auto").type == "cpu":
+            from hierspec.lm.lean.quantized import copies_that_pay
+
+            in_file = dtype == "auto" and not isinstance(target, ModelInMemory)
+            copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)
+        return [{4: "quantized:4", 8: "quantized"}[bits] for bits in copies]
+
+
+def can_be_copied(target: str) -> bool:
+    """Return whether a model is of a kind that has copies in fewer bits."""
+    from hierspec.config.checkpoints import runs_on_own_layers
+    from hierspec.lm.lean.shape import unsupported_reason
+
+    try:
+        if is_adapter(target) or runs_on_own_layers(TargetConfig(model=target)):
+            return False
+        return unsupported_reason(model_config(target)) is None
+    except HierspecError:
+        return False  # no such model: loading it will raise
