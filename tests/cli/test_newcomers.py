@@ -213,8 +213,8 @@ def test_a_level_without_a_method_is_told_the_methods(capsys):
     whole = json.dumps({"target": "zoo:small", "levels": [{"num_speculative_tokens": 2}]})
     status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
     assert status == 2
-    assert "levels[0]: 'method' is missing; there are: draft_model, early_exit" in err
-    assert "quantized, retrieval, prompt_lookup" in err
+    assert "levels[0]: 'method' is missing; there are: " in err
+    assert "prompt_lookup, quantized" in err
     assert "suffix, concatenate" in err
 
 

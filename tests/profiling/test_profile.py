@@ -49,7 +49,7 @@ def test_a_profile_survives_its_file(whole, file):
         ({"target": {}}, "damaged: target: 'model' is missing"),
         (
             {"models": [{"name": "x", "level": {"method": "magic"}}]},
-            "damaged: models[0].level: method is 'magic'; there are: draft_model",
+            "damaged: models[0].level: method is 'magic'; there are: ",
         ),
     ],
 )

@@ -230,7 +230,7 @@ _EVERY_LEVEL = frozenset(field.name for field in dataclasses.fields(LevelConfig)
 
 def method_name(level: type[LevelConfig]) -> str:
     """Return the name of a class's method: the default of its key ``method``."""
-    return next(field.default for field in dataclasses.fields(level) if field.name == "method")
+    return str(level.__dataclass_fields__["method"].default)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @register_level
 @checked_dataclass
-class Eagle3Config(LevelConfig):
+class Eagle3LevelConfig(LevelConfig):
     """An EAGLE-3 network that reads the target's hidden states [Li et al. 2025]; it only drafts.
 
     Attributes:
@@ -47,7 +47,7 @@ class Eagle3Config(LevelConfig):
             layers = check_fits(self.model, network.config, target.name, trunk.backend)
             return Eagle3Model(trunk, network, layers, self.model)
 
-        return target.share((Eagle3Config, self.model), make)
+        return target.share((Eagle3LevelConfig, self.model), make)
 
     def read_layers(self, target: str, backend: Backend) -> Iterable[int]:
         from hierspec.lm.eagle3.checkpoint import read_folder

@@ -11,7 +11,7 @@ from hierspec.config.schema import HierarchyConfig
 from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
 from hierspec.errors import HierspecError
 from hierspec.methods.adaptive_exit import AdaptiveExitConfig
-from hierspec.methods.eagle3 import Eagle3Config
+from hierspec.methods.eagle3 import Eagle3LevelConfig
 from hierspec.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
 from hierspec.methods.lookahead import LookaheadConfig
 from hierspec.methods.prompt_lookup import PromptLookupConfig
@@ -228,5 +228,5 @@ def eagle3(models: PresetModels) -> HierarchyConfig:
 
     The draft model is the folder of a network, as ``hierspec heads train --kind eagle3`` writes it.
     """
-    drafter = Eagle3Config(model=models.drafts[-1], num_speculative_tokens=4)
+    drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
     return models.with_levels(drafter, verify="block")

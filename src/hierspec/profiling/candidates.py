@@ -49,8 +49,9 @@ class Candidate:
 
     @property
     def can_verify(self) -> bool:
-        """Whether it may also verify: tables, look-ups and makers of several drafts only draft."""
-        return self.level.capabilities.verifies and self.makes_one
+        """Whether it may also verify: makers of several drafts, and what costs nothing, do not."""
+        known = self.level.capabilities
+        return known.verifies and known.cost > 0 and self.makes_one
 
     @property
     def window(self) -> Window:

@@ -96,15 +96,17 @@ class OneOf:
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         shapes = [shape for shape in map(self.find, self.names()) if shape is not None]
-        return {"oneOf": [self._json_schema(shape, handler) for shape in shapes]}
+        describe = handler.generate_json_schema.generate_inner
+        return {"oneOf": [self._json_schema(shape, describe) for shape in shapes]}
 
-    def _json_schema(self, shape: type, handler: Any) -> dict[str, Any]:
-        """Describe one of the classes; inside itself it is referred to by its name."""
+    def _json_schema(self, shape: type, describe: Callable[[Any], Any]) -> dict[str, Any]:
+        """Describe one of the classes; inside itself it is referred to."""
+        reference = f"{shape.__module__}.{shape.__qualname__}:{id(shape)}"  # as pydantic writes it
         if shape in _DESCRIBED:
-            return {"$ref": f"#/$defs/{shape.__name__}"}
+            return describe(core_schema.definition_reference_schema(reference))
         _DESCRIBED.append(shape)
         try:
-            return handler(_adapter(shape).core_schema)
+            return describe({**_adapter(shape).core_schema, "ref": reference})
         finally:
             _DESCRIBED.pop()
 
