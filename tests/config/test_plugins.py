@@ -53,6 +53,7 @@ CASE = {
 @pytest.fixture(autouse=True)
 def forgets(monkeypatch):
     """Plug-ins of a test are gone after it."""
+    methods.built_in()  # they register themselves once
     monkeypatch.setattr(methods, "_REGISTERED", dict(methods._REGISTERED))
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
     monkeypatch.setattr(plugins, "_FILES", {})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperOption
 
 from hierspec.errors import HierspecError
 
@@ -26,27 +26,19 @@ SHIPPED_DRAFTS = "Default for the shipped family: zoo:small and zoo:trunk."
 _SERVED = "Default: zoo:smollm2 where its packages are installed, else zoo:large."
 
 
-class _Choices:
-    """Help that names presets and methods: only then are they imported."""
+class NamesChoices(TyperCommand):
+    """A command whose help names presets and methods: only then are they imported."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from hierspec.config import methods
         from hierspec.presets import registry
 
         choices = {PRESETS: registry.PRESETS, METHODS: methods.short_forms()}
-        for param in ctx.command.params:
+        for param in self.params:
             if isinstance(param, TyperOption) and param.help:
                 for placeholder, names in choices.items():
                     param.help = param.help.replace(placeholder, ", ".join(names))
-        super().format_help(ctx, formatter)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-class NamesChoices(_Choices, TyperCommand):
-    """A command with such help."""
-
-
-class NamesChoicesInGroup(_Choices, TyperGroup):
-    """A group of commands with such help."""
+        super().format_help(ctx, formatter)
 
 
 def target_option(note: str, *names: str) -> Any:
