@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import chromium
+from PIL import Image
 
 LOOKS = {
-    "light": {"height": 1000},
-    "dark": {"height": 860, "dark": True},
-    "narrow": {"width": 390, "height": 1500},
+    "light": {"height": 1200},
+    "dark": {"height": 1200, "dark": True},
 }
 PROMPT = 'def quicksort(items):\n    """Sort a list of numbers without changing it."""\n'
 
@@ -21,7 +21,7 @@ PROMPT = 'def quicksort(items):\n    """Sort a list of numbers without changing 
 def take(url, folder):
     with chromium.Chromium() as browser:
         for name, look in LOOKS.items():
-            page = browser.open(f"{url}/#mode=completion&max_tokens=96", **look)
+            page = browser.open(f"{url}/#mode=completion&max_tokens=72", **look)
             page.wait("!/connecting/.test(document.querySelector('#model').textContent)")
             if name == "dark":
                 page.click("[name=marks]")
@@ -31,7 +31,9 @@ def take(url, folder):
             page.wait("document.querySelector('#verdict').textContent.includes('×')", seconds=240)
             page.hover(".token:nth-of-type(9)")
             page.run("window.scrollTo(0, 0)")
-            page.picture(Path(folder) / f"playground-{name}.png")
+            path = Path(folder) / f"playground-{name}.png"
+            page.picture(path)
+            Image.open(path).convert("RGB").quantize(64, dither=0).save(path, optimize=True)
             assert page.problems == [], page.problems
 
 
