@@ -26,8 +26,6 @@ from .options import (
 if TYPE_CHECKING:
     from hierspec.server.settings import ServeSettings
 
-_TO_TRY = " (a page to try it is there, too)"
-
 
 def serve(
     model: ServedModel = None,
@@ -114,7 +112,10 @@ def serve(
         app = create_app(settings)
     name = app.state.service.model
 
-    run(app, settings, lambda url: say(console, f"hierspec: serving {name} on {url}{_TO_TRY}"))
+    def say_where(url: str) -> None:
+        say(console, f"hierspec: serving {name} on {url}/v1; a page to try it: {url}/")
+
+    run(app, settings, say_where)
     return 0
 
 

@@ -34,10 +34,11 @@ class Server(uvicorn.Server):
             return
         self._draining = True
         count = self.service.engine.num_requests
-        log.warning(
-            "finishing %d request%s (at most %g s); Ctrl-C again stops now",
-            *(count, "s" * (count != 1), self.service.settings.shutdown_grace),
-        )
+        if count:
+            log.warning(
+                "finishing %d request%s (at most %g s); Ctrl-C again stops now",
+                *(count, "s" * (count != 1), self.service.settings.shutdown_grace),
+            )
         # Sequences end a second before connections are cut, so that clients get an answer.
         grace = max(0.0, self.service.settings.shutdown_grace - 1.0)
         self.service.engine.drain(grace)
@@ -52,7 +53,7 @@ class Server(uvicorn.Server):
         for server in getattr(self, "servers", []):
             for socket in server.sockets:
                 host, port = socket.getsockname()[:2]
-                self.on_ready(f"http://{host}:{port}")
+                self.on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
 
 def make_server(
