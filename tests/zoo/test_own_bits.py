@@ -144,6 +144,25 @@ def test_a_named_dtype_and_other_backends_dequantize(tmp_path):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_K"])
+def test_copies_of_a_dequantized_file_keep_its_numbers(tmp_path, kind, dtype):
+    """Those that take no more bits than the copy; its own rounding of others is the file's too."""
+    source = open_gguf(write(tmp_path / "m.gguf", lambda name: kind), "m")
+    own, copied = load(source), quantize(load(source, dtype), 5)
+    assert not copied.own_bits
+    for ours, theirs in zip(copied._layers.weights, own._layers.weights, strict=True):
+        for name, matrix in theirs.matrices().items():
+            fewer = matrix.in_fewer_bits("Q5_1")
+            assert fewer is matrix
+            assert torch.equal(ours.matrices()[name].panels, fewer.panels)
+    assert copied._output.format.name == kind
+    assert (scores(copied).argmax(1) == scores(own).argmax(1)).double().mean() >= 0.95
+    rounded = quantize(load(source, dtype), 4)._layers.weights[0].up
+    expected = own._layers.weights[0].up.in_fewer_bits("Q4_1")
+    assert torch.equal(rounded.panels, expected.panels)
+
+
 @pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma3"])
 @pytest.mark.parametrize("backend", ["auto", "hf"])
 def test_what_the_kernels_do_not_run_is_dequantized(tmp_path, monkeypatch, architecture, backend):

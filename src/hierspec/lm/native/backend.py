@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -73,6 +74,8 @@ class NativeBackend(LeanBackend):
         self.attends_to_all = shape.distinct_windows == (None,)
         self._rotations = torch.empty(0, device="cpu")
         self.library = library
+        rounded = isinstance(source, StoredSource) and not own_bits
+        self._file = source if rounded else None  # whose bits copies keep
         loader = _Loader(source, shape, self, own_bits)
         self._scored, width = loader.scored, shape.hidden_size
         # The largest matrices first, while there is little beside what is packed of them.
@@ -80,10 +83,7 @@ class NativeBackend(LeanBackend):
             self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
         self._refined = None  # scores near the best in more bits
         self._owns_embedding = loader.has_own_head and shape.embeds  # or rows are the output's
-        if loader.has_own_head:
-            self._output = loader.matrix("lm_head", loader.num_scored, width)
-        else:
-            self._output = self._embedding
+        self._output = loader.output() if loader.has_own_head else self._embedding
         layers = [loader.packed_layer(i) for i in range(shape.num_layers)]
         self.attention_dtype = cache_dtype or _cache_dtype(layers, dtype, own_bits)
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
@@ -186,7 +186,8 @@ class NativeBackend(LeanBackend):
     def copy_in(self, bits: int) -> NativeBackend:
         """Return the same model in fewer bits; embedding, norms and caches are shared.
 
-        So are matrices that take no more bits as they are.
+        So are matrices that take no more bits as they are. Those of a file in few bits that the
+        model has in more are read from it again: rounded anew, they would be other numbers.
 
         Args:
             bits: 8, 6, 5 or 4; a large vocabulary's scores are computed in 4 bits, and near the
@@ -195,12 +196,18 @@ class NativeBackend(LeanBackend):
         form = COPY_FORMS[bits]
         copied = copy.copy(self)
         copied.own_bits = False
-        layers = [_replace_matrices(layer, form) for layer in self._layers.weights]
+        file = None if self._file is None else _Loader(self._file, self.shape, self, True)
+        layers = list[LayerWeights]()
+        for i, layer in enumerate(self._layers.weights):
+            source = layer if file is None else file.packed_layer(i)
+            fewer = {name: m.in_fewer_bits(form) for name, m in source.matrices().items()}
+            layers.append(replace(layer, **fewer))
         copied._owns_embedding = False
         copied._layers = NativeLayers(self.library, layers, self.shape, self.attention_dtype)
-        copied._output, copied._refined = self._output.in_fewer_bits("Q8_0"), None
-        if self._output.num_out >= _LARGE_VOCAB:
-            coarse = self._output.in_fewer_bits("Q4_1")
+        output = self._output if file is None else file.output()
+        copied._output, copied._refined = output.in_fewer_bits("Q8_0"), None
+        if output.num_out >= _LARGE_VOCAB:
+            coarse = output.in_fewer_bits("Q4_1")
             if coarse is not copied._output:
                 copied._output, copied._refined = coarse, copied._output
         copied.weight_dtype, copied.name = torch.int8, f"{self.name}:int{bits}"
@@ -270,13 +277,6 @@ def _cache_dtype(layers: Sequence[LayerWeights], dtype: torch.dtype, own: bool) 
     return torch.float32 if forms == {"F32"} else torch.float16
 
 
-def _replace_matrices(layer: LayerWeights, form: str) -> LayerWeights:
-    packed = {name: matrix.in_fewer_bits(form) for name, matrix in layer.matrices().items()}
-    return LayerWeights(
-        **packed, norm=layer.norm, mlp_norm=layer.mlp_norm, head_norm=layer.head_norm
-    )
-
-
 class _Loader(LeanLoader):
     """Reads a model's weights from their source and packs them, so that none is there twice."""
 
@@ -326,6 +326,11 @@ class _Loader(LeanLoader):
     def scaled_norm(self, name: str, size: int, num: int = 1) -> torch.Tensor:
         """Read the weight of a norm, or of ``num`` side by side, float32, times √size."""
         return self.vector(f"{name}.weight", num * size) * size**0.5
+
+    def output(self) -> PackedMatrix:
+        """Read the matrix of the scores, the embedding's where it is tied."""
+        name = "lm_head" if self.has_own_head else "model.embed_tokens"
+        return self.matrix(name, self.num_scored, self.shape.hidden_size)
 
     def packed_layer(self, i: int) -> LayerWeights:
         prefix, shape = f"model.layers.{i}.", self.shape
