@@ -68,8 +68,8 @@ def write(
 ) -> list[tuple[list[int], float]]:
     """Write texts → them, and tokens a call; sequence i has the noise of (seed, first + i)."""
     generation = hierarchy.start(prompts, seed=seed, **options)
-    for i, output in enumerate(generation.streams):
-        output.sequence.rng = PhiloxRng(seed, first + i)
+    for i, request in enumerate(generation.requests):
+        request.rng = PhiloxRng(seed, first + i)
     for _ in generation:
         pass
     return [(list(r.token_ids), r.mean_acceptance_length) for r in generation.results()]

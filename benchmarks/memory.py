@@ -60,7 +60,7 @@ def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:
     caches = 0
     for event in generation:
         if event.index == tokens - 2:  # the caches are freed with the last token
-            slots = generation.streams[0].sequence.slots.values()
+            slots = generation.requests[0].slots.values()
             caches = sum(state_bytes(slot.state) for _, slot in slots)
     peak = rss("VmHWM")
     size = torch.tensor([], dtype=getattr(torch, dtype)).element_size()

@@ -18,9 +18,8 @@ from server_cases import byte_tokenizer
 
 from hierspec import SamplingParams
 from hierspec.engine.control import JumpingController
-from hierspec.engine.sequences import LiveSequence
+from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
-from hierspec.engine.tickets import EngineRequest
 from hierspec.server.service import Service, Streams
 from hierspec.server.settings import ServeSettings
 from hierspec.utils.testing import tiny_model
@@ -77,27 +76,27 @@ def hierarchies(paths: dict[str, str]) -> dict[str, Any]:
     return made
 
 
-def requests() -> list[EngineRequest]:
+def requests() -> list[Request]:
     """Requests of every kind; what each writes depends on itself alone."""
     shared = [3 + (7 * i) % 90 for i in range(20)]
     sampled, greedy = SamplingParams(temperature=1.0), SamplingParams()
     penalised = SamplingParams(temperature=0.8, repetition_penalty=1.2, top_k=20)
 
-    def request(prompt: list[int], tokens: int = 5, **more: Any) -> EngineRequest:
+    def request(prompt: list[int], tokens: int = 5, **more: Any) -> Request:
         stop = StopConditions(max_new_tokens=tokens, max_length=512, stop=more.pop("stop", ()))
         more = {"params": sampled, "fixed_plan": True, **more}
-        return EngineRequest(prompt=prompt, stop=stop, **more)
+        return Request(prompt=prompt, stop=stop, **more)
 
     return [
         request([*shared, 5, 9], seed=1),
-        request([*shared, 6], 3, seed=2, params=penalised, logprobs=2),
-        request([9, 8, 9, 8, 7], 5, seed=4, lane="pool"),
-        request([4 + i % 50 for i in range(40)], 3, seed=5, lane="ahead"),
-        request([40, 41], 5, seed=6, lane="ahead"),
-        request([30, 31, 32], 3, seed=7, lane="steered"),
+        request([*shared, 6], 3, seed=2, params=penalised, num_logprobs=2),
+        request([9, 8, 9, 8, 7], 5, seed=4, hierarchy="pool"),
+        request([4 + i % 50 for i in range(40)], 3, seed=5, hierarchy="ahead"),
+        request([40, 41], 5, seed=6, hierarchy="ahead"),
+        request([30, 31, 32], 3, seed=7, hierarchy="steered"),
         request([60, 61], 3, seed=8, params=greedy, fixed_plan=False, prediction=(5, 6, 7, 8)),
         request(
-            [12] * 9, 2, seed=9, params=greedy, fixed_plan=False, prompt_logprobs=1, priority=-1
+            [12] * 9, 2, seed=9, params=greedy, fixed_plan=False, num_prompt_logprobs=1, priority=-1
         ),
         request([70, 71], 3, seed=10, speculative=False, stop=("e", "th")),
         request([80, 81], 3, seed=11),
@@ -135,8 +134,6 @@ class Bench:
     def __init__(self, folder: Path, names: Sequence[str] = ()) -> None:
         made = hierarchies(save_family(folder))
         self.hierarchies = {name: made[name] for name in names or made}
-        self.requests = [one for one in requests() if (one.lane or "default") in self.hierarchies]
-        *self.requests, self.probe = self.requests
         self._expected: list[Result] | None = None
 
     def run(self, injector: Injector | None = None, faults: Sequence[Fault] = ()) -> Outcome:
@@ -153,20 +150,22 @@ class Bench:
         return Injector(list(watch.counts), in_engine, **options)
 
     async def _run(self, injector: Injector | None, faults: Sequence[Fault]) -> Outcome:
-        sequences, made = weakref.WeakSet[LiveSequence](), LiveSequence.__post_init__
+        sequences, made = weakref.WeakSet[Request](), Request.__post_init__
 
-        def noting(sequence: LiveSequence) -> None:
+        def noting(sequence: Request) -> None:
             sequences.add(sequence)
             made(sequence)
 
-        LiveSequence.__post_init__ = noting  # type: ignore[method-assign]
+        Request.__post_init__ = noting  # type: ignore[method-assign]
+        served = [one for one in requests() if (one.hierarchy or "default") in self.hierarchies]
+        *served, last = served
         service = Service(ServeSettings(**SETTINGS), self.hierarchies)
         engine, problems = service.engine, list[str]()
         planned = contextlib.ExitStack()
         if injector is not None:
             planned.enter_context(injector.faults(*faults))
         try:
-            reading = [asyncio.ensure_future(_read(service.submit([one]))) for one in self.requests]
+            reading = [asyncio.ensure_future(_read(service.submit([one]))) for one in served]
             for _ in range(int(PATIENCE / 0.1)):
                 _, left = await asyncio.wait(reading, timeout=0.1)
                 problem = engine.problem
@@ -175,7 +174,7 @@ class Bench:
                 if not left or problem == "the engine's thread has ended":
                     break
             planned.close()
-            probe = asyncio.ensure_future(_read(service.submit([self.probe])))
+            probe = asyncio.ensure_future(_read(service.submit([last])))
             await asyncio.wait([*reading, probe], timeout=PATIENCE)
             results = [_result(task) for task in (*reading, probe)]
             leaks = [*map(repr, engine.live), *map(repr, engine.waiting.items())]
@@ -191,7 +190,7 @@ class Bench:
             return Outcome(results[:-1], results[-1], leaks, problems)
         finally:
             planned.close()
-            LiveSequence.__post_init__ = made  # type: ignore[method-assign]
+            Request.__post_init__ = made  # type: ignore[method-assign]
             with contextlib.suppress(Exception):
                 service.close()
 
@@ -204,7 +203,7 @@ async def _read(streams: Streams) -> Result:
             ends.append(progress.ended)
     await asyncio.sleep(0)
     more = 0 if streams._queue.empty() else 1
-    return Result(len(ends) + more, ends[0].error, tuple(events), ends[0].token_ids)
+    return Result(len(ends) + more, ends[0].error, tuple(events), tuple(ends[0].token_ids))
 
 
 def _result(task: asyncio.Future[Result]) -> Result:

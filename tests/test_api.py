@@ -114,7 +114,7 @@ def test_an_abandoned_stream_frees_its_caches_and_is_cancelled(tiny_family):
     (result,) = generation.results()
     assert result.finish_reason == "cancelled"
     assert result.token_ids == tuple(event.token_id for event in some)
-    assert not generation.streams[0].sequence.slots
+    assert not generation.requests[0].slots
 
 
 def test_threads_share_a_hierarchy(tiny_family):

@@ -22,6 +22,7 @@ from hierspec.engine.caches import KeptCache
 from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Observer
+from hierspec.engine.request import Request
 from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.session import Session
 from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
@@ -239,8 +240,8 @@ class Hierarchy:
         generation = self.start(prompts, **options)
         events = iter(generation)
         if streamer is not None:
-            check_single_sequence(len(generation.streams))
-            events = tee_to_streamer(events, streamer, generation.streams[0].sequence.tokens)
+            check_single_sequence(len(generation.requests))
+            events = tee_to_streamer(events, streamer, generation.requests[0].tokens)
         for _ in events:
             pass
         return generation.results()
@@ -361,23 +362,34 @@ class Hierarchy:
             include_stop_str=include_stop_str,
             config=generation_config,
         )
-        want_logprobs, num_top_logprobs = options.logprobs(logprobs)
         greedy = all(sampling.greedy for sampling in resolved.sampling)
         for plan in [self.root] if self.controller is None else self.controller.plans:
             check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
+        num_logprobs = options.logprobs(logprobs)
+        until = options.stop_test(until, stopping_criteria, resolved.max_time)
+        kept = options.caches(cache, len(resolved.prompts))
+        seeds = resolved.seeds or [(resolved.seed, i) for i in range(len(resolved.prompts))]
+        sequences = zip(
+            resolved.prompts, resolved.sampling, resolved.stops, seeds, kept, strict=True
+        )
         return Generation(
             self.root,
-            resolved.prompts,
+            [
+                Request(
+                    prompt=prompt,
+                    params=sampling_params,
+                    stop=conditions,
+                    seed=own_seed,
+                    place=place,
+                    num_logprobs=num_logprobs,
+                    until=until,
+                    cache=own_cache,
+                )
+                for prompt, sampling_params, conditions, (own_seed, place), own_cache in sequences
+            ],
             tokenizer=self.tokenizer,
-            params=resolved.sampling,
-            stop=resolved.stops,
             seed=resolved.seed,
-            seeds=resolved.seeds,
-            want_logprobs=want_logprobs,
-            num_top_logprobs=num_top_logprobs,
             lock=self._lock,
-            until=options.stop_test(until, stopping_criteria, resolved.max_time),
-            caches=options.caches(cache, len(resolved.prompts)),
             tracer=tracer,
             observers=observers,
             controller=self.controller,

@@ -29,6 +29,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+# What a piece of work may fail with, whosever it is: a user's function may exit. Interrupts of the
+# whole process are none of these, and go through.
+FAILURES = (Exception, SystemExit)
+
+
 def as_exception(error: BaseException) -> Exception:
     """Return an error that may be raised anywhere: ``SystemExit`` of a user's function as one that
     ends no process."""

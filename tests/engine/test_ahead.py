@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import time
@@ -17,6 +16,7 @@ from hierspec.engine import ahead, answers
 from hierspec.engine.ahead import BackgroundDrafting, ReservedUniforms
 from hierspec.engine.control import JumpingController
 from hierspec.engine.generation import Generation
+from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
 from hierspec.errors import HierspecError
 from hierspec.exact.certificate import certify_tree
@@ -69,13 +69,16 @@ def distance(plan, neighbours=(), tokens=4):
     def start():
         return Generation(
             plan,
-            (PROMPT, *neighbours),
-            tokenizer=None,
-            params=[SamplingParams(temperature=1.0)] * (1 + len(neighbours)),
-            stop=StopConditions(max_new_tokens=tokens),
-            seed=5,
-            want_logprobs=False,
-            lock=contextlib.nullcontext(),
+            [
+                Request(
+                    prompt=prompt,
+                    params=SamplingParams(temperature=1.0),
+                    stop=StopConditions(max_new_tokens=tokens),
+                    seed=5,
+                    place=place,
+                )
+                for place, prompt in enumerate((PROMPT, *neighbours))
+            ],
         )
 
     found = generation_law(start)
@@ -97,7 +100,7 @@ def test_the_engine_writes_by_the_targets_law(rule, neighbours, in_turn) -> None
 
 def test_uniforms_that_the_check_spends_too_would_show(in_turn, monkeypatch) -> None:
     def shared(rng, uniforms):
-        rng.num_drawn -= len(uniforms)
+        rng.num_taken -= len(uniforms)
         return ReservedUniforms(rng, uniforms)
 
     monkeypatch.setattr(ahead, "ReservedUniforms", shared)

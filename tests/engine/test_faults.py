@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from fakes.engines import Reader
+from fakes.engines import read
 from fault_cases import Bench, broken_rules
 from fault_injection import KINDS, Fault
 from loading import hierarchy_of
@@ -14,17 +14,18 @@ from server_cases import save_family
 
 from hierspec import HierspecError, SamplingParams
 from hierspec.engine.caches import KeptCache
-from hierspec.engine.lanes import Lane
-from hierspec.engine.loop import EngineLoop, LoopSettings
+from hierspec.engine.engine import EngineSettings
+from hierspec.engine.loop import EngineLoop
+from hierspec.engine.request import Request
+from hierspec.engine.runner import ServingRunner
 from hierspec.engine.sequences import LiveSequence
 from hierspec.engine.stopping import StopConditions
-from hierspec.engine.tickets import EngineRequest
 from hierspec.engine.waiting import WaitingQueue
 from hierspec.lm.trunk.trunk import Trunk
 
 # Where each call is made to fail here, in one of the ways; benchmarks/faults.py does all.
-MODULES = ("engine.loop", "engine.tickets", "engine.waiting", "engine.prefixes", "engine.runtime")
-ROUNDS = ("engine.lanes", "engine.output", "engine.metrics.SequenceMetrics", "server.service")
+MODULES = ("engine.loop", "engine.engine", "engine.waiting", "engine.prefixes", "engine.runtime")
+ROUNDS = ("engine.runner", "engine.request", "engine.metrics.SequenceMetrics", "server.service")
 
 
 @pytest.fixture(scope="module")
@@ -70,18 +71,16 @@ def hierarchy(tmp_path_factory):
 
 @pytest.fixture
 def engine(hierarchy):
-    made = EngineLoop({"": Lane(hierarchy.root, None)}, LoopSettings(stall_timeout=0.3))
+    made = EngineLoop({"": ServingRunner(hierarchy.root)}, EngineSettings(stall_timeout=0.3))
     yield made
     made.close()
 
 
 def submit(engine, *prompts):
-    readers = [Reader() for _ in prompts]
     stop = StopConditions(max_new_tokens=4, max_length=512)
     params = SamplingParams(temperature=1.0)
-    made = [EngineRequest(prompt=p, params=params, stop=stop, seed=1) for p in prompts]
-    engine.submit(list(zip(made, readers, strict=True)))
-    return readers
+    made = [Request(prompt=p, params=params, stop=stop, seed=1) for p in prompts]
+    return read(engine, *made)
 
 
 def until(condition):
@@ -148,11 +147,11 @@ def test_what_always_fails_for_one_request_ends_it_alone(engine, monkeypatch, na
     assert engine.problem is None
 
 
-def test_a_lane_that_there_is_not_is_refused_at_once(engine):
+def test_a_hierarchy_that_there_is_not_is_refused_at_once(engine):
     stop, params = StopConditions(max_new_tokens=4), SamplingParams()
-    one = EngineRequest(prompt=[5], params=params, stop=stop, seed=1, lane="another")
-    with pytest.raises(HierspecError, match="no lane 'another'"):
-        engine.submit([(one, Reader())])
+    one = Request(prompt=[5], params=params, stop=stop, seed=1, hierarchy="another")
+    with pytest.raises(HierspecError, match="no hierarchy 'another'"):
+        engine.add([one])
 
 
 def test_a_user_function_that_exits_ends_its_own_request(engine, hierarchy):
@@ -161,8 +160,7 @@ def test_a_user_function_that_exits_ends_its_own_request(engine, hierarchy):
 
     stop = StopConditions(max_new_tokens=4, max_length=512)
     params = SamplingParams(temperature=1.0, logits_processors=(leave,))
-    reader = Reader()
-    engine.submit([(EngineRequest(prompt=[5], params=params, stop=stop, seed=1), reader)])
+    (reader,) = read(engine, Request(prompt=[5], params=params, stop=stop, seed=1))
     (other,) = submit(engine, [5, 6])
     assert isinstance(reader.wait().error, RuntimeError)
     assert "SystemExit: enough" in str(reader.ended.error)

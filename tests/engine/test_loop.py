@@ -6,16 +6,17 @@ import threading
 import time
 
 import pytest
-from fakes.engines import Reader
+from fakes.engines import Reader, read
 from loading import hierarchy_of
 
 from hierspec import HierspecError, SamplingParams
 from hierspec.drafters.prediction import Prediction
-from hierspec.engine.lanes import Lane
+from hierspec.engine.engine import EngineSettings
 from hierspec.engine.load import LoadControl
-from hierspec.engine.loop import EngineLoop, LoopSettings
+from hierspec.engine.loop import EngineLoop
+from hierspec.engine.request import DeadlineError, Request, RequestCancelledError
+from hierspec.engine.runner import ServingRunner
 from hierspec.engine.stopping import StopConditions
-from hierspec.engine.tickets import DeadlineError, EngineRequest, RequestCancelledError
 from hierspec.engine.waiting import DrainingError, QueueFullError
 from hierspec.lm.trunk.trunk import Trunk
 
@@ -38,8 +39,8 @@ def loop(models):
     loops = []
 
     def make(**settings):
-        lane = Lane(models.root, None, predictor=Prediction())
-        made = EngineLoop({"": lane}, LoopSettings(**settings))
+        runner = ServingRunner(models.root, predictor=Prediction())
+        made = EngineLoop({"": runner}, EngineSettings(**settings))
         loops.append(made)
         return made
 
@@ -52,7 +53,7 @@ def request(prompt, tokens=12, seed=0, **more):
     params = more.pop("params", SamplingParams(temperature=1.0))
     stop = StopConditions(max_new_tokens=tokens, max_length=512)
     more.setdefault("fixed_plan", True)
-    return EngineRequest(prompt=prompt, params=params, stop=stop, seed=seed, **more)
+    return Request(prompt=prompt, params=params, stop=stop, seed=seed, **more)
 
 
 def prompt_of(i, length=None):
@@ -67,15 +68,9 @@ PARAMS = [
 ]
 
 
-def submit(loop, *requests, pause=0.0):
-    readers = [Reader(pause) for _ in requests]
-    tickets = loop.submit(list(zip(requests, readers, strict=True)))
-    return readers, tickets
-
-
 def alone(models, one):
     options = {"max_new_tokens": one.stop.max_new_tokens, "ignore_eos": True, "seed": one.seed}
-    return models.generate(one.prompt, sampling=one.params, **options)
+    return list(models.generate(one.prompt, sampling=one.params, **options).token_ids)
 
 
 def test_every_one_of_many_streams_is_what_it_would_be_alone(models, loop):
@@ -86,18 +81,18 @@ def test_every_one_of_many_streams_is_what_it_would_be_alone(models, loop):
     engine = loop(max_num_seqs=10, prefill_chunk=8)
     readers = []
     for one in requests:  # some join while others run
-        readers += submit(engine, one)[0]
+        readers += read(engine, one)
     for reader, one in zip(readers, requests, strict=True):
         ended = reader.wait()
         assert ended.error is None
-        assert ended.token_ids == alone(models, one).token_ids
+        assert ended.token_ids == alone(models, one)
         assert [event.token_id for event in reader.events] == list(ended.token_ids)
 
 
 def test_choices_of_one_request_are_those_of_a_batch(models, loop):
     prompt = prompt_of(4)
-    readers, _ = submit(loop(), *(request(prompt, 8, seed=3, place=i) for i in range(3)))
-    found = [reader.wait().token_ids for reader in readers]
+    readers = read(loop(), *(request(prompt, 8, seed=3, place=i) for i in range(3)))
+    found = [tuple(reader.wait().token_ids) for reader in readers]
     batch = models.generate_batch(
         [prompt] * 3, max_new_tokens=8, ignore_eos=True, seed=3, temperature=1.0
     )
@@ -116,32 +111,32 @@ def test_a_long_prompt_is_read_in_pieces_beside_running_streams(models, loop, mo
     monkeypatch.setattr(Trunk, "score", watched)
     engine = loop(prefill_chunk=32, prefix_caching=False)
     slow = request(prompt_of(1, 400), 4, seed=1)
-    readers, _ = submit(engine, request(prompt_of(2), 40, seed=2), slow, request(prompt_of(3), 4))
+    readers = read(engine, request(prompt_of(2), 40, seed=2), slow, request(prompt_of(3), 4))
     found = [reader.wait() for reader in readers]
     assert max(widest) < 100
     # The short one did not wait for all of the long one.
     assert found[2].time_to_first_token < found[1].time_to_first_token
-    assert found[1].token_ids == alone(models, slow).token_ids
+    assert found[1].token_ids == alone(models, slow)
 
 
 @pytest.mark.parametrize("live", [False, True])
 def test_a_shared_beginning_is_read_once_and_changes_nothing(models, loop, live):
-    first = request(prompt_of(5, 60), 60 if live else 6, seed=1, logprobs=0)
+    first = request(prompt_of(5, 60), 60 if live else 6, seed=1, num_logprobs=0)
     engine = loop()
-    (reader,), _ = submit(engine, first)
+    (reader,) = read(engine, first)
     if live:
         while not reader.events:
             time.sleep(0.001)
     else:
         reader.wait()
     text = [*first.prompt, *(() if live else reader.ended.token_ids[:4]), 9, 9, 8]
-    again = request(text, 10, seed=2, logprobs=0)
-    other = request(text, 10, seed=2, logprobs=0, tenant="somebody else")
-    readers, _ = submit(engine, again, other)
+    again = request(text, 10, seed=2, num_logprobs=0)
+    other = request(text, 10, seed=2, num_logprobs=0, tenant="somebody else")
+    readers = read(engine, again, other)
     warm, stranger = (one.wait() for one in readers)
     assert warm.num_cached_tokens >= 60
     assert stranger.num_cached_tokens == 0
-    assert warm.token_ids == stranger.token_ids == alone(models, again).token_ids
+    assert warm.token_ids == stranger.token_ids == alone(models, again)
     pairs = zip(readers[0].events, readers[1].events, strict=True)
     assert all(abs(a.logprob - b.logprob) < 1e-12 for a, b in pairs)
 
@@ -149,31 +144,32 @@ def test_a_shared_beginning_is_read_once_and_changes_nothing(models, loop, live)
 def test_kept_texts_are_bounded_and_the_oldest_go(loop):
     engine = loop(max_cache_tokens=200)
     for i in range(8):
-        (reader,), _ = submit(engine, request(prompt_of(i, 50), 6, seed=i))
+        (reader,) = read(engine, request(prompt_of(i, 50), 6, seed=i))
         reader.wait()
         assert engine.num_cache_tokens() <= 200
-    prefixes = engine.lanes[""].prefixes
+    prefixes = engine.runners[""].prefixes
     assert [kept.tokens[:50] for kept in prefixes.kept] == [prompt_of(i, 50) for i in (5, 6, 7)]
 
 
 def test_a_cancelled_request_frees_its_place_within_a_round(loop):
     engine = loop(max_num_seqs=1)
-    readers, tickets = submit(engine, request(prompt_of(1), 400), request(prompt_of(2), 4))
+    requests = request(prompt_of(1), 400), request(prompt_of(2), 4)
+    readers = read(engine, *requests)
     while len(readers[0].events) < 3:
         time.sleep(0.001)
     seen = len(readers[0].events)
-    tickets[0].cancel()
+    engine.abort(requests[:1])
     assert isinstance(readers[0].wait().error, RequestCancelledError)
     assert len(readers[0].events) < seen + 60
     assert readers[1].wait().finish_reason == "length"
     assert not engine.running
-    assert not engine.reading
+    assert not engine.prefilling
 
 
 def test_a_request_that_is_late_ends_wherever_it_is(loop):
     engine = loop(max_num_seqs=1)
     soon = time.monotonic() + 0.2
-    readers, _ = submit(
+    readers = read(
         engine,
         request(prompt_of(1), 450, deadline=soon),
         request(prompt_of(2), 4, deadline=soon - 0.1),
@@ -185,15 +181,16 @@ def test_a_request_that_is_late_ends_wherever_it_is(loop):
 
 def test_a_full_queue_refuses_all_or_none(loop):
     engine = loop(max_num_seqs=1, max_queue=2)
-    running, tickets = submit(engine, request(prompt_of(1), 400), pause=0.005)
+    long = request(prompt_of(1), 400)
+    running = read(engine, long, pause=0.005)
     while not engine.running:
         time.sleep(0.001)
-    submit(engine, request(prompt_of(2)))
+    read(engine, request(prompt_of(2)))
     with pytest.raises(QueueFullError) as refused:
-        submit(engine, request(prompt_of(3)), request(prompt_of(4)))
+        read(engine, request(prompt_of(3)), request(prompt_of(4)))
     assert 1 <= refused.value.retry_after <= 60
     assert len(engine.waiting) == 1
-    tickets[0].cancel()
+    engine.abort([long])
     running[0].wait()
 
 
@@ -209,10 +206,12 @@ def test_the_more_urgent_goes_first(loop):
 
     readers = [Noting(0.002) for _ in range(4)]
     requests = [request(prompt_of(i), 8, priority=p) for i, p in enumerate((0, 5, 5, -1))]
-    engine.submit([(requests[0], readers[0])])
+    for one, reader in zip(requests, readers, strict=True):
+        one.sink = reader
+    engine.add(requests[:1])
     while not engine.running and not readers[0].done.is_set():
         time.sleep(0.0005)
-    engine.submit(list(zip(requests[1:], readers[1:], strict=True)))
+    engine.add(requests[1:])
     for reader in readers:
         reader.wait()
     assert order == [readers[i] for i in (0, 3, 1, 2)]
@@ -220,22 +219,22 @@ def test_the_more_urgent_goes_first(loop):
 
 def test_what_can_never_fit_is_refused_at_once(loop):
     with pytest.raises(HierspecError, match="64 tokens of cache"):
-        submit(loop(max_cache_tokens=63), request(prompt_of(1, 60), 4))
+        read(loop(max_cache_tokens=63), request(prompt_of(1, 60), 4))
 
 
 def test_draining_lets_the_running_end_and_takes_no_more(loop):
     engine = loop()
-    (reader,), _ = submit(engine, request(prompt_of(1), 6))
+    (reader,) = read(engine, request(prompt_of(1), 6))
     engine.drain(60)
     with pytest.raises(DrainingError):
-        submit(engine, request(prompt_of(2)))
+        read(engine, request(prompt_of(2)))
     assert reader.wait().finish_reason == "length"
     engine.close(60)
 
 
 def test_those_that_outlast_the_grace_period_are_told(loop):
     engine = loop()
-    (reader,), _ = submit(engine, request(prompt_of(1), 450), pause=0.01)
+    (reader,) = read(engine, request(prompt_of(1), 450), pause=0.01)
     engine.drain(0.1)
     assert isinstance(reader.wait().error, RequestCancelledError)
 
@@ -253,14 +252,14 @@ def test_a_failing_forward_fails_only_its_own(models, loop, monkeypatch):
     monkeypatch.setattr(Trunk, "score", failing)
     healthy = [request([5 + i, 6, 7, 8], 12, seed=i, params=PARAMS[i % 4]) for i in range(6)]
     broken = [request([poison, 4, 5], 12), request([4, poison, 5], 12)]
-    readers, _ = submit(loop(), *healthy[:3], *broken, *healthy[3:])
+    readers = read(loop(), *healthy[:3], *broken, *healthy[3:])
     found = [reader.wait() for reader in readers]
     for ended in found[3:5]:
         assert "on purpose" in str(ended.error)
     monkeypatch.undo()
     for ended, one in zip(found[:3] + found[5:], healthy, strict=True):
         assert ended.error is None
-        assert ended.token_ids == alone(models, one).token_ids
+        assert ended.token_ids == alone(models, one)
 
 
 def test_scores_that_leave_no_token_hurt_nobody_else(models, loop):
@@ -269,19 +268,19 @@ def test_scores_that_leave_no_token_hurt_nobody_else(models, loop):
 
     bad = request(prompt_of(1, 5), 12, params=SamplingParams(1.0, logits_processors=(nothing,)))
     good = [request(prompt_of(i), 12, seed=i) for i in range(4)]
-    readers, _ = submit(loop(), *good[:2], bad, *good[2:])
+    readers = read(loop(), *good[:2], bad, *good[2:])
     found = [reader.wait() for reader in readers]
     assert isinstance(found.pop(2).error, HierspecError)
     for ended, one in zip(found, good, strict=True):
-        assert ended.token_ids == alone(models, one).token_ids
+        assert ended.token_ids == alone(models, one)
 
 
 def test_a_prediction_is_a_level_and_changes_no_greedy_text(models, loop):
     one = request(prompt_of(3), 30, params=SamplingParams())
-    plain = alone(models, one).token_ids
+    plain = alone(models, one)
     expected = [*plain[:12], 4, 4, 4, *plain[14:]]
     ahead = request(prompt_of(3), 30, params=SamplingParams(), prediction=expected)
-    readers, _ = submit(loop(), ahead, one)
+    readers = read(loop(), ahead, one)
     found = readers[0].wait()
     assert found.token_ids == plain == readers[1].wait().token_ids
     level = {each.name: each for each in found.levels}["prediction"]
@@ -292,16 +291,16 @@ def test_a_prediction_is_a_level_and_changes_no_greedy_text(models, loop):
 
 def test_plain_decoding_on_request(models, loop):
     one = request(prompt_of(3), 10, params=SamplingParams(), speculative=False)
-    (reader,), _ = submit(loop(), one)
+    (reader,) = read(loop(), one)
     ended = reader.wait()
     assert ended.plans == {"plain": 9}
-    assert ended.token_ids == alone(models, one).token_ids
+    assert ended.token_ids == alone(models, one)
 
 
 def test_log_probabilities_of_a_prompt_are_those_of_its_continuation(models, loop):
     text = prompt_of(6, 40)
-    one = request(text, 2, params=SamplingParams(), logprobs=2, prompt_logprobs=2)
-    (reader,), _ = submit(loop(prefill_chunk=16), one)
+    one = request(text, 2, params=SamplingParams(), num_logprobs=2, num_prompt_logprobs=2)
+    (reader,) = read(loop(prefill_chunk=16), one)
     scores = reader.wait().prompt_logprobs
     assert len(scores) == 39
     # A token that is certain to be written: its log-probability, asked for the other way.
@@ -333,7 +332,7 @@ def test_memory_goes_back_once_nothing_is_to_do(loop, monkeypatch):
     engine = loop()
     for i in range(2):  # after few requests as after many
         went_back.clear()
-        (reader,), _ = submit(engine, request(prompt_of(i)))
+        (reader,) = read(engine, request(prompt_of(i)))
         reader.wait()
         assert went_back.wait(20)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from fakes.engines import Reader
+from fakes.engines import read
 from loading import hierarchy_of
 from stacks import model
 
 from hierspec import SamplingParams
 from hierspec.core.requests import Propose
 from hierspec.engine.answers import Responder
-from hierspec.engine.lanes import Lane
-from hierspec.engine.loop import EngineLoop, LoopSettings
+from hierspec.engine.engine import EngineSettings
+from hierspec.engine.loop import EngineLoop
+from hierspec.engine.request import Request
+from hierspec.engine.runner import ServingRunner
 from hierspec.engine.stopping import StopConditions
-from hierspec.engine.tickets import EngineRequest
 
 POISON = 77
 KINDS = [
@@ -62,15 +63,15 @@ def configurations(family):
 def request(prompt, tokens=16, **more):
     more.setdefault("params", KINDS[0])
     stop = StopConditions(max_new_tokens=tokens, max_length=512)
-    return EngineRequest(prompt=prompt, stop=stop, fixed_plan=True, **more)
+    return Request(prompt=prompt, stop=stop, fixed_plan=True, **more)
 
 
 def texts(hierarchy, requests):
     """What each writes in one batch; ``None`` for one that fails."""
-    engine = EngineLoop({"": Lane(hierarchy.root, None)}, LoopSettings(prefix_caching=False))
-    readers = [Reader() for _ in requests]
-    engine.submit(list(zip(requests, readers, strict=True)))
-    found = [reader.wait() for reader in readers]
+    engine = EngineLoop(
+        {"": ServingRunner(hierarchy.root, None)}, EngineSettings(prefix_caching=False)
+    )
+    found = [reader.wait() for reader in read(engine, *requests)]
     engine.close()
     return [None if one.error else one.token_ids for one in found], found
 
@@ -79,10 +80,15 @@ def texts(hierarchy, requests):
 def test_a_call_that_is_repeated_takes_back_all_that_it_took(tiny_family, monkeypatch, name):
     """It fails at its end, in every round from some length on, by one of its sequences: what the
     others drew, drafted ahead, counted and learnt in it must be drawn, used and learnt again."""
-    healthy = [
-        request([5 + i, 6, 7, 8, 6, 7][: 3 + i], seed=i, params=KINDS[i % 4]) for i in range(5)
-    ]
-    broken = [request([POISON, 4 + i, 5], seed=i) for i in range(8)]
+
+    def healthy():
+        prompts = [[5 + i, 6, 7, 8, 6, 7][: 3 + i] for i in range(5)]
+        return [request(p, seed=i, params=KINDS[i % 4]) for i, p in enumerate(prompts)]
+
+    def mixed():
+        broken = [request([POISON, 4 + i, 5], seed=i) for i in range(8)]
+        return [one for pair in zip(healthy(), broken, strict=False) for one in pair] + broken[5:]
+
     answer, repeated = Responder.answer, []
 
     def failing(self, tasks):
@@ -102,10 +108,9 @@ def test_a_call_that_is_repeated_takes_back_all_that_it_took(tiny_family, monkey
         levels = configurations(tiny_family)[name]
         return hierarchy_of({**config, "levels": levels, "verify": rule})
 
-    alone, undisturbed = texts(built(), healthy)
+    alone, undisturbed = texts(built(), healthy())
     monkeypatch.setattr(Responder, "answer", failing)
-    mixed = [one for pair in zip(healthy, broken[:5], strict=True) for one in pair] + broken[5:]
-    together, disturbed = texts(built(), mixed)
+    together, disturbed = texts(built(), mixed())
     assert sum(count > 1 for count in repeated) > 1
     assert together[:10:2] == alone
     assert together[1:10:2] + together[10:] == [None] * 8

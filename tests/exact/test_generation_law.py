@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 
 import pytest
@@ -17,6 +16,7 @@ from hierspec.drafters.lookahead import Lookahead
 from hierspec.drafters.ngram_pool import NgramPool
 from hierspec.engine.control import JumpingController
 from hierspec.engine.generation import Generation
+from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact.engine_law import generation_law
 from hierspec.lm.tabular import TabularModel
@@ -29,17 +29,20 @@ def generation(root, params=SAMPLING, prompts=(PROMPT,), tokens=3, controller=No
     """What makes one, anew each time."""
 
     def start() -> Generation:
-        return Generation(
-            root,
-            prompts,
-            tokenizer=None,
-            params=[params, *[SamplingParams(temperature=0.6)] * (len(prompts) - 1)],
-            stop=StopConditions(max_new_tokens=tokens, **stop),
-            seed=5,
-            want_logprobs=True,
-            lock=contextlib.nullcontext(),
-            controller=controller,
-        )
+        own = [params, *[SamplingParams(temperature=0.6)] * (len(prompts) - 1)]
+        conditions = StopConditions(max_new_tokens=tokens, **stop)
+        requests = [
+            Request(
+                prompt=prompt,
+                params=own[place],
+                stop=conditions,
+                seed=5,
+                place=place,
+                num_logprobs=0,
+            )
+            for place, prompt in enumerate(prompts)
+        ]
+        return Generation(root, requests, controller=controller)
 
     return start
 

@@ -4,7 +4,6 @@ before the round; enumerated through the runtime, and so is what it must not fol
 
 from __future__ import annotations
 
-import contextlib
 from itertools import product
 
 import pytest
@@ -18,6 +17,7 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.drafters import skip_search
 from hierspec.drafters.skip_search import SearchedSkip, SearchingDrafter, SkipSearches
 from hierspec.engine.generation import Generation
+from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
@@ -63,16 +63,12 @@ def searching(backend, rule="block", budget=1):
 
 def law_of(root, tokens, prompts=(PROMPT,)):
     def start():
-        return Generation(
-            root,
-            prompts,
-            tokenizer=None,
-            params=[SAMPLING] * len(prompts),
-            stop=StopConditions(max_new_tokens=tokens),
-            seed=5,
-            want_logprobs=False,
-            lock=contextlib.nullcontext(),
-        )
+        conditions = StopConditions(max_new_tokens=tokens)
+        requests = [
+            Request(prompt=prompt, params=SAMPLING, stop=conditions, seed=5, place=place)
+            for place, prompt in enumerate(prompts)
+        ]
+        return Generation(root, requests)
 
     return generation_law(start)
 

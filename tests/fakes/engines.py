@@ -70,6 +70,15 @@ class Reader:
         return self.ended
 
 
+def read(engine, *requests, pause: float = 0.0) -> list[Reader]:
+    """Give these requests to an engine → what reads each."""
+    readers = [Reader(pause) for _ in requests]
+    for request, reader in zip(requests, readers, strict=True):
+        request.sink = reader
+    engine.add(requests)
+    return readers
+
+
 class RecordingStreamer(BaseStreamer):
     """A streamer of transformers that keeps what it is given: calls as they are, and their ids."""
 

@@ -14,8 +14,7 @@ from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
 from hierspec.core.context import Context
 from hierspec.drafters.prompt_lookup import PromptLookup
-from hierspec.engine.lanes import Lane
-from hierspec.engine.loop import EngineLoop
+from hierspec.engine.runner import ServingRunner
 from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
 from hierspec.lm.hf.t5 import T5Backend
@@ -291,7 +290,7 @@ def test_what_cannot_take_them_says_so_by_name(model):
     decoder = tiny_model("llama", seed=1, dtype=torch.float32)
     refused("decoder-only", lambda: Hierarchy(decoder, drafts=[model]))
     plain = Hierarchy(model, drafts=[])
-    refused("the service does not take", lambda: EngineLoop({"": Lane(plain.root, None)}))
+    refused("the service does not take", lambda: ServingRunner(plain.root))
     nameless = tiny_model("t5", seed=1, decoder_start_token_id=None)
     nameless.generation_config.decoder_start_token_id = None
     refused("decoder_start_token_id", lambda: wrap(nameless, "nameless"))

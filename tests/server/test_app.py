@@ -10,8 +10,8 @@ from server_cases import TEXT, app_of, asking, byte_tokenizer, post
 
 from hierspec import SamplingParams
 from hierspec.engine.loop import EngineLoop
+from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
-from hierspec.engine.tickets import EngineRequest
 from hierspec.server.cluster.deployments import Replica
 from hierspec.server.metrics import ServerMetrics
 
@@ -141,7 +141,7 @@ def test_no_failure_of_what_is_recorded_keeps_a_client_waiting(family, monkeypat
 def test_a_closed_event_loop_hurts_nobody_else(family):
     app = app_of(family)
     service, stop = app.state.service, StopConditions(max_new_tokens=200, max_length=500)
-    one = EngineRequest([5, 6], SamplingParams(), stop, seed=0)
+    one = Request(prompt=[5, 6], params=SamplingParams(), stop=stop)
 
     async def leave():
         service.submit([one])

@@ -18,13 +18,14 @@ def test_an_end_is_taken_once_though_what_follows_it_fails(monkeypatch):
         raise MemoryError
 
     async def main() -> int:
-        streams = service.Streams(1, lambda ended: None)
-        sink, progress = streams.make_sink(0), SimpleNamespace(ended=object(), events=[])
+        request: Any = SimpleNamespace()
+        streams = service.Streams([request], lambda requests: None, lambda ended: None)
+        progress = SimpleNamespace(ended=request, events=[])
         monkeypatch.setattr(service, "best_effort", fail)
         end: Any = progress
         with pytest.raises(MemoryError):
-            sink(end)
-        sink(end)
+            request.sink(end)
+        request.sink(end)
         await asyncio.sleep(0.01)
         return streams._queue.qsize()
 

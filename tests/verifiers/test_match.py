@@ -122,7 +122,7 @@ def test_a_seed_of_a_sequences_own(tiny, plain):
     """A request says the same alone and in any place of a batch, where it brings its own noise."""
     hierarchy = built(tiny, LEVELS["a draft model"])
     generation = hierarchy.start([PROMPTS[2], PROMPTS[0]], seed=99, temperature=1.0, **OPTIONS)
-    generation.streams[1].sequence.rng = PhiloxRng(3, 0)
+    generation.requests[1].rng = PhiloxRng(3, 0)
     for _ in generation:
         pass
     assert generation.results()[1].token_ids == plain["plain", 3][0]
@@ -225,7 +225,7 @@ def test_below_another_rule_it_draws_for_itself(tiny):
         }
     )
     generation = hierarchy.start([PROMPTS[0]], temperature=1.0, max_new_tokens=4)
-    assert generation.streams[0].sequence.noise is None
+    assert generation.requests[0].noise is None
 
 
 def test_a_row_that_is_no_distribution(tiny):

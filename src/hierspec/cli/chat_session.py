@@ -284,7 +284,7 @@ class ChatSession:
             generation = self.session.start(messages, chat=True, **request, **self.request)
         except HierspecError as error:  # the context is full, or the template refuses
             raise HierspecError(f"{error} (/reset starts again)") from None
-        prompt = generation.streams[0].sequence.tokens
+        prompt = generation.requests[0].tokens
         num_cached = self.session.cache.overlap(generation.root.model.cache_owner, prompt)
         num_prompt_tokens = len(prompt)  # before the answer is appended to it
         run(generation, make_painter(generation))

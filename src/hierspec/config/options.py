@@ -182,10 +182,10 @@ def check_logit_bias(sampling: SamplingParams, vocab_size: int) -> None:
             )
 
 
-def caches(value: Any, count: int) -> list[KeptCache | None] | None:
-    """Return a kept cache for each sequence, or ``None`` for all."""
+def caches(value: Any, count: int) -> list[KeptCache | None]:
+    """Return a kept cache, or ``None``, for each sequence."""
     if value is None:
-        return None
+        return [None] * count
     if isinstance(value, KeptCache):
         if count != 1:
             raise HierspecError(
@@ -198,16 +198,17 @@ def caches(value: Any, count: int) -> list[KeptCache | None] | None:
     return kept
 
 
-def logprobs(value: Any) -> tuple[bool, int]:
-    """Return whether to report log-probabilities, and of how many alternatives to each token."""
+def logprobs(value: Any) -> int | None:
+    """Return of how many alternatives to each token to report log-probabilities; ``None``: none,
+    not even its own."""
     if value is None or isinstance(value, bool):
-        return bool(value), 0
+        return 0 if value else None
     number = integer(value, "logprobs")
     if number < 0:
         raise HierspecError(
             f"logprobs must be true, or how many alternatives to report, not {number}"
         )
-    return True, number
+    return number
 
 
 def broadcast(value: Any, count: int, name: str) -> list[Any]:

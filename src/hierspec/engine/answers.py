@@ -156,15 +156,15 @@ class Responder:
     ) -> ScoredTokens:
         """Begin to read what a draft's verdict is completed with; see :class:`ScoredTokens`."""
         signal, sequence = node.window.signal, task.sequence
-        logprobs = node.index == self._root and sequence.want_logprobs
+        count = sequence.num_logprobs if node.index == self._root else None
         return ScoredTokens(
             rows,
             draft.tokens,
             own,
             reads,
             entropies=signal == "entropy",
-            surprises=signal == "confidence" or logprobs,
-            top=sequence.num_top_logprobs if logprobs else 0,
+            surprises=signal == "confidence" or count is not None,
+            top=count or 0,
         )
 
     @contextmanager
@@ -260,7 +260,7 @@ class Responder:
                 emitted = dataclasses.replace(emitted, signals=tuple(values))
                 verdict = dataclasses.replace(verdict, emitted=emitted)
             task.sequence.target_calls += is_root
-            if is_root and task.sequence.want_logprobs:
+            if is_root and task.sequence.num_logprobs is not None:
                 if isinstance(scores, ScoredTokens):
                     values, best = scores.logprobs(verdict.num_accepted, n), scores.best(n)
                     verdict = dataclasses.replace(
@@ -283,7 +283,7 @@ class Responder:
         if node.index == self._root:
             for task, job, row in zip(tasks, jobs, torch.split(scores, 1), strict=True):
                 task.sequence.target_calls += 1
-                if task.sequence.want_logprobs:
+                if task.sequence.num_logprobs is not None:
                     task.row_scores[job.context.pending] = row
         return rows
 
@@ -367,7 +367,7 @@ def with_logprobs(task: Task, verdict: Verdict, rows: torch.Tensor) -> Verdict:
     tokens = verdict.emitted.tokens[start : start + len(rows)]
     values = (*verdict.logprobs, *logprobs(rows, tokens))
     verdict = dataclasses.replace(verdict, logprobs=values)
-    k = task.sequence.num_top_logprobs
+    k = task.sequence.num_logprobs
     if not k:
         return verdict
     best = (*verdict.top_logprobs, *top_logprobs(rows, k))

@@ -18,7 +18,7 @@ from hierspec.core.nodes import Concatenate, Draft, walk, walk_levels
 from hierspec.core.proposals import Verdict
 from hierspec.drafters import drafter_of
 from hierspec.drafters.base import Learner, LookUpDrafter
-from hierspec.errors import as_exception
+from hierspec.errors import FAILURES
 from hierspec.lm.backend import position_switch
 from hierspec.lm.base import ModelNode, ModelVerify, scores_part
 
@@ -64,77 +64,77 @@ class Runtime:
         self._observers.add(observer)
 
     def round(self, sequences: Sequence[LiveSequence]) -> list[Verdict]:
-        """Run one round of the target for every sequence; nothing is committed to them yet."""
-        self._begin_round(sequences)
-        tasks = [Task(sequence, self._infos(sequence.root)) for sequence in sequences]
-        while waiting := [task for task in tasks if task.verdict is None]:
-            batch = _lowest_group(waiting)
-            for task, answer in zip(batch, self._answer(batch), strict=True):
-                task.advance(answer)
-        verdicts = [self._complete(task) for task in tasks]
-        self._observers.on_round_end(sequences, verdicts)
+        """Run one round of the target for every sequence; nothing is committed to them yet.
+
+        Raises:
+            BaseException: what failed for the first of those for which something did.
+        """
+        verdicts: list[Verdict] = []
+        for outcome in self.try_round(sequences):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            verdicts.append(outcome)
         return verdicts
 
-    def round_apart(self, sequences: Sequence[LiveSequence]) -> list[Verdict | Exception]:
-        """Run one round in which a failure affects only the sequence that causes it.
+    def try_round(self, sequences: Sequence[LiveSequence]) -> list[Verdict | BaseException]:
+        """Run one round, in which a failure affects only the sequence that causes it.
 
         A call that fails is repeated for each of its sequences alone, from where they were before
         it (:meth:`LiveSequence.snapshot`). If that fails too, the sequence's round is over and
-        its outcome is the exception; observers see the round end without it.
+        its outcome is the error; observers see the round end without it.
         """
-        self._begin_round(sequences)
-        outcomes: list[Verdict | Exception | None] = [None] * len(sequences)
-        tasks: dict[Task, int] = {}
-        for i, sequence in enumerate(sequences):
+        self._training.forget()
+        self._observers.on_round_begin(sequences)
+        outcomes: dict[LiveSequence, Verdict | BaseException] = {}
+        tasks: list[Task] = []
+        for sequence in sequences:
             try:
-                tasks[Task(sequence, self._infos(sequence.root))] = i
-            except BaseException as error:
-                outcomes[i] = as_exception(error)
-        while waiting := [t for t, i in tasks.items() if t.verdict is None and outcomes[i] is None]:
+                tasks.append(Task(sequence, self._infos(sequence.root)))
+            except FAILURES as error:
+                outcomes[sequence] = error
+        while waiting := [t for t in tasks if t.verdict is None and t.sequence not in outcomes]:
             batch = _lowest_group(waiting)
             if isinstance(batch[0].group.drafter, LookUpDrafter):
                 batch = batch[:1]  # a look-up shares nothing, and a part of one cannot be undone
-            for task, error in self._advance_apart(batch):
-                outcomes[tasks[task]] = error
-        for task, i in tasks.items():
-            if outcomes[i] is None:
-                try:
-                    outcomes[i] = self._complete(task)
-                except BaseException as error:
-                    outcomes[i] = as_exception(error)
-        pairs = zip(sequences, outcomes, strict=True)
-        finished = [(sequence, end) for sequence, end in pairs if isinstance(end, Verdict)]
+            outcomes |= self._advance(batch)
+        finished: list[tuple[LiveSequence, Verdict]] = []
+        for task in tasks:
+            if task.sequence in outcomes:
+                continue
+            try:
+                verdict = _final_verdict(task)
+                self._training.learn(task)
+                outcomes[task.sequence] = verdict
+                finished.append((task.sequence, verdict))
+            except FAILURES as error:
+                outcomes[task.sequence] = error
         self._observers.on_round_end([s for s, _ in finished], [v for _, v in finished])
-        return [outcome for outcome in outcomes if outcome is not None]
+        return [outcomes[sequence] for sequence in sequences]
 
-    def _begin_round(self, sequences: Sequence[LiveSequence]) -> None:
-        self._training.forget()
-        self._observers.on_round_begin(sequences)
-
-    def _advance_apart(self, tasks: list[Task]) -> list[tuple[Task, Exception]]:
-        """Answer these tasks' requests in one call, and run each on → those that failed, and why.
+    def _advance(self, tasks: list[Task]) -> dict[LiveSequence, BaseException]:
+        """Answer these tasks' requests in one call, and run each on → what failed, by sequence.
 
         A call of several that fails is repeated for each alone.
         """
-        snapshots = [task.sequence.snapshot() for task in tasks]
-        failed: list[tuple[Task, Exception]] = []
+        failed: dict[LiveSequence, BaseException] = {}
+        snapshots = [task.sequence.snapshot() for task in tasks] if len(tasks) > 1 else []
         try:
             answers = self._answer(tasks)
-        except BaseException as error:
+        except FAILURES as error:
             if len(tasks) == 1:
-                return [(tasks[0], as_exception(error))]
+                return {tasks[0].sequence: error}
             for task, snapshot in zip(tasks, snapshots, strict=True):
                 try:
                     task.sequence.restore(snapshot)
-                    failed += self._advance_apart([task])
-                except BaseException as error:
-                    failed.append((task, as_exception(error)))
+                    failed |= self._advance([task])
+                except FAILURES as own_error:
+                    failed[task.sequence] = own_error
             return failed
         for task, answer in zip(tasks, answers, strict=True):
             try:
                 task.advance(answer)
-            except BaseException as error:
-                failed.append((task, as_exception(error)))
+            except FAILURES as error:
+                failed[task.sequence] = error
         return failed
 
     def _answer(self, tasks: list[Task]) -> list[Any]:
@@ -148,12 +148,6 @@ class Runtime:
             self._observers.on_verify(checks)
         self._observers.on_answer(tasks, answers, began, seconds)
         return answers
-
-    def _complete(self, task: Task) -> Verdict:
-        """Return a finished round's verdict, after letting drafters learn from it."""
-        verdict = _final_verdict(task)
-        self._training.learn(task)
-        return verdict
 
     def _infos(self, plan: ModelVerify) -> Mapping[int, NodeInfo]:
         """Return the information on each node of a plan, by index."""
@@ -197,7 +191,7 @@ def _final_verdict(task: Task) -> Verdict:
     verdict = task.verdict
     assert verdict is not None
     tokens, start = verdict.emitted.tokens, len(verdict.logprobs)
-    if not task.sequence.want_logprobs or start == len(tokens):
+    if task.sequence.num_logprobs is None or start == len(tokens):
         return verdict
     rows = torch.cat([task.row_scores[tokens[:i]] for i in range(start, len(tokens))])
     return with_logprobs(task, verdict, rows)

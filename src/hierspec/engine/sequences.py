@@ -13,7 +13,7 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, initial_states
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Propose, Request, Row
-from hierspec.core.rng import Noise, PhiloxRng, Rng
+from hierspec.core.rng import Noise, RewindableRng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters.base import Drafter, Shareable
 from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, ReservingCacheOwner, Slot
@@ -72,7 +72,8 @@ class LiveSequence:
         source: the prompt of an encoder-decoder target, which encoders read.
         private: other sequences may not draft from its text.
         target_calls: forwards of the target it took part in, follow-up calls of a rule included.
-        num_top_logprobs: how many likeliest tokens to report at every position.
+        num_logprobs: report the raw target's log-probability of every output token, and of this
+            many likeliest ones at its position; ``None``: report none.
         num_learnt: rounds that drafters have learnt from.
         kept: the cache that its slots come from, and go back to when it ends.
         ahead: a draft for the next round, made while the last draft was verified.
@@ -82,13 +83,12 @@ class LiveSequence:
     root: ModelVerify
     tokens: list[int]
     params: SamplingParams
-    rng: Rng
+    rng: RewindableRng
     num_remaining_tokens: int
     prompt_length: int = 0
     source: tuple[int, ...] = ()
     private: bool = False
-    want_logprobs: bool = False
-    num_top_logprobs: int = 0
+    num_logprobs: int | None = None
     states: States = ()
     history: History | None = None
     target_calls: int = 0
@@ -153,7 +153,6 @@ class LiveSequence:
 
     def snapshot(self) -> Snapshot:
         """Return what :meth:`restore` needs to repeat what happens from now on."""
-        assert isinstance(self.rng, PhiloxRng), "its random numbers can be taken again"
         return Snapshot(
             self.rng.num_taken, self.num_learnt, self.ahead, self.states, self.target_calls
         )
@@ -164,7 +163,6 @@ class LiveSequence:
         Raises:
             RuntimeError: its drafters have learnt from the round.
         """
-        assert isinstance(self.rng, PhiloxRng)
         if self.num_learnt != snapshot.num_learnt:
             raise RuntimeError("a round failed from which drafters have learnt")
         self.rng.rewind(snapshot.num_taken)

@@ -158,7 +158,7 @@ def _round_law(
             return _token_ids(emitted, n, p.vocab_size)
 
         for index, (rng, text) in enumerate(outcomes(program)):
-            num_drawn += rng.num_drawn
+            num_drawn += rng.num_taken
             law[text] = law.get(text, 0.0) + draft_prob * rng.probability
             if rng.probability > _MIN_REPEATED:
                 _check_repeats(program, rng.box, text, _NEAR_EDGES[index % 2])

@@ -39,11 +39,11 @@ def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[T
 
     def program(rng: Any) -> TokenIds:
         generation = start()
-        output = generation.streams[sequence]
-        output.sequence.rng = rng
+        request = generation.requests[sequence]
+        request.rng = rng
         for _ in generation:
             pass
-        return tuple(output.emitted)
+        return tuple(request.token_ids)
 
     return outcome_law(program)
 

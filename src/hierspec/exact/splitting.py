@@ -48,7 +48,7 @@ class SplittingRng:
         share: where in its interval a uniform lies, in (0, 1); default: well inside.
 
     Attributes:
-        num_drawn: how many uniforms were taken.
+        num_taken: how many uniforms were taken.
         remaining: after the run, the intervals of the runs that remain: together with this run's
             they fill the box that it began with.
     """
@@ -56,7 +56,7 @@ class SplittingRng:
     def __init__(self, intervals: Sequence[Interval] = (), share: float | None = None) -> None:
         self._intervals = list(intervals)
         self._share = share
-        self.num_drawn = 0
+        self.num_taken = 0
         self.origins: dict[float, _Origin] = {}
         self.remaining: list[list[Interval]] = []
 
@@ -73,7 +73,7 @@ class SplittingRng:
     def take(self, n: int) -> UniformList:
         """Return n uniforms, as :meth:`hierspec.core.rng.Rng.take` does."""
         uniforms = UniformList()
-        for number in range(self.num_drawn, self.num_drawn + n):
+        for number in range(self.num_taken, self.num_taken + n):
             if number == len(self._intervals):
                 self._intervals.append((0.0, 1.0))
             low, high = self._intervals[number]
@@ -82,8 +82,12 @@ class SplittingRng:
             share = 0.25 + 0.5 * part if self._share is None else self._share + 0.01 * part
             value = low + (high - low) * share
             uniforms.append(Uniform.with_origin(self, value, _Origin(number)))
-        self.num_drawn += n
+        self.num_taken += n
         return uniforms
+
+    def rewind(self, num_taken: int) -> None:
+        """Take the uniforms since an earlier count again."""
+        self.num_taken = num_taken
 
     def register(self, value: float, origin: _Origin) -> None:
         """Remember how a number was made from a uniform."""

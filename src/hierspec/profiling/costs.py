@@ -10,7 +10,6 @@ Outside the rounds, a token costs its text, stop conditions and event: :func:`to
 
 from __future__ import annotations
 
-import contextlib
 import random
 import time
 from collections import defaultdict
@@ -29,6 +28,7 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.base import LookUp
 from hierspec.engine.generation import Generation
 from hierspec.engine.observers import Observer
+from hierspec.engine.request import Request
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence, Task
 from hierspec.engine.stopping import StopConditions
@@ -51,23 +51,13 @@ CallTimes = dict[int, list[float]]  # number of tokens → milliseconds of each 
 def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> float:
     """Measure milliseconds per token outside the rounds, in a short plain generation."""
     rounds = _RoundSeconds()
+    stop = StopConditions(
+        ignore_eos=True, max_new_tokens=TOKENS, max_length=pool.entrants[-1].model.max_length
+    )
+    params = SamplingParams(temperature=temperature)
+    request = Request(prompt=prompt, params=params, stop=stop)
     generation = Generation(
-        build_levels(pool),
-        [list(prompt)],
-        tokenizer=pool.tokenizer,
-        params=[SamplingParams(temperature=temperature)],
-        stop=StopConditions(
-            eos_token_ids=frozenset(),
-            ignore_eos=True,
-            stop=(),
-            max_new_tokens=TOKENS,
-            max_length=pool.entrants[-1].model.max_length,
-            include_stop_str=False,
-        ),
-        seed=0,
-        want_logprobs=False,
-        lock=contextlib.nullcontext(),
-        observers=(rounds,),
+        build_levels(pool), [request], tokenizer=pool.tokenizer, observers=(rounds,)
     )
     began = time.perf_counter()
     num_tokens = sum(1 for _ in generation)  # fewer where the context is full

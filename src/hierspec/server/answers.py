@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from hierspec.engine.detokenize import token_bytes
+from hierspec.engine.request import Progress, Request, TokenScore
 from hierspec.engine.results import TokenEvent
-from hierspec.engine.tickets import Ended, Progress, TokenScore
 
 from .service import Service, Streams
 from .wire.chat import ChatLogprobs, TokenLogprob, TopLogprob
@@ -36,11 +36,17 @@ def format_event(value: Any, name: str | None = None) -> str:
     return f"data: {text}\n\n" if name is None else f"event: {name}\ndata: {text}\n\n"
 
 
-def count_usage(sequences: Sequence[Ended], num_prompts: int = 1) -> Usage:
-    """Count the tokens of all sequences; a prompt is counted once for its ``n`` choices."""
+def count_usage(
+    sequences: Sequence[Request], num_prompts: int = 1, only_prompts: bool = False
+) -> Usage:
+    """Count the tokens of all sequences; a prompt is counted once for its ``n`` choices.
+
+    Args:
+        only_prompts: whether what was written is dropped.
+    """
     by_prompt = sequences[:: max(1, len(sequences) // num_prompts)]
     num_prompt_tokens = sum(sequence.num_prompt_tokens for sequence in by_prompt)
-    num_tokens = sum(len(sequence.token_ids) for sequence in sequences)
+    num_tokens = 0 if only_prompts else sum(len(sequence.token_ids) for sequence in sequences)
     predictions = [
         level for sequence in sequences for level in sequence.levels if level.name == "prediction"
     ]
@@ -72,7 +78,7 @@ class StreamUsage:
     ) -> None:
         self.included = options is not None and options.include_usage
         self._continuous = self.included and options is not None and options.continuous_usage_stats
-        prompt_lengths = [len(ticket.request.prompt) for ticket in streams.tickets]
+        prompt_lengths = [len(request.prompt) for request in streams.requests]
         self._num_prompt_tokens = sum(prompt_lengths[:: max(1, len(prompt_lengths) // num_prompts)])
         self._num_tokens = 0
 
@@ -91,7 +97,7 @@ class StreamUsage:
         return {"usage": so_far.model_dump()}
 
 
-def summarise_speculation(sequences: Sequence[Ended]) -> dict[str, Any]:
+def summarise_speculation(sequences: Sequence[Request]) -> dict[str, Any]:
     """Summarise, by level, how many draft tokens of all sequences of a request were kept.
 
     ``plans`` counts the target's rounds by which levels drafted for them.
@@ -138,8 +144,8 @@ def describe_round(progress: Progress) -> dict[str, Any]:
             for token in progress.events
         ],
         "drafts": [
-            {"level": name, "num_draft_tokens": drafted, "num_accepted_tokens": kept}
-            for name, drafted, kept in progress.level_counts
+            {"level": name, "num_draft_tokens": drafted, "num_accepted_tokens": accepted}
+            for name, drafted, accepted in progress.level_counts
         ],
         "plan": progress.plan,
     }

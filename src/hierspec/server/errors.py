@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from hierspec.engine.tickets import DeadlineError, RequestCancelledError
+from hierspec.engine.request import DeadlineError, RequestCancelledError
 from hierspec.engine.waiting import DrainingError, QueueFullError
 from hierspec.errors import HierspecError
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
-    from hierspec.engine.tickets import Ended
+    from hierspec.engine.request import Request
 
 log = logging.getLogger("hierspec.server")
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-_ends: ContextVar[list[Ended]] = ContextVar("ends")
+_ends: ContextVar[list[Request]] = ContextVar("ends")
 
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _SLOWER = 1.05  # times as long as without drafts, above which they do not pay
@@ -69,12 +69,12 @@ def configure(level: str, form: str) -> None:
     logger.setLevel(level.upper())
 
 
-def add_end(ended: Ended) -> None:
+def add_end(ended: Request) -> None:
     """Let the line of the request that is served now say what this sequence of it wrote."""
     _ends.get([]).append(ended)
 
 
-def _written(ends: Sequence[Ended]) -> dict[str, Any]:
+def _written(ends: Sequence[Request]) -> dict[str, Any]:
     """Return the fields of a request's sequences; speed is decoding's, of all of them together."""
     if not ends:
         return {}
@@ -92,7 +92,7 @@ def _written(ends: Sequence[Ended]) -> dict[str, Any]:
         "cached_tokens": ends[0].num_cached_tokens,
         "output_tokens": sum(num_tokens),
         "tokens_per_second": round(decoded / decoding, 1) if decoded > 0 < decoding else None,
-        "finish_reason": ",".join(dict.fromkeys(ended.finish_reason for ended in ends)),
+        "finish_reason": ",".join(dict.fromkeys(ended.finish_reason or "" for ended in ends)),
         "levels": ",".join(f"{name}:{kept}/{all_}" for name, (kept, all_) in drafts.items()),
     }
     if max(slowdowns, default=0.0) > _SLOWER:
@@ -118,7 +118,7 @@ class RequestLog:
             sent_id.decode() if _VALID_ID.fullmatch(sent_id) else f"req-{secrets.token_hex(12)}"
         )
         token, began, status = request_id.set(new_id), time.monotonic(), 499
-        ends: list[Ended] = []
+        ends: list[Request] = []
         ends_token = _ends.set(ends)
 
         async def send_with_id(message: Message) -> None:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from hierspec.engine.loop import EngineLoop
-from hierspec.engine.tickets import DeadlineError, Ended, RequestCancelledError
+from hierspec.engine.request import DeadlineError, Request, RequestCancelledError
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -62,7 +62,7 @@ class ServerMetrics:
         )
         self.registry.register(_EngineCollector(engine, model))
 
-    def record(self, ended: Ended) -> None:
+    def record(self, ended: Request) -> None:
         """Count a sequence that has ended."""
         model, num_tokens = self._model, len(ended.token_ids)
         reason = ended.finish_reason if ended.error is None else _failure_label(ended.error)
@@ -94,7 +94,7 @@ class _EngineCollector:
         engine = self.engine
         running = len(engine.live)
         used = engine.num_cache_tokens() / engine.settings.max_cache_tokens
-        prefixes = [lane.prefixes for lane in engine.lanes.values()]
+        prefixes = [runner.prefixes for runner in engine.runners.values()]
         gauges = (
             ("num_requests_running", "Sequences in rounds or being read.", running),
             ("num_requests_waiting", "Sequences in the queue.", len(engine.waiting)),
@@ -138,19 +138,18 @@ class _EngineCollector:
         calls = counter("level_calls", "Forwards of a level.")
         accepted_per_pos = "spec_decode_num_accepted_tokens_per_pos"
         per_pos = counter(accepted_per_pos, "Tokens kept, by position in the draft.", "position")
-        for name, lane in self.engine.lanes.items():
-            for index, stats in list(lane.runtime.metrics.levels.items()):
-                if index not in lane.names:
-                    continue
-                labels = [self.model, name, lane.names[index]]
+        for name, runner in self.engine.runners.items():
+            for index, level in runner.names.items():
+                stats = runner.runtime.metrics.levels[index]
+                labels = [self.model, name, level]
                 calls.add_metric(labels, stats.calls)
                 seconds.add_metric(labels, stats.seconds)
                 if stats.num_drafts == 0:
                     continue
                 for key, family in of_drafts.items():
                     family.add_metric(labels, getattr(stats, key))
-                for position, kept in enumerate(stats.accepted_per_pos):
-                    per_pos.add_metric([*labels, str(position)], kept)
+                for position, count in enumerate(stats.accepted_per_pos):
+                    per_pos.add_metric([*labels, str(position)], count)
         yield from (*of_drafts.values(), per_pos, calls, seconds)
 
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
-from hierspec.engine.tickets import EngineRequest
 from hierspec.sampling.parameters import Processor, SamplingParams
 from hierspec.utils.checks import MIN_TEMPERATURE
 
@@ -31,7 +31,7 @@ def engine_requests(
     prompt_logprobs: int | None = None,
     tenant: str = "",
     processors: Sequence[Sequence[Processor]] = (),
-) -> list[EngineRequest]:
+) -> list[Request]:
     """Make ``n`` engine requests for every prompt, prompt after prompt.
 
     Args:
@@ -76,7 +76,7 @@ def engine_requests(
     fixed_plan = body.seed is not None and not same_for_any_plan
     seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
     prediction = predicted_tokens(service, body)
-    out: list[EngineRequest] = []
+    out: list[Request] = []
     for prompt in prompts:
         check_prompt(service, prompt)
         for _ in range(n):
@@ -85,15 +85,15 @@ def engine_requests(
                 own_processors = tuple(processors[place])
                 params = dataclasses.replace(params, logits_processors=own_processors)
             out.append(
-                EngineRequest(
+                Request(
                     prompt=prompt,
                     params=params,
                     stop=conditions,
                     seed=seed,
                     place=place,
-                    logprobs=logprobs,
-                    prompt_logprobs=prompt_logprobs,
-                    lane=hierarchy,
+                    num_logprobs=logprobs,
+                    num_prompt_logprobs=prompt_logprobs,
+                    hierarchy=hierarchy,
                     priority=body.priority,
                     deadline=None if timeout is None else time.monotonic() + timeout,
                     tenant=tenant,

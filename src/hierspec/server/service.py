@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import hierspec
 from hierspec.api import Hierarchy
 from hierspec.drafters.prediction import Prediction
-from hierspec.engine.lanes import Lane
-from hierspec.engine.loop import EngineLoop, LoopSettings
+from hierspec.engine.engine import EngineSettings
+from hierspec.engine.loop import EngineLoop
+from hierspec.engine.request import Progress, Request
 from hierspec.engine.results import TokenEvent
-from hierspec.engine.tickets import Ended, EngineRequest, Progress, Ticket
+from hierspec.engine.runner import ServingRunner
 from hierspec.errors import HierspecError
 from hierspec.utils.best_effort import best_effort
 from hierspec.utils.files import json_digest
@@ -51,26 +52,26 @@ class Service:
         self.max_length: int = first.root.model.max_length
         self.vocab_size: int = first.root.model.vocab_size
         self.created = int(time.time())
-        lanes = {
-            name: Lane(
-                root=h.root,
-                tokenizer=h.tokenizer,
+        runners = {
+            name: ServingRunner(
+                h.root,
+                h.tokenizer,
                 controller=h.controller,
                 lock=h.lock,
                 display_name=public_name,
                 predictor=Prediction(),
+                adapt_to_load=settings.adapt_to_load,
             )
             for name, h in self.hierarchies.items()
         }
         self.engine = EngineLoop(
-            lanes,
-            LoopSettings(
+            runners,
+            EngineSettings(
                 max_num_seqs=settings.max_num_seqs,
                 max_cache_tokens=settings.max_cache_tokens or default_cache_tokens(first),
                 max_queue=settings.max_queue,
                 prefill_chunk=settings.prefill_chunk,
                 prefix_caching=settings.prefix_caching,
-                adapt_to_load=settings.adapt_to_load,
                 threads=settings.threads,
                 stall_timeout=settings.stall_timeout,
             ),
@@ -85,20 +86,18 @@ class Service:
         self._background = ThreadPoolExecutor(1, "hierspec-prepare")
         self._grammars: Grammars | None = None
 
-    def submit(self, requests: Sequence[EngineRequest]) -> Streams:
+    def submit(self, requests: Sequence[Request]) -> Streams:
         """Queue the sequences of one request, all or none; call it on the event loop.
 
         Raises:
             RefusedError: the queue is full, or the service is shutting down.
             HierspecError: a request that can never be served.
         """
-        streams = Streams(len(requests), self._record)
-        streams.tickets = self.engine.submit(
-            [(request, streams.make_sink(i)) for i, request in enumerate(requests)]
-        )
+        streams = Streams(requests, self.engine.abort, self._record)
+        self.engine.add(requests)
         return streams
 
-    def _record(self, ended: Ended) -> None:
+    def _record(self, ended: Request) -> None:
         with best_effort("counting a request that has ended"):
             self.metrics.record(ended)
         if self.tracing is not None:
@@ -136,7 +135,7 @@ class FinishedSequence:
     """One sequence of a request that has ended without an error."""
 
     events: list[TokenEvent]
-    ended: Ended
+    ended: Request
 
 
 class Streams:
@@ -146,17 +145,24 @@ class Streams:
     a context manager, which cancels those that have not.
 
     Args:
+        abort: ends requests early.
         on_end: called in the engine's thread with every sequence that has ended.
     """
 
-    def __init__(self, count: int, on_end: Callable[[Ended], None]) -> None:
-        self._on_end = on_end
-        self.tickets: list[Ticket] = []
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        abort: Callable[[Sequence[Request]], None],
+        on_end: Callable[[Request], None],
+    ) -> None:
+        self.requests, self._abort, self._on_end = requests, abort, on_end
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
-        self._num_live = count
+        self._num_live = len(requests)
+        for i, request in enumerate(requests):
+            request.sink = self._sink(i)
 
-    def make_sink(self, index: int) -> Callable[[Progress], None]:
+    def _sink(self, index: int) -> Callable[[Progress], None]:
         has_ended = False  # an end may be reported again: where this fails after it was taken
 
         def sink(progress: Progress) -> None:
@@ -183,8 +189,7 @@ class Streams:
 
     def cancel(self) -> None:
         """Cancel all sequences; their resources are free within a round."""
-        for ticket in self.tickets:
-            ticket.cancel()
+        self._abort(self.requests)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Progress]]:
         while self._num_live:
@@ -200,8 +205,8 @@ class Streams:
         Raises:
             Exception: the first error of any sequence.
         """
-        events: list[list[TokenEvent]] = [[] for _ in self.tickets]
-        ended: dict[int, Ended] = {}
+        events: list[list[TokenEvent]] = [[] for _ in self.requests]
+        ended: dict[int, Request] = {}
         async for index, progress in self:
             events[index] += progress.events
             if progress.ended is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from hierspec.engine.tickets import Ended
+from hierspec.engine.request import Request
 from hierspec.errors import HierspecError
 
 
@@ -39,7 +39,7 @@ class SpanTracing:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer, self._model = self._provider.get_tracer("hierspec"), model
 
-    def record(self, ended: Ended) -> None:
+    def record(self, ended: Request) -> None:
         """Record a sequence that has just ended."""
         now = time.time_ns()
         span = self._tracer.start_span(

@@ -6,13 +6,15 @@ import contextlib
 import logging
 from types import TracebackType
 
+from hierspec.errors import FAILURES
+
 log = logging.getLogger(__name__)
 
 
 class best_effort:  # noqa: N801 - used like contextlib.suppress
     """A context manager that logs any error inside it, and goes on after it.
 
-    That includes :class:`SystemExit` and its like: it is for threads that have to go on.
+    That includes :class:`SystemExit`, but no interrupt: it is for work that has to go on.
 
     Args:
         work: for the log: ``"closing a file"``.
@@ -30,7 +32,7 @@ class best_effort:  # noqa: N801 - used like contextlib.suppress
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if error is not None:
-            with contextlib.suppress(BaseException):  # a log that fails, too
+        if isinstance(error, FAILURES):
+            with contextlib.suppress(*FAILURES):  # a log that fails, too
                 log.error("%s failed", self._work, exc_info=error)
-        return True
+        return isinstance(error, FAILURES)

@@ -6,9 +6,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
 
-from hierspec.engine.tickets import Ended, EngineRequest
+from hierspec.engine.request import Request
 from hierspec.server.access import service_of, tenant_of
 from hierspec.server.answers import (
     DONE,
@@ -44,7 +45,7 @@ _EXAMPLE = {
     responses={"4XX": {"model": ErrorAnswer}},
     openapi_extra={"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}},
 )
-async def chat_completions(request: Request, body: ChatRequest) -> Any:
+async def chat_completions(request: HttpRequest, body: ChatRequest) -> Any:
     """Answer a conversation in the model's own chat format."""
     service = service_of(request)
     tools, requests = await service.in_background(_prepare, service, body, tenant_of(request))
@@ -57,7 +58,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Any:
 
 def _prepare(
     service: Service, body: ChatRequest, tenant: str
-) -> tuple[OfferedTools, list[EngineRequest]]:
+) -> tuple[OfferedTools, list[Request]]:
     requested_hierarchy(service, body)
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
@@ -105,7 +106,7 @@ class _ChatAnswer:
 
     def _choice(self, index: int, sequence: FinishedSequence) -> ChatChoice:
         ended = sequence.ended
-        text, calls, finish = self.tools.read(ended.text, ended.finish_reason)
+        text, calls, finish = self.tools.read(ended.text, ended.finish_reason or "")
         message = ChatMessage(role="assistant", content=text if text or not calls else None)
         if calls:
             message.tool_calls = calls
@@ -127,8 +128,8 @@ class _ChatAnswer:
             "system_fingerprint": self.service.fingerprint,
         }
         started = set[int]()
-        call_streams = [self.tools.new_stream() for _ in streams.tickets]
-        all_ended: list[Ended] = []
+        call_streams = [self.tools.new_stream() for _ in streams.requests]
+        all_ended: list[Request] = []
         async for index, progress in streams:
             ended = progress.ended
             if ended is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
 
+from hierspec.engine.request import Request, TokenScore
 from hierspec.engine.results import TokenEvent
-from hierspec.engine.tickets import Ended, EngineRequest, TokenScore
 from hierspec.server.access import service_of, tenant_of
 from hierspec.server.answers import (
     DONE,
@@ -40,7 +40,7 @@ _EXAMPLE = {"prompt": "def add(a, b):", "max_tokens": 16, "temperature": 0}
     responses={"4XX": {"model": ErrorAnswer}},
     openapi_extra={"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}},
 )
-async def completions(request: Request, body: CompletionRequest) -> Any:
+async def completions(request: HttpRequest, body: CompletionRequest) -> Any:
     """Continue one or several prompts."""
     service = service_of(request)
     prompts, requests = await service.in_background(_prepare, service, body, tenant_of(request))
@@ -53,7 +53,7 @@ async def completions(request: Request, body: CompletionRequest) -> Any:
 
 def _prepare(
     service: Service, body: CompletionRequest, tenant: str
-) -> tuple[list[list[int]], list[EngineRequest]]:
+) -> tuple[list[list[int]], list[Request]]:
     requested_hierarchy(service, body)
     if body.suffix:
         raise ApiError("suffix needs a model trained to fill in; this one continues texts")
@@ -116,7 +116,7 @@ class _CompletionAnswer:
             created=self.created,
             model=self.service.model,
             choices=[self._choice(i, sequence) for i, sequence in enumerate(sequences)],
-            usage=count_usage(self._without_dropped(ended), len(self.prompts)),
+            usage=count_usage(ended, len(self.prompts), only_prompts=self.only_echo),
             system_fingerprint=self.service.fingerprint,
             speculative=summarise_speculation(ended),
         )
@@ -151,11 +151,6 @@ class _CompletionAnswer:
             scores.append(TokenScore(token.logprob or 0.0, token.top_logprobs))
         return completion_logprobs(self.service, tokens, scores, offset, bool(self.body.logprobs))
 
-    def _without_dropped(self, ended: list[Ended]) -> list[Ended]:
-        if self.only_echo:
-            return [dataclasses.replace(sequence, token_ids=()) for sequence in ended]
-        return ended
-
     async def events(self, streams: Streams) -> AsyncIterator[str]:
         body, service = self.body, self.service
         usage = StreamUsage(body.stream_options, streams, len(self.prompts))
@@ -166,9 +161,9 @@ class _CompletionAnswer:
             "model": service.model,
             "system_fingerprint": service.fingerprint,
         }
-        offsets = [0] * len(streams.tickets)
+        offsets = [0] * len(streams.requests)
         started = set[int]()
-        all_ended: list[Ended] = []
+        all_ended: list[Request] = []
         async for index, progress in streams:
             ended = progress.ended
             if ended is not None:
@@ -205,8 +200,7 @@ class _CompletionAnswer:
                 chunk["hierspec"] = describe_round(progress)
             yield format_event(chunk)
         if usage.included:
-            all_ended = self._without_dropped(all_ended)
-            total = count_usage(all_ended, len(self.prompts)).model_dump()
-            last = {**base, "choices": [], "usage": total}
+            total = count_usage(all_ended, len(self.prompts), only_prompts=self.only_echo)
+            last = {**base, "choices": [], "usage": total.model_dump()}
             yield format_event({**last, "speculative": summarise_speculation(all_ended)})
         yield DONE

@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
 
-from hierspec.engine.tickets import Ended, EngineRequest
+from hierspec.engine.request import Request
 from hierspec.server.access import service_of, tenant_of
 from hierspec.server.answers import count_usage, format_event, new_id, summarise_speculation
 from hierspec.server.constraints import constraint_processors, request_constraint
@@ -107,7 +108,7 @@ class StoredConversations:
     responses={"4XX": {"model": ErrorAnswer}},
     openapi_extra={"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}},
 )
-async def responses(request: Request, body: ResponsesRequest) -> Any:
+async def responses(request: HttpRequest, body: ResponsesRequest) -> Any:
     """Answer a text or a conversation in the model's own chat format."""
     service, tenant = service_of(request), tenant_of(request)
     stored: StoredConversations = request.app.state.stored_conversations
@@ -154,7 +155,7 @@ def _messages(
 
 def _prepare(
     service: Service, body: ResponsesRequest, messages: list[dict[str, Any]], tenant: str
-) -> tuple[OfferedTools, list[EngineRequest]]:
+) -> tuple[OfferedTools, list[Request]]:
     if (body.n or 1) != 1:
         raise ApiError("n must be 1 here: a response has one answer", param="n")
     if body.instructions is not None:
@@ -210,8 +211,8 @@ class _ResponsesAnswer:
         (sequence,) = await streams.finish()
         return self._response(sequence.ended)
 
-    def _response(self, ended: Ended) -> dict[str, Any]:
-        text, calls, finish = self.tools.read(ended.text, ended.finish_reason)
+    def _response(self, ended: Request) -> dict[str, Any]:
+        text, calls, finish = self.tools.read(ended.text, ended.finish_reason or "")
         is_complete = finish in ("stop", "tool_calls")
         status = "completed" if is_complete else "incomplete"
         usage = count_usage([ended])

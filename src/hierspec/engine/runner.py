@@ -1,0 +1,268 @@
+"""One hierarchy at work: it begins texts, reads their prompts and runs their rounds.
+
+The engine (:mod:`hierspec.engine.engine`) decides which requests are served, and when.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from hierspec.core.context import Context
+from hierspec.core.nodes import walk, walk_levels
+from hierspec.core.proposals import Verdict
+from hierspec.drafters.base import LookUp
+from hierspec.errors import FAILURES, HierspecError
+from hierspec.lm.base import ModelVerify
+from hierspec.lm.encoder_decoder import check_decoder_only, split_prompt
+from hierspec.sampling.scores import logprobs, top_logprobs
+
+from .control import Controller, Steering, label
+from .load import LoadControl, Plans, in_same_class
+from .metrics import SequenceMetrics
+from .prefixes import PrefixCache, prefill
+from .request import Request, TokenScore
+from .runtime import Runtime
+from .stopping import TextStream
+
+log = logging.getLogger(__name__)
+
+
+class Runner:
+    """A hierarchy at work for a fixed set of requests: all run it as it is, or as steered.
+
+    Args:
+        controller: chooses the plan of every request's next round; ``None``: always ``root``.
+        lock: held while models run, since others may use them.
+
+    Attributes:
+        root: has every node of every plan.
+        runtime: its ``metrics`` count all rounds.
+        names: of the levels, by node index.
+        prefixes: caches of texts that have ended.
+
+    Raises:
+        HierspecError: the controller belongs to another hierarchy.
+    """
+
+    def __init__(
+        self,
+        root: ModelVerify,
+        tokenizer: Any = None,
+        *,
+        controller: Controller | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        log_observer_errors: bool = False,
+    ) -> None:
+        if controller is not None:
+            if controller.root.model is not root.model:
+                raise HierspecError(
+                    "the controller was made for another hierarchy: make it from this one's root"
+                )
+            root = controller.root
+        self.root, self.tokenizer, self.controller = root, tokenizer, controller
+        self.lock = lock or nullcontext()
+        self.runtime = Runtime(root, root.model.vocab_size, log_observer_errors)
+        self.names = {node.index: node.name for node in walk(root)}
+        self.prefixes = PrefixCache()
+
+    def begin(self, request: Request) -> None:
+        """Begin a request's text.
+
+        Raises:
+            HierspecError: its prompt leaves no room for output, or it needs a tokenizer.
+        """
+        request.tokens, request.source = split_prompt(self.root.model, request.prompt)
+        limit = request.stop.max_output_tokens(len(request.tokens))
+        assert limit is not None, "there is always a limit: max_new_tokens, or the context's length"
+        steering = None
+        if self.controller is not None:
+            steering = Steering(self.controller, len(request.tokens), limit)
+        stream = TextStream(self.tokenizer, request.stop, request.tokens)
+        request.begin(self.root, limit, stream, self.names, steering)
+
+    def copy_prefix(self, request: Request, live: Sequence[Request]) -> None:
+        """Copy the longest cached prefix of the prompt, from ended or ``live`` requests."""
+        sources = [(other.tenant, other) for other in live if other is not request]
+        with self.lock:
+            copied = self.prefixes.copy_prefix(request, request.tenant, sources)
+        request.num_prefilled = request.num_cached_tokens = copied
+        request.prefix_searched = True
+
+    def prefill(self, request: Request, end: int) -> None:
+        """Let every model of the hierarchy read the prompt up to ``end``."""
+        wants_logprobs = request.num_prompt_logprobs is not None
+        # The first row scores the token after so many.
+        first = request.num_prefilled + 1 if wants_logprobs else None
+        with self.lock:
+            rows = prefill(request, end, first)
+        if wants_logprobs:
+            request.prompt_logprobs += _token_scores(rows, request)
+        request.num_prefilled = end
+
+    def run_round(
+        self, requests: Sequence[Request], num_streams: int
+    ) -> list[Verdict | BaseException]:
+        """Run a round of the target for these requests → the verdict or the error of each.
+
+        Args:
+            num_streams: number of live requests, including those whose prompts are being read.
+        """
+        return self._run(requests, lambda request: None)
+
+    def _run(
+        self, requests: Sequence[Request], plan: Callable[[Request], ModelVerify | None]
+    ) -> list[Verdict | BaseException]:
+        """Run a round in which each request follows ``plan(request)``; ``None``: its steering's."""
+        outcomes: dict[Request, Verdict | BaseException] = {}
+        prepared: list[Request] = []
+        for request in requests:
+            try:
+                request.prepare_round(plan(request))
+                prepared.append(request)
+            except FAILURES as error:
+                outcomes[request] = error
+        with self.lock:
+            verdicts = self.runtime.try_round(prepared)
+        outcomes.update(zip(prepared, verdicts, strict=True))
+        return [outcomes[request] for request in requests]
+
+    def record(self, request: Request, verdict: Verdict, now: float) -> None:
+        """Record a request's round, before its tokens are committed."""
+        request.record_round(verdict, now)
+
+    def count(self, request: Request) -> None:
+        """Count what was drafted for a request in its last round, to be reported."""
+
+    def forget(self, request: Request) -> None:
+        """Take a request that is over out of all counters."""
+        request.slowdown = self.runtime.paces.slowdown(request)
+
+
+class ServingRunner(Runner):
+    """A hierarchy of a service: drafts follow the load, unless a request fixes its plan.
+
+    Args:
+        display_name: a level's name → its name in results and metrics.
+        predictor: drafts from predicted outputs (:mod:`hierspec.drafters.prediction`); without
+            one, and under a controller, they are ignored.
+        adapt_to_load: let drafts follow the load.
+
+    Attributes:
+        sequence_metrics: counters of every live request's drafts.
+    """
+
+    def __init__(
+        self,
+        root: ModelVerify,
+        tokenizer: Any = None,
+        *,
+        controller: Controller | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        display_name: Callable[[str], str] = str,
+        predictor: LookUp | None = None,
+        adapt_to_load: bool = True,
+    ) -> None:
+        check_decoder_only(root.model, "the service")
+        controlled = controller is not None
+        self.plans = Plans(
+            controller.root if controlled else root,
+            None if controlled else predictor,
+            controlled,
+        )
+        super().__init__(
+            self.plans.root,
+            tokenizer,
+            controller=controller,
+            lock=lock,
+            log_observer_errors=True,
+        )
+        self.load = LoadControl(len(self.plans.arms), adapt_to_load, controlled)
+        self.names = {level.index: display_name(level.name) for level in walk_levels(self.root)}
+        below = [level.index for level in walk_levels(self.root.below)]
+        self.sequence_metrics = SequenceMetrics({index: self.names[index] for index in below})
+        self.runtime.observe(self.sequence_metrics)
+
+    def begin(self, request: Request) -> None:
+        super().begin(request)
+        request.private = True
+        if request.prediction and self.plans.predictor is not None:
+            length = len(request.prompt)
+            request.slot(self.plans.predictor).expect(request.prediction, length)
+        self.sequence_metrics.follow(request)
+
+    def run_round(
+        self, requests: Sequence[Request], num_streams: int
+    ) -> list[Verdict | BaseException]:
+        # A round measures an arm only if most of its requests follow the load, ...
+        measurable = 2 * sum(map(_follows_load, requests)) > len(requests)
+        began = time.monotonic()
+        arm = self._choose_arm(num_streams, measurable)
+        measurable = measurable and in_same_class(num_streams, len(requests))
+        # ... and if it reads no prompt.
+        measurable = measurable and all(request.started for request in requests)
+        outcomes = self._run(requests, lambda request: self._plan(request, self.plans.arms[arm]))
+        if measurable:
+            seconds = time.monotonic() - began
+            num_tokens = sum(len(v.emitted) for v in outcomes if isinstance(v, Verdict))
+            try:
+                self.load.record_round(len(requests), arm, num_tokens, seconds)
+            except Exception:
+                log.exception("a round was not measured")
+        return outcomes
+
+    def record(self, request: Request, verdict: Verdict, now: float) -> None:
+        plan = request.plan = label(request.root, self.names)
+        if request.started:
+            request.plans[plan] = request.plans.get(plan, 0) + 1
+        super().record(request, verdict, now)
+
+    def count(self, request: Request) -> None:
+        request.level_counts = self.sequence_metrics.round_counts(request)
+
+    def forget(self, request: Request) -> None:
+        super().forget(request)
+        request.levels = request.levels or self.sequence_metrics.forget(request)
+
+    def _choose_arm(self, num_streams: int, measurable: bool) -> int:
+        try:
+            return self.load.choose(num_streams, measurable)
+        except Exception:
+            log.exception("drafts do not follow the load in this round")
+            return 0
+
+    def _plan(self, request: Request, arm: ModelVerify) -> ModelVerify | None:
+        """Return the plan of a request's next round; ``None``: let its steering choose."""
+        plans = self.plans
+        if not request.speculative:
+            return plans.plain
+        if request.prediction and plans.predictor is not None and request.started:
+            slot = request.slot(plans.predictor)
+            if plans.predictor.propose(Context(request.tokens), 1, slot):
+                return plans.prediction
+        if request.steering is not None:
+            return plans.plain if arm is plans.plain and not request.fixed_plan else None
+        if request.fixed_plan:
+            return plans.full
+        # A first round needs no draft, and one would delay the other requests.
+        return arm if request.started else plans.plain
+
+
+def _token_scores(rows: torch.Tensor, request: Request) -> list[TokenScore]:
+    """Score tokens of a prompt by rows of raw scores [R, V]; the last row may have no token."""
+    tokens = request.tokens[request.num_prefilled + 1 :]
+    n = min(len(rows), len(tokens))
+    if not n:
+        return []
+    chosen, k = logprobs(rows[:n], tokens[:n]), request.num_prompt_logprobs or 0
+    tops = top_logprobs(rows[:n], k) if k else [()] * n
+    return [TokenScore(*pair) for pair in zip(chosen, tops, strict=True)]
+
+
+def _follows_load(request: Request) -> bool:
+    return request.speculative and not request.fixed_plan and not request.prediction
