@@ -57,7 +57,7 @@ def client(live):
 
 def idle(engine):
     for _ in range(1000):
-        if not (engine.running or engine.reading or len(engine.waiting)):
+        if not (engine.has_work):
             return True
         time.sleep(0.01)
     return False
