@@ -48,4 +48,4 @@ class Draw:
     distribution: Distributions
 
 
-Request = Propose | Check | Row | Draw
+NodeRequest = Propose | Check | Row | Draw

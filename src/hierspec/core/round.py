@@ -13,9 +13,9 @@ from typing import Any
 
 from .nodes import Concatenate, Node, Verify, walk_levels
 from .proposals import Proposal, States, Verdict, replace_state
-from .requests import Check, Propose, Request
+from .requests import Check, NodeRequest, Propose
 
-Coroutine = Generator[Request, Any, Any]
+Coroutine = Generator[NodeRequest, Any, Any]
 _EMPTY = Proposal()
 
 

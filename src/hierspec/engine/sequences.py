@@ -12,7 +12,7 @@ import torch
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, initial_states
 from hierspec.core.proposals import Proposal, States, Verdict
-from hierspec.core.requests import Check, Propose, Request, Row
+from hierspec.core.requests import Check, NodeRequest, Propose, Row
 from hierspec.core.rng import Noise, RewindableRng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters.base import Drafter, Shareable
@@ -234,7 +234,7 @@ class Task:
 
     __slots__ = ("_stack", "group", "node_infos", "request", "row_scores", "sequence", "verdict")
 
-    request: Request
+    request: NodeRequest
     group: Group
 
     def __init__(self, sequence: LiveSequence, node_infos: Mapping[int, NodeInfo]) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TextIO
 
 from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
-from hierspec.core.requests import Check, Propose, Request, Row
+from hierspec.core.requests import Check, NodeRequest, Propose, Row
 from hierspec.core.round import Coroutine
 
 from .observers import Observer
@@ -79,7 +79,7 @@ class JsonLinesTracer:
 
 
 def event_of(
-    request: Request,
+    request: NodeRequest,
     answer: Any,
     sequence: int = 0,
     committed: int = 0,
@@ -127,7 +127,7 @@ def _alternatives(proposal: Proposal) -> dict[str, Any]:
 
 def record_requests(
     coroutine: Coroutine, tracer: Tracer, sequence: int = 0, committed: int = 0
-) -> Generator[Request, Any, Any]:
+) -> Generator[NodeRequest, Any, Any]:
     """Wrap a coroutine for any interpreter, so that each request is recorded with its answer.
 
     Requests of coroutines that it waits for are recorded only if those are wrapped too.

@@ -10,7 +10,7 @@ import numpy as np
 
 from hierspec.core.nodes import Draft, Node, Verify, walk
 from hierspec.core.proposals import Proposal, States, Verdict
-from hierspec.core.requests import Check, Draw, Propose, Request, Row
+from hierspec.core.requests import Check, Draw, NodeRequest, Propose, Row
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.core.windows import State
 
@@ -27,7 +27,7 @@ class Branch:
     calls: int
     answers: tuple[Any, ...]
     coroutine: Coroutine
-    request: Request
+    request: NodeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class ExactInterpreter:
 
     # --- answers
 
-    def _answers(self, request: Request) -> list[tuple[float, Any]]:
+    def _answers(self, request: NodeRequest) -> list[tuple[float, Any]]:
         """List every answer that a request may get, with its probability."""
         match request:
             case Propose(node, pending, limit, states):
@@ -185,7 +185,7 @@ class ExactInterpreter:
         context = self._recent(request.node, request.pending)
         return (request.node, context, fingerprint(request.draft))
 
-    def _prefetch(self, requests: list[Request]) -> None:
+    def _prefetch(self, requests: list[NodeRequest]) -> None:
         """Verify all drafts that wait for a check, as one batch per node."""
         missing: dict[Any, dict[Any, Check]] = {}
         for request in requests:

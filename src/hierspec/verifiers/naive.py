@@ -27,7 +27,7 @@ from hierspec.core.distributions import (
 )
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.core.requests import Draw, Request, Row
+from hierspec.core.requests import Draw, NodeRequest, Row
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 
 from .formulas import log_products, log_ratio, set_ends
@@ -58,7 +58,7 @@ class Naive(Verifier):
 
     def complete(
         self, node: Verify, pending: tuple[int, ...], draft: Proposal, verdict: Verdict
-    ) -> Generator[Request, Any, Verdict]:
+    ) -> Generator[NodeRequest, Any, Verdict]:
         """Draw the rest of the round, up to the draft's length, from the joint residual."""
         out = verdict.emitted
         if len(out) >= len(draft) or isinstance(out.distributions, OneHotDistributions):
