@@ -6,8 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import APIRouter
-from fastapi import Request as HttpRequest
+import fastapi
 
 from hierspec.engine.request import Request
 from hierspec.server.access import service_of, tenant_of
@@ -31,7 +30,7 @@ from hierspec.server.tools import OfferedTools
 from hierspec.server.wire.chat import ChatAnswer, ChatChoice, ChatMessage, ChatRequest
 from hierspec.server.wire.common import ErrorAnswer
 
-router = APIRouter()
+router = fastapi.APIRouter()
 _EXAMPLE = {
     "model": DEFAULT_MODEL,
     "messages": [{"role": "user", "content": "Say hello."}],
@@ -45,7 +44,7 @@ _EXAMPLE = {
     responses={"4XX": {"model": ErrorAnswer}},
     openapi_extra={"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}},
 )
-async def chat_completions(request: HttpRequest, body: ChatRequest) -> Any:
+async def chat_completions(request: fastapi.Request, body: ChatRequest) -> Any:
     """Answer a conversation in the model's own chat format."""
     service = service_of(request)
     tools, requests = await service.in_background(_prepare, service, body, tenant_of(request))

@@ -6,8 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fastapi import APIRouter
-from fastapi import Request as HttpRequest
+import fastapi
 
 from hierspec.engine.request import Request, TokenScore
 from hierspec.engine.results import TokenEvent
@@ -30,7 +29,7 @@ from hierspec.server.streaming import stream_events, wait_for_answer
 from hierspec.server.wire.common import ErrorAnswer
 from hierspec.server.wire.completions import CompletionAnswer, CompletionChoice, CompletionRequest
 
-router = APIRouter()
+router = fastapi.APIRouter()
 _EXAMPLE = {"prompt": "def add(a, b):", "max_tokens": 16, "temperature": 0}
 
 
@@ -40,7 +39,7 @@ _EXAMPLE = {"prompt": "def add(a, b):", "max_tokens": 16, "temperature": 0}
     responses={"4XX": {"model": ErrorAnswer}},
     openapi_extra={"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}},
 )
-async def completions(request: HttpRequest, body: CompletionRequest) -> Any:
+async def completions(request: fastapi.Request, body: CompletionRequest) -> Any:
     """Continue one or several prompts."""
     service = service_of(request)
     prompts, requests = await service.in_background(_prepare, service, body, tenant_of(request))

@@ -7,8 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fastapi import APIRouter
-from fastapi import Request as HttpRequest
+import fastapi
 
 from hierspec.engine.request import Request
 from hierspec.server.access import service_of, tenant_of
@@ -34,7 +33,7 @@ from hierspec.server.wire.responses import (
     ResponsesRequest,
 )
 
-router = APIRouter()
+router = fastapi.APIRouter()
 _EXAMPLE = {"model": DEFAULT_MODEL, "input": "Say hello.", "max_output_tokens": 16}
 
 
@@ -108,7 +107,7 @@ class StoredConversations:
     responses={"4XX": {"model": ErrorAnswer}},
     openapi_extra={"requestBody": {"content": {"application/json": {"example": _EXAMPLE}}}},
 )
-async def responses(request: HttpRequest, body: ResponsesRequest) -> Any:
+async def responses(request: fastapi.Request, body: ResponsesRequest) -> Any:
     """Answer a text or a conversation in the model's own chat format."""
     service, tenant = service_of(request), tenant_of(request)
     stored: StoredConversations = request.app.state.stored_conversations
