@@ -128,7 +128,7 @@ class Runner:
             except FAILURES as error:
                 outcomes[request] = error
         with self.lock:
-            verdicts = self.runtime.try_round(prepared)
+            verdicts = self.runtime.try_round(prepared) if prepared else []
         outcomes.update(zip(prepared, verdicts, strict=True))
         return [outcomes[request] for request in requests]
 
