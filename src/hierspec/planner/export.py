@@ -28,7 +28,7 @@ from .plan import Plan, PricedChain
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class OtherEngine:
     """Another engine and the settings it supports.
 
     Attributes:
@@ -45,7 +45,7 @@ class Engine:
     note: str = ""
 
 
-def inexpressible(engine: Engine, level: LevelConfig | None) -> str | None:
+def inexpressible(engine: OtherEngine, level: LevelConfig | None) -> str | None:
     """Return why ``engine`` cannot draft with a model; ``None`` if it can."""
     if level is None:
         return "a model that is not available"
@@ -123,8 +123,8 @@ def _dtype(dtype: str) -> str:
 
 
 ENGINES = {
-    "vllm": Engine("vLLM", lambda level: level.in_vllm() is not None, _vllm),
-    "transformers": Engine(
+    "vllm": OtherEngine("vLLM", lambda level: level.in_vllm() is not None, _vllm),
+    "transformers": OtherEngine(
         "transformers",
         lambda level: level.in_transformers() is not None,
         _transformers,
@@ -193,7 +193,7 @@ def _parse_drafter(model: Mapping[str, Any] | None, number: int) -> LevelConfig 
 
 
 def best_setting(
-    estimates: Estimates, engine: Engine, drafters: Sequence[LevelConfig | None]
+    estimates: Estimates, engine: OtherEngine, drafters: Sequence[LevelConfig | None]
 ) -> PricedChain:
     """Return the fastest of plain decoding and one expressible drafter with its best budget."""
     target = estimates.target
@@ -224,7 +224,7 @@ def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
 
 
 def _losses(
-    plan: Plan, engine: Engine, drafters: Sequence[LevelConfig | None], choice: PricedChain
+    plan: Plan, engine: OtherEngine, drafters: Sequence[LevelConfig | None], choice: PricedChain
 ) -> list[str]:
     """Say what the engine cannot express, and what that costs."""
     best = plan.best.chain
@@ -242,7 +242,7 @@ def _losses(
     return sentences
 
 
-def _limits(engine: Engine, target: TargetConfig, drafter: LevelConfig | None) -> list[str]:
+def _limits(engine: OtherEngine, target: TargetConfig, drafter: LevelConfig | None) -> list[str]:
     """Say what else to know of the setting."""
     names, sentences = [target.model], []
     if drafter is not None:
@@ -255,7 +255,7 @@ def _limits(engine: Engine, target: TargetConfig, drafter: LevelConfig | None) -
 
 
 def _missing(
-    best: Chain, engine: Engine, drafters: Sequence[LevelConfig | None], names: Sequence[str]
+    best: Chain, engine: OtherEngine, drafters: Sequence[LevelConfig | None], names: Sequence[str]
 ) -> list[str]:
     """List the parts of the best chain that the engine cannot express."""
     parts = []
