@@ -17,8 +17,8 @@ from typing import Any
 import common
 import torch
 
-from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
+from hierspec_lab.bench.methods.ours import BenchModels
 
 
 def draft(model: str, budget: int, **extra: Any) -> dict[str, Any]:

@@ -66,10 +66,10 @@ def main() -> None:
 
     import torch
 
-    from hierspec.bench.methods.ours import BenchModels
     from hierspec.config.schema import TargetConfig
     from hierspec.core.context import Context
     from hierspec.lm.base import Query
+    from hierspec_lab.bench.methods.ours import BenchModels
 
     torch.set_num_threads(os.cpu_count() or 1)
     model = BenchModels(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model

@@ -9,10 +9,10 @@ from typing import Any
 
 import pack
 
-from hierspec.bench import summary
-from hierspec.bench.summary import quartiles as spread
 from hierspec.utils import threads
 from hierspec.utils.machine import environment
+from hierspec_lab.bench import summary
+from hierspec_lab.bench.summary import quartiles as spread
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 threads.prepare()  # nothing above loads torch
@@ -55,7 +55,7 @@ def chat_prompts(
     Args:
         hierarchy: whose plain decoding answers the turns that others follow, in ``tokens``.
     """
-    from hierspec.bench import chats
+    from hierspec_lab.bench import chats
 
     conversations, identity = chats.read(path)
     turns, other_turns = chats.choose(conversations, count, num_others)

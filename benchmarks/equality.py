@@ -33,7 +33,6 @@ from hierspec import (
     TargetConfig,
     preset,
 )
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.lm.weights import build_hf_model
@@ -41,6 +40,7 @@ from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS
 from hierspec.utils.testing import FAMILIES, save_tiny
 from hierspec.zoo import registry
+from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 
 def reference(model: Any, prompt: list[int], tokens: int) -> list[int]:

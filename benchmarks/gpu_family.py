@@ -17,8 +17,8 @@ EPS = 0.2  # how far the target's distribution is from the trunk's
 
 
 def family(stage: Stage) -> None:
-    from hierspec.bench.methods.ours import BenchModels
     from hierspec.config.schema import TargetConfig
+    from hierspec_lab.bench.methods.ours import BenchModels
 
     tiny = stage.tiny
     name = target(stage.options.size, EPS)
@@ -43,8 +43,8 @@ def family(stage: Stage) -> None:
 
 def prompts_of(models: Any, tiny: bool) -> tuple[list[list[int]], list[list[int]], int]:
     """Return prompts to measure on, others to tune on, and how many tokens to write."""
-    from hierspec.bench.prompt_ids import encode
     from hierspec.profiling.texts import CODE
+    from hierspec_lab.bench.prompt_ids import encode
 
     tokens = 6 if tiny else 96
     ids = encode(models, CODE[: 3 if tiny else 11], tokens)
@@ -53,7 +53,7 @@ def prompts_of(models: Any, tiny: bool) -> tuple[list[list[int]], list[list[int]
 
 def choices(models: Any, tiny: bool) -> dict[str, list[Any]]:
     """List the hierarchies of each kind to choose from by a short trial."""
-    from hierspec.bench.methods.ours import HierarchyMethod
+    from hierspec_lab.bench.methods.ours import HierarchyMethod
 
     depth = models.num_layers
     level = models.level
@@ -97,11 +97,11 @@ def compare(
     until: float,
 ) -> None:
     """Tune, then run every method on one prompt after the other while there is time."""
-    from hierspec.bench.methods import planned
-    from hierspec.bench.methods.base import RunRequest
-    from hierspec.bench.methods.ours import HierarchyMethod
-    from hierspec.bench.turns import run_group, turn_order
     from hierspec.profiling.settings import ProfileSettings
+    from hierspec_lab.bench.methods import planned
+    from hierspec_lab.bench.methods.base import RunRequest
+    from hierspec_lab.bench.methods.ours import HierarchyMethod
+    from hierspec_lab.bench.turns import run_group, turn_order
 
     quick = ProfileSettings(
         max_speculative_tokens=2 if stage.tiny else 15,
@@ -181,7 +181,7 @@ def recorded(stage: Stage, what: str, temperature: float) -> Iterator[list[bool]
 
 def of_transformers(models: Any) -> dict[str, Any]:
     """Return transformers' plain and assisted generation, the draft our largest."""
-    from hierspec.bench.peers import hf
+    from hierspec_lab.bench.peers import hf
 
     (plain,) = hf.plain(models, 0.0)
     some = zip(hf.assisted(models, 0.0), hf.drafts_and_lengths(models), strict=True)
@@ -192,9 +192,9 @@ def of_transformers(models: Any) -> dict[str, Any]:
 
 def static(stage: Stage, models: Any, prompts: list[list[int]], tokens: int) -> None:
     """Run transformers with a static cache on the same prompts; on a GPU it compiles its step."""
-    from hierspec.bench.methods.base import RunRequest
-    from hierspec.bench.peers.hf import TransformersMethod
-    from hierspec.bench.turns import run_group
+    from hierspec_lab.bench.methods.base import RunRequest
+    from hierspec_lab.bench.peers.hf import TransformersMethod
+    from hierspec_lab.bench.turns import run_group
 
     name = COMPILED if stage.cuda else "transformers, static"
     method = TransformersMethod(name, models, {"generate": {"cache_implementation": "static"}})

@@ -20,8 +20,8 @@ import report_papers
 import report_planning
 from report_bench import Provenance, Table
 
-from hierspec.bench import results
-from hierspec.bench.records import BenchResults
+from hierspec_lab.bench import results
+from hierspec_lab.bench.records import BenchResults
 
 PAGE = common.ROOT / "docs" / "results.md"
 
@@ -192,8 +192,8 @@ def benches() -> dict[str, BenchResults]:
 
 def pictures(files: dict[str, BenchResults]) -> None:
     """Draw the bench of every system on the shipped family, and write a page on it."""
-    from hierspec.bench.report import page
-    from hierspec.bench.report.pictures import draw
+    from hierspec_lab.bench.report import page
+    from hierspec_lab.bench.report.pictures import draw
 
     every = files["bench-eps-0.2.json"]
     draw(every, PAGE.parent / report_bench.PICTURES)

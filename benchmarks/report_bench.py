@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hierspec.bench.method_records import MethodRecord
-from hierspec.bench.records import BenchResults, TemperatureRecord
-from hierspec.bench.report.page import command
-from hierspec.bench.report.table import equality, short
-from hierspec.bench.summary import ratio
+from hierspec_lab.bench.method_records import MethodRecord
+from hierspec_lab.bench.records import BenchResults, TemperatureRecord
+from hierspec_lab.bench.report.page import command
+from hierspec_lab.bench.report.table import equality, short
+from hierspec_lab.bench.summary import ratio
 
 Table = Callable[[list[str], list[list[str]]], str]
 Provenance = Callable[[dict[str, Any]], str]
 PICTURES = "pictures/bench-eps-0.2"  # of the results that have them, below docs/
-# As hierspec.bench chooses: ``tune`` among configurations, ``judge`` among transformers' methods.
+# As hierspec_lab.bench chooses: ``tune`` among configurations, ``judge`` among methods.
 BEST = (
     "Best, at each temperature, is the smallest median of ms a token: of transformers' methods, "
     "and of the single drafts (`branch`, `speculative`), on the prompts measured; of each "

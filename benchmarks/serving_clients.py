@@ -132,7 +132,7 @@ def _samples(folder: Path) -> list[dict[str, Any]]:
 
 def _likelihood(models: Any, context: str, continuation: str) -> float:
     """Return the log-probability of ``continuation`` after ``context``, computed here."""
-    from hierspec.bench.correctness import likelihood
+    from hierspec_lab.bench.correctness import likelihood
 
     ids = models.tokenizer(context + continuation)["input_ids"]
     start = len(models.tokenizer(context)["input_ids"])

@@ -30,12 +30,12 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig
-from hierspec.bench.joint_law import joint_law
 from hierspec.core.distributions import DenseDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.multi_draft import optimal_acceptance, outcomes
 from hierspec.verifiers.registry import get
+from hierspec_lab.bench.joint_law import joint_law
 from hierspec_lab.papers import prompts
 
 RULES = ("rrs", "block-rrs", "traversal", "induced-block")

@@ -19,11 +19,11 @@ from typing import Any
 
 import common
 
-from hierspec.bench import summary
-from hierspec.bench.method_records import MethodRecord
-from hierspec.bench.records import BenchResults, TemperatureRecord
-from hierspec.bench.results import is_finished, read
 from hierspec.profiling.candidates import default_names
+from hierspec_lab.bench import summary
+from hierspec_lab.bench.method_records import MethodRecord
+from hierspec_lab.bench.records import BenchResults, TemperatureRecord
+from hierspec_lab.bench.results import is_finished, read
 
 TARGET = "zoo:smollm2"
 SUBSETS = {  # which methods, by --methods' words

@@ -25,8 +25,8 @@ def main() -> None:
 
     import torch
 
-    from hierspec.bench.roofline import bandwidth
     from hierspec.utils.machine import load_average
+    from hierspec_lab.bench.roofline import bandwidth
     from hierspec_lab.papers.p4.cost import RULES, SIZES, roofline_ms, shares, timing
 
     torch.set_num_threads(options.threads)

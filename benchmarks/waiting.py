@@ -48,8 +48,8 @@ def forwards(repeats: int, thread: str) -> dict[str, float]:
 
 @functools.cache
 def target() -> Any:
-    from hierspec.bench.methods.ours import BenchModels
     from hierspec.config.schema import TargetConfig
+    from hierspec_lab.bench.methods.ours import BenchModels
 
     return BenchModels(TargetConfig(model=TARGET, dtype="bfloat16")).plain.root.model
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from hierspec.bench import results
-from hierspec.bench.method_records import MethodRecord, PairedRatio
-from hierspec.bench.records import BenchResults
-from hierspec.bench.summary import ratio
+from hierspec_lab.bench import results
+from hierspec_lab.bench.method_records import MethodRecord, PairedRatio
+from hierspec_lab.bench.records import BenchResults
+from hierspec_lab.bench.summary import ratio
 
 from .base import RESULTS, Claim, data, words
 

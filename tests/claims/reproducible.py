@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hierspec.bench.method_records import PairedRatio
+from hierspec_lab.bench.method_records import PairedRatio
 
 from .base import Claim, data
 

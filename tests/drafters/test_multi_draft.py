@@ -13,7 +13,6 @@ from tabular_cases import models as family_models
 from tabular_cases import several as tree
 
 from hierspec import Hierarchy, HierarchyConfig
-from hierspec.bench.joint_law import chi_square
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.nodes import Draft
@@ -30,6 +29,7 @@ from hierspec.lm.native import library
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
+from hierspec_lab.bench.joint_law import chi_square
 
 RULES = ["rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from hierspec.bench.methods.base import Run
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import TargetConfig
+from hierspec_lab.bench.methods.base import Run
+from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 
 
 class FakeMethod:

@@ -12,7 +12,6 @@ import torch
 from following import drafted
 from stacks import PROMPTS, built, model, stacks
 
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.core.distributions import OneHotDistributions
 from hierspec.core.nodes import Draft, Verify, walk_levels
@@ -36,6 +35,7 @@ from hierspec.sampling.scores import ScoreRows, compute_signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
+from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 SHAPES = {
     "llama": {},

@@ -23,8 +23,6 @@ from stacks import PROMPTS, built, model, stacks
 from torch.overrides import TorchFunctionMode
 
 from hierspec import Hierarchy, SamplingParams
-from hierspec.bench import roofline
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.config.checkpoints import Loaded
 from hierspec.core.context import Context
 from hierspec.core.distributions import (
@@ -45,6 +43,8 @@ from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.utils.graphs import RUNS_BEFORE_REPLAY, Graphs
 from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.verify import verify
+from hierspec_lab.bench import roofline
+from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 CUDA = torch.device("cuda")
 _ELSEWHERE = {"to", "cpu", "cuda"}  # moves between devices
@@ -614,7 +614,7 @@ def test_the_benchmark_says_why_it_cannot_run(script, capsys, monkeypatch):
 
 
 def test_every_method_of_the_benchmark_is_one(script):
-    from hierspec.bench.methods.catalogue import catalogue
+    from hierspec_lab.bench.methods.catalogue import catalogue
 
     known = catalogue()
     assert all(known[name].lossless for name in script.METHODS)

@@ -13,7 +13,6 @@ import torch
 from loading import hierarchy_of
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.lean.quantized import quantize
@@ -21,6 +20,7 @@ from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
+from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 INT8 = {"method": "quantized", "num_speculative_tokens": 4}

@@ -6,7 +6,6 @@ import pytest
 from profiling_cases import PROMPTS, SMALL, V
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
-from hierspec.bench.methods.planned import chain_of
 from hierspec.config.build import build
 from hierspec.lm.native import library
 from hierspec.planner.concatenations import concatenations
@@ -17,6 +16,7 @@ from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.memory import memory
 from hierspec.profiling.profile import from_dict, load_profile, save
+from hierspec_lab.bench.methods.planned import chain_of
 
 
 def chains(profile):

@@ -25,7 +25,6 @@ from transformers.generation.logits_process import (
     SequenceBiasLogitsProcessor,
 )
 
-from hierspec.bench.joint_law import chi_square
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng
@@ -35,6 +34,7 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers.registry import get, names
+from hierspec_lab.bench.joint_law import chi_square
 
 V, NARROW, WIDE = 6, 4, 8
 PROMPT = [3, 5]

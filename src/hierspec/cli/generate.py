@@ -396,7 +396,7 @@ def _open_tracer(path: Path | None) -> Iterator[Any]:
 
 def _check_trace(path: Path) -> None:
     """Refuse to overwrite any file but an earlier trace."""
-    from hierspec.timeline.events import is_event
+    from hierspec.engine.trace import is_event
 
     if not path.is_file():
         return

@@ -23,6 +23,8 @@ from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Check, NodeRequest, Propose, Row
 from hierspec.core.round import Coroutine
+from hierspec.utils.json_lines import read_line
+from hierspec.utils.records import Record
 
 from .observers import Observer
 from .sequences import Task
@@ -142,3 +144,13 @@ def record_requests(
         event = event_of(request, answer, sequence, committed)
         if event is not None:
             tracer.record(event)
+
+
+class _AnyEvent(Record):
+    kind: str
+    sequence: int
+
+
+def is_event(line: str) -> bool:
+    """Return whether a line is an event of a trace, of whatever version."""
+    return read_line(_AnyEvent, line) is not None

@@ -37,11 +37,11 @@ from .bench_files import BenchFiles
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.bench.methods.entry import MethodEntry
-    from hierspec.bench.prompt_split import Prompts
-    from hierspec.bench.records import BenchResults, BenchSettings
-    from hierspec.bench.spec_bench import SpecBenchQuestion
     from hierspec.config.schema import TargetConfig
+    from hierspec_lab.bench.methods.entry import MethodEntry
+    from hierspec_lab.bench.prompt_split import Prompts
+    from hierspec_lab.bench.records import BenchResults, BenchSettings
+    from hierspec_lab.bench.spec_bench import SpecBenchQuestion
 
 _SEED_LIMIT = 2**63  # prompt i uses seed + i, and generators take 64 bits
 _OPTIONS_WITH_FROM = ("--from", "--report", "--plots", "--spec-bench", "--json")
@@ -166,7 +166,7 @@ def bench(
         as_json=as_json,
     )
     with interruptible(console, lambda: files.next_step()):
-        from hierspec.bench.methods.catalogue import catalogue, select
+        from hierspec_lab.bench.methods.catalogue import catalogue, select
 
         available = catalogue(split_values(draft))
         if show_list:
@@ -180,9 +180,9 @@ def bench(
         if seed >= _SEED_LIMIT:
             raise HierspecError(f"--seed must be at least 0 and below 2**63, not {seed}")
 
-        from hierspec.bench.prompt_split import choose
-        from hierspec.bench.records import BenchSettings
         from hierspec.utils.threads import use_threads
+        from hierspec_lab.bench.prompt_split import choose
+        from hierspec_lab.bench.records import BenchSettings
 
         use_threads(threads)
         drafts = _default_drafts(target_settings) if draft is None else tuple(split_values(draft))
@@ -229,7 +229,7 @@ def _default_drafts(target: TargetConfig) -> tuple[str, ...]:
 
 def _show_file(path: Path, files: BenchFiles, options: Sequence[str], console: Console) -> None:
     """Show the results in a file; refuse ``options`` that only a measurement reads."""
-    from hierspec.bench import results
+    from hierspec_lab.bench import results
 
     from .bench_output import show
 
@@ -256,7 +256,7 @@ def _spec_bench_questions(
     Raises:
         HierspecError: other prompts were measured.
     """
-    from hierspec.bench.prompt_split import choose
+    from hierspec_lab.bench.prompt_split import choose
 
     if path is None or settings.chat:
         return ()
@@ -282,14 +282,14 @@ def _measure(
 
     The results file is not written until all models are loaded.
     """
-    from hierspec.bench import results
-    from hierspec.bench.methods import planned
-    from hierspec.bench.methods.ours import BenchModels
-    from hierspec.bench.prompt_ids import encode
-    from hierspec.bench.run import Bench
     from hierspec.cli.rendering import progress
     from hierspec.lm import dtypes
     from hierspec.utils.machine import environment
+    from hierspec_lab.bench import results
+    from hierspec_lab.bench.methods import planned
+    from hierspec_lab.bench.methods.ours import BenchModels
+    from hierspec_lab.bench.prompt_ids import encode
+    from hierspec_lab.bench.run import Bench
 
     notes = [*_target_notes(settings.target), *prompts.notes]
     fresh = results.make(settings, environment(), notes)

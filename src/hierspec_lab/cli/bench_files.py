@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hierspec.errors import HierspecError
 
 if TYPE_CHECKING:
-    from hierspec.bench.records import BenchResults
+    from hierspec_lab.bench.records import BenchResults
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class BenchFiles:
 
     def begin(self, data: BenchResults) -> None:
         """Write the results so far, none yet; remove a profile that must be measured again."""
-        from hierspec.bench import results
+        from hierspec_lab.bench import results
 
         if self.results is None:
             return
@@ -74,7 +74,7 @@ class BenchFiles:
 
     def say_how_to_resume(self) -> str:
         """Say how to resume the measurement, or how to show its results if it is finished."""
-        from hierspec.bench.results import is_finished
+        from hierspec_lab.bench.results import is_finished
 
         if self.results is None:
             return "-o FILE keeps it"

@@ -14,9 +14,9 @@ from hierspec.utils import terminal
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.bench.methods.entry import MethodEntry
-    from hierspec.bench.records import BenchResults
-    from hierspec.bench.spec_bench import SpecBenchQuestion
+    from hierspec_lab.bench.methods.entry import MethodEntry
+    from hierspec_lab.bench.records import BenchResults
+    from hierspec_lab.bench.spec_bench import SpecBenchQuestion
 
     from .bench_files import BenchFiles
 
@@ -50,8 +50,8 @@ def show(
         tokenizer: the target's, for Spec-Bench's answers.
         questions: of Spec-Bench, behind the prompts; empty for other prompts.
     """
-    from hierspec.bench import spec_bench
-    from hierspec.bench.report import page, pictures, table
+    from hierspec_lab.bench import spec_bench
+    from hierspec_lab.bench.report import page, pictures, table
 
     if files.as_json:
         print(json.dumps(data.to_dict()))

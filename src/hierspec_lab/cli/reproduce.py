@@ -211,8 +211,8 @@ def _write_one(
     name: str, lab: Lab, path: Path, figures: Path | None, console: Console
 ) -> str | None:
     """Reproduce one table or figure to a file; return a line that says why if it cannot."""
-    from hierspec.bench.methods.base import reason
     from hierspec.cli.rendering import say
+    from hierspec_lab.bench.methods.base import reason
 
     try:
         reproduction = reproduce_one(name) if name in COMPUTED else reproduce_one(name, lab)

@@ -12,7 +12,7 @@ from hierspec.cli.options import MODEL, load_tokenizer, output_option
 from hierspec.errors import HierspecError
 
 if TYPE_CHECKING:
-    from hierspec.timeline.drawing import TokenText
+    from hierspec_lab.timeline.drawing import TokenText
 
 SUFFIXES = (".svg", ".html", ".json")
 
@@ -55,9 +55,9 @@ def timeline(
     if not (folder := output.parent).is_dir():
         raise HierspecError(f"cannot write {output}: there is no folder {folder}")
 
-    from hierspec.timeline import chrome, html, svg, timelines
-    from hierspec.timeline.events import read_records
     from hierspec.utils.files import write_atomically
+    from hierspec_lab.timeline import chrome, html, svg, timelines
+    from hierspec_lab.timeline.events import read_records
 
     events = read_records(trace)
     texts = None if tokenizer is None else _texts(tokenizer)

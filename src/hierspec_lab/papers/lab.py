@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench.methods.base import Method, Run, RunRequest, Unavailable
-from hierspec.bench.methods.ours import BenchModels
-from hierspec.bench.turns import run_interleaved
 from hierspec.config.schema import TargetConfig
 from hierspec.config.target import model_config
 from hierspec.errors import HierspecError
@@ -22,6 +19,9 @@ from hierspec.profiling.texts import builtin
 from hierspec.utils import schema
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo.registry import shipped_drafts
+from hierspec_lab.bench.methods.base import Method, Run, RunRequest, Unavailable
+from hierspec_lab.bench.methods.ours import BenchModels
+from hierspec_lab.bench.turns import run_interleaved
 
 from . import prompts as data_sets
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.bench.method_records import MIN_PROMPTS_FOR_INTERVAL, PairedRatio
-from hierspec.bench.methods.base import Run, Unavailable
-from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.summary import num_tokens_after_first, ratio
 from hierspec.errors import HierspecError
+from hierspec_lab.bench.method_records import MIN_PROMPTS_FOR_INTERVAL, PairedRatio
+from hierspec_lab.bench.methods.base import Run, Unavailable
+from hierspec_lab.bench.methods.ours import HierarchyMethod
+from hierspec_lab.bench.summary import num_tokens_after_first, ratio
 
 from .lab import Lab
 from .tables import Curve, Table, TableRow

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hierspec.bench import chats
 from hierspec.errors import HierspecError
 from hierspec.utils.files import read_bytes
 from hierspec.utils.json_lines import parse_lines
 from hierspec.utils.prompts import turns_of
+from hierspec_lab.bench import chats
 
 FILES = ("humaneval.jsonl", "gsm8k.jsonl", "spec_bench.jsonl")
 CHAT = "chat"  # MT-Bench's eight categories together

@@ -2,9 +2,9 @@
 
 import json
 
-from hierspec.bench.method_records import LevelCounters
-from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
+from hierspec_lab.bench.method_records import LevelCounters
+from hierspec_lab.bench.methods.ours import BenchModels
 from hierspec_lab.papers import Curve, Figure, Grid
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.terminal import rendered

@@ -11,12 +11,12 @@ import pytest
 import torch
 from paper_cases import PROMPTS, columns, counters_of
 
-from hierspec.bench.methods.base import Run, RunRequest
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.rng import PhiloxRng
 from hierspec.core.rules import Batch, scan
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers import registry
+from hierspec_lab.bench.methods.base import Run, RunRequest
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers import replayed, reproduce
 from hierspec_lab.papers.measured import tokens_per_call
 from hierspec_lab.papers.p1 import coin_flips, levels

@@ -15,12 +15,12 @@ from paper_cases import (
     lab_of,
 )
 
-from hierspec.bench.methods.base import Run
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import TargetConfig
 from hierspec.lm.load import load as load_model
 from hierspec.profiling.candidates import load, parse
 from hierspec.utils.testing import save_tiny, tiny_model
+from hierspec_lab.bench.methods.base import Run
+from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.papers import MEASURED, measured, replayed, reproduce
 from hierspec_lab.papers.p1 import models as p1_models
 from hierspec_lab.papers.p2 import models as p2_models

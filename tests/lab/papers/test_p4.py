@@ -7,8 +7,8 @@ import pytest
 import torch
 from paper_cases import P4_PROMPTS, counters_of
 
-from hierspec.bench.methods.base import Run, RunRequest
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
+from hierspec_lab.bench.methods.base import Run, RunRequest
+from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.papers import reproduce
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.p4 import cap as p4_cap

@@ -9,14 +9,14 @@ import pytest
 import torch
 from paper_cases import P4_PROMPTS
 
-from hierspec.bench.methods import ours
-from hierspec.bench.methods.base import RunRequest
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.engine import generation as generate
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
+from hierspec_lab.bench.methods import ours
+from hierspec_lab.bench.methods.base import RunRequest
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers import measured as counters
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import Measured, tokens_per_call

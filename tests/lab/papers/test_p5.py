@@ -9,13 +9,12 @@ from paper_cases import columns, counters_of
 from tabular_cases import V, chain, models
 from wrong_rules import ReadsOneLate
 
-from hierspec.bench.methods.base import Run, RunRequest
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.presets.registry import preset
-from hierspec.timeline.events import as_record
+from hierspec_lab.bench.methods.base import Run, RunRequest
+from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.papers import MEASURED, replayed, reproduce
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import model_notes
@@ -33,6 +32,7 @@ from hierspec_lab.papers.p5.entropy import (
     thresholds,
 )
 from hierspec_lab.papers.p5.rounds import Round, run_traced, target_rounds
+from hierspec_lab.timeline.events import as_record
 
 PROMPTS = ([5, 9, 3, 14], [7, 7, 21])
 MODULES = {

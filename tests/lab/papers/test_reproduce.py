@@ -15,8 +15,8 @@ from paper_cases import FIGURES
 from svg import letters
 
 import hierspec_lab.papers as package
-from hierspec.bench.methods.base import Unavailable
 from hierspec.cli import run
+from hierspec_lab.bench.methods.base import Unavailable
 from hierspec_lab.papers import (
     COMPUTED,
     MEASURED,

@@ -8,7 +8,6 @@ import pytest
 import torch
 from heads_cases import FAMILIES, QUICK, hierarchy, level, rows_of
 
-from hierspec.bench.joint_law import chi_square, joint_law, sample
 from hierspec.config.exit_heads import load_head, load_into, read
 from hierspec.config.schema import TargetConfig
 from hierspec.core.context import Context
@@ -23,6 +22,7 @@ from hierspec.training.heads.settings import HeadsSettings
 from hierspec.training.heads.train import train
 from hierspec.utils.testing import save_tiny
 from hierspec.zoo import fingerprint
+from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,7 +1,7 @@
 """Counts of each sequence of a batch, read from the batch's trace.
 
-A batch's own counters are divided evenly among its prompts (:mod:`hierspec.bench.methods.ours`) and
-say nothing about a single one. In a trace every request names its sequence.
+A batch's own counters are divided evenly among its prompts (:mod:`hierspec_lab.bench.methods.ours`)
+and say nothing about a single one. In a trace every request names its sequence.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from hierspec.bench.memory import level_parameters
-from hierspec.bench.methods.base import RunRequest
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import Distributions
 from hierspec.core.nodes import Draft, Verify
 from hierspec.drafters.base import CheckedDraft
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
-from hierspec.timeline.events import CheckEvent, DraftEvent, Event, as_record
 from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import overlap
 from hierspec.verifiers.multi_draft import outcomes
+from hierspec_lab.bench.memory import level_parameters
+from hierspec_lab.bench.methods.base import RunRequest
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.p4.watching import VerifiedDraft, evaluate_draft
 from hierspec_lab.papers.p5.entropy import entropies, judged_tokens
 from hierspec_lab.papers.p5.rounds import Round, target_rounds
+from hierspec_lab.timeline.events import CheckEvent, DraftEvent, Event, as_record
 
 from .files import EntropyVerdict, ExperimentRun, KeptSums, LevelCounts, PositionSums, RoundCounts
 from .methods import MULTI_DRAFT_RULES

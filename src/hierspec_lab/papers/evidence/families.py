@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hierspec.bench.methods.ours import BenchModels
 from hierspec.config.schema import TargetConfig
 from hierspec.zoo.registry import SMOLLM2_HEADS
+from hierspec_lab.bench.methods.ours import BenchModels
 
 LevelEntry = dict[str, Any]  # a level as in a hierarchy file
 TRAINED_MODELS = "build/evidence"  # in the repository; written by benchmarks/evidence_models.py

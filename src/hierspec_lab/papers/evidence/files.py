@@ -15,13 +15,13 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_serializer, model_validator
 
-from hierspec.bench.method_records import FiniteNumber
-from hierspec.bench.records import BenchEnvironment
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
 from hierspec.utils.files import write_atomically
 from hierspec.utils.records import Record
 from hierspec.utils.schema import Natural
+from hierspec_lab.bench.method_records import FiniteNumber
+from hierspec_lab.bench.records import BenchEnvironment
 
 from .methods import MULTI_DRAFT_RULES
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hierspec.bench.methods.base import RunRequest
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec.bench.turns import turn_order
 from hierspec.errors import HierspecError
 from hierspec.utils.machine import environment, load_average
+from hierspec_lab.bench.methods.base import RunRequest
+from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
+from hierspec_lab.bench.turns import turn_order
 from hierspec_lab.papers.prompts import MAX_PROMPT_TOKENS, Prompt
 
 from . import counting

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import Field
 
-from hierspec.bench.methods.base import Run
 from hierspec.errors import HierspecError
 from hierspec.utils import schema
 from hierspec.utils.records import Record
 from hierspec.utils.schema import Natural
+from hierspec_lab.bench.methods.base import Run
 
 from .experiments import RECORDED, Experiment
 from .files import (

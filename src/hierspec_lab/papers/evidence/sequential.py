@@ -27,8 +27,8 @@ def quantile(probability: float, freedom: int) -> float:
     """Return the quantile of Student's t distribution with ``freedom`` degrees of freedom.
 
     It is computed from the normal quantile by Wallace's approximation (1959), the inverse of
-    :func:`hierspec.bench.summary.z_score`; its error is below a per cent from 8 degrees of freedom
-    on.
+    :func:`hierspec_lab.bench.summary.z_score`; its error is below a per cent from 8 degrees of
+    freedom on.
     """
     z = statistics.NormalDist().inv_cdf(probability)
     scaled = z * (8 * freedom + 3) / (8 * freedom + 1)

@@ -19,11 +19,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.summary import num_tokens_after_first, ratio
 from hierspec.errors import HierspecError
 from hierspec.presets.systems import layers_at_shares
 from hierspec.zoo.registry import is_shipped
+from hierspec_lab.bench.methods.ours import HierarchyMethod
+from hierspec_lab.bench.summary import num_tokens_after_first, ratio
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import (
     Measured,

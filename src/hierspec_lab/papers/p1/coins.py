@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 import torch
 
 from hierspec.api import Hierarchy
-from hierspec.bench.methods.base import Run, RunRequest
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.config.build import Built
 from hierspec.core.nodes import Node, Verify, replace_fields
 from hierspec.core.rng import PhiloxRng, Rng
 from hierspec.core.rules import Acceptance, Batch
 from hierspec.verifiers.formulas import Excess, draft_mask
 from hierspec.verifiers.tokenwise import Tokenwise
+from hierspec_lab.bench.methods.base import Run, RunRequest
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab
 
 

@@ -8,15 +8,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hierspec.bench.memory import level_parameters
-from hierspec.bench.methods.base import Unavailable
-from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.summary import (
-    group_by_level,
-    level_summaries,
-    num_tokens_after_first,
-    standardized_walltime_improvement,
-)
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
@@ -28,6 +19,15 @@ from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import Profile, from_dict
 from hierspec.profiling.settings import ProfileSettings
+from hierspec_lab.bench.memory import level_parameters
+from hierspec_lab.bench.methods.base import Unavailable
+from hierspec_lab.bench.methods.ours import HierarchyMethod
+from hierspec_lab.bench.summary import (
+    group_by_level,
+    level_summaries,
+    num_tokens_after_first,
+    standardized_walltime_improvement,
+)
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import Measured, method_of
 from hierspec_lab.papers.p3.systems import cache_bytes, head_bytes

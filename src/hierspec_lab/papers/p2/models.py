@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.profiling import costs, rates
 from hierspec.profiling.agreement import agreements
 from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.rounds import DraftingSettings
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import (
     SPEEDUP_COLUMNS,

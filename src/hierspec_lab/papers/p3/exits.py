@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.bench.memory import weight_bytes
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.presets.registry import trained_exits
+from hierspec_lab.bench.memory import weight_bytes
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import (
     SPEEDUP_COLUMNS,

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
-from hierspec.bench.summary import standard_error
 from hierspec.profiling import rates
 from hierspec.profiling.agreement import agreements
 from hierspec.profiling.candidates import CandidatePool, load, parse
 from hierspec.profiling.rounds import DraftingSettings
+from hierspec_lab.bench.summary import standard_error
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import model_notes
 from hierspec_lab.papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow

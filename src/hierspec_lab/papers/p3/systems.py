@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.nodes import walk_levels
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import ExitHead
@@ -19,6 +18,7 @@ from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.methods.early_exit import EarlyExitConfig
 from hierspec.presets.registry import preset, trained_exits
 from hierspec.presets.systems import layers_at_shares
+from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 
 N_D, N_I = 2, 4  # P3 §6: tokens drafted per step, tokens held before the target verifies
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the depth: exits worth trying

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.errors import HierspecError
 from hierspec.presets import registry
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import (
     SPEEDUP_COLUMNS,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hierspec.bench.methods.base import Run
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.errors import HierspecError
 from hierspec.presets.systems import layers_at_shares
+from hierspec_lab.bench.methods.base import Run
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import (
     Measured,

@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from hierspec.bench.correctness import Likelihood
-from hierspec.bench.methods.base import Run
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import KINDS
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
+from hierspec_lab.bench.correctness import Likelihood
+from hierspec_lab.bench.methods.base import Run
 from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import tokens_per_call, tokens_per_second, uncompared_table
 from hierspec_lab.papers.tables import Cell, Reproduction, Table, TableRow

@@ -18,9 +18,6 @@ from typing import Any
 
 import torch
 
-from hierspec.bench.methods.base import Run
-from hierspec.bench.methods.ours import HierarchyMethod
-from hierspec.bench.roofline import bandwidth, ms_to_read
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, concatenate, draw
 from hierspec.core.proposals import Proposal
@@ -29,6 +26,9 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers import registry
 from hierspec.verifiers.verify import verify_batch
+from hierspec_lab.bench.methods.base import Run
+from hierspec_lab.bench.methods.ours import HierarchyMethod
+from hierspec_lab.bench.roofline import bandwidth, ms_to_read
 from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import uncompared_table
 from hierspec_lab.papers.tables import Cell, Reproduction, Table, TableRow

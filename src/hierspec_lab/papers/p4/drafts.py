@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hierspec.bench.methods.base import Run, RunRequest
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.utils import schema
+from hierspec_lab.bench.methods.base import Run, RunRequest
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import tokens_per_call, tokens_per_second, uncompared_table
 from hierspec_lab.papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow

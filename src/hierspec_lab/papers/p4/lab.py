@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hierspec.bench.method_records import PairedRatio
-from hierspec.bench.methods.base import Method, Run, Unavailable
-from hierspec.bench.summary import ratio
 from hierspec.errors import HierspecError
+from hierspec_lab.bench.method_records import PairedRatio
+from hierspec_lab.bench.methods.base import Method, Run, Unavailable
+from hierspec_lab.bench.summary import ratio
 from hierspec_lab.papers.lab import Lab
 
 DRAFT_LENGTH = 10  # P4's default is lost in the text at hand; its cost estimate fits 10 [App. G]

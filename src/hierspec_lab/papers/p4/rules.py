@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hierspec.bench.methods.base import Run
+from hierspec_lab.bench.methods.base import Run
 from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import tokens_per_call, tokens_per_second, uncompared_table
 from hierspec_lab.papers.tables import Cell, Curve, Figure, Reproduction, Table, TableRow

@@ -27,8 +27,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierspec.bench.methods.base import Run, RunRequest
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
@@ -36,6 +34,8 @@ from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import capped, ideal_chances, log_products
 from hierspec.verifiers.rows import parts
+from hierspec_lab.bench.methods.base import Run, RunRequest
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 
 CURVES = ("tokenwise", "block", "naive")
 MAX_PENDING_BYTES = 1 << 28  # bytes of distributions that a run keeps while it is timed

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from hierspec.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import EntropyWindow
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import compute_signals
+from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import model_notes, uncompared_table
 from hierspec_lab.papers.tables import Curve, Figure, Reproduction, Table

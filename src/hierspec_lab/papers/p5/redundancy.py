@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.bench.methods.base import Run
-from hierspec.bench.summary import num_tokens_after_first
+from hierspec_lab.bench.methods.base import Run
+from hierspec_lab.bench.summary import num_tokens_after_first
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import (
     SPEEDUP_COLUMNS,

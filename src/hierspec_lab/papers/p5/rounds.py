@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hierspec.bench.methods.base import Run, RunRequest
-from hierspec.bench.methods.ours import HierarchyMethod
 from hierspec.engine.trace import ListTracer
-from hierspec.timeline.events import CheckEvent, Event, as_record
 from hierspec.utils import schema
+from hierspec_lab.bench.methods.base import Run, RunRequest
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab
+from hierspec_lab.timeline.events import CheckEvent, Event, as_record
 
 
 @dataclass(frozen=True, slots=True)

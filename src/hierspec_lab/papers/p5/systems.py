@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hierspec.bench.methods.ours import HierarchyMethod
+from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab, draft_level
 
 WINDOW = 10  # K [P5 Appendix A.1]

@@ -1,0 +1,39 @@
+"""Chains of a profile in a method's configuration."""
+
+from hierspec.profiling.profile import from_dict
+from hierspec_lab.bench.methods.planned import chain_of
+
+
+def test_a_chain_that_the_profile_knows():
+    levels = [{"method": "draft_model", "model": name} for name in ("s", "m")]
+    names = ["s", "m", "target"]
+    data = {
+        "kind": "hierspec-profile", "schema_version": 1, "hardware": {},
+        "target": {"model": "target"}, "memory": {}, "settings": {"max_speculative_tokens": 9},
+        "temperatures": {"0.0": {
+            "pairs": [], "costs": [], "context": {"tokens": 1, "long": 1, "slopes": []},
+            "token_ms": 0.0,
+        }},
+        "models": [
+            {"name": n, "level": level, "owner": n, "weights": None, "call_ms": 1.0}
+            for n, level in zip(names, [*levels, None], strict=True)
+        ],
+    }  # fmt: skip
+    profile = from_dict(data)
+
+    def asked(*budgets, verify="block", top="block", **more):
+        given = [
+            {**level, "num_speculative_tokens": n} for level, n in zip(levels, budgets, strict=True)
+        ]
+        given[1:] = [{**level, "verify": verify, **more} for level in given[1:]]
+        return chain_of(profile, {"levels": given, "verify": top})
+
+    chain, rule = asked(2, 8)
+    assert (chain.models, chain.budgets, rule) == ((0, 1, 2), (2, 8), "block")
+    assert asked(2, 8, bonus=False)[0].dropped_bonus == (1,)
+    assert asked(2, 8, verify="tokenwise") is None
+    assert asked(2, 8, verify="tokenwise", top="tokenwise")[1] == "tokenwise"
+    assert chain_of(profile, {"levels": []})[0].plain
+    other = [{"method": "draft_model", "model": "x", "num_speculative_tokens": 2}]
+    assert chain_of(profile, {"levels": other}) is None
+    assert chain_of(profile, {"generate": {}}) is None
