@@ -10,9 +10,10 @@ import pytest
 
 from hierspec.config import methods
 from hierspec.config.chains import parse_level
-from hierspec.config.levels import method_name
+from hierspec.config.levels import Capabilities, method_name
 from hierspec.config.schema import HierarchyConfig
 from hierspec.errors import HierspecError
+from hierspec.profiling import candidates
 
 OPTIONS = {
     "adaptive_exit": {"exit_layers": [1, 2]},
@@ -36,7 +37,7 @@ def test_a_method_of_this_package_is_a_file_of_its_name(name):
     assert name in methods.names()
     assert level.capabilities.verifies == (level.only_drafts is None)
     if level.capabilities.planned:
-        assert level.phrase
+        assert level.described_as
 
 
 @pytest.mark.parametrize("form", methods.short_forms())
@@ -61,6 +62,19 @@ def test_a_file_is_read_with_its_own_methods_alone_and_without_torch():
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == ["hierspec.methods.suffix"]
+
+
+def test_a_method_of_others_may_be_planned(monkeypatch):
+    monkeypatch.setattr(methods, "_REGISTERED", dict(methods._REGISTERED))
+
+    def make(options, target):
+        raise AssertionError("no model is made of a name")
+
+    methods.register_method("planned", capabilities=Capabilities(planned=True, cost=1))(make)
+    assert candidates.parse("planned,temperature=0.5").can_verify
+    methods.register_method("unplanned")(make)
+    with pytest.raises(HierspecError, match="is a plug-in's, which is not planned"):
+        candidates.parse("unplanned")
 
 
 def test_a_level_is_checked_in_place_by_its_method():

@@ -18,13 +18,10 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
     """Return levels for a hierarchy file, smallest first, each verified by block.
 
     Args:
-        drafts: smallest first: loaded models, their names or paths, ``exit:LAYER`` (the target's
-            own first layers), ``eagle3:FOLDER``, ``ngram`` (copies what followed the same words
-            earlier in the text; also called ``prompt-lookup``), ``ngram:TABLE`` (a file of
-            ``hierspec ngram build``), ``ngram-pool``, ``suffix``, ``quantized`` (the target's own
-            weights in int8; ``quantized:6`` in 6 bits, 5 or 4), a registered method by its name
-            (``NAME:VALUE`` with its first option), or a level as in a hierarchy file. Levels that
-            copy text cost next to nothing and are put lowest, wherever they are in the list.
+        drafts: smallest first: loaded models, their names or paths, short forms of methods
+            (``ngram``, ``exit:LAYER``; a method's ``from_short`` reads them), or levels as in a
+            hierarchy file. Levels that copy text cost next to nothing and are put lowest, wherever
+            they are in the list.
 
     Raises:
         HierspecError: a draft is none of these.
@@ -61,7 +58,7 @@ def is_method(draft: str) -> bool:
 
 
 def _with_defaults(level: dict[str, Any], index: int, num_levels: int) -> dict[str, Any]:
-    if level.get("method") == "concatenate":
+    if level.get("method") == methods.CONCATENATE:
         return level
     higher = _HIGHER_BUDGET if index > 0 else _LOWEST_BUDGET
     budget = _ONLY_BUDGET if num_levels == 1 else higher

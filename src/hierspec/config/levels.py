@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from hierspec.lm.backend import Backend
     from hierspec.lm.base import LevelModel
-    from hierspec.lm.trunk.trunk import Trunk
 
 T = TypeVar("T")
 
@@ -67,7 +66,8 @@ class TargetInfo:
         vocab_size: V, the number of token ids that it scores.
         tokenizer: as transformers loads it; ``None`` if there is none.
         device: where it runs.
-        trunk: its layers and its caches, which exits and copies of it share.
+        trunk: its layers and its caches (:class:`hierspec.lm.trunk.trunk.Trunk`), which exits and
+            copies of it share.
         load: (model, dtype, backend) → another checkpoint's trunk and tokenizer, loaded once;
             without a dtype it has the target's.
         shared: what the levels of one hierarchy have in common; see :meth:`share`.
@@ -77,9 +77,9 @@ class TargetInfo:
     vocab_size: int
     tokenizer: Any
     device: torch.device
-    trunk: Trunk
-    load: Callable[[str, str | None, str], tuple[Trunk, Any]]
-    shared: dict[Any, Any]
+    trunk: Any = None
+    load: Any = None
+    shared: dict[Any, Any] = dataclasses.field(default_factory=dict[Any, Any])
 
     def share(self, key: Any, make: Callable[[], T]) -> T:
         """Return what ``make`` has made for this key, for whichever level asked first."""
@@ -106,7 +106,7 @@ class LevelConfig:
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
-    phrase: ClassVar[str] = ""  # what drafts, in words: "an n-gram table"
+    described_as: ClassVar[str] = ""  # what drafts, in words: "an n-gram table"
     short_forms: ClassVar[tuple[str, ...]] = ()  # of ``--draft``, as help texts show them
     # Keys that only a first level may set → the value that is allowed elsewhere, and why.
     only_first: ClassVar[Mapping[str, tuple[Any, str]]] = {}

@@ -63,6 +63,8 @@ class SkipSearches:
 class SearchedSkip(VaryingSkip):
     """A :class:`~hierspec.lm.varying_skip.VaryingSkip` whose choices are searched for."""
 
+    rows_differ = "searches for layers to leave out on all texts"
+
     def __init__(self, trunk: Trunk, searches: SkipSearches, name: str) -> None:
         super().__init__(trunk, searches.shared_search.best, name)
         self.searches = searches

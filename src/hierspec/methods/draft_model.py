@@ -38,7 +38,7 @@ class DraftModelConfig(LevelConfig):
     """
 
     capabilities = Capabilities(predicts=True, reads_tokenizer=True, planned=True, trees=True)
-    phrase = "a draft model"
+    described_as = "a draft model"
     only_first = {"ahead": (False, "only the first level drafts ahead; remove it")}  # noqa: RUF012
     other_engines = {  # noqa: RUF012
         "vLLM": "vLLM 0.13 and older refuse draft models. Newer ones draft greedily: when "

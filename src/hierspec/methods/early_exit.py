@@ -31,7 +31,7 @@ class EarlyExitConfig(LevelConfig):
     """
 
     capabilities = Capabilities(cache="layers", planned=True, cost=1)
-    phrase = "an early exit of the target"
+    described_as = "an early exit of the target"
     short_forms = ("exit:LAYER",)
     other_engines = {  # noqa: RUF012
         "transformers": "The target computes the exit's layers again; that is priced.",

@@ -20,7 +20,7 @@ class PromptLookupConfig(LookUpConfig):
     """Copies what followed the last occurrence of the latest n-gram in the context."""
 
     capabilities = PLANNED_LOOK_UP
-    phrase = "prompt lookup"
+    described_as = "prompt lookup"
     short_forms = ("ngram", "prompt-lookup")
     other_engines = {  # noqa: RUF012
         "transformers": "There is no prompt_lookup_min: shorter matches are drafted, too.",

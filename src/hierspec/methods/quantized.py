@@ -30,7 +30,7 @@ class QuantizedConfig(LevelConfig):
     """
 
     capabilities = Capabilities(cache="target", planned=True, cost=3)
-    phrase = "a copy of the target in fewer bits"
+    described_as = "a copy of the target in fewer bits"
     short_forms = ("quantized", "quantized:4")
 
     method: Literal["quantized"] = "quantized"

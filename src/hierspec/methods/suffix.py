@@ -25,7 +25,7 @@ class SuffixConfig(LookUpConfig):
     """
 
     capabilities = PLANNED_LOOK_UP
-    phrase = "a suffix automaton of the text"
+    described_as = "a suffix automaton of the text"
     short_forms = ("suffix",)
 
     method: Literal["suffix"] = "suffix"

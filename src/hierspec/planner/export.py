@@ -50,7 +50,7 @@ def inexpressible(engine: OtherEngine, level: LevelConfig | None) -> str | None:
     if level is None:
         return "a model that is not available"
     if not engine.can_draft(level):
-        return level.phrase
+        return level.described_as
     if level.temperature is not None:
         return "a temperature of the drafter's own"
     if level.num_drafts > 1:

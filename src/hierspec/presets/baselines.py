@@ -43,6 +43,8 @@ LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
     "SpecDec++",
     max_drafts=1,
     drafts=("zoo:mid",),
+    needs="a draft model with an acceptance head in its folder (hierspec heads train --kind "
+    "acceptance makes one)",
 )
 def specdec_pp(models: PresetModels) -> HierarchyConfig:
     """Draft with one model and its acceptance head (Huang et al., 2024).
@@ -222,6 +224,7 @@ def triforce(models: PresetModels) -> HierarchyConfig:
     max_drafts=1,
     target=SMOLLM2_NAME,
     drafts=(SMOLLM2_EAGLE3,),
+    needs="an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
 )
 def eagle3(models: PresetModels) -> HierarchyConfig:
     """Draft a chain with an EAGLE-3 network (Li et al., 2025, draft a tree); verify it by block.

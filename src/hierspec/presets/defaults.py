@@ -169,7 +169,7 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
             copy["bits"] = 4  # that model was released with 4-bit weights
         levels = [below, copy]
     elif trained.EAGLE3_KIND in shipped:
-        level = {"method": "eagle3", "model": shipped[trained.EAGLE3_KIND]}
+        level = {"method": trained.EAGLE3_KIND, "model": shipped[trained.EAGLE3_KIND]}
         levels = [{**level, "num_speculative_tokens": _EAGLE3_BUDGET}]
     elif heads := trained_exits(target.model)[0]:
         levels = _exit_levels(heads)

@@ -24,14 +24,8 @@ from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped
 
 from . import baselines  # noqa: F401  # importing it registers its presets
-from .systems import PRESETS, PresetModels
+from .systems import MODEL, PRESETS, PresetModels
 
-_PLAIN_DRAFT = "a draft model of the target's family"
-_SPECIAL_DRAFTS = {  # preset → the kind of draft it needs, if not a plain model
-    "eagle3": "an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
-    "specdec++": "a draft model with an acceptance head in its folder (hierspec heads train --kind "
-    "acceptance makes one)",
-}
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 
 PAPERS = {
@@ -107,11 +101,11 @@ def preset(
         both_shipped = is_shipped(target.model) and is_shipped(chosen.target)
         fits_defaults = target.model == chosen.target or both_shipped
     if not drafts and not fits_defaults and chosen.max_drafts != 0:
-        if name not in _SPECIAL_DRAFTS:
+        if chosen.needs == MODEL:
             drafts = trained.siblings_of(target.model)
         if not drafts:
             raise HierspecError(
-                f"preset {name!r} needs {_SPECIAL_DRAFTS.get(name, _PLAIN_DRAFT)}: add --draft "
+                f"preset {name!r} needs {chosen.needs}: add --draft "
                 "MODEL (in Python: drafts=[model]), or choose a preset that needs none, such as "
                 "suffix, layerskip or quantized; auto measures which is fastest"
             )

@@ -23,6 +23,7 @@ from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET
 TAIL_BUDGET = 10  # tokens of the smallest model after every level [P1 Appendix D]
 DRAFT_BUDGET = 8  # for systems with one drafter whose paper gives no length
 NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
+MODEL = "a draft model of the target's family"  # what most presets need
 WINDOW_SIZE = 10  # P5's K (Appendix A.1)
 
 
@@ -92,6 +93,7 @@ class Preset:
         source: key of :data:`hierspec.presets.registry.PAPERS`; empty if there is no paper.
         max_drafts: how many draft models it uses; ``None``: any number.
         target, drafts: the models used if the user names none.
+        needs: what its drafts are.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Preset:
     max_drafts: int | None
     target: str = SHIPPED_TARGET
     drafts: tuple[str, ...] = SHIPPED_DRAFTS
+    needs: str = MODEL
 
 
 PRESETS: dict[str, Preset] = {}

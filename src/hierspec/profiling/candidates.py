@@ -81,11 +81,9 @@ class Candidate:
 def parse(text: str) -> Candidate:
     """Parse a candidate from the command line.
 
-    ``MODEL`` (directory, hub id, ``FILE.gguf``, ``zoo:NAME``), ``exit:LAYER``,
-    ``eagle3:FOLDER`` (a shipped one by its name alone), ``ngram`` or ``ngram:TABLE``,
-    ``prompt-lookup``, ``suffix``, ``quantized`` or ``quantized:4`` (bits), or a level of the
-    hierarchy file as JSON; then, after commas, ``temperature=0.8``, ``window=entropy``,
-    ``dtype=float32``, ``head=PATH``, ``num_drafts=4``.
+    ``MODEL`` (directory, hub id, ``zoo:NAME``), a method's short form (``exit:LAYER``; ``ngram`` is
+    the shipped table here), or a level of the hierarchy file as JSON; then, after commas,
+    ``temperature=0.8``, ``window=entropy``, ``dtype=float32``, ``head=PATH``, ``num_drafts=4``.
 
     Raises:
         HierspecError: with what is wrong and how it is written.

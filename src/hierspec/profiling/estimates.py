@@ -69,7 +69,7 @@ def estimates(
 
 
 def _uses_target_trunk(model: MeasuredModel, target: MeasuredModel) -> bool:
-    """Return whether a model runs on the target's cache: an exit, or a quantized copy."""
+    """Return whether a model runs on the target's cache: an exit, or a copy of it."""
     level = model.config
     return model.owner == target.owner or (level is not None and level.capabilities.cache != "own")
 

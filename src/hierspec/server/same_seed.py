@@ -7,20 +7,14 @@ are scored together. In the compiled kernels (:mod:`hierspec.lm.native`) they do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.core.nodes import walk_levels
-from hierspec.drafters.skip_search import SearchedSkip
 from hierspec.errors import HierspecWarning
-from hierspec.lm.adaptive_exit import AdaptiveExit
-from hierspec.lm.eagle3.model import Eagle3Model
-from hierspec.lm.layer_skip import SkippingBackend
-from hierspec.lm.native.backend import NativeBackend, why_rows_differ
-from hierspec.lm.trunk.retrieval import RetrievalModel
-from hierspec.lm.trunk.self_draft import SelfDraft
-from hierspec.lm.trunk.trunk import ExitModel
+from hierspec.lm.backend import HasBackend, backend_of
+from hierspec.lm.native.backend import why_rows_differ
 
 
 class SameSeedWarning(HierspecWarning, UserWarning):
@@ -54,30 +48,10 @@ def _draft_obstacles(below: Any) -> Iterator[str]:
 def _why_scores_differ(model: Any) -> str | None:
     """Return why a model's scores may depend on other rows or other texts.
 
-    What has no layers (tables, look-ups) computes each row by itself.
+    A model, or the form of its target that it runs, may say so itself (``rows_differ``). What has
+    no layers (tables, look-ups) computes each row by itself.
     """
-    match model:
-        case AdaptiveExit():
-            return _first(map(_why_scores_differ, model.exits))
-        case ExitModel() | Eagle3Model():
-            return why_rows_differ(model.trunk.backend)
-        case SearchedSkip():
-            return "searches for layers to leave out on all texts"
-        case SelfDraft():
-            return _why_copy_differs(model.backend)
-        case RetrievalModel():
-            return "runs layers that the compiled kernels do not run"
-        case _:
-            return None
-
-
-def _why_copy_differs(backend: Any) -> str | None:
-    if isinstance(backend, SkippingBackend):
-        return why_rows_differ(backend.backend)
-    if isinstance(backend, NativeBackend):
-        return None
-    return "has a copy in fewer bits, which runs outside the compiled kernels"
-
-
-def _first(reasons: Iterable[str | None]) -> str | None:
-    return next((reason for reason in reasons if reason is not None), None)
+    if (reason := getattr(model, "rows_differ", None)) is not None:
+        return reason
+    backend = model.backend if isinstance(model, HasBackend) else backend_of(model)
+    return None if backend is None else why_rows_differ(backend)

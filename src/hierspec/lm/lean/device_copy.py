@@ -81,6 +81,8 @@ class DeviceCopy(LeanBackend):
         num_bytes: of the matrices.
     """
 
+    rows_differ = "has a copy in fewer bits, which runs outside the compiled kernels"
+
     def __init__(self, backend: LeanBackend, bits: int) -> None:
         vars(self).update(vars(backend))
         matrices: list[DeviceMatrix] = []

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import LayerParts, Linear, Span
+from hierspec.lm.backend import HasBackend, LayerParts, Linear, Span
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.loader import LeanLoader
 from hierspec.lm.lean.shape import LlamaShape, unsupported_reason
@@ -259,8 +259,12 @@ def why_rows_differ(backend: Any) -> str | None:
 
     ``None`` where they do not; else the rest of a sentence that begins with the model's name.
     """
+    if isinstance(backend, HasBackend):  # it leaves out parts of another
+        backend = backend.backend
     if isinstance(backend, NativeBackend):
         return None
+    if (reason := getattr(backend, "rows_differ", None)) is not None:
+        return reason
     if not isinstance(backend, LeanBackend):
         return "runs on transformers' own layers"
     if backend.device.type != "cpu":

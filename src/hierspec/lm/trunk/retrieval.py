@@ -102,6 +102,8 @@ class RetrievalModel(SlotSharingModel):
         HierspecError: the backend does not return its queries, or attends to a window anyway.
     """
 
+    rows_differ = "runs layers that the compiled kernels do not run"
+
     def __init__(self, trunk: Trunk, budget: int, chunk_size: int = 8, refresh: int = 32) -> None:
         self.trunk = trunk
         self.backend: RetrievalBackend = _check_retrieval(trunk.backend)

@@ -21,7 +21,6 @@ import torch
 
 from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import NextScores, Query
-from hierspec.lm.layer_skip import SkippingBackend
 
 from .slots import SlotState
 from .trunk import SlotSharingModel, Trunk
@@ -45,9 +44,8 @@ class SelfDraft(SlotSharingModel):
         self.name = backend.name
         self.vocab_size, self.max_length = backend.vocab_size, backend.max_length
         self.device = backend.device
-        skipping = isinstance(backend, SkippingBackend)
-        self._attended = backend.attended if skipping else tuple(range(backend.num_layers))
-        # The layers that it attends in, by segment of the trunk.
+        # The layers that it attends in (all, if it leaves none out), and by segment of the trunk.
+        self._attended = getattr(backend, "attended", tuple(range(backend.num_layers)))
         self._attended_by_segment = [
             (segment, layers)
             for segment, (lo, hi) in enumerate(trunk.bounds)
