@@ -8,8 +8,9 @@ from chat_models import save_chat
 
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
+from hierspec.lm.native import library
 from hierspec.planner.plan import PricedChain
-from hierspec.profiling import auto, candidates
+from hierspec.profiling import auto
 from hierspec.profiling.candidates import choose_candidates, default_names, parse
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.texts import CHATS, chats
@@ -63,9 +64,9 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     names = ("zoo:smollm2-eagle3", "zoo:smollm2-heads", "zoo:smollm2-small")
     monkeypatch.setattr(trained, "drafters_for", lambda target: names)
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: file)
-    monkeypatch.setattr(candidates, "_quantizable", lambda target: True)
-    monkeypatch.setattr(candidates.library, "load", lambda: None)
-    monkeypatch.setattr(candidates.registry, "bits_in_file", lambda model: 5.0)
+    monkeypatch.setattr("hierspec.methods.quantized.can_be_copied", lambda target: True)
+    monkeypatch.setattr(library, "load", lambda: None)
+    monkeypatch.setattr("hierspec.zoo.registry.bits_in_file", lambda model: 5.0)
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert default_names("zoo:smollm2") == [
         "prompt-lookup",
@@ -75,7 +76,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
         "exit:10,head=zoo:smollm2-heads",
         "zoo:smollm2-small",  # without kernels no copy pays
     ]
-    monkeypatch.setattr(candidates.library, "load", lambda: "a library")
+    monkeypatch.setattr(library, "load", lambda: "a library")
     assert default_names("zoo:smollm2")[-1] == "zoo:smollm2-small", "no copy is in fewer bits"
     assert default_names("zoo:smollm2", "bfloat16")[-2:] == ["quantized:4", "quantized"]
     assert not any(name.startswith("exit:") for name in default_names("zoo:smollm2"))

@@ -13,7 +13,7 @@ from hierspec.utils import machine
 from hierspec.utils.schema import PositiveInteger, checked_dataclass
 from hierspec.zoo import trained
 
-from .quantized import can_be_copied
+from . import quantized
 
 if TYPE_CHECKING:
     from hierspec.lm.backend import Backend
@@ -75,7 +75,7 @@ class EarlyExitConfig(LevelConfig):
 
         heads = [n for n in trained.drafters_for(target) if trained.kind(n) == trained.HEADS_KIND]
         on_cpu = machine.device("auto").type == "cpu"
-        if not heads or (on_cpu and can_be_copied(target) and library.load()):
+        if not heads or (on_cpu and quantized.can_be_copied(target) and library.load()):
             return ()
         return [
             f"exit:{layer},head={drafter}"

@@ -126,7 +126,8 @@ def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") ->
     defaults = [parse(name) for name in default_names(target, dtype)]
     if parsed:
         defaults = [c for c in defaults if c.level.method != "draft_model"]
-    candidates = sorted((*defaults, *parsed), key=lambda c: c.level.capabilities.cost)
+    copies = [c for c in defaults if c.level.capabilities.cost > 2]  # of the whole target
+    candidates = [*(c for c in defaults if c not in copies), *parsed, *copies]
     if machine.device("auto").type == "cpu" or any(c.makes_several for c in candidates):
         return candidates
     for place, candidate in enumerate(candidates, start=1):
