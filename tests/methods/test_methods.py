@@ -49,6 +49,12 @@ def test_a_short_form_is_of_one_method(form):
     parse_level(methods.from_short(draft), "")
 
 
+def test_names_are_also_written_with_hyphens_and_models_may_be_called_anything():
+    assert methods.from_short("ngram-pool") == {"method": "ngram_pool"}
+    for model in ("draft_model", "draft-model", "a/suffix", "zoo:small"):
+        assert methods.from_short(model) is None
+
+
 def test_a_file_is_read_with_its_own_methods_alone_and_without_torch():
     levels = [{"method": "suffix", "num_speculative_tokens": 2}]
     code = f"""if True:

@@ -191,13 +191,14 @@ class LevelConfig:
     def from_short(cls, draft: str) -> Mapping[str, Any] | None:
         """Return its options of a short form, as of ``--draft``; ``None`` if that is not its own.
 
-        By default ``METHOD`` or ``METHOD:VALUE``, with the value of its first option.
+        By default ``METHOD`` or ``METHOD:VALUE``, with the value of its first option; hyphens may
+        stand for the underscores of its name.
 
         Raises:
             HierspecError: a value that it does not have.
         """
         name, colon, value = draft.partition(":")
-        if name != method_name(cls):
+        if name.replace("-", "_") != method_name(cls).replace("-", "_"):
             return None
         own = [f.name for f in dataclasses.fields(cls) if f.name not in _EVERY_LEVEL]
         if colon and not own:

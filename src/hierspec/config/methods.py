@@ -133,7 +133,8 @@ def from_short(draft: str) -> dict[str, Any] | None:
     Raises:
         HierspecError: its method does not have the value.
     """
-    other = find(draft.partition(":")[0])
+    name = draft.partition(":")[0]
+    other = find(name) or find(name.replace("-", "_"))
     for level in dict.fromkeys((*built_in(), *((other,) if other is not None else ()))):
         options = level.from_short(draft)
         if options is not None:

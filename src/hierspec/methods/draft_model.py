@@ -91,6 +91,11 @@ class DraftModelConfig(LevelConfig):
         return self.model if own == dtype else f"{self.model} ({own})"
 
     @classmethod
+    def from_short(cls, draft: str) -> None:
+        """A model's name stands for itself, whatever it is called."""
+        return None
+
+    @classmethod
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
         return trained.siblings_of(target)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hierspec.config.levels import TargetInfo
 from hierspec.config.look_ups import LookUpConfig
@@ -35,7 +34,3 @@ class NgramPoolConfig(LookUpConfig):
         from hierspec.drafters.ngram_pool import NgramPool
 
         return NgramPool(self.ngram_min, self.ngram_max, self.shared)
-
-    @classmethod
-    def from_short(cls, draft: str) -> Mapping[str, Any] | None:
-        return {} if draft in ("ngram-pool", "ngram_pool") else None
