@@ -93,7 +93,6 @@ class DraftModelConfig(LevelConfig):
     @classmethod
     def from_short(cls, draft: str) -> None:
         """A model's name stands for itself, whatever it is called."""
-        return None
 
     @classmethod
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
