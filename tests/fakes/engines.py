@@ -46,7 +46,9 @@ class Talker:
         if self.calls == self.stop_at:
             raise KeyboardInterrupt
         return [
-            SimpleNamespace(text=f"said {seed} for {i} at length", finish_reason="stop")
+            SimpleNamespace(
+                text=f"said {seed} for {i} at length", token_ids=[1, seed, i], finish_reason="stop"
+            )
             for i in range(len(prompts))
         ]
 

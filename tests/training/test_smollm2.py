@@ -14,11 +14,12 @@ from fakes.tokenizers import Letters
 from hierspec.cli import run
 from hierspec.config.exit_heads import read
 from hierspec.errors import HierspecError
-from hierspec.training import smollm2
+from hierspec.training import smollm2, texts
 from hierspec.training.eagle3.settings import Eagle3Settings
 from hierspec.training.family.export import model_card
 from hierspec.training.heads.data import from_files, split_conversations
 from hierspec.training.heads.settings import HeadsSettings
+from hierspec.training.packed import PackedText, PackedTexts
 from hierspec.training.smollm2 import answers, build, passages
 from hierspec.training.smollm2.passages import FunctionSource, Passages
 from hierspec.training.smollm2.sibling import SiblingSettings
@@ -83,23 +84,40 @@ PLAN = answers.AnswerSettings(conversations=20, batch=6)
 
 
 def test_answers_go_on_after_an_interruption_with_the_same_ones(tmp_path: Path) -> None:
-    def write(path: Path, talker: Talker) -> Counter[str]:
-        return answers.write(path, PLAN, talker, PASSAGES, lambda share: None)  # type: ignore
+    def write(folder: Path, talker: Talker) -> PackedTexts:
+        return answers.write(folder, PLAN, talker, PASSAGES, lambda share: None)  # type: ignore
 
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
     found = write(whole, Talker())
-    rows = [json.loads(line) for line in whole.read_text().splitlines()]
-    assert found.total() == len(rows) == 24
-    assert found[answers.OWN] == 12
-    assert {row["origin"] for row in rows} == {"own", "template"}
-    assert {row["temperature"] for row in rows} <= set(PLAN.temperatures)
+    rows = list(found.read())
+    assert len(rows) == 24
+    assert answers.count_domains(found)[answers.OWN] == 12
+    assert {text.origin for text, _ in rows} == {"own", "template"}
+    assert {text.temperature for text, _ in rows} <= set(PLAN.temperatures)
+    assert all(ids[text.answer] for text, ids in rows)
     with pytest.raises(KeyboardInterrupt):
         write(cut, Talker(stop_at=6))
-    with cut.open("a") as file:
-        file.write('{"messages": [')
+    for name, rest in (("batches.jsonl", b'{"texts": [{"length'), ("tokens.bin", b"cut")):
+        with (cut / name).open("ab") as file:
+            file.write(rest)
     write(cut, Talker())
-    again = [json.loads(line) for line in cut.read_text().splitlines()]
-    assert {json.dumps(row) for row in again} == {json.dumps(row) for row in rows}
+    for name in ("batches.jsonl", "tokens.bin"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    check_that_trainings_read(whole, rows)
+
+
+def check_that_trainings_read(folder: Path, rows: list[tuple[PackedText, list[int]]]) -> None:
+    """Of each conversation the answer is predicted, its end included."""
+    for text, (packed, ids) in zip(texts.read([folder], None, (), 99), rows, strict=True):
+        assert (list(text.ids), text.domain) == (ids, packed.domain)
+        assert text.predicted == ((packed.answer, packed.length),)
+    found = from_files([folder])
+    assert [one.ids for one in found] == [ids for _, ids in rows]
+    settings = HeadsSettings(exits=(1,), held_out=90, tokens=10**6)
+    train, held_out, _ = split_conversations(found, None, settings, 99)
+    assert sum(len(p.positions) for p in (*train, *held_out)) == 3 * len(rows)
+    known = {tuple(p.ids.tolist()[: int(p.positions[0]) + 1]) for p in train}
+    assert not known & {tuple(p.ids.tolist()[: int(p.positions[0]) + 1]) for p in held_out}
 
 
 def question_and_answer(question: str, answer: str) -> list[ConversationMessage]:
@@ -144,7 +162,7 @@ def plan(model: Path, monkeypatch) -> build.DraftersSettings:
     heads = HeadsSettings(exits=(1,), kind="mlp", vocabulary=64, inner=8, steps=2, held_out=20)
     return build.DraftersSettings(
         model=str(model),
-        answers=answers.AnswerSettings(conversations=24, batch=8, max_new_tokens=6, own_tokens=4),
+        answers=answers.AnswerSettings(conversations=48, batch=8, max_new_tokens=6, own_tokens=4),
         heads=dataclasses.replace(heads, tokens=100_000, rows=1, width=16),
         eagle3=Eagle3Settings(
             feature_layers=(1, 2, 3), draft_vocab=64, intermediate=16, depth=2, steps=2, batch=64

@@ -1,9 +1,9 @@
 """Training texts of drafters with weights of their own: conversations and plain texts, as ids.
 
 A line of a ``.jsonl`` file with ``messages`` (``role`` and ``content`` each) is a conversation: it
-goes through the model's chat template, and only the assistant's turns are to be predicted. Of every
-other text all tokens are. Whether a text is held out depends on its beginning alone, so several
-answers to one prompt stay together.
+goes through the model's chat template, and only the assistant's turns are to be predicted, as are
+the answers in a folder of :mod:`.packed` texts. Of every other text all tokens are. Whether a text
+is held out depends on its beginning alone, so several answers to one prompt stay together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from pydantic import dataclasses as pydantic
 
 from hierspec.errors import HierspecError
+from hierspec.training.packed import PackedText, PackedTexts, is_packed
 from hierspec.utils.conversations import (
     Conversation,
     ConversationMessage,
@@ -82,6 +83,13 @@ def read(
     """
     keys = set(known_keys)
     for path in paths:
+        if is_packed(path):
+            for text, ids in PackedTexts(path).read():
+                key = _digest(json.dumps(ids))
+                if key not in keys:
+                    keys.add(key)
+                    yield _packed(key, text, ids, max_tokens, group)
+            continue
         files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
         for file in files:
             for raw, domain in _raw_texts(file):
@@ -123,9 +131,20 @@ def _text(
     else:
         ids, predicted = _conversation(raw, tokenizer, max_tokens)
         beginning = next((text_in(m) for m in raw if m["role"] == "user"), "")
-    if group is None:
-        group = HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT_EVERY == 0 else ""
-    return TrainingText(key, tuple(ids), predicted, group, domain)
+    return TrainingText(key, tuple(ids), predicted, group or _group_of(beginning), domain)
+
+
+def _packed(
+    key: str, text: PackedText, ids: list[int], max_tokens: int, group: str | None
+) -> TrainingText:
+    predicted = ((text.answer, min(text.length, max_tokens)),) if text.answer < max_tokens else ()
+    group = group or _group_of(json.dumps(ids[: text.answer]))
+    return TrainingText(key, tuple(ids[:max_tokens]), predicted, group, text.domain)
+
+
+def _group_of(beginning: str) -> str:
+    """Return the group of a text that begins so: the held-out one, or that to train on."""
+    return HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT_EVERY == 0 else ""
 
 
 def _conversation(

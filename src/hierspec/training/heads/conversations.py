@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from hierspec.training.packed import PackedTexts
 from hierspec.utils.conversations import Conversation, ConversationMessage, has_messages, text_in
 from hierspec.utils.prompts import apply_chat, turns_of
 
@@ -21,6 +23,20 @@ class TokenizedConversation:
 
     ids: list[int]
     answer_positions: list[int]
+    domain: str = UNKNOWN_DOMAIN
+
+    @property
+    def prompt(self) -> str:
+        """What comes before the first answer, as a text."""
+        return str(self.ids[: self.answer_positions[0] + 1])
+
+
+def packed_conversations(folder: Path) -> list[TokenizedConversation]:
+    """Read the answers in a folder of packed texts, each with its prompt."""
+    return [
+        TokenizedConversation(ids, list(range(text.answer - 1, text.length - 1)), text.domain)
+        for text, ids in PackedTexts(folder).read()
+    ]
 
 
 def text_or_conversation(row: Any) -> str | Conversation:

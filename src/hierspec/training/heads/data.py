@@ -28,6 +28,7 @@ from hierspec.lm.backend import Backend
 from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.training.family.corpus import load_corpus
+from hierspec.training.packed import is_packed
 from hierspec.training.windows import HeldOutWindows
 from hierspec.utils.conversations import Conversation
 from hierspec.utils.files import json_digest, read_bytes
@@ -35,7 +36,13 @@ from hierspec.utils.json_lines import is_json_lines, parse_lines, read_line
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.zoo import registry
 
-from .conversations import has_answer, text_or_conversation, tokenize_conversation
+from .conversations import (
+    TokenizedConversation,
+    has_answer,
+    packed_conversations,
+    text_or_conversation,
+    tokenize_conversation,
+)
 from .settings import TrainingSettings
 from .states import Piece
 
@@ -45,6 +52,8 @@ _OWN_BATCH = 16  # texts that the model writes side by side
 _HELD_OUT = (7, 15)  # beginnings to measure on: one of code and one of prose
 _CHARACTERS_PER_TOKEN = 4  # roughly
 _MAX_CONVERSATION = 2048  # tokens read of one
+
+AnyText = str | Conversation | TokenizedConversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ def choose_texts(
     tokenizer: Any,
     settings: TrainingSettings,
     paths: Sequence[Path],
-    file_texts: Sequence[str | Conversation],
+    file_texts: Sequence[AnyText],
     folder: Path,
     report_progress: ReportProgress,
 ) -> TrainingData:
@@ -104,7 +113,7 @@ def choose_texts(
 
 
 def _split_file_texts(
-    texts: Sequence[str | Conversation],
+    texts: Sequence[AnyText],
     name: str,
     tokenizer: Any,
     settings: TrainingSettings,
@@ -112,7 +121,7 @@ def _split_file_texts(
 ) -> TrainingData:
     """Split plain texts and conversations in two parts each."""
     plain = [text for text in texts if isinstance(text, str)]
-    conversations = [text for text in texts if isinstance(text, Conversation)]
+    conversations = [text for text in texts if not isinstance(text, str)]
     train, held_out, beyond_limit = split_conversations(conversations, tokenizer, settings, longest)
     limit = settings.tokens - sum(len(piece.ids) for piece in (*train, *held_out))
     if plain and (not conversations or limit > 4 * settings.width):
@@ -129,7 +138,10 @@ def _split_file_texts(
 
 
 def split_conversations(
-    conversations: Sequence[Conversation], tokenizer: Any, settings: TrainingSettings, longest: int
+    conversations: Sequence[Conversation | TokenizedConversation],
+    tokenizer: Any,
+    settings: TrainingSettings,
+    longest: int,
 ) -> tuple[list[Piece], list[Piece], list[Piece]]:
     """Split conversations into those to train on, to measure on, and beyond the token limit.
 
@@ -141,7 +153,7 @@ def split_conversations(
     held_out: dict[str, list[Piece]] = {}
     tokens_left = settings.tokens
     num_domains = max(1, len({conversation.domain for conversation in conversations}))
-    distinct = {json_digest([one.messages, one.domain]): one for one in conversations}
+    distinct = {json_digest(_identity(one)): one for one in conversations}
     for conversation in distinct.values():
         digest = hashlib.sha256(conversation.prompt.encode()).digest()
         is_held_out = int.from_bytes(digest[:4]) < HELD_OUT_SHARE * 2**32
@@ -149,7 +161,11 @@ def split_conversations(
         is_full = len(same_domain) * num_domains >= settings.held_out or tokens_left <= 0
         if is_held_out and is_full:
             continue
-        answers = tokenize_conversation(conversation, tokenizer)
+        answers = (
+            conversation
+            if isinstance(conversation, TokenizedConversation)
+            else tokenize_conversation(conversation, tokenizer)
+        )
         positions = [p for p in answers.answer_positions if p < longest]
         if not positions:
             continue
@@ -159,6 +175,12 @@ def split_conversations(
         part.append(piece)
         tokens_left -= len(ids)
     return train, [piece for pieces in held_out.values() for piece in pieces], beyond_limit
+
+
+def _identity(conversation: Conversation | TokenizedConversation) -> list[Any]:
+    if isinstance(conversation, TokenizedConversation):
+        return [conversation.ids, conversation.domain]
+    return [conversation.messages, conversation.domain]
 
 
 def _writer(
@@ -189,17 +211,20 @@ def _start_ids(text: str, tokenizer: Any, backend: Any) -> list[int]:
     return ids or [first if isinstance(first, int) else 0]
 
 
-def from_files(paths: Sequence[Path]) -> list[str | Conversation]:
+def from_files(paths: Sequence[Path]) -> list[AnyText]:
     """Read the texts in files and folders (all text files below them, hidden ones left out).
 
-    Each line of a ``.jsonl`` file holds a text, as in a file of prompts, or a conversation; any
-    other file is one text.
+    Of a folder of packed texts each is a conversation, in ids. Each line of a ``.jsonl`` file holds
+    a text, as in a file of prompts, or a conversation; any other file is one text.
 
     Raises:
         HierspecError: no such file, no text in it, or a folder without any.
     """
-    texts: list[str | Conversation] = []
+    texts: list[AnyText] = []
     for path in paths:
+        if is_packed(path):
+            texts += packed_conversations(path)
+            continue
         if not path.is_dir():
             texts += _read_texts(path)
             continue
@@ -227,7 +252,7 @@ def _is_text(file: Path) -> bool:
         return True  # reading it again raises the error
 
 
-def _read_texts(file: Path) -> Sequence[str | Conversation]:
+def _read_texts(file: Path) -> Sequence[AnyText]:
     """Return a file's texts and those conversations that contain an answer."""
     if not is_json_lines(file):
         return read_prompt_file(file, "text").prompts

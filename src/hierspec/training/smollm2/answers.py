@@ -11,20 +11,17 @@ whole batch.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from hierspec.api import Hierarchy
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.json_lines import read_line
+from hierspec.training.packed import PackedText, PackedTexts
 from hierspec.utils.prompts import apply_chat
-from hierspec.utils.records import Record
 
 from .passages import Passages
 from .templates import TrainingPrompt, draw_prompt
@@ -48,54 +45,42 @@ class AnswerSettings:
 
     conversations: int = 2500
     batch: int = 32
-    max_new_tokens: int = 192
+    max_new_tokens: int = 256
     own_tokens: int = 72
-    temperatures: tuple[float, ...] = (0.0, 0.0, 0.7, 1.0, 1.0)
+    temperatures: tuple[float, ...] = (0.0, 0.0, 0.4, 0.7, 1.0, 1.0)
     seed: int = 0
 
 
-class _StoredAnswer(Record):
-    messages: list[dict[str, str]]
-    domain: str
-    temperature: float
-    origin: Literal["own", "template"]
-    finish_reason: str
-    batch: int
-
-
 def write(
-    path: Path,
+    folder: Path,
     settings: AnswerSettings,
     hierarchy: Hierarchy,
     passages: Passages,
     report_share: Callable[[float], None],
-) -> Counter[str]:
-    """Add conversations to ``path`` (JSON lines) until there are enough; return counts by domain.
+) -> PackedTexts:
+    """Add conversations to those in ``folder`` until there are enough; return all.
 
     Raises:
         HierspecError: the model has no chat template, or answers none of a batch's prompts.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stored = _read_whole_batches(path)
-    counts = Counter(row.domain for row in stored)
-    number = 1 + max((row.batch for row in stored), default=-1)
-    path.write_text("".join(json.dumps(row.to_dict()) + "\n" for row in stored), encoding="utf-8")
-    with path.open("a", encoding="utf-8") as file:
-        while counts.total() < settings.conversations:
-            report_share(counts.total() / settings.conversations)
-            rows = list(_batch(number, settings, hierarchy, passages))
-            if not rows:
-                raise HierspecError("the model has answered none of its prompts: try another seed")
-            file.write("".join(json.dumps({**row, "batch": number}) + "\n" for row in rows))
-            file.flush()
-            counts.update(row["domain"] for row in rows)
-            number += 1
-    return counts
+    packed = PackedTexts(folder)
+    while (count := len(packed.texts)) < settings.conversations:
+        report_share(count / settings.conversations)
+        batch = list(_batch(len(packed.batches), settings, hierarchy, passages))
+        if not batch:
+            raise HierspecError("the model has answered none of its prompts: try another seed")
+        packed.append(batch)
+    return packed
+
+
+def count_domains(packed: PackedTexts) -> dict[str, int]:
+    """Return how many conversations there are of each domain."""
+    return dict(sorted(Counter(text.domain for text in packed.texts).items()))
 
 
 def _batch(
     number: int, settings: AnswerSettings, hierarchy: Hierarchy, passages: Passages
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[PackedText, list[int]]]:
     rng = random.Random(f"{settings.seed} {number}")
     seed = settings.seed * 1_000_003 + number
     prompts = [
@@ -114,19 +99,18 @@ def _batch(
         sampling=[SamplingParams(temperature=t) for t in temperatures],
         seed=seed,
     )
-    for (prompt, _), temperature, result in zip(requests, temperatures, results, strict=True):
+    for (prompt, ids), temperature, result in zip(requests, temperatures, results, strict=True):
         if not result.text.strip():
             continue
-        yield {
-            "messages": [
-                {"role": "user", "content": prompt.text},
-                {"role": "assistant", "content": result.text},
-            ],
-            "domain": prompt.domain,
-            "temperature": temperature,
-            "origin": "own" if prompt.domain == OWN else "template",
-            "finish_reason": result.finish_reason,
-        }
+        text = PackedText(
+            length=len(ids) + len(result.token_ids),
+            answer=len(ids),
+            domain=prompt.domain,
+            temperature=temperature,
+            origin="own" if prompt.domain == OWN else "template",
+            finish_reason=result.finish_reason,
+        )
+        yield text, [*ids, *result.token_ids]
 
 
 def _write_prompts(
@@ -148,14 +132,3 @@ def _write_prompts(
     )
     texts = [r.text.strip() for r in results if r.finish_reason == "stop"]
     return [TrainingPrompt(text, OWN) for text in dict.fromkeys(texts) if len(text) > 12]
-
-
-def _read_whole_batches(path: Path) -> list[_StoredAnswer]:
-    """Read the stored conversations, without a batch that was interrupted."""
-    if not path.is_file():
-        return []
-    *lines, last = path.read_text(encoding="utf-8").split("\n")
-    rows = [row for line in lines if (row := read_line(_StoredAnswer, line)) is not None]
-    if last and rows:  # without its end: it was cut short
-        return [row for row in rows if row.batch < rows[-1].batch]
-    return rows

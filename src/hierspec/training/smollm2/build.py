@@ -32,7 +32,7 @@ from . import sibling as sibling_training
 from .passages import collect
 from .sibling import SiblingSettings
 
-ANSWERS = "answers.jsonl"
+ANSWERS = "answers"
 REPORT = "report.json"
 CARD = "MODEL_CARD.md"
 
@@ -42,12 +42,12 @@ class DraftersSettings:
     """Everything that decides the drafters.
 
     Attributes:
-        dtype: in which the model answers, and heads are trained on it. float32 holds its weights
-            exactly, and few processors are fast in bfloat16.
+        dtype: in which the model answers, and heads are trained on it; ``auto``: the bits of its
+            file, in the kernels.
     """
 
     model: str = "zoo:smollm2"
-    dtype: str = "float32"
+    dtype: str = "auto"
     answers: answers.AnswerSettings = field(default_factory=answers.AnswerSettings)
     heads: HeadsSettings = field(
         default_factory=lambda: HeadsSettings(
@@ -170,7 +170,7 @@ def _write_answers(
         target = {"model": settings.model, "dtype": settings.dtype}
         hierarchy = Hierarchy.from_config({"target": target, "levels": []})
         start = time.monotonic()
-        counts = answers.write(
+        packed = answers.write(
             out / ANSWERS,
             settings.answers,
             hierarchy,
@@ -178,8 +178,9 @@ def _write_answers(
             lambda share: report_progress("the model answers prompts", share),
         )
         return {
-            "conversations": counts.total(),
-            "domains": dict(sorted(counts.items())),
+            "conversations": len(packed.texts),
+            "tokens": packed.num_tokens,
+            "domains": answers.count_domains(packed),
             "seconds": round(time.monotonic() - start),
             "plan": {
                 **asdict(settings.answers),
