@@ -162,7 +162,9 @@ def plan(model: Path, monkeypatch) -> build.DraftersSettings:
     heads = HeadsSettings(exits=(1,), kind="mlp", vocabulary=64, inner=8, steps=2, held_out=20)
     return build.DraftersSettings(
         model=str(model),
-        answers=answers.AnswerSettings(conversations=48, batch=8, max_new_tokens=6, own_tokens=4),
+        answers=answers.AnswerSettings(
+            conversations=24, batch=8, max_new_tokens=6, own_tokens=4, seed=25
+        ),
         heads=dataclasses.replace(heads, tokens=100_000, rows=1, width=16),
         eagle3=Eagle3Settings(
             feature_layers=(1, 2, 3), draft_vocab=64, intermediate=16, depth=2, steps=2, batch=64

@@ -14,11 +14,22 @@ from gguf_files import TOKENS, save, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierspec.errors import HierspecError
+from hierspec.lm.eagle3.config import Eagle3Config
+from hierspec.lm.eagle3.network import Eagle3Network
+from hierspec.lm.exit_heads import KINDS, ExitHead
+from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.weights import HEAD, build_hf_model, from_directory
 from hierspec.presets import defaults
 from hierspec.zoo import fingerprint, kept_folder, registry, rotated, trained
 from hierspec.zoo.gguf.source import open_gguf
-from hierspec.zoo.rotated import open_rotated, rotate_first, rotate_last, rotated_folder
+from hierspec.zoo.rotated import (
+    fold_eagle3,
+    fold_head,
+    open_rotated,
+    rotate_first,
+    rotate_last,
+    rotated_folder,
+)
 
 gguf = pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
 NAME = "zoo:tiny-16bit"
@@ -52,6 +63,16 @@ def error_in_4_bits(source: Any) -> float:
     return float(np.linalg.norm(rounded - weight) / np.linalg.norm(weight))
 
 
+def unrounded(original: Any, monkeypatch: Any) -> Any:
+    """The checkpoint's model before it is rounded to bfloat16."""
+    monkeypatch.setattr(rotated, "_rounded", lambda x: torch.from_numpy(np.ascontiguousarray(x)))
+    model = build_hf_model(original)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+    for name, parameter in model.named_parameters():
+        parameter.data = rotated._weight(original, name).float()
+    return model
+
+
 @pytest.mark.parametrize("d", [64, 576])
 def test_the_rotation_is_orthogonal_and_mixes_all(d):
     identity = np.eye(d)
@@ -67,15 +88,64 @@ def test_the_function_stays_and_the_weights_leave_the_grid(file, monkeypatch):
     expected = scores(build_hf_model(original))
     rounded = scores(build_hf_model(ours))
     assert (rounded.exp() - expected.exp()).abs().sum(-1).mean() < 0.05  # of bfloat16 weights
-    monkeypatch.setattr(rotated, "_rounded", lambda x: torch.from_numpy(np.ascontiguousarray(x)))
-    model = build_hf_model(original)
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
-    for name, parameter in model.named_parameters():
-        parameter.data = rotated._weight(original, name).float()
-    assert (scores(model) - expected).abs().max() < 1e-4  # of float32's own products
+    exact = unrounded(original, monkeypatch)
+    assert (scores(exact) - expected).abs().max() < 1e-4  # of float32's own products
     on_grid, off_grid = (error_in_4_bits(source) for source in (original, ours))
     assert on_grid < 0.01
     assert 0.05 < off_grid < 0.12  # Gaussian weights: .078
+
+
+def rotated_states(h: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(rotate_last(h.double().numpy()).copy()).float()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_for_the_file_scores_the_checkpoints_states_alike(file, kind, monkeypatch):
+    original = open_gguf(file, "tiny")
+    plain, other = build_hf_model(original), unrounded(original, monkeypatch)
+    generator = torch.Generator().manual_seed(1)
+    d, inner = 64, 24 if kind == "mlp" else 0
+    rows = len(TOKENS) if kind == "full" else d + inner
+    shapes = {"weight": (rows, d), "bias": (rows,), **({"down": (d, inner)} if inner else {})}
+    tensors = {n: 0.3 * torch.randn(s, generator=generator) for n, s in shapes.items()}
+    folded = fold_head(kind, tensors, original)
+    h = torch.randn(9, d, generator=generator)
+
+    def head(model: Any, tensors: Any) -> ExitHead:
+        down = tensors.get("down")
+        return ExitHead(kind, tensors["weight"], tensors["bias"], HFBackend(model, ""), down)
+
+    with torch.no_grad():
+        expected = head(plain, tensors)(h)
+        found = head(other, folded)(rotated_states(h))
+        assert not torch.allclose(head(other, tensors)(rotated_states(h)), expected, atol=0.1)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_a_network_for_the_file_reads_the_checkpoints_states_alike():
+    config = Eagle3Config(
+        hidden_size=32,
+        target_hidden_size=32,
+        intermediate_size=16,
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=16,
+        vocab_size=40,
+        draft_vocab_size=20,
+        max_length=64,
+        eps=1e-5,
+        rope={"rope_type": "default", "rope_theta": 10000.0},
+    )
+    torch.manual_seed(2)
+    network = Eagle3Network(config)
+    torch.nn.init.uniform_(network.midlayer.input_layernorm.weight, 0.5, 1.5)
+    features, embedded = torch.randn(7, 3, 32), torch.randn(7, 32)
+    with torch.no_grad():
+        expected = network.qkv(embedded, network.fc(features.flatten(1)))
+        fold_eagle3(network)
+        turned = rotated_states(features.flatten(0, 1)).view(7, 96)
+        found = network.qkv(rotated_states(embedded), network.fc(turned))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_it_is_a_whole_checkpoint_under_its_name(file):

@@ -29,7 +29,7 @@ from hierspec.utils import schema
 from hierspec.utils.files import expand_user, write_atomically
 from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Integer, Natural, NonEmptyString, PositiveInteger
-from hierspec.zoo import fingerprint, trained
+from hierspec.zoo import fingerprint, registry, trained
 
 FILE = trained.HEADS_FILE
 SCHEMA = 1  # version of the metadata, for exit heads and acceptance heads
@@ -306,7 +306,7 @@ def load_head(
     Args:
         ref: a file of heads, or a folder that holds ``exit_heads.safetensors``.
         model: the name or path by which the model was loaded; shows whether the head was trained on
-            its weights.
+            its weights. ``zoo:smollm2-16bit`` takes heads for ``zoo:smollm2``, folded.
         parts: parts of vocabularies that calls share; new ones are added.
 
     Raises:
@@ -324,6 +324,11 @@ def load_head(
                 f"that of {backend.name} is {size}: train heads for {backend.name}"
             )
     tensors, ids = file.tensors(layer), file.vocabulary()
+    if (model, file.info.model) == (registry.SMOLLM2_16BIT, registry.SMOLLM2_NAME):
+        from hierspec.zoo.rotated import fold_head
+
+        tensors = fold_head(file.kind, tensors, registry.open_smollm2())
+        model = registry.SMOLLM2_NAME
     parts = {} if parts is None else parts
     key = (file.path.resolve(), id(backend))
     try:

@@ -44,6 +44,10 @@ class Eagle3LevelConfig(LevelConfig):
 
         def make() -> Eagle3Model:
             network, trunk = read_network(trained.locate(self.model)), target.trunk
+            if target.name == registry.SMOLLM2_16BIT and trained.is_for_smollm2(self.model):
+                from hierspec.zoo.rotated import fold_eagle3
+
+                fold_eagle3(network)
             layers = check_fits(self.model, network.config, target.name, trunk.backend)
             return Eagle3Model(trunk, network, layers, self.model)
 

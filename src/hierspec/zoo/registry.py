@@ -96,7 +96,7 @@ def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightS
         trunk = _open_trained("trunk", data)
         return inflate(trunk, data, *_large_options(name, options), device=device)
     if model == SMOLLM2:
-        return open_gguf(smollm2_file(), name)
+        return open_smollm2()
     if name == SMOLLM2_16BIT:
         return open_smollm2_16bit()
     return _open_trained(model, data)
@@ -111,6 +111,15 @@ def open_smollm2_16bit() -> Checkpoint:
     from .rotated import open_rotated  # imports torch
 
     return open_rotated(smollm2_file(), SMOLLM2_16BIT)
+
+
+def open_smollm2() -> GgufSource:
+    """Open ``zoo:smollm2``.
+
+    Raises:
+        HierspecError: as :func:`open_smollm2_16bit`.
+    """
+    return open_gguf(smollm2_file(), SMOLLM2_NAME)
 
 
 def bits_in_file(model: str) -> float | None:

@@ -9,6 +9,9 @@ the function stays, up to the rounding to bfloat16, while every weight is now a 
 Q is a product of rounds, each a permutation, signs, and Hadamard transforms of blocks: sums and
 differences in float64, in one order. Whatever multiplies matrices on a machine has no part in it,
 and the file has the same bits everywhere.
+
+What was trained to read or change the states of the file's model does the same on the checkpoint's
+once the rotation is folded into its matrices: :func:`fold_head`, :func:`fold_eagle3`.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import numpy as np
 import torch
 from rich.progress import track
 
+from hierspec.lm.exit_heads import FULL
 from hierspec.lm.weights import HEAD, SINGLE_FILE, Checkpoint, from_directory
 from hierspec.utils.documents import read_json
 from hierspec.utils.files import cache_folder
@@ -38,6 +42,8 @@ from .content import content_hash
 from .gguf.source import open_gguf
 
 if TYPE_CHECKING:
+    from hierspec.lm.eagle3.network import Eagle3Network
+
     from .gguf.source import GgufSource
 
 FORMAT = 1  # version of the folders, raised when what is written changes
@@ -155,6 +161,49 @@ def _weight(source: GgufSource, name: str) -> torch.Tensor:
     if norm is not None:
         weight = weight * source.tensor(norm).double().numpy()
     return _rounded(rotate_last(weight))
+
+
+def fold_head(
+    kind: str, tensors: Mapping[str, torch.Tensor], source: GgufSource
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of an exit head for the checkpoint, from those for ``source``.
+
+    Args:
+        kind: of the head, as in :mod:`hierspec.lm.exit_heads`.
+    """
+    folded = dict(tensors)
+    weight = tensors["weight"]
+    if kind == FULL:  # it reads normed states, which the checkpoint's norm leaves unweighted
+        folded["weight"] = _last(weight * source.tensor(_FINAL_NORM).to(weight.dtype))
+        return folded
+    size = weight.shape[1]  # rows that change the state come first, then those of an mlp
+    folded["weight"] = _last(torch.cat((_first(weight[:size]), weight[size:])))
+    if (bias := tensors.get("bias")) is not None:
+        folded["bias"] = torch.cat((_first(bias[:size, None])[:, 0], bias[size:]))
+    if "down" in tensors:
+        folded["down"] = _first(tensors["down"])
+    return folded
+
+
+@torch.no_grad()
+def fold_eagle3(network: Eagle3Network) -> None:
+    """Let a network for the file's model read the checkpoint's states and embedding."""
+    for part in network.fc.weight.split(network.fc.weight.shape[1] // 3, dim=1):
+        part.copy_(_last(part))
+    layer, size = network.midlayer, network.config.hidden_size
+    attention = layer.self_attn
+    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+        embedded = projection.weight[:, :size]
+        embedded.copy_(_last(embedded * layer.input_layernorm.weight))
+    layer.input_layernorm.weight.fill_(1.0)
+
+
+def _last(rows: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(rotate_last(rows.double().numpy()).copy()).to(rows.dtype)
+
+
+def _first(matrix: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(rotate_first(matrix.double().numpy())).to(matrix.dtype)
 
 
 def _rounded(values: Doubles) -> torch.Tensor:

@@ -7,8 +7,10 @@ A drafter for ``zoo:NAME`` is called ``zoo:NAME-KIND``: ``zoo:smollm2-sibling`` 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.utils.documents import read_json
 
 from .registry import (
     DATA,
@@ -17,11 +19,13 @@ from .registry import (
     SMOLLM2,
     SMOLLM2_EAGLE3,
     SMOLLM2_HEADS,
+    SMOLLM2_NAME,
     SMOLLM2_SIBLING,
     is_smollm2,
 )
 
 EAGLE3_KIND, HEADS_KIND = "eagle3", "heads"  # the kinds that are not models themselves
+EAGLE3_REPORT = "hierspec.json"  # in the folder of a network
 HEADS_FILE = "exit_heads.safetensors"  # in the folder of heads, or of their target
 
 
@@ -42,6 +46,15 @@ def siblings_of(target: str) -> tuple[str, ...]:
     """Return those of :func:`drafters_for` that are models themselves."""
     names = drafters_for(target)
     return tuple(name for name in names if kind(name) not in (EAGLE3_KIND, HEADS_KIND))
+
+
+def is_for_smollm2(drafter: str) -> bool:
+    """Return whether a drafter, by its name or its folder's report, is one for zoo:smollm2."""
+    if drafter.startswith(PREFIX):
+        return drafter.startswith(f"{SMOLLM2_NAME}-")
+    report = locate(drafter) / EAGLE3_REPORT
+    description = read_json(dict[str, Any], report, "its report") if report.is_file() else {}
+    return description.get("target") == SMOLLM2_NAME
 
 
 def locate(name: str, data: Path | None = None) -> Path:
