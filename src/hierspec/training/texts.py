@@ -18,7 +18,6 @@ from typing import Annotated, Any
 from pydantic import dataclasses as pydantic
 
 from hierspec.errors import HierspecError
-from hierspec.training.packed import PackedText, PackedTexts, is_packed
 from hierspec.utils.conversations import (
     Conversation,
     ConversationMessage,
@@ -30,6 +29,8 @@ from hierspec.utils.files import read_bytes
 from hierspec.utils.json_lines import is_json_lines, parse_lines
 from hierspec.utils.prompts import read_prompt_file
 from hierspec.utils.schema import OPEN, Expected, validate
+
+from .packed import PackedText, PackedTexts, is_packed
 
 HELD_OUT = "held out"
 _HELD_OUT_EVERY = 20  # one text in this many is held out
