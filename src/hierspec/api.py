@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Never
 
-from hierspec.config import arguments, options, requests
+from hierspec.config import arguments
 from hierspec.config.build import Built, build
+from hierspec.config.call import CallOptions
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.ends import add_tokenizer_eos
+from hierspec.config.options import refuse_unknown_arguments
 from hierspec.config.schema import HierarchyConfig
-from hierspec.config.template import Template
 from hierspec.core.nodes import describe
-from hierspec.engine.caches import KeptCache
 from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
-from hierspec.engine.observers import Observer
-from hierspec.engine.request import Request
 from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.session import Session
 from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
-from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.schema import check_keys
 from hierspec.verifiers.soundness import check as check_soundness
 
@@ -79,7 +75,7 @@ class Hierarchy:
             HierspecError: a model that cannot be driven, or of another vocabulary; an argument that
                 does not exist, with what it is called here.
         """
-        options.refuse_unknown_arguments(unknown)
+        refuse_unknown_arguments(unknown)
         if not isinstance(target, Built):
             from hierspec.presets.defaults import configuration_of
 
@@ -273,69 +269,14 @@ class Hierarchy:
         """Return a session for a text that grows call by call, such as a conversation."""
         return Session(self)
 
-    def start(
-        self,
-        prompts: Iterable[AnyPrompt],
-        *,
-        max_new_tokens: int | Sequence[int] | None = requests.MAX_NEW_TOKENS,
-        seed: int | Sequence[int] | None = None,
-        num_return_sequences: int = 1,
-        stop: Any = None,
-        stop_token_ids: int | Sequence[int] | None = None,
-        eos_token_id: int | Sequence[int] | None = None,
-        ignore_eos: bool = False,
-        include_stop_str: bool = False,
-        chat: bool = False,
-        tools: Sequence[Any] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        logprobs: bool | int = False,
-        until: Callable[[int, Sequence[int]], bool] | None = None,
-        stopping_criteria: Any = None,
-        generation_config: Any = None,
-        cache: KeptCache | Sequence[KeptCache | None] | None = None,
-        tracer: Any = None,
-        observers: Iterable[Observer] = (),
-        sampling: SamplingParams | Sequence[Any] | Mapping[str, Any] | None = None,
-        **params: Any,
-    ) -> Generation:
+    def start(self, prompts: Iterable[AnyPrompt], **options: Any) -> Generation:
         """Prepare a batch to run: iterate it for events, then ask ``results()``.
-
-        ``max_new_tokens``, ``stop``, ``seed``, ``sampling`` and its fields are one for all prompts,
-        or a list with one for each.
 
         Args:
             prompts: texts, token ids (lists, or one-dimensional tensors), or conversations: lists
                 of messages with ``role`` and ``content``, put through the chat template.
-            max_new_tokens: per sequence; the context length may end it sooner, and alone does where
-                it is ``None``.
-            seed: of all randomness, below 2**64; drawn afresh (and reported) where ``None``. With
-                one for all, sequence i has the randomness of (seed, i); with a list, each prompt
-                has the randomness that it would have alone.
-            num_return_sequences: samples of each prompt; results and ``sequence`` of events count
-                them prompt by prompt.
-            stop: texts that end the output where they appear; they are left out of ``text``. They
-                may name special tokens (``"<|im_end|>"``). A list of lists has those of each
-                prompt.
-            stop_token_ids: end the output besides ``eos_token_id``, whatever ``ignore_eos`` says.
-            eos_token_id: ends the output; default: the tokenizer's and the model's.
-            chat: apply the tokenizer's chat template to prompts that are texts, too.
-            tools: functions, or their JSON schemas, for the chat template.
-            chat_template_kwargs: further variables of it.
-            logprobs: report the raw target's log-probability of every emitted token; a number k
-                asks also for the k likeliest tokens in its place.
-            until: called ``until(sequence, tokens so far)`` after every token; true ends it.
-            stopping_criteria: of transformers; asked about each sequence apart, without scores.
-            generation_config: of transformers: sampling, length and ends as ``generate`` reads them
-                (:mod:`hierspec.config.generation_config`).
-            cache: kept from one generation to the next (:meth:`session`): one for a single
-                sequence, or a list with one for each.
-            tracer: gets an event for every draft, every check with its verdict, and every row.
-            observers: see every round, with its distributions: objects of classes derived from
-                :class:`hierspec.engine.observers.Observer`.
-            sampling: :class:`SamplingParams` or a mapping; or its fields one by one:
-                ``temperature`` (0: greedy), ``top_k``, ``top_p``, ``min_p``,
-                ``repetition_penalty``, ``frequency_penalty``, ``presence_penalty``,
-                ``logit_bias``, ``logits_processors``.
+            options: the fields of :class:`hierspec.config.call.CallOptions`, which explains them,
+                and those of :class:`SamplingParams`.
 
         Raises:
             HierspecError: an empty prompt, one longer than the context, a rule that would change
@@ -344,54 +285,18 @@ class Hierarchy:
         """
         for watch in self._watches:
             watch.check()
-        options.refuse_unknown_options(params, _OPTIONS)
-        resolved = requests.resolve_requests(
-            self.root.model,
-            Template(self.tokenizer, chat, tools, chat_template_kwargs),
-            self.eos_token_ids,
-            prompts,
-            sampling=sampling,
-            params=params,
-            max_new_tokens=max_new_tokens,
-            seed=seed,
-            num_return_sequences=num_return_sequences,
-            stop=stop,
-            stop_token_ids=stop_token_ids,
-            eos_token_id=eos_token_id,
-            ignore_eos=ignore_eos,
-            include_stop_str=include_stop_str,
-            config=generation_config,
-        )
-        greedy = all(sampling.greedy for sampling in resolved.sampling)
+        call = CallOptions.of(options)
+        requests = call.requests(prompts, self.root.model, self.tokenizer, self.eos_token_ids)
+        greedy = all(request.params.greedy for request in requests)
         for plan in [self.root] if self.controller is None else self.controller.plans:
             check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
-        num_logprobs = options.logprobs(logprobs)
-        until = options.stop_test(until, stopping_criteria, resolved.max_time)
-        kept = options.caches(cache, len(resolved.prompts))
-        seeds = resolved.seeds or [(resolved.seed, i) for i in range(len(resolved.prompts))]
-        sequences = zip(
-            resolved.prompts, resolved.sampling, resolved.stops, seeds, kept, strict=True
-        )
         return Generation(
             self.root,
-            [
-                Request(
-                    prompt=prompt,
-                    params=sampling_params,
-                    stop=conditions,
-                    seed=own_seed,
-                    place=place,
-                    num_logprobs=num_logprobs,
-                    until=until,
-                    cache=own_cache,
-                )
-                for prompt, sampling_params, conditions, (own_seed, place), own_cache in sequences
-            ],
+            requests,
             tokenizer=self.tokenizer,
-            seed=resolved.seed,
             lock=self._lock,
-            tracer=tracer,
-            observers=observers,
+            tracer=call.tracer,
+            observers=call.observers,
             controller=self.controller,
         )
 
@@ -421,10 +326,3 @@ def _shut_down_without_waiting(thread: ThreadPoolExecutor) -> Iterator[ThreadPoo
         yield thread
     finally:
         thread.shutdown(wait=False)
-
-
-_OPTIONS = tuple(
-    name
-    for name, parameter in inspect.signature(Hierarchy.start).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-)

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import dataclasses
 import inspect
 import time
 from functools import partial
@@ -13,6 +14,7 @@ from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaLi
 
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
+from hierspec.config.call import CallOptions
 from hierspec.config.drafts import levels
 from hierspec.config.ends import GenerationConfigWarning
 from hierspec.config.options import SAMPLING
@@ -256,8 +258,7 @@ def test_no_suggestion_is_better_than_a_far_one(fast):
 
 def test_the_help_of_generate_names_all_options():
     said = inspect.getdoc(Hierarchy.generate)
-    parameters = inspect.signature(Hierarchy.start).parameters.values()
-    options = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    options = [field.name for field in dataclasses.fields(CallOptions) if field.name != "params"]
     missing = [name for name in (*options, *SAMPLING) if f"``{name}``" not in said]
     assert not missing, "write them into the docstring"
 

@@ -160,12 +160,13 @@ def num_samples(value: Any, sampling: Sequence[SamplingParams]) -> int:
     return number
 
 
-def seeds(value: Any, count: int, num_samples: int) -> tuple[int, list[tuple[int, int]] | None]:
-    """Return a batch's seed and, if each prompt has its own, (seed, sample) of each sequence."""
-    if not isinstance(value, list | tuple):
-        return _seed(value), None
-    own = [_seed(seed) for seed in broadcast(value, count, "seed")]
-    return (own or [0])[0], [(seed, sample) for seed in own for sample in range(num_samples)]
+def seeds(value: Any, count: int, num_samples: int) -> list[tuple[int, int]]:
+    """Return (seed, index among the sequences with that seed) of each sequence."""
+    if isinstance(value, list | tuple):
+        own = [_seed(seed) for seed in broadcast(value, count, "seed")]
+        return [(seed, sample) for seed in own for sample in range(num_samples)]
+    seed = _seed(value)
+    return [(seed, place) for place in range(count * num_samples)]
 
 
 def _seed(value: Any) -> int:

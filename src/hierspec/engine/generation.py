@@ -59,7 +59,6 @@ class Generation(Engine):
 
     Args:
         root: the hierarchy.
-        seed: of the whole set, as callers are told.
         lock: held during each round, so that threads may share the models.
         tracer: gets an event for every draft, every check with its verdict, and every row.
         observers: see every round (:class:`~hierspec.engine.observers.Observer`).
@@ -79,7 +78,6 @@ class Generation(Engine):
         requests: Sequence[Request],
         *,
         tokenizer: Any = None,
-        seed: int = 0,
         lock: AbstractContextManager[Any] | None = None,
         tracer: Tracer | None = None,
         observers: Iterable[Observer] = (),
@@ -90,7 +88,7 @@ class Generation(Engine):
             runner.runtime.observe(observer)
         super().__init__({"": runner}, _FIXED_SET)
         self.root, self.runtime, self.names = runner.root, runner.runtime, runner.names
-        self.seed, self.requests = seed, requests
+        self.requests = requests
         self._settled: list[tuple[Request, Verdict]] = []
         self._iterated = False
         self.add(requests)
@@ -135,6 +133,11 @@ class Generation(Engine):
             if request.failure is not None:
                 with _explain_out_of_memory(len(self.requests)):
                     raise request.failure
+
+    @property
+    def seed(self) -> int:
+        """The first request's: of all of them, where they share one."""
+        return self.requests[0].seed if self.requests else 0
 
     @property
     def continues_prompts(self) -> bool:
