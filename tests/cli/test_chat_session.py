@@ -1,15 +1,10 @@
 """What a conversation's commands do, what the user enters, and what never reaches a model."""
 
 import os
-import pty
 import random
-import subprocess
-import sys
-import time
-from types import SimpleNamespace
 
 import pytest
-from chat_cases import save_chat_model
+from chat_cases import save_chat_model, talk
 from rich.console import Console
 from transformers import GenerationConfig
 
@@ -205,45 +200,3 @@ def test_in_a_terminal_lines_are_edited_and_remembered(folder, tmp_path):
     history = tmp_path / "chat" / "history"
     assert "+w4 w9" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
-
-
-def talk(argv, cache, lines):
-    """Return what a conversation on a pseudo-terminal shows; each line waits for the prompt."""
-    main, side = pty.openpty()
-    environment = {**os.environ, "HIERSPEC_CACHE": str(cache), "TERM": "xterm", "COLUMNS": "200"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hierspec", *argv],
-        stdin=side,
-        stdout=side,
-        stderr=side,
-        env=environment,
-        close_fds=True,
-    )
-    os.close(side)
-    os.set_blocking(main, False)
-    shown = SimpleNamespace(text="", prompts=0)
-    until = time.monotonic() + 100
-
-    def read():
-        try:
-            got = os.read(main, 65536).decode(errors="replace")
-        except BlockingIOError:
-            time.sleep(0.02)
-            return True
-        except OSError:  # the process has gone
-            return False
-        if "\x1b[6n" in got:  # it asks where the cursor is
-            os.write(main, b"\x1b[1;1R")
-        shown.text += got
-        return True
-
-    for i, line in enumerate(lines):
-        wanted = i + 1
-        while shown.text.count("\x1b[?2004h") < wanted and time.monotonic() < until and read():
-            pass
-        os.write(main, line.encode())
-    while time.monotonic() < until and read():
-        pass
-    assert process.wait(timeout=20) == 0, shown.text
-    os.close(main)
-    return shown.text

@@ -48,6 +48,11 @@ class Candidate:
     level: LevelConfig
 
     @property
+    def is_planned(self) -> bool:
+        """Whether the planner can choose it: a plug-in's method has to say that it can."""
+        return self.level.capabilities.planned
+
+    @property
     def can_verify(self) -> bool:
         """Whether it may also verify: makers of several drafts, and what costs nothing, do not."""
         known = self.level.capabilities
@@ -111,6 +116,20 @@ def parse(text: str) -> Candidate:
     return _candidate(text, level)
 
 
+def check_planned(candidates: Sequence[Candidate]) -> None:
+    """Refuse candidates that the planner cannot choose.
+
+    Raises:
+        HierspecError: one is a plug-in's.
+    """
+    for candidate in candidates:
+        if not candidate.is_planned:
+            raise HierspecError(
+                f"candidate {candidate.name!r}: {candidate.level.method} is a plug-in's, which is "
+                "not planned; name it in a hierarchy"
+            )
+
+
 def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") -> list[Candidate]:
     """Return the candidates that ``auto`` measures, given those that the user named.
 
@@ -121,6 +140,7 @@ def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") ->
     several times as long, so trees are measured only if they are named.
     """
     parsed = [parse(text) for text in names]
+    check_planned(parsed)
     if any(candidate.level.method != "draft_model" for candidate in parsed):
         return parsed
     defaults = [parse(name) for name in default_names(target, dtype)]
@@ -174,9 +194,7 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
     if planned:
         problem = f"leave {planned[0]} out, the planner chooses it"
     elif isinstance(method, str) and (known := methods.find(method)) is not None:
-        if known.maker is not None and not known.capabilities.planned:
-            problem = f"{method} is a plug-in's, which is not planned; name it in a hierarchy"
-        elif not known.capabilities.planned:
+        if known.maker is None and not known.capabilities.planned:
             problem = f"{method} is not planned; leave it out"
         elif "store" in level:
             problem = (

@@ -23,7 +23,7 @@ from hierspec.utils.schema import validate
 from hierspec.zoo import fingerprint
 
 from . import costs
-from .candidates import Candidate, CandidatePool, load
+from .candidates import Candidate, CandidatePool, check_planned, load
 from .memory import memory
 from .profile import DESCRIPTION, save
 from .schema import KIND, SCHEMA_VERSION, MeasuredModel
@@ -61,6 +61,7 @@ def measure(
     """
     if not candidates:
         raise HierspecError("there are no candidates: name at least one that may draft")
+    check_planned(candidates)
     if path is not None:
         check_writable(path, DESCRIPTION)  # before minutes of work
     report("loading", 0.0)

@@ -57,8 +57,8 @@ def bench(
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="Names (--list shows them) or groups: all, papers, baselines, peers, alone (each "
-            "drafter by itself); separated by commas, or repeated. Default: all."
+            help="Names (--list shows them), hierarchy files, or groups: all, papers, baselines, "
+            "peers, alone (each drafter by itself); commas between, or repeated. Default: all."
         ),
     ] = None,
     prompts: PromptsOption = None,

@@ -9,9 +9,13 @@ import contextlib
 import difflib
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hierspec.config.methods import find
+from hierspec.config.schema import HierarchyConfig
 from hierspec.errors import HierspecError
+from hierspec.presets.defaults import FILES
 from hierspec.presets.registry import PRESETS
 from hierspec_lab.bench import peers
 from hierspec_lab.bench.method_records import GROUPS, PLAIN
@@ -83,7 +87,9 @@ def label(draft: str) -> str:
         level = json.loads(draft)
         draft = str(level.get("model") or level.get("method"))
     head = draft.strip().rstrip("/").partition(",")[0].removeprefix("zoo:")
-    if head.startswith(("exit:", "quantized:")):
+    kind = head.partition(":")[0]
+    method = find(kind)
+    if kind in ("exit", "quantized") or (method is not None and method.maker is not None):
         return head.replace(":", "-")
     return head.rpartition("/")[2].rpartition(":")[2] or head
 
@@ -95,6 +101,29 @@ def _single_draft_candidates(name: str, draft: str) -> Callable[[BenchModels, fl
         return grids.given_draft(name, models, draft)
 
     return candidates
+
+
+def _of_file(word: str) -> MethodEntry:
+    """Return the hierarchy of a file as a method, called by the file's name.
+
+    Raises:
+        HierspecError: the file cannot be read, or is no hierarchy.
+    """
+    config = HierarchyConfig.load(word)
+    content, name = config.to_dict(), Path(word).name
+    levels = content.pop("levels", [])
+    target = content.pop("target")["model"]
+
+    def candidates(models: BenchModels, temperature: float) -> list[Method]:
+        from .base import Unavailable
+        from .ours import HierarchyMethod
+
+        if str(models.target.model) != target:
+            raise Unavailable(f"it is a hierarchy for {target}")
+        return [HierarchyMethod(name, models, levels, **content)]
+
+    fields = name, "baseline", "", f"the hierarchy of {word}"
+    return MethodEntry(name, *fields, candidates, lossless=not config.allow_lossy)
 
 
 def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
@@ -126,17 +155,21 @@ def _candidates(name: str) -> Callable[[BenchModels, float], list[Method]]:
 def select(words: Sequence[str], methods: dict[str, MethodEntry]) -> list[MethodEntry]:
     """Select methods by names and groups (``all``, ``papers``, …), in the catalogue's order.
 
-    A word that is both is the name. Plain decoding is always among them: all others are compared
-    with it.
+    A word that is both is the name; one that names a .json or .toml file is its hierarchy. Plain
+    decoding is always among them: all others are compared with it.
 
     Raises:
         HierspecError: no such name or group; says which are near, and which there are.
     """
-    names = {PLAIN}
+    names, methods = {PLAIN}, dict(methods)
     for word in [part.strip() for text in words for part in text.split(",") if part.strip()]:
         group = _PLURALS.get(word, word)
         if word == "all":
             names |= set(methods)
+        elif Path(word).suffix in FILES:
+            entry = _of_file(word)
+            methods[entry.name] = entry
+            names.add(entry.name)
         elif word in methods:
             names.add(word)
         elif word == ALONE:

@@ -97,7 +97,8 @@ def candidates(models: BenchModels) -> list[str]:
         first = ["ngram"]
     elif not models.drafts:
         first = default_names(models.target.model, models.target.dtype)
-    return list(dict.fromkeys([*first, *models.drafts, "prompt-lookup"]))
+    drafts = [name for name in models.drafts if parse(name).is_planned]
+    return list(dict.fromkeys([*first, *drafts, "prompt-lookup"]))
 
 
 def planning(models: BenchModels) -> Planning:
