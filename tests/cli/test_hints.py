@@ -1,5 +1,7 @@
 """What users of other programs type is answered with what to type here."""
 
+import random
+
 import pytest
 
 from hierspec.cli import run
@@ -28,6 +30,27 @@ def test_other_programs_words_get_a_hint(line, says, capsys):
     err = capsys.readouterr().err
     assert says in err
     assert len(err.splitlines()) == 1
+
+
+HABITS = ["run", "pull", "ls", "chat", "serve", "generate", "bench", "ps", "-m", "--model", "-p",
+          "-n", "-t", "-c", "-ngl", "--temp", "--top-k", "--ctx-size=9", "-md", "x.gguf", "llama3",
+          "./x.gguf", "hf.co/a/b", "-f", "8", "0.7", "-1", "--", "--repeat-penalty", "hello there",
+          "--set", "num_ctx=4096", "-sys", "--jinja", "-hf", "a/b:Q4_0", ""]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_habits_in_any_order_are_one_line(seed, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(seed)
+    line = rng.sample(HABITS, rng.randint(1, 6))
+    if not {"-m", "--model"} & {*line}:  # so that nothing is loaded, and no service started
+        line += ["-m", "./none.gguf"]
+    status = run(line)
+    said = capsys.readouterr().err
+    assert status == 2, line
+    assert said.startswith("hierspec: error: "), line
+    assert said.count("\n") == 1, line
+    assert "bug" not in said, line
 
 
 def test_short_names_are_those_of_other_programs(tmp_path, capsys):

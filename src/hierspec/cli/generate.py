@@ -220,12 +220,14 @@ def generate(
         from hierspec.zoo.registry import SHIPPED_TARGET
 
         auto_target = target_config(target or SHIPPED_TARGET, dtype, device)
+        _check_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
         if deterministic:
             auto_target = dataclasses.replace(auto_target, backend="deterministic")
         measuring = {"temperature": temperature, "chat": bool(chat), "measure_again": measure_again}
         models = _plan(auto_target, drafts, measuring, as_json, console)
     else:
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
+        _check_lengths(texts, config.target.model, tokenizer, bool(chat), variables)
         models = _load(config, as_json, console)
     if tokenizer is not None:
         models.tokenizer = _load_fitting_tokenizer(tokenizer, models)
@@ -305,6 +307,29 @@ def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]
     if not text:
         raise HierspecError("the prompt is empty: give at least one token to continue")
     return [parse_ids(text, "the prompt") if ids else text]
+
+
+def _check_lengths(
+    prompts: list[Any], model: str, tokenizer: str | None, chat: bool, variables: Any
+) -> None:
+    """Refuse a prompt that is longer than a model's context, before the model is loaded."""
+    from hierspec.config.call import check_length
+    from hierspec.config.target import model_config
+    from hierspec.config.template import Template
+    from hierspec.lm.hf.support import longest_context
+
+    try:
+        limit = longest_context(model_config(model))
+    except HierspecError:
+        return  # loading says why
+    # A token has a byte at least.
+    long = [prompt for prompt in prompts if limit and len(repr(prompt).encode()) >= limit]
+    if not long:
+        return
+    template = Template(load_tokenizer(tokenizer or model), chat, None, variables)
+    for prompt in long:
+        place = f" at place {prompts.index(prompt)}" if len(prompts) > 1 else ""
+        check_length(template.ids(prompt), limit, place)
 
 
 def _load_fitting_tokenizer(name: str, models: Hierarchy) -> Any:

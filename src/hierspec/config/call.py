@@ -187,9 +187,18 @@ def _check_prompt(ids: list[int], model: LanguageModel, place: str) -> list[int]
         raise HierspecError(
             f"a prompt token lies outside the target's vocabulary of {model.vocab_size}"
         )
-    if len(ids) >= model.max_length:
+    check_length(ids, model.max_length, place)
+    return ids
+
+
+def check_length(ids: Sequence[int], max_length: float, place: str = "") -> None:
+    """Refuse a prompt that leaves no room for output.
+
+    Raises:
+        HierspecError: it fills the context of ``max_length`` tokens.
+    """
+    if len(ids) >= max_length:
         raise HierspecError(
             f"the prompt{place} has {len(ids)} tokens and the target's context holds "
-            f"{model.max_length}: shorten it to leave room for output"
+            f"{max_length}: shorten it to leave room for output"
         )
-    return ids
