@@ -171,7 +171,7 @@ def verify(tokens, q, p):
 
 
 def test_of_a_researcher(hour, tmp_path, monkeypatch):
-    monkeypatch.setattr(methods, "_REGISTERED", {})
+    monkeypatch.setattr(methods, "_REGISTERED", dict(methods._REGISTERED))
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
     monkeypatch.setattr(plugins, "_FILES", {})
     (tmp_path / "mine.py").write_text(PLUGIN)

@@ -318,6 +318,15 @@ def test_what_a_model_says_of_sampling_is_not_dropped_without_a_word(capsys, pla
     assert "generation_config do_sample=True, repetition_penalty=1.2 is not applied" in err
 
 
+def test_one_token_has_no_speed_and_labels_no_folders(capsys, play):
+    argv = ["generate", "x", "--target", play.target, "--draft", play.draft, "--max-new-tokens"]
+    one, several = (hierspec(capsys, *argv, number)[2] for number in ("1", "4"))
+    assert "tokens/s" not in one
+    assert "tokens/s" in several
+    rows = [line for line in several.splitlines() if line.startswith(("draft ", "target (target)"))]
+    assert len(rows) == 2
+
+
 def test_a_batch_says_once_how_fast_it_was(capsys, play, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('"def f"\n"import"\n')

@@ -13,7 +13,7 @@ from hierspec.errors import HierspecError, errors_in
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.documents import read_json
-from hierspec.utils.files import expand_user, write_atomically
+from hierspec.utils.files import expand_user, without_folders, write_atomically
 from hierspec.utils.schema import PositiveInteger, nearest_key, validate
 
 from .rendering import say
@@ -329,6 +329,7 @@ def _kept(results: Sequence[GenerationResult]) -> list[str]:
     """Return the kept and drafted tokens of each level that drafted."""
     kept, drafted = Counter[str](), Counter[str]()
     for level in (level for result in results for level in result.levels):
-        kept[level["name"]] += level["num_accepted_tokens"]
-        drafted[level["name"]] += level["num_draft_tokens"]
+        name = without_folders(level["name"])
+        kept[name] += level["num_accepted_tokens"]
+        drafted[name] += level["num_draft_tokens"]
     return [f"{name} {kept[name]}/{total} kept" for name, total in drafted.items() if total]

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import hierspec
@@ -20,7 +19,7 @@ from hierspec.engine.results import TokenEvent
 from hierspec.engine.runner import ServingRunner
 from hierspec.errors import HierspecError
 from hierspec.utils.best_effort import best_effort
-from hierspec.utils.files import json_digest
+from hierspec.utils.files import json_digest, without_folders
 
 from .grammar import Grammars
 from .loading import default_cache_tokens
@@ -48,7 +47,7 @@ class Service:
         self.default = next(iter(self.hierarchies))
         first = self.hierarchies[self.default]
         self.tokenizer = first.tokenizer
-        self.model = settings.served_model_name or public_name(first.config.target.model)
+        self.model = settings.served_model_name or without_folders(first.config.target.model)
         self.max_length: int = first.root.model.max_length
         self.vocab_size: int = first.root.model.vocab_size
         self.created = int(time.time())
@@ -58,7 +57,7 @@ class Service:
                 h.tokenizer,
                 controller=h.controller,
                 lock=h.lock,
-                display_name=public_name,
+                display_name=without_folders,
                 predictor=Prediction(),
                 adapt_to_load=settings.adapt_to_load,
             )
@@ -214,16 +213,3 @@ class Streams:
                 if progress.ended.error is not None:
                     raise progress.ended.error
         return [FinishedSequence(tokens, ended[i]) for i, tokens in enumerate(events)]
-
-
-def public_name(name: str) -> str:
-    """Strip a level's name of its model's folders, which clients must not see.
-
-    After the model, the name says what the level makes of it: ``@layer``, ``:int8``,
-    ``~layers kept/depth``.
-    """
-    for end in (len(name), *(i for i in range(len(name) - 1, 0, -1) if name[i] in "@:~")):
-        path = Path(name[:end])
-        if path.exists():
-            return path.name + name[end:]
-    return name

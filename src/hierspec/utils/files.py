@@ -154,6 +154,19 @@ def expand_user(path: str | Path) -> Path:
         return Path(path)
 
 
+def without_folders(name: str) -> str:
+    """Strip a level's name of its model's folders: they are long, and clients must not see them.
+
+    After the model, the name says what the level makes of it: ``@layer``, ``:int8``,
+    ``~layers kept/depth``.
+    """
+    for end in (len(name), *(i for i in range(len(name) - 1, 0, -1) if name[i] in "@:~")):
+        path = Path(name[:end])
+        if path.exists():
+            return path.name + name[end:]
+    return name
+
+
 def json_digest(value: Any) -> str:
     """Return 20 hexadecimal digits, fit for a file's name, that identify a value JSON can hold."""
     text = json.dumps(value, sort_keys=True, default=str)

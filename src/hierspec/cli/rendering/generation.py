@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hierspec.utils.files import without_folders
 from hierspec.utils.terminal import borderless
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ class Painter:
     def legend(self) -> None:
         """Print the colour of each level, on a terminal."""
         if self.console.is_terminal:
-            parts = [Text(f"■ {name}", style=style) for name, style in self.styles.items()]
+            parts = [
+                Text(f"■ {without_folders(name)}", style=style)
+                for name, style in self.styles.items()
+            ]
             self.console.print(Text("written by  ", style="dim") + Text("   ").join(parts))
 
     def prompt(self, prompt: str | Sequence[int]) -> None:
@@ -127,11 +131,11 @@ def describe_speed(
     result: GenerationResult, plain: GenerationResult | None, comparison: str = ""
 ) -> Text:
     """Return tokens per second, over the whole batch, and those of plain decoding."""
-    text = Text(
-        f"{result.tokens_per_second:.1f} tokens/s, "
-        f"{result.mean_acceptance_length:.2f} tokens per target call, "
-        f"time to first token {result.time_to_first_token * 1e3:.0f} ms"
-    )
+    parts = [f"time to first token {result.time_to_first_token * 1e3:.0f} ms"]
+    if result.tokens_per_second:  # not of a single token
+        parts.insert(0, f"{result.mean_acceptance_length:.2f} tokens per target call")
+        parts.insert(0, f"{result.tokens_per_second:.1f} tokens/s")
+    text = Text(", ".join(parts))
     if plain is not None and plain.tokens_per_second > 0:
         ratio = result.tokens_per_second / plain.tokens_per_second
         text.append(
@@ -186,7 +190,7 @@ def _describe_levels(result: GenerationResult) -> list[Table | Text]:
         if level["name"].startswith("concatenate") and not level["calls"]:
             continue  # the concatenated levels have their own rows
         table.add_row(
-            Text(level["name"]),
+            Text(without_folders(level["name"])),
             str(level["calls"]),
             str(level["num_draft_tokens"]),
             str(level["num_accepted_tokens"]),
@@ -194,7 +198,7 @@ def _describe_levels(result: GenerationResult) -> list[Table | Text]:
             f"{level['seconds']:.2f} s",
         )
     target = result.target
-    name = Text(f"{target['name']} (target)")
+    name = Text(f"{without_folders(target['name'])} (target)")
     table.add_row(name, str(target["calls"]), "", "", "", f"{target['seconds']:.2f} s")
     if result.batch_size == 1:
         return [table]
@@ -268,7 +272,7 @@ def explain_difference(dtype: str, reason: str | None) -> str:
 
 def describe_plan(plan: Plan, controller: Controller | None) -> str:
     """Return a plan in words, and the other models that control may use during generation."""
-    names, chain = plan.estimates.names, plan.best.chain
+    names, chain = [*map(without_folders, plan.estimates.names)], plan.best.chain
     if chain.plain:
         return "plain decoding"
     below = [f"{names[i]} × {n}" for i, n in zip(chain.models, chain.budgets, strict=False)]

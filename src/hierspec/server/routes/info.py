@@ -15,7 +15,6 @@ from hierspec.server.access import service_of
 from hierspec.server.conversation import chat_ids, plain_messages
 from hierspec.server.errors import ApiError
 from hierspec.server.prepare import named_hierarchy, tokenize
-from hierspec.server.service import public_name
 from hierspec.server.wire.chat import Message
 from hierspec.server.wire.common import (
     ErrorAnswer,
@@ -26,6 +25,7 @@ from hierspec.server.wire.common import (
     Text,
     TokenId,
 )
+from hierspec.utils.files import without_folders
 
 router = APIRouter()
 _ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorAnswer}}
@@ -87,7 +87,7 @@ def _card(request: Request) -> ModelCard:
 
 def _levels(hierarchy: Hierarchy) -> list[str]:
     """Return the names of the levels, smallest first, the target last."""
-    names = (public_name(level.name) for level in walk_levels(hierarchy.root))
+    names = (without_folders(level.name) for level in walk_levels(hierarchy.root))
     return list(dict.fromkeys(names))
 
 
