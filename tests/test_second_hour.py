@@ -39,11 +39,13 @@ def hour(tmp_path, monkeypatch, capsys):
 def test_of_somebody_with_a_gguf_file(hour, tmp_path):
     pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
     model = str(gguf_files.save(tmp_path / "m.gguf", gguf_files.tiny(), quantization="Q8_0"))
-    assert "hierspec chat --target NAME" in hour("run", model)[2]
+    assert f"hierspec chat --target {model}" in hour("run", model)[2]
     assert f"did you mean --target {model}?" in hour("chat", model)[2]
     assert "there is no file" in hour("generate", "-m", "./n.gguf", "-p", "the")[2]
 
     asked = ["generate", "-m", model, "-p", "the the the", "-n", 8, "-t", 1]
+    assert "--chat asks it as a question" in hour(*asked)[2]
+    assert "as a question" not in hour(*asked, "--chat")[2]
     texts = [
         json.loads(hour(*asked, *more, "--json")[1])["text"]
         for more in (["--temp", 0], ["--draft", "suffix"])

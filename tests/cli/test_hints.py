@@ -10,7 +10,8 @@ from hierspec.cli import run
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("run llama3", "hierspec chat --target NAME"),
+        ("run llama3", "hierspec chat --target llama3"),
+        ("run", "hierspec chat --target NAME"),
         ("pull llama3", "nothing needs to be fetched first"),
         ("list", "hierspec zoo list"),
         ("chat llama3", "did you mean --target llama3?"),

@@ -109,7 +109,7 @@ def generate(
         typer.Option(
             "--chat/--no-chat",
             help="Apply the model's chat template, and print the answer alone. Default: only where "
-            "no model is named and zoo:smollm2 runs.",
+            "no model is named and zoo:smollm2 runs; --no-chat also leaves out the note on it.",
         ),
     ] = None,
     chat_template_kwargs: ChatTemplateKwargs = None,
@@ -197,6 +197,7 @@ def generate(
     )
     arguments.seed(seed)
     drafts, console, note = tuple(split_values(draft)), notes(), ""
+    mode_is_open = chat is None and not ids  # whether prompts are questions
     if hierarchy is None and (not drafts or any(map(is_method, drafts))):
         default = defaults.choose_default(target, drafts, dtype, device)
         config, note = default.config, default.note
@@ -237,6 +238,9 @@ def generate(
             f"hierspec: note: of the model's generation_config {', '.join(unread)} is not applied: "
             "give it as options where you want it",
         )
+
+    if mode_is_open and not (as_json or chat) and _has_template(models):
+        say(console, "hierspec: note: the text is continued; --chat asks it as a question")
 
     from hierspec.lm import dtypes
     from hierspec.lm.backend import backend_of
@@ -307,6 +311,10 @@ def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]
     if not text:
         raise HierspecError("the prompt is empty: give at least one token to continue")
     return [parse_ids(text, "the prompt") if ids else text]
+
+
+def _has_template(models: Hierarchy) -> bool:
+    return bool(getattr(models.tokenizer, "chat_template", None))
 
 
 def _check_lengths(

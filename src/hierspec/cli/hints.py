@@ -58,7 +58,8 @@ def hint(argv: Sequence[str], message: str) -> str:
     if not argv:
         return ""
     if message.startswith("No such command"):
-        return _COMMANDS.get(argv[0], "")
+        model = argv[1] if len(argv) > 1 and not argv[1].startswith("-") else "NAME"
+        return _COMMANDS.get(argv[0], "").replace("NAME", model)
     for word in argv:
         name = word.split("=")[0]
         if name in _OPTIONS:
