@@ -109,7 +109,7 @@ def generate(
         typer.Option(
             "--chat/--no-chat",
             help="Apply the model's chat template, and print the answer alone. Default: only where "
-            "no model is named and zoo:smollm2 runs; --no-chat also leaves out the note on it.",
+            "no model is named and zoo:smollm2 runs.",
         ),
     ] = None,
     chat_template_kwargs: ChatTemplateKwargs = None,
