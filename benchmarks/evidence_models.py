@@ -28,13 +28,13 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from hierspec.lm.weights import build_hf_model
-from hierspec.training.family import corpus
-from hierspec.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
-from hierspec.training.losses import soft_cross_entropy
-from hierspec.training.windows import HeldOutWindows, Stream
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import registry
 from hierspec_lab.papers.evidence.families import TRAINED_MODELS
+from hierspec_lab.training.family import corpus
+from hierspec_lab.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
+from hierspec_lab.training.losses import soft_cross_entropy
+from hierspec_lab.training.windows import HeldOutWindows, Stream
 
 FOLDER = common.ROOT / TRAINED_MODELS
 READ, WRITTEN = 64, 48  # tokens that an encoder reads, and that are learnt

@@ -52,8 +52,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=40_000)
     args = parser.parse_args()
 
-    from hierspec.training.heads.settings import HeadsSettings
-    from hierspec.training.heads.train import train
+    from hierspec_lab.training.heads.settings import HeadsSettings
+    from hierspec_lab.training.heads.train import train
 
     prompts, source = common.read_prompts(args.prompts)
     prompts = prompts[: args.num_prompts]

@@ -70,7 +70,7 @@ def matplotlib():
 @pytest.fixture(scope="session")
 def quick_zoo(tmp_path_factory):
     """The shipped family made again in its smallest form, in seconds."""
-    from hierspec.training.family.build import train
+    from hierspec_lab.training.family.build import train
 
     folder = tmp_path_factory.mktemp("zoo")
     train(folder, quick=True)

@@ -12,8 +12,8 @@ from hierspec import Hierarchy
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.exit_heads import FULL, MLP, ExitHead, vocabulary_part
-from hierspec.training.heads.settings import HeadsSettings
-from hierspec.training.heads.train import train
+from hierspec_lab.training.heads.settings import HeadsSettings
+from hierspec_lab.training.heads.train import train
 
 FAMILIES = ("llama", "qwen3", "gpt2", "gemma2", "opt")
 QUICK = {"tokens": 2000, "width": 32, "rows": 4, "learning_rate": 3e-3, "steps": 40}
@@ -54,7 +54,7 @@ def rows_of(model: Any, ids: Sequence[int], start: int = 1) -> torch.Tensor:
 def short_own_texts() -> Iterator[None]:
     """The models write 64 tokens at a time, which takes a quarter of the calls."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hierspec.training.heads.data.OWN_LENGTH", 64)
+        patch.setattr("hierspec_lab.training.heads.data.OWN_LENGTH", 64)
         yield
 
 

@@ -30,8 +30,8 @@ STOPPED = "stopped before work begins"
 _WORK = (
     "hierspec.profiling.measure.measure",
     "hierspec.profiling.auto.measure",
-    "hierspec.training.heads.train.train",
-    "hierspec.training.family.build.train",
+    "hierspec_lab.training.heads.train.train",
+    "hierspec_lab.training.family.build.train",
     "hierspec_lab.cli.bench._measure",
     "hierspec.server.run.serve",
     "hierspec_lab.papers.lab.Lab.load",

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from hierspec.cli.zoo import app
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
-from hierspec.training.family.evaluate import load_llama
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo.registry import DATA, ngram_path, resolve
 from hierspec.zoo.synthetic import Calibration, inflate, widen
+from hierspec_lab.training.family.evaluate import load_llama
 
 SHIPPED = ("small", "mid", "trunk")
 PROMPT = 'def add(a, b):\n    """Return the sum."""\n'

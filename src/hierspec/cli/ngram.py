@@ -60,8 +60,7 @@ def build(
 
       hierspec ngram build src docs --tokenizer zoo:smollm2 -o table.safetensors
     """
-    from hierspec.training import ngram
-
+    from . import ngram_build as ngram
     from .rendering import interruptible, notes, progress, say
 
     loaded_tokenizer = load_tokenizer(tokenizer)

@@ -202,7 +202,7 @@ def train(
             return training(*arguments, overwrite=overwrite, report_progress=report, **options)
 
     if draft is not None:
-        from hierspec.training.heads import acceptance
+        from hierspec_lab.training.heads import acceptance
 
         settings = acceptance.AcceptanceSettings(
             rejection_weight=rejection_weight, **text_windows, **schedule
@@ -218,8 +218,8 @@ def train(
             raise HierspecError("--exits goes with heads; an eagle3 drafter has --feature-layers")
         if output is None:
             raise HierspecError("say into which folder the drafter goes: -o FOLDER")
-        from hierspec.training.eagle3 import train as eagle3
-        from hierspec.training.eagle3.settings import Eagle3Settings
+        from hierspec_lab.training.eagle3 import train as eagle3
+        from hierspec_lab.training.eagle3.settings import Eagle3Settings
 
         settings = Eagle3Settings(
             draft_vocab=draft_vocab,
@@ -246,8 +246,8 @@ def train(
     else:
         if not exits:
             raise HierspecError("say after which layers the heads are to be, as in --exits 2,4,8")
-        from hierspec.training.heads import train as exit_heads
-        from hierspec.training.heads.settings import HeadsSettings
+        from hierspec_lab.training.heads import train as exit_heads
+        from hierspec_lab.training.heads.settings import HeadsSettings
 
         settings = HeadsSettings(
             exits=_parse_layers("--exits", exits) or (),

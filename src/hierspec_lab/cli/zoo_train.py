@@ -55,8 +55,8 @@ def train(
     if str(out) == "smollm2":
         _train_smollm2(output, seed, conversations, epochs, minutes, quick, threads)
         return
-    from hierspec.training.family import build
     from hierspec.utils.threads import use_threads
+    from hierspec_lab.training.family import build
 
     use_threads(threads)
     metrics = build.train(out, seed, trunk_steps, student_steps, checkpoints, resume, quick)
@@ -77,8 +77,8 @@ def _train_smollm2(
     import dataclasses
 
     from hierspec.cli.rendering import interruptible, notes, progress, say
-    from hierspec.training.smollm2 import build
     from hierspec.utils.threads import use_threads
+    from hierspec_lab.training.smollm2 import build
 
     use_threads(threads)
     settings = build.DraftersSettings()

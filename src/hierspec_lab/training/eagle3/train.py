@@ -1,0 +1,285 @@
+"""Train an EAGLE-3 network on a frozen target [Li et al. 2025, §3.2].
+
+The loss of each drafting step is the cross entropy with the target's distribution over the draft
+vocabulary, at positions whose next token lies in it: an unbiased form of the whole distribution's
+cross entropy where the target wrote the text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import nn
+
+from hierspec.errors import HierspecError
+from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.eagle3.network import Eagle3Network
+from hierspec.lm.load import load
+from hierspec.lm.weights import EMBEDDING, HEAD
+from hierspec.profiling.settings import ReportProgress
+from hierspec.utils import machine
+from hierspec.utils.files import check_folder_writable
+from hierspec.zoo import fingerprint, trained
+from hierspec_lab.training import resuming, texts
+from hierspec_lab.training.fit import (
+    Losses,
+    Objective,
+    Phase,
+    Schedule,
+    TimedSchedule,
+    TrainingStep,
+    curve,
+    fit,
+)
+from hierspec_lab.training.models import as_written, load_weights_and_tokenizer
+from hierspec_lab.training.store import FeatureStore, Passes, limited_reporter
+
+from . import start
+from .batches import Batches, FeatureBatch
+from .measure import measure
+from .settings import Eagle3Settings
+from .unroll import unroll
+
+_WATCH_TOKENS = 16_384  # of new texts, added at a time
+_REPORT_EVERY = 25  # steps
+_TRAINING_START = 0.2  # share of all work, roughly, that features take
+
+
+def train(
+    target: str,
+    settings: Eagle3Settings,
+    output: Path,
+    text_paths: Sequence[Path],
+    held_out: Sequence[Path] = (),
+    *,
+    start_from: Path | None = None,
+    features: Path | None = None,
+    overwrite: bool = False,
+    report_progress: ReportProgress = lambda stage, share: None,
+    tell: Callable[[str], None] = lambda line: None,
+    stop_after: int | None = None,
+) -> dict[str, Any]:
+    """Train a network and write it into the folder ``output``, its report with it.
+
+    It is also written every few minutes during training. An interrupted training leaves a folder
+    ``OUTPUT.training``; the same call goes on from there.
+
+    Args:
+        target: directory, hub id or ``zoo:NAME``; Llama-shaped.
+        text_paths: files and folders of conversations and texts.
+        held_out: further files of another origin, each measured on separately.
+        start_from: folder or ``zoo:NAME`` of a network whose weights and vocabulary to begin with.
+        features: where the target's hidden states are kept; default: inside ``OUTPUT.training``,
+            deleted with it.
+        report_progress: called with the stage, and the share of all work that is done.
+        tell: called with results during training, a line each.
+        stop_after: stop after so many steps, as if interrupted.
+
+    Returns the network's description: settings, figures on held-out texts before and after.
+
+    Raises:
+        HierspecError: no text to learn from, a folder in the way, an interrupted training of other
+            settings, a target of another shape.
+        KeyboardInterrupt: stopped; at most a minute of work is lost.
+    """
+    folder = output.with_name(f"{output.name}.training")
+    # An interrupted training has left its latest network in ``output``.
+    finished = (output / "config.json").exists() and not folder.exists()
+    if finished and not overwrite and start_from != output:
+        raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
+    if not text_paths:
+        raise HierspecError("an EAGLE-3 drafter needs conversations or texts: give --texts FILE")
+    check_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
+    identity = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
+    if not overwrite:
+        resuming.check_settings(folder, identity, "--overwrite")
+    elif folder.exists():
+        shutil.rmtree(folder)
+    report_progress("loading the model", 0.0)
+    source, tokenizer = load_weights_and_tokenizer(target)
+    backend: Any = load(source, torch.float32, backend="lean")
+    initial = (
+        None if start_from is None else checkpoint.read_network(trained.locate(str(start_from)))
+    )
+    config = start.config_for(source.config, settings) if initial is None else initial.config
+    layers = config.feature_layers_for(backend.num_layers)
+    key = [fingerprint.compute_if_local(target) or target, list(layers)]
+    store_folder = features or folder / "features"
+    resuming.check_settings(store_folder, {"features": key}, "another --features")
+    store = FeatureStore(store_folder, backend, layers, settings.store_gib * 2**30)
+    resuming.save_settings(store_folder, {"features": key})
+
+    def add_texts(goes_on: Callable[[int], bool]) -> None:
+        store.extend(texts.read(text_paths, tokenizer, store.keys, settings.longest), goes_on)
+
+    for path in held_out:
+        group = texts.read([path], tokenizer, store.keys, settings.longest, path.stem)
+        store.extend(group, limited_reporter(report_progress, f"features of {path.name}"))
+    # If new texts are looked for later anyway, training begins with a part of the present ones.
+    if not (settings.watch_steps and store.numbers()):
+        max_tokens = _WATCH_TOKENS if settings.watch_steps else math.inf
+        add_texts(limited_reporter(report_progress, "features of the texts", max_tokens=max_tokens))
+    if not store.numbers():
+        raise HierspecError("too little text to learn from: give more --texts")
+    scale = torch.tensor(
+        resuming.compute_once(
+            list[float], folder / "scale.json", lambda: start.feature_scale(store).tolist()
+        )
+    )
+    if initial is None:
+        all_texts = texts.read(text_paths, tokenizer, (), settings.longest)
+        train_texts = (text for text in all_texts if not text.group)
+        # Counted once: texts may be added after an interruption, but rows must keep their tokens.
+        ids = resuming.compute_once(
+            list[int],
+            folder / "vocabulary.json",
+            lambda: start.most_frequent_ids(
+                train_texts, config.draft_vocab_size, config.vocab_size
+            ).tolist(),
+        )
+        network = start.initial_network(config, source, torch.tensor(ids), scale, settings.seed)
+    else:
+        network = initial
+        with torch.no_grad():
+            network.fc.weight /= scale
+    network.train()
+    embedding = source.tensor(EMBEDDING).float()
+    unembed = source.tensor(HEAD).float()
+    target_scores = teacher(backend, network, unembed)
+    passes = Passes(store, settings.batch, settings.seed, num_end_tokens=2)
+    batches = Batches(passes, embedding, scale)
+    info: dict[str, Any] = {
+        "schema_version": 1,
+        "target": target,
+        "fingerprint": key[0],
+        "settings": as_written(settings),
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "texts": [path.name for path in text_paths],
+    }
+
+    def measure_groups() -> dict[str, Any]:
+        network.eval()
+        by_group = {
+            group: measure(network, batches, backend, group, settings.depth)
+            for group in store.held_out_groups()
+        }
+        network.train()
+        for group, figures in by_group.items():
+            tell(f"{group}: {json.dumps(figures)}")
+        return by_group
+
+    def write(step: int) -> None:
+        info["tokens"] = sum(len(store.texts[i].ids) for i in store.numbers())
+        info["steps"], info["figures"] = step, measure_groups()
+        checkpoint.write_network(output, network, torch.bfloat16, info, scale)
+
+    resuming.save_settings(folder, identity)
+    schedule = _schedule(settings, passes)
+    info["before"] = resuming.compute_once(dict[str, Any], folder / "before.json", measure_groups)
+    result = fit(
+        network,
+        _objective(network, target_scores, batches, settings, report_progress, add_texts, write),
+        schedule,
+        folder,
+        settings.seed,
+        "eagle3",
+        stop_after=stop_after,
+        build_optimisers=_adamw,
+        console=Console(quiet=True),
+    )
+    info["seconds"] = result["seconds"]
+    info["environment"] = machine.hardware(backend.device)
+    info["curve"] = curve(folder / "eagle3.jsonl")
+    write(result["steps"])
+    shutil.rmtree(folder)
+    return info
+
+
+def _schedule(settings: Eagle3Settings, passes: Passes) -> Schedule:
+    phases = (Phase(1.0, 1, settings.batch),)
+    rate = settings.learning_rate
+    if settings.minutes is not None:
+        return TimedSchedule(1, phases, adamw_rate=rate, seconds=60 * settings.minutes)
+    steps = settings.steps or max(1, round(settings.epochs * passes.batches_per_pass))
+    return Schedule(steps, phases, adamw_rate=rate)
+
+
+class _ClippedAdamW(torch.optim.AdamW):
+    """AdamW on gradients clipped to norm 1."""
+
+    def step(self, closure: Any = None) -> Any:
+        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
+        return super().step(closure)
+
+
+def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
+    rate = schedule.adamw_rate
+    return [_ClippedAdamW(model.parameters(), rate, (0.9, 0.95), weight_decay=0.01, fused=True)]
+
+
+Teacher = Callable[[torch.Tensor], torch.Tensor]  # last hidden states [n, d] → scores [n, D]
+
+
+def teacher(backend: Any, network: Eagle3Network, unembed: torch.Tensor) -> Teacher:
+    """Return the target's own head over the draft vocabulary; ``unembed`` is its matrix [V, d]."""
+    rows = unembed[network.scored_ids]
+    return lambda last: backend.head(last, lambda x: F.linear(x.float(), rows))
+
+
+def _objective(
+    network: Eagle3Network,
+    target: Teacher,
+    batches: Batches,
+    settings: Eagle3Settings,
+    report_progress: ReportProgress,
+    add_texts: Callable[[Callable[[int], bool]], None],
+    write: Callable[[int], None],
+) -> Objective:
+    last_write = time.monotonic()
+
+    def objective(step: TrainingStep) -> Losses:
+        nonlocal last_write
+        if settings.watch_steps and step.number % settings.watch_steps == 0:
+            add_texts(lambda tokens: tokens < _WATCH_TOKENS)
+        if time.monotonic() - last_write > 60 * settings.measure_minutes:
+            write(step.number)
+            last_write = time.monotonic()
+        batch = batches.read(batches.passes.texts_at(step.number))
+        depth = 1 + int(torch.randint(settings.depth, (), generator=step.generator))
+        losses = draft_losses(network, target, batch, depth)
+        total = torch.stack([settings.decay**j * loss for j, loss in enumerate(losses)]).sum()
+        parts = {f"loss@{j}": loss.detach() for j, loss in enumerate(losses)}
+        if step.number % _REPORT_EVERY == 0:
+            numbers = " ".join(f"{float(loss):.3f}" for loss in parts.values())
+            stage = f"step {step.number}, {len(batches.store.texts)} texts, losses {numbers}"
+            report_progress(stage, _TRAINING_START + (1 - _TRAINING_START) * step.progress)
+        return total, parts
+
+    return objective
+
+
+def draft_losses(
+    network: Eagle3Network, target: Teacher, batch: FeatureBatch, depth: int
+) -> list[torch.Tensor]:
+    """Return the loss of each step of a draft, a mean over its rows."""
+    with torch.no_grad():
+        in_loss = batch.is_predicted.flatten() & network.t2d[batch.targets.flatten()]
+        probs = target(batch.last.flatten(0, 1)[in_loss]).softmax(-1)
+        index_of_row = torch.zeros(len(in_loss), dtype=torch.int64)
+        index_of_row[in_loss] = torch.arange(len(probs))
+    losses = []
+    for rows, scores in unroll(network, batch.features, batch.embedded, batch.is_predicted, depth):
+        mask = in_loss[rows]
+        log_q = F.log_softmax(scores[mask], -1)
+        p = probs[index_of_row[rows[mask]]]
+        losses.append(-(p * log_q).sum() / mask.sum().clamp(min=1))
+    return losses

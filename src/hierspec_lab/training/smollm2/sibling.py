@@ -1,0 +1,404 @@
+"""A small sibling of a released model: a few layers on its tokenizer, distilled from it.
+
+Its embedding and its head are the larger model's, each multiplied by a matrix
+(:mod:`hierspec.zoo.sibling`), so that only layers and the two matrices are learnt. The larger
+model's last hidden states over the texts are computed once; a step then runs the siblings alone,
+and several sizes share the cost of the teacher's distributions.
+
+The planner's formula chooses the size, from acceptance on held-out text and the measured time of a
+call (:func:`estimate_speedups`).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import Tensor, nn
+
+from hierspec.errors import HierspecError
+from hierspec.lm.backend import Span
+from hierspec.lm.load import load
+from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
+from hierspec.planner.estimates import Chain, ideal
+from hierspec.planner.latency import latency
+from hierspec.profiling.settings import ReportProgress
+from hierspec.utils import machine
+from hierspec.verifiers.formulas import overlap, tokens_of_round
+from hierspec.zoo import fingerprint, registry, sibling
+from hierspec_lab.training import texts
+from hierspec_lab.training.eagle3.start import most_frequent_ids
+from hierspec_lab.training.family.export import llama_config, write_folder
+from hierspec_lab.training.family.model import Llama, Shape
+from hierspec_lab.training.fit import (
+    Losses,
+    Phase,
+    TimedSchedule,
+    TrainingStep,
+    compile_if,
+    curve,
+    fit,
+)
+from hierspec_lab.training.losses import distances, kl_then_tv
+from hierspec_lab.training.models import as_written, load_weights_and_tokenizer
+from hierspec_lab.training.store import FeatureStore, Passes, limited_reporter
+
+_DEPTH = 5  # tokens of a draft whose yield is reported
+_MAX_DRAFT = 8  # tokens, of the drafts priced in :func:`estimate_speedups`
+_PROMPT_WEIGHT = 0.2  # of a token of a prompt, relative to one that the model wrote
+_TIMED_CALLS = 30
+_TIMED_POSITION = 256  # of the token of a timed call
+_INITIAL_INPUT_RMS, _INITIAL_SCORES_RMS = 0.1, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingSettings:
+    """Which sizes are trained, on how much text, for how long.
+
+    Attributes:
+        sizes: (layers, hidden, heads, intermediate) of each; all are trained side by side.
+        vocabulary: v, how many tokens are scored.
+        minutes: of training.
+        batch: positions in a batch, padding included.
+        longest: tokens read of a conversation; the rest is left out.
+    """
+
+    sizes: tuple[tuple[int, int, int, int], ...] = (
+        (1, 256, 4, 576),
+        (2, 192, 3, 448),
+        (4, 256, 4, 640),
+    )
+    vocabulary: int = 8192
+    minutes: float = 45.0
+    batch: int = 4096
+    longest: int = 640
+    matrix_rate: float = 4e-3
+    adamw_rate: float = 4e-3
+    compile: bool = True
+    seed: int = 0
+
+
+class SiblingNetwork(Llama):
+    """A sibling while it is trained.
+
+    Args:
+        embedding: the larger model's, [V, D].
+        output: rows of its output matrix, [v, D].
+        directions: [D, d] orthonormal, the principal directions of the embedding.
+    """
+
+    embedding: Tensor
+    output: Tensor
+
+    def __init__(
+        self, shape: Shape, embedding: Tensor, output: Tensor, directions: Tensor, seed: int
+    ) -> None:
+        super().__init__(shape)
+        del self.model.embed_tokens
+        self.initialise(torch.Generator().manual_seed(seed))
+        self.register_buffer("embedding", embedding.to(self.dtype), persistent=False)
+        self.register_buffer("output", output.to(self.dtype), persistent=False)
+        input_rms, row_rms = (
+            float((x @ directions).square().mean().sqrt()) for x in (embedding, output)
+        )
+        self.embed_projection = nn.Parameter(directions.T * (_INITIAL_INPUT_RMS / input_rms))
+        # Scores of normed states of d dimensions are d ** 0.5 times as large as an entry of a row.
+        scale = _INITIAL_SCORES_RMS / row_rms * shape.hidden**-0.5
+        self.head_projection = nn.Parameter(directions * scale)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return F.linear(F.embedding(tokens, self.embedding), self.embed_projection.to(self.dtype))
+
+    def head(self) -> Tensor:
+        """Return the output matrix [v, d] in the working dtype."""
+        return self.output @ self.head_projection.to(self.dtype)
+
+    def tensors(self, ids: Tensor) -> dict[str, Tensor]:
+        """Return the tensors by their names in the folder of a sibling that scores ``ids``."""
+        parameters = dict(self.state_dict())
+        return {
+            sibling.EMBED_PROJECTION: parameters.pop("embed_projection"),
+            sibling.HEAD_PROJECTION: parameters.pop("head_projection"),
+            sibling.VOCABULARY: ids.int(),
+            **parameters,
+        }
+
+
+def train(
+    target: str,
+    settings: SiblingSettings,
+    output: Path,
+    text_paths: Sequence[Path],
+    *,
+    report_progress: ReportProgress = lambda stage, share: None,
+    stop_after: int | None = None,
+) -> dict[str, Any]:
+    """Train siblings of all sizes, and write the one with the largest speedup into ``output``.
+
+    The folder ``OUTPUT.training`` keeps all sizes; from there an interrupted training goes on.
+
+    Returns what ``sibling.json`` says: settings, figures on held-out texts, and the speedup of each
+    size.
+
+    Raises:
+        HierspecError: no text to learn from, or a target that is not a Llama-shaped model with a
+            tokenizer.
+        KeyboardInterrupt: stopped; at most a minute of work is lost.
+    """
+    folder = output.with_name(f"{output.name}.training")
+    report_progress("loading the model", 0.0)
+    source, tokenizer = load_weights_and_tokenizer(target)
+    backend: Any = load(source, torch.bfloat16, backend="lean")
+    store = FeatureStore(folder / "features", backend, (), 2**33)
+    new_texts = texts.read(text_paths, tokenizer, store.keys, settings.longest)
+    store.extend(new_texts, limited_reporter(report_progress, "the model reads its answers", 0.05))
+    if not store.numbers():
+        raise HierspecError("too little text to learn from: give more --conversations")
+    train_texts = [store.texts[i] for i in store.numbers()]
+    ids = most_frequent_ids(train_texts, settings.vocabulary, source.config.vocab_size)
+    networks = initial_networks(source, settings, ids)
+    schedule = TimedSchedule(
+        1,
+        (Phase(1.0, 1, settings.batch),),
+        matrix_rate=settings.matrix_rate,
+        adamw_rate=settings.adamw_rate,
+        decay_share=0.6,
+        seconds=60 * settings.minutes,
+    )
+    result = fit(
+        nn.ModuleDict(networks),
+        _objective(networks, _teacher(store, source, ids), store, settings, report_progress),
+        schedule,
+        folder,
+        settings.seed,
+        "sibling",
+        stop_after=stop_after,
+        console=Console(quiet=True),
+    )
+    info = {
+        "schema_version": sibling.SCHEMA,
+        "model": target,
+        "fingerprint": fingerprint.compute_if_local(target),
+        "settings": as_written(settings),
+        "texts": {
+            "names": [path.name for path in text_paths],
+            "tokens": sum(len(text.ids) for text in train_texts),
+        },
+        "steps": result["steps"],
+        "seconds": result["seconds"],
+        "environment": machine.hardware(torch.device("cpu")),
+        "curve": curve(folder / "sibling.jsonl", max_lines=60),
+    }
+    descriptions = {}
+    for name, network in networks.items():
+        report_progress(f"measuring {name}", 0.97)
+        descriptions[name] = {
+            **info,
+            "size": name,
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "figures": measure(network, store, ids),
+        }
+        _write(folder / name, network, ids, source, descriptions[name])
+    estimates = estimate_speedups(target, {name: folder / name for name in networks}, descriptions)
+    best = max(estimates, key=lambda name: estimates[name]["speedup"])
+    descriptions[best]["sizes"] = estimates
+    _write(output, networks[best], ids, source, descriptions[best])
+    return descriptions[best]
+
+
+def initial_networks(
+    source: WeightSource, settings: SiblingSettings, ids: Tensor
+) -> dict[str, SiblingNetwork]:
+    """Build untrained siblings of a model, decided by the seed."""
+    embedding = source.tensor(EMBEDDING).float()
+    output = source.tensor(HEAD).float()[ids]
+    # Of a symmetric matrix, the eigenvectors of the largest eigenvalues come last.
+    directions = torch.linalg.eigh(embedding.T @ embedding).eigenvectors.flip(1)
+    networks = {}
+    for number, (layers, hidden, heads, intermediate) in enumerate(settings.sizes):
+        if hidden > embedding.shape[1]:
+            raise HierspecError(f"a sibling of width {hidden} is wider than {source.name}")
+        shape = Shape(
+            hidden,
+            layers,
+            heads,
+            intermediate,
+            vocab=source.config.vocab_size,
+            max_length=source.config.max_position_embeddings,
+        )
+        networks[f"{layers}x{hidden}"] = SiblingNetwork(
+            shape, embedding, output, directions[:, :hidden], settings.seed + number
+        )
+    return networks
+
+
+def _teacher(store: FeatureStore, source: WeightSource, ids: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the larger model's scorer: last hidden states [n, D] → [n, v], bfloat16."""
+    rows = source.tensor(HEAD)[ids].bfloat16()
+
+    @torch.no_grad()
+    def scores(last: Tensor) -> Tensor:
+        return store.backend.head(last, lambda x: F.linear(x.bfloat16(), rows)).bfloat16()
+
+    return scores
+
+
+def _objective(
+    networks: dict[str, SiblingNetwork],
+    teacher: Callable[[Tensor], Tensor],
+    store: FeatureStore,
+    settings: SiblingSettings,
+    report_progress: ReportProgress,
+) -> Callable[[TrainingStep], Losses]:
+    passes = Passes(store, settings.batch, settings.seed)
+
+    def weighted_distances(
+        state: Tensor, head: Tensor, scores: Tensor, weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        return distances(scores, F.linear(state, head), weights)
+
+    learn = compile_if(settings.compile, weighted_distances)
+
+    def objective(step: TrainingStep) -> Losses:
+        numbers = passes.texts_at(step.number)
+        rows, length = len(numbers), max(len(store.texts[i].ids) for i in numbers) - 1
+        size = max(settings.batch, rows * length)  # one shape, or it would be compiled again
+        ids = torch.zeros(rows, length, dtype=torch.int64)
+        last = torch.zeros(size, store.backend.hidden_size)
+        weights = torch.zeros(size)
+        for row, i in enumerate(numbers):
+            text = store.texts[i]
+            n, start = len(text.ids) - 1, row * length
+            ids[row, :n] = torch.tensor(text.ids[:-1])
+            last[start : start + n] = store.features(i, 0, n)[:, -1]
+            weights[start : start + n] = _PROMPT_WEIGHT
+            for low, high in text.predicted:
+                weights[start + max(low - 1, 0) : start + min(high - 1, n)] = 1.0
+        scores = teacher(last)
+        total, parts = torch.zeros(()), {}
+        for name, network in networks.items():
+            state = network(ids)[-1].flatten(0, 1)
+            state = F.pad(state, (0, 0, 0, size - len(state)))
+            kl, tv = learn(state, network.head(), scores, weights)
+            total = total + kl_then_tv(kl, tv, step.progress)
+            parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
+        if step.number % 10 == 0:
+            losses = " ".join(f"{float(part):.3f}" for part in parts.values())
+            report_progress(f"step {step.number}, {losses}", 0.1 + 0.85 * step.progress)
+        return total, parts
+
+    return objective
+
+
+@torch.no_grad()
+def measure(network: SiblingNetwork, store: FeatureStore, ids: Tensor) -> dict[str, dict[str, Any]]:
+    """Measure a sibling's drafts on held-out texts: by domain, and of ``all``.
+
+    Means over tokens that the larger model wrote, teacher-forced: ``acceptance`` is 1 − TV at
+    temperature 1, ``agreement`` the share of equal likeliest tokens, ``known`` the larger model's
+    mass on the tokens that the sibling scores; ``tokens_per_call`` and ``greedy_tokens_per_call``
+    are what a check of a draft of five tokens yields, the larger model's own token included.
+    """
+    head, sums = network.head().float(), {}
+    for i in store.numbers(texts.HELD_OUT):
+        text = store.texts[i]
+        n = len(text.ids) - 1
+        state = network(torch.tensor(text.ids[:-1])[None])[-1][0].float()
+        positions = [t for low, high in text.predicted for t in range(max(low - 1, 0), high - 1)]
+        scores = store.backend.head(store.features(i, 0, n)[positions, -1]).float()
+        p, q = scores.softmax(-1)[:, ids], F.linear(state[positions], head).softmax(-1)
+        accepted = overlap(p, q)
+        agreed = (ids[q.argmax(-1)] == scores.argmax(-1)).float()
+        yields = (_draft_yields(accepted), _draft_yields(agreed))
+        figures = torch.stack((accepted, agreed, p.sum(-1), *yields), 1)
+        for domain in ("all", text.domain or "text"):
+            num_texts, num_rows, total = sums.get(domain, (0, 0, torch.zeros(5)))
+            sums[domain] = num_texts + 1, num_rows + len(figures), total + figures.sum(0)
+    names = "acceptance", "agreement", "known", "tokens_per_call", "greedy_tokens_per_call"
+    return {
+        domain: {
+            "texts": num_texts,
+            "rows": num_rows,
+            **dict(
+                zip(names, (round(x / max(num_rows, 1), 4) for x in total.tolist()), strict=True)
+            ),
+        }
+        for domain, (num_texts, num_rows, total) in sorted(sums.items())
+    }
+
+
+def _draft_yields(acceptance: Tensor) -> Tensor:
+    """Return what a draft of five tokens from each position yields: 1 + a₀ + a₀ a₁ + …, [n].
+
+    Args:
+        acceptance: the chance that each token is kept, [n]; after the last, 0.
+    """
+    drafts = F.pad(acceptance, (0, _DEPTH)).unfold(0, _DEPTH, 1)[: len(acceptance)]
+    return tokens_of_round(drafts)
+
+
+def estimate_speedups(
+    target: str, folders: dict[str, Path], descriptions: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, float]]:
+    """Estimate the speedup of each size on this machine, by the planner's formula.
+
+    Returns by name: ``acceptance`` (held-out, temperature 1), ``cost`` (a call's time in target
+    calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, where a check
+    costs as much as one call.
+    """
+    larger = load(registry.open_weights(target), torch.bfloat16, backend="lean")
+    smaller = {
+        name: load(registry.open_weights(str(path)), torch.bfloat16)
+        for name, path in folders.items()
+    }
+    seconds = _time_calls({"": larger, **smaller})
+    speedups = {}
+    for name in folders:
+        acceptance = float(descriptions[name]["figures"]["all"]["acceptance"])
+        cost = seconds[name] / seconds[""]
+        estimates = ideal([cost, 1.0], [[None, acceptance], [None, None]])
+        prices = {
+            n: latency(estimates, Chain(models=(0, 1), budgets=(n,))).ms_per_token
+            for n in range(1, _MAX_DRAFT + 1)
+        }
+        length = min(prices, key=prices.__getitem__)
+        speedups[name] = {
+            "acceptance": acceptance,
+            "cost": round(cost, 4),
+            "draft": length,
+            "speedup": round(1 / prices[length], 4),
+        }
+    return speedups
+
+
+def _time_calls(backends: dict[str, Any]) -> dict[str, float]:
+    """Return the median seconds of a call of one token; backends are called alternately."""
+    times = {name: [] for name in backends}
+    caches = {name: backend.new_cache(_TIMED_POSITION + 1) for name, backend in backends.items()}
+    for _ in range(_TIMED_CALLS):
+        for name, backend in backends.items():
+            span = [Span(caches[name], _TIMED_POSITION, 1)]
+            start = time.perf_counter()
+            with torch.inference_mode():
+                h = backend.embed(torch.tensor([1]), span)
+                backend.head(backend.layers(h, 0, backend.num_layers, span))
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def _write(
+    folder: Path, network: SiblingNetwork, ids: Tensor, source: WeightSource, info: dict[str, Any]
+) -> None:
+    config = llama_config(network.shape) | {"tie_word_embeddings": False}
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        config[key] = getattr(source.config, key)
+    description = json.dumps(info, indent=1) + "\n"
+    write_folder(folder, network.tensors(ids), config, {sibling.FILE: description})

@@ -1,0 +1,215 @@
+"""Training EAGLE-3: unrolled steps are those of drafts, and what is learnt is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from eagle3_cases import LAYERS, reference, save_drafter
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from hierspec import Hierarchy
+from hierspec.errors import HierspecError
+from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.load import load
+from hierspec.utils.testing import save_tiny
+from hierspec_lab.training import texts
+from hierspec_lab.training.eagle3 import start
+from hierspec_lab.training.eagle3.settings import Eagle3Settings
+from hierspec_lab.training.eagle3.train import train
+from hierspec_lab.training.eagle3.unroll import unroll
+from hierspec_lab.training.store import FeatureStore
+
+WORDS = [f"w{i}" for i in range(90)]
+TEMPLATE = (
+    "{% for m in messages %}<s> {{ m['role'] }} {{ m['content'] }} </s> {% endfor %}"
+    "{% if add_generation_prompt %}<s> assistant {% endif %}"
+)
+QUICK = {"draft_vocab": 40, "feature_layers": LAYERS, "depth": 3, "learning_rate": 3e-3}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target with a chat template."""
+    folder = save_tiny(
+        "llama", tmp_path_factory.mktemp("eagle3") / "target", layers=4, dtype=torch.float32
+    )
+    words = ["<pad>", "<s>", "</s>", "user", "assistant", "<unk>", *WORDS]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(target: Path) -> Any:
+    return PreTrainedTokenizerFast.from_pretrained(target)
+
+
+@pytest.fixture(scope="module")
+def chats(target: Path) -> Path:
+    """Conversations in words of their own, more than enough for one to be held out."""
+    g = torch.Generator().manual_seed(0)
+
+    def said(n: int) -> str:
+        return " ".join(WORDS[i] for i in torch.randint(0, 30, (n,), generator=g).tolist())
+
+    path = target.parent / "chats.jsonl"
+    lines = [
+        {"messages": [{"role": r, "content": said(n)} for r, n in (("user", 4), ("assistant", 9))]}
+        for _ in range(60)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_what_the_assistant_says_counts(tokenizer, tmp_path):
+    rows = [("user", "w1 w2"), ("assistant", "w3 w4"), ("user", "w5"), ("assistant", "w6")]
+    messages = [{"role": role, "content": content} for role, content in rows]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"messages": messages}) + "\n" + '{"messages": [{"ro')
+    (text,) = texts.read([path], tokenizer, (), 100)
+    assert text.ids == tuple(
+        tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
+    )
+    said = [tokenizer.decode(text.ids[low:high]) for low, high in text.predicted]
+    assert said == ["w3 w4 </s>", "w6 </s>"]
+    assert not list(texts.read([path], tokenizer, {text.key}, 100))
+
+
+def test_a_line_that_is_no_text_is_named(tokenizer, tmp_path):
+    path = tmp_path / "a.jsonl"
+    for line, says in (
+        ('{"messages": 3}', "messages must be a list, not 3"),
+        ('{"messages": [{"role": "user", "value": "x"}]}', r"messages\[0\] must have a content"),
+        ('{"prompt": "x"}', "the line must be a text, or an object with messages or text"),
+    ):
+        path.write_text(f'{{"text": "w1 w2 w3"}}\n{line}\n')
+        with pytest.raises(HierspecError, match=f"line 2: {says}"):
+            list(texts.read([path], tokenizer, (), 100))
+
+
+def test_whatever_has_a_text_or_a_content_is_read(tokenizer, tmp_path):
+    call = {"role": "assistant", "content": None, "tool_calls": []}
+    asked = {"role": "user", "content": [{"type": "text", "text": "w1"}]}
+    rows = ["w1", "", {"text": "w2", "messages": None, "domain": 3}, {"messages": [asked, call]}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = list(texts.read([path], tokenizer, (), 100))
+    assert [len(text.ids) > 0 for text in found] == [True, False, True, True]
+    assert [text.domain for text in found] == ["", "", "3", ""]
+
+
+def test_keys_of_texts_stay(tokenizer, tmp_path):
+    """Stored features are found by them."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"messages": [{"role": "user", "name": "n", "content": "w1"}]}\n"w2"\n')
+    assert [text.key for text in texts.read([path], tokenizer, (), 100)] == [
+        "62f435b4c775d77267f12bc0", "229c0b7aa8a7eb4055f5a3d0",
+    ]  # fmt: skip
+
+
+def test_the_store_goes_on_after_an_interruption(target, tokenizer, chats, tmp_path):
+    backend: Any = load(target, backend="lean")
+    first = FeatureStore(tmp_path / "f", backend, LAYERS, 2**30)
+    every = list(texts.read([chats], tokenizer, (), 64))
+    first.extend(every[:5])
+    with (tmp_path / "f" / "features.bin").open("ab") as file:
+        file.write(b"cut short")
+    again = FeatureStore(tmp_path / "f", backend, LAYERS, 2**30)
+    again.extend(text for text in every if text.key not in again.keys)
+    assert [text.key for text in again.texts] == [text.key for text in every]
+    for number in (0, 5, len(every) - 1):
+        ids = torch.tensor([every[number].ids])
+        plain = AutoModelForCausalLM.from_pretrained(target)
+        with torch.no_grad():
+            states = plain(ids, output_hidden_states=True).hidden_states
+        found = again.features(number, 0, ids.shape[1])
+        for part, layer in enumerate(LAYERS):
+            torch.testing.assert_close(found[:, part], states[layer][0], rtol=1e-2, atol=1e-2)
+    index = tmp_path / "f" / "texts.jsonl"
+    index.write_text(index.read_text()[:-9])  # cut short, too: what is added later stays readable
+    cut = FeatureStore(tmp_path / "f", backend, LAYERS, 2**30)
+    cut.extend(text for text in every if text.key not in cut.keys)
+    assert FeatureStore(tmp_path / "f", backend, LAYERS, 2**30).texts == cut.texts == every
+    small = FeatureStore(tmp_path / "g", backend, LAYERS, 50 * 4 * 32 * 2)
+    small.extend(every)
+    assert small.tokens <= 50
+
+
+def test_unrolled_steps_are_those_of_drafts(tmp_path):
+    folder = save_tiny("llama", tmp_path / "target", layers=4)
+    plain = AutoModelForCausalLM.from_pretrained(folder).eval()
+    drafter = save_drafter(tmp_path / "drafter", plain.config)
+    network = checkpoint.read_network(drafter).double()
+    ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+    with torch.no_grad():
+        states = plain(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        features = torch.cat([states[i][:, :-2] for i in LAYERS], -1)
+        embedded = plain.get_input_embeddings()(torch.tensor([ids[1:-1]]))
+        is_predicted = torch.ones(1, len(ids) - 2, dtype=torch.bool)
+        is_predicted[0, :3] = False
+        steps = list(unroll(network, features, embedded, is_predicted, 4))
+    for step, (rows, scores) in enumerate(steps):
+        assert rows.tolist() == list(range(3 + step, len(ids) - 2))
+        for row, found in zip(rows.tolist(), scores, strict=True):
+            border = row - step + 2  # so much was committed when the draft began
+            wanted = reference(plain, drafter, ids[:border], ids[border : row + 2])
+            torch.testing.assert_close(found, wanted[network.scored_ids], rtol=1e-5, atol=1e-5)
+
+
+def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, monkeypatch):
+    settings = Eagle3Settings(**QUICK, steps=60, batch=128)
+    out = tmp_path / "drafter"
+    with pytest.raises(KeyboardInterrupt):
+        train(str(target), settings, out, [chats], stop_after=20)
+    assert not out.exists()
+    out.mkdir()
+    (out / "config.json").write_text("{}")  # as after the first measuring on the way
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "most_frequent_ids", None)  # its rows keep their tokens
+        info = train(str(target), settings, out, [chats])
+    before, after = (info[when]["held out"] for when in ("before", "figures"))
+    assert after["acceptance"][0] > before["acceptance"][0]
+    assert len(after["agreement"]) == 3
+    assert not out.with_name("drafter.training").exists()
+    written = json.loads((out / "hierspec.json").read_text())
+    assert written["steps"] == 60
+    assert {"watch": 0, "measure": 15}.items() <= written["settings"].items()  # keys of old files
+    with pytest.raises(HierspecError, match="holds a drafter already"):
+        train(str(target), settings, out, [chats])
+    level = {"method": "eagle3", "model": str(out), "num_speculative_tokens": 3}
+    top = {"model": str(target), "dtype": "float32"}
+    built = Hierarchy.from_config({"target": top, "levels": [level]})
+    plain = Hierarchy.from_config({"target": top, "levels": []})
+    prompts = [[1, 3, 9, 8, 2, 1, 4], [1, 3, 20, 2, 1, 4]]
+    options = {"max_new_tokens": 12, "ignore_eos": True}
+    assert [r.token_ids for r in built.generate_batch(prompts, **options)] == [
+        r.token_ids for r in plain.generate_batch(prompts, **options)
+    ]
+    unknown = {"start_from": Path("zoo:smollm2-eagle")}
+    with pytest.raises(HierspecError, match="no trained drafter called 'zoo:smollm2-eagle'"):
+        train(str(target), settings, tmp_path / "more", [chats], **unknown)
+    # On with what there is: its weights and vocabulary.
+    more = Eagle3Settings(**QUICK, steps=1, batch=128)
+    again = train(str(target), more, tmp_path / "more", [chats], start_from=out)
+    assert again["before"]["held out"]["acceptance"] == pytest.approx(after["acceptance"], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"depth": 0}, "depth must be above 0"),
+        ({"feature_layers": (1, 2)}, "three different layers"),
+        ({"minutes": -1.0}, "minutes must be above 0"),
+    ],
+)
+def test_settings_are_checked(wrong, message):
+    with pytest.raises(HierspecError, match=message):
+        Eagle3Settings(**wrong)

@@ -1,0 +1,247 @@
+"""Drafters for the released model: prompts of our own, answers, stages; on a tiny stand-in."""
+
+import dataclasses
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from chat_models import TURNS, save_chat
+from fakes.engines import Talker
+from fakes.tokenizers import Letters
+
+from hierspec.cli import run
+from hierspec.config.exit_heads import read
+from hierspec.errors import HierspecError
+from hierspec.utils.conversations import Conversation, ConversationMessage
+from hierspec.zoo import trained
+from hierspec_lab.training import smollm2, texts
+from hierspec_lab.training.eagle3.settings import Eagle3Settings
+from hierspec_lab.training.family.export import model_card
+from hierspec_lab.training.heads.data import from_files, split_conversations
+from hierspec_lab.training.heads.settings import HeadsSettings
+from hierspec_lab.training.packed import PackedText, PackedTexts
+from hierspec_lab.training.smollm2 import answers, build, passages
+from hierspec_lab.training.smollm2.passages import FunctionSource, Passages
+from hierspec_lab.training.smollm2.sibling import SiblingSettings
+from hierspec_lab.training.smollm2.templates import MAKERS, draw_prompt
+
+PASSAGES = Passages(("Q " * 150, "Z " * 150), (FunctionSource("shift", "a, b", "Move it."),))
+
+
+# -- prompts
+
+
+def test_prompts_come_from_templates_and_passages_alone() -> None:
+    """Every word is of the templates' own file, a passage's, a function's, or a number."""
+    source = Path(smollm2.__path__[0], "templates.py").read_text()
+    rng = random.Random(0)
+    found = [draw_prompt(rng, PASSAGES) for _ in range(400)]
+    assert {one.domain for one in found} == set(MAKERS)
+    given = {"Q", "Z", "shift(a,", "b):", '"""Move', 'it."""'}
+    strange = Counter(
+        word
+        for one in found
+        for word in one.text.split()
+        if word not in given
+        and word.strip(".,:?%$`()'\"") not in source
+        and not any(letter.isdigit() for letter in word)
+    )
+    assert not strange
+    assert not [f for f in Path(smollm2.__path__[0]).iterdir() if f.suffix in (".jsonl", ".json")]
+
+
+def test_the_seed_decides_prompts() -> None:
+    one, two, other = (draw_prompt(random.Random(seed), PASSAGES) for seed in (1, 1, 2))
+    assert one == two != other
+
+
+def test_passages_are_of_the_machines_own_sources(tmp_path: Path, monkeypatch) -> None:
+    text = "word " * 60
+    (tmp_path / "a.py").write_text(
+        f'"""{text}"""\ndef move(self, far=1):\n    """Move it far away, and say so when done."""\n'
+        'def _own():\n    """Nobody should ever be asked about this function."""\n'
+    )
+    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "b.py").write_text('def f():\n    """A function of the tests only."""')
+    monkeypatch.setattr(passages, "_packages", list)
+    monkeypatch.setattr(passages, "_manuals", list)
+    found = passages.collect(tmp_path)
+    assert [" ".join(one.split()) for one in found.prose] == [text.strip()]
+    assert found.functions == (
+        FunctionSource("move", "far=1", "Move it far away, and say so when done."),
+    )
+    with pytest.raises(ValueError, match="holds no Python sources"):
+        passages.collect(tmp_path / "none")
+
+
+# -- answers
+
+
+PLAN = answers.AnswerSettings(conversations=20, batch=6)
+
+
+def test_answers_go_on_after_an_interruption_with_the_same_ones(tmp_path: Path) -> None:
+    def write(folder: Path, talker: Talker) -> PackedTexts:
+        return answers.write(folder, PLAN, talker, PASSAGES, lambda share: None)  # type: ignore
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    found = write(whole, Talker())
+    rows = list(found.read())
+    assert len(rows) == 24
+    assert answers.count_domains(found)[answers.OWN] == 12
+    assert {text.origin for text, _ in rows} == {"own", "template"}
+    assert {text.temperature for text, _ in rows} <= set(PLAN.temperatures)
+    assert all(ids[text.answer] for text, ids in rows)
+    with pytest.raises(KeyboardInterrupt):
+        write(cut, Talker(stop_at=6))
+    for name, rest in (("batches.jsonl", b'{"texts": [{"length'), ("tokens.bin", b"cut")):
+        with (cut / name).open("ab") as file:
+            file.write(rest)
+    write(cut, Talker())
+    for name in ("batches.jsonl", "tokens.bin"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    check_that_trainings_read(whole, rows)
+
+
+def check_that_trainings_read(folder: Path, rows: list[tuple[PackedText, list[int]]]) -> None:
+    """Of each conversation the answer is predicted, its end included."""
+    for text, (packed, ids) in zip(texts.read([folder], None, (), 99), rows, strict=True):
+        assert (list(text.ids), text.domain) == (ids, packed.domain)
+        assert text.predicted == ((packed.answer, packed.length),)
+    found = from_files([folder])
+    assert [one.ids for one in found] == [ids for _, ids in rows]
+    settings = HeadsSettings(exits=(1,), held_out=90, tokens=10**6)
+    train, held_out, _ = split_conversations(found, None, settings, 99)
+    assert sum(len(p.positions) for p in (*train, *held_out)) == 3 * len(rows)
+    known = {tuple(p.ids.tolist()[: int(p.positions[0]) + 1]) for p in train}
+    assert not known & {tuple(p.ids.tolist()[: int(p.positions[0]) + 1]) for p in held_out}
+
+
+def question_and_answer(question: str, answer: str) -> list[ConversationMessage]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def test_held_out_prompts_stay_so_when_a_file_grows() -> None:
+    said = [
+        Conversation(messages=question_and_answer(f"q{i}", "yes"), domain="abc"[i % 3])
+        for i in range(120)
+    ]
+    settings = HeadsSettings(exits=(1,), held_out=90, tokens=10**6)
+    few, many = (split_conversations(said[:n], Letters(), settings, 99)[:2] for n in (60, 120))
+    digests = [[{piece.digest() for piece in part} for part in both] for both in (few, many)]
+    assert digests[0][0] < digests[1][0]
+    assert digests[0][1] < digests[1][1]
+    assert not digests[1][0] & digests[1][1]
+    assert {piece.domain for piece in many[1]} == {"a", "b", "c"}
+    capped = dataclasses.replace(settings, held_out=3)
+    assert Counter(
+        p.domain for p in split_conversations(said, Letters(), capped, 99)[1]
+    ) == Counter("abc")
+    short = dataclasses.replace(settings, tokens=300)
+    train, held_out, further = split_conversations(said, Letters(), short, 99)
+    assert sum(len(piece.ids) for piece in (*train, *held_out)) in range(300, 320)
+    assert {p.digest() for p in (*train, *further)} == digests[1][0]
+
+
+# -- the command
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with the shipped family's tokenizer and a chat template."""
+    folder = tmp_path_factory.mktemp("model")
+    return Path(save_chat(folder, TURNS, max_position_embeddings=1024))
+
+
+@pytest.fixture
+def plan(model: Path, monkeypatch) -> build.DraftersSettings:
+    monkeypatch.setattr(build, "collect", lambda: PASSAGES)
+    heads = HeadsSettings(exits=(1,), kind="mlp", vocabulary=64, inner=8, steps=2, held_out=20)
+    return build.DraftersSettings(
+        model=str(model),
+        answers=answers.AnswerSettings(
+            conversations=24, batch=8, max_new_tokens=6, own_tokens=4, seed=25
+        ),
+        heads=dataclasses.replace(heads, tokens=100_000, rows=1, width=16),
+        eagle3=Eagle3Settings(
+            feature_layers=(1, 2, 3), draft_vocab=64, intermediate=16, depth=2, steps=2, batch=64
+        ),
+        sibling=SiblingSettings(
+            sizes=((1, 16, 2, 16),), vocabulary=64, minutes=0.01, batch=256, compile=False
+        ),
+    )
+
+
+def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, monkeypatch) -> None:
+    whole = build.train(tmp_path, plan)
+    heads = tmp_path / "smollm2-heads" / "exit_heads.safetensors"
+    assert read(heads).info.vocabulary_size == 64
+    assert json.loads((tmp_path / "report.json").read_text()) == whole
+    card = (tmp_path / "MODEL_CARD.md").read_text()
+    assert f"{whole['answers']['conversations']} conversations" in card
+    assert "| 1 | " in card
+    assert "scoring 64 of 4,096 tokens" in card
+    assert json.loads((tmp_path / "smollm2-eagle3" / "hierspec.json").read_text())["steps"] == 2
+    figures = {"acceptance": [0.7, 0.6], "agreement": [0.8, 0.5]}
+    figures |= {"tokens_per_call": 2.1, "greedy_tokens_per_call": 2.5}
+    eagle3 = {"tokens": 1000, "steps": 20, "seconds": 7200, "figures": {"chat": figures}}
+    more = model_card("smollm2", {**whole, "eagle3": eagle3})
+    assert "| chat | 0.700 / 0.800 | 0.600 / 0.500 | 2.10 / 2.50 |" in more
+    assert "1 layers of width 16" in card
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix == ".safetensors"}
+    monkeypatch.setattr(build.heads_training, "train", None)
+    monkeypatch.setattr(build.eagle3_training, "train", None)
+    monkeypatch.setattr(build.sibling_training, "train", None)
+    monkeypatch.setattr(build.answers, "write", None)
+    assert build.train(tmp_path, plan) == whole
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+    other = dataclasses.replace(plan, dtype="float64")
+    with pytest.raises(ValueError, match=r"holds a training of other settings .*--dtype was"):
+        build.train(tmp_path, other)
+
+
+def test_the_command_trains_drafters(tmp_path, plan, monkeypatch, capsys) -> None:
+    seen = {}
+    monkeypatch.setattr(build, "train", lambda out, plan, report: seen.update(out=out, plan=plan))
+    argv = ["zoo", "train", "smollm2", "-o", str(tmp_path), "--conversations", "9", "--seed", "3"]
+    assert run([*argv, "--epochs", "2"]) in (0, None)
+    assert seen["out"] == tmp_path
+    assert (seen["plan"].answers.conversations, seen["plan"].answers.seed) == (9, 3)
+    assert (seen["plan"].heads.epochs, seen["plan"].heads.exits) == (2, (5, 10, 15, 20))
+    assert "MODEL_CARD.md" in capsys.readouterr().err
+
+
+def test_heads_that_do_not_ship_say_how_to_train_them(tmp_path) -> None:
+    with pytest.raises(ValueError, match="train it with `hierspec zoo train smollm2`") as caught:
+        trained.locate("zoo:smollm2-heads", tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="there are: zoo:smollm2-eagle3, zoo:smollm2-heads"):
+        trained.locate("zoo:heads")
+    (tmp_path / "smollm2-heads").mkdir()
+    assert trained.locate("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
+
+
+def test_a_text_and_conversations_may_come_together(tmp_path) -> None:
+    messages = question_and_answer("a", "b")
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    (tmp_path / "b.txt").write_text("plain")
+    found = from_files([tmp_path])
+    assert found == [Conversation(messages=messages, domain="other"), "plain"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "folder", "report"),
+    [
+        (build.train_heads, "smollm2-heads", "exit_heads.json"),
+        (build.train_eagle3, "smollm2-eagle3", "hierspec.json"),
+    ],
+)
+def test_a_damaged_report_of_a_finished_stage_is_named(tmp_path, stage, folder, report):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "exit_heads.safetensors").touch()
+    (tmp_path / folder / report).write_text("[")
+    with pytest.raises(HierspecError, match=rf"{report}: not valid JSON.*: delete its folder"):
+        stage(build.DraftersSettings(), tmp_path, lambda stage, share: None)
