@@ -77,10 +77,12 @@ def test_a_method_of_others_may_be_planned(monkeypatch):
         raise AssertionError("no model is made of a name")
 
     methods.register_method("planned", capabilities=Capabilities(planned=True, cost=1))(make)
-    assert candidates.parse("planned,temperature=0.5").can_verify
+    planned = candidates.parse("planned,temperature=0.5")
+    candidates.check_planned([planned])
+    assert planned.can_verify
     methods.register_method("unplanned")(make)
     with pytest.raises(HierspecError, match="is a plug-in's, which is not planned"):
-        candidates.parse("unplanned")
+        candidates.check_planned([candidates.parse("unplanned")])
 
 
 def test_a_level_is_checked_in_place_by_its_method():
