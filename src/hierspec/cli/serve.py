@@ -54,6 +54,12 @@ def serve(
             help="Without a key, listen even where other machines can send requests.",
         ),
     ] = False,
+    measure_again: Annotated[
+        bool,
+        typer.Option(
+            "--measure-again", help="With --hierarchy auto: measure anew, whatever is kept."
+        ),
+    ] = False,
     config: ServiceFile = None,
     setting: ServiceSettings = None,
     replicas: Annotated[int | None, REPLICAS] = None,
@@ -81,6 +87,7 @@ def serve(
         "model": model,
         "hierarchy": hierarchy,
         "draft": draft and split_values(draft),
+        "measure_again": measure_again or None,
         "dtype": dtype,
         "device": device,
         "threads": threads,
@@ -100,16 +107,24 @@ def serve(
 
     use_threads(settings.threads)
 
+    from hierspec.presets.registry import AUTO
     from hierspec.server import logs
     from hierspec.server.app import create_app
+    from hierspec.server.loading import load
     from hierspec.server.run import serve as run
 
-    from .rendering import notes, say, warnings_as_notes
+    from .rendering import interruptible, notes, progress, say, warnings_as_notes
 
     logs.configure(settings.log_level, settings.log_format)
     console = notes()
     with warnings_as_notes(console):
-        app = create_app(settings)
+        if AUTO in (settings.hierarchy, *settings.hierarchies.values()):
+            bar = progress(console, f"measuring {settings.target} (once)")
+            with interruptible(console), bar as report:
+                hierarchies = load(settings, report)
+        else:
+            hierarchies = load(settings)
+        app = create_app(settings, hierarchies)
     name = app.state.service.model
 
     def say_where(url: str) -> None:

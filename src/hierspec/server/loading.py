@@ -10,6 +10,7 @@ from hierspec.core.nodes import walk_levels
 from hierspec.errors import HierspecError
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import AUTO
+from hierspec.profiling.settings import ReportProgress
 from hierspec.utils import threads
 from hierspec.utils.machine import available_memory
 
@@ -19,26 +20,34 @@ _SHARE_OF_MEMORY = 0.4  # for caches, of what is free once the weights are loade
 _MIN_CACHE_TOKENS, _MAX_CACHE_TOKENS = 4096, 1 << 20
 
 
-def load(settings: ServeSettings) -> dict[str, Hierarchy]:
+def load(
+    settings: ServeSettings, report: ReportProgress = lambda stage, share: None
+) -> dict[str, Hierarchy]:
     """Load all hierarchies of a service, the default one first; they share weights.
+
+    Args:
+        report: of measuring the models of the hierarchy ``auto``, as in :meth:`Hierarchy.auto`.
 
     Raises:
         HierspecError: a model or a hierarchy cannot be read.
     """
     loaded = Loaded()
-    out = {"default": _load(settings.hierarchy, settings, loaded)}
+    out = {"default": _load(settings.hierarchy, settings, loaded, report)}
     for name, source in settings.hierarchies.items():
         if name in out:
             raise HierspecError(f"hierarchies: {name!r} is taken by the default one: rename it")
-        out[name] = _load(source, settings, loaded)
+        out[name] = _load(source, settings, loaded, report)
     threads.end_threads()  # loading started threads, and rounds run in another thread
     return out
 
 
-def _load(hierarchy: str | None, settings: ServeSettings, loaded: Loaded) -> Hierarchy:
+def _load(
+    hierarchy: str | None, settings: ServeSettings, loaded: Loaded, report: ReportProgress
+) -> Hierarchy:
     if hierarchy == AUTO:
         target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
-        return Hierarchy.auto(target, settings.draft)
+        again = settings.measure_again
+        return Hierarchy.auto(target, settings.draft, measure_again=again, report=report)
     return Hierarchy(build(settings.configuration(hierarchy), loaded))
 
 

@@ -57,6 +57,7 @@ class ServeSettings:
             what is likely the best drafter that needs no other model.
         hierarchies: further hierarchies by name, which requests may ask for.
         draft: draft models of presets, smallest first.
+        measure_again: for the hierarchy ``auto``: measure anew, whatever is kept.
         dtype: of the weights: ``float32``, ``bfloat16``, … or ``auto``.
         device: ``cpu``, ``cuda``, … or ``auto``.
         threads: of torch; default: torch's own choice.
@@ -92,6 +93,7 @@ class ServeSettings:
         dataclasses.field(default_factory=dict)
     )
     draft: Strings = ()
+    measure_again: Boolean = False
     dtype: NonEmptyString = "auto"
     device: NonEmptyString = "auto"
     threads: AtLeastOne | None = None
@@ -186,13 +188,16 @@ class ServeSettings:
         """Refuse models and hierarchies that do not exist, before anything is loaded.
 
         Raises:
-            HierspecError: names the one that is missing.
+            HierspecError: names the one that is missing; or nothing is to be measured again.
         """
         from hierspec.config.target import check_model_name
         from hierspec.presets.registry import AUTO
 
         check_model_name(self.target)
-        for name in (self.hierarchy, *self.hierarchies.values()):
+        names = (self.hierarchy, *self.hierarchies.values())
+        if self.measure_again and AUTO not in names:
+            raise HierspecError("measure_again is for --hierarchy auto: nothing else is measured")
+        for name in names:
             if name not in (None, AUTO):
                 self.configuration(name)
 
