@@ -1,120 +1,72 @@
 """What a token costs beside its floor: the time it takes to read the weights once.
 
 All ways take turns on every number of rows and every length of text before them: our kernels with
-the model's own weights and with its copies in fewer bits, torch's operations, transformers, and
-llama.cpp on the same file where it is given one. The machine's bandwidth is read by a small C
-program, with one thread and with all. Run it alone on the machine.
+the model's own weights, with its copies in fewer bits and with GGUF files of several types,
+llama.cpp on the same files, torch's operations, and transformers. So does a small C program that
+reads memory, with as many threads: bytes over its bandwidth is the floor. ``--prompts`` times the
+reading of whole prompts instead, beside oneDNN's time for the matrices alone. A run is added to
+those in the result file, in the place of one with the same settings. Run it alone on the machine.
 
-    python benchmarks/ground.py
-    python benchmarks/ground.py --target 1b --name ground-1b
-    python benchmarks/ground.py --llama-cpp FILE.gguf
+    python benchmarks/ground.py --rows 1 4 8 16 32
+    python benchmarks/ground.py --target llama-1.2b --bits 8 4 --repeats 8
+    python benchmarks/ground.py --bits --others --files FOLDER --types BF16 Q8_0 --threads 1
+    python benchmarks/ground.py --bits --prompts 512 3900 --repeats 3
 
-``1b`` is a Llama of 1.1 B parameters with random weights: its cost, not its text.
+Files are written to ``FOLDER`` by llama.cpp's own ``llama_model_quantize`` where they are not there
+yet. ``llama-1.2b`` has random weights: its cost is real, its text is not.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import shutil
 import subprocess
 import tempfile
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import common
 import torch
+from pack import rounded
+from random_models import open_source
 
+from hierspec.bench.peers.gguf_file import write_gguf
 from hierspec.lm.backend import Span
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.weights import StoredSource, WeightSource, build_hf_model
-from hierspec.zoo import registry
+from hierspec.zoo.gguf.source import GgufSource
 
+CHUNK = 512  # rows that a prompt is read in
+_READING = "reading memory"
 _READER = r"""
 #include <omp.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-/* Seconds to read so many bytes, the best of several. */
-double read_seconds(long bytes, int threads, int repeats) {
-    uint64_t *memory = aligned_alloc(64, bytes), sink = 0;
-    double best = 1e9;
+#include <sys/mman.h>
+/* Memory on huge pages, as many bytes, filled. */
+uint64_t *fill(long bytes, int threads) {
+    const long huge = 2 << 20;
+    char *start = mmap(0, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t *memory = (uint64_t *)(((uintptr_t)start + huge - 1) & -(uintptr_t)huge);
+    madvise(memory, bytes, MADV_HUGEPAGE);
 #pragma omp parallel for num_threads(threads)
     for (long i = 0; i < bytes / 8; i++) memory[i] = i;
-    for (int r = 0; r < repeats; r++) {
-        uint64_t sum = 0;
-        double began = omp_get_wtime();
+    return memory;
+}
+uint64_t read_all(const uint64_t *memory, long bytes, int threads) {
+    uint64_t sum = 0;
 #pragma omp parallel for simd num_threads(threads) reduction(+ : sum)
-        for (long i = 0; i < bytes / 8; i++) sum += memory[i];
-        double spent = omp_get_wtime() - began;
-        sink += sum;
-        best = spent < best ? spent : best;
-    }
-    free(memory);
-    return sink == 1 ? 0 : best;
+    for (long i = 0; i < bytes / 8; i++) sum += memory[i];
+    return sum;
 }
 """
-_BYTES = 1 << 29  # far more than the caches hold
-
-
-@dataclass(frozen=True)
-class RandomWeights:
-    """A Llama of these sizes with random weights, each made when it is asked for."""
-
-    config: Any
-    name: str = "random Llama"
-    tokenizer_path: Path | None = None
-
-    def names(self) -> list[str]:
-        return sorted(self._shapes())
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        from transformers import LlamaForCausalLM
-
-        with torch.device("meta"):
-            model = LlamaForCausalLM(self.config)
-        return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
-
-    def tensor(self, name: str) -> torch.Tensor:
-        shape = self._shapes()[name]
-        if len(shape) == 1:
-            return torch.ones(shape, dtype=torch.bfloat16)
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        return torch.randn(shape, generator=generator, dtype=torch.bfloat16) * 0.02
-
-
-def open_target(name: str) -> WeightSource | str:
-    if name == "1b":
-        from transformers import LlamaConfig
-
-        return RandomWeights(
-            LlamaConfig(
-                vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22,
-                num_attention_heads=32, num_key_value_heads=4, max_position_embeddings=8192,
-                tie_word_embeddings=False, dtype=torch.bfloat16,
-            )
-        )  # fmt: skip
-    return registry.resolve(name) if registry.can_resolve(name) else name
-
-
-def bandwidth(threads: int) -> float | None:
-    """Return GB/s that so many threads read; ``None`` without a C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "read.c"), Path(folder, "read.so")
-        source.write_text(_READER)
-        flags = ["-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]
-        subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=True)
-        read = ctypes.CDLL(str(library)).read_seconds
-        read.restype, read.argtypes = ctypes.c_double, [ctypes.c_long, ctypes.c_int, ctypes.c_int]
-        return _BYTES / read(_BYTES, threads, 10) / 1e9
+_BYTES = 1 << 28  # far more than the caches hold
 
 
 @dataclass(frozen=True)
@@ -122,7 +74,7 @@ class Way:
     """A way to run the model.
 
     Attributes:
-        call: runs so many rows behind so many tokens, from which it starts with ``prepare``.
+        call: runs so many rows behind so many tokens, which ``prepare`` has read.
         num_bytes: of weights that a call reads; 0: unknown.
     """
 
@@ -132,57 +84,124 @@ class Way:
     note: str = ""
 
 
-def in_backend(backend: Any, text: torch.Tensor) -> Way:
-    state: dict[str, Any] = {}
-
-    def prepare(context: int) -> None:
-        state["cache"] = backend.new_cache(len(text))
-        run(0, context)
-
-    def run(start: int, rows: int) -> None:
-        spans = [Span(state["cache"], start, rows)]
-        ids = text[start : start + rows]
-        h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
-        backend.head(h[-64:])
-
+def reading(threads: int, folder: str) -> Way | None:
+    """Return how so many threads read memory; ``None`` without a C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    source, library = Path(folder, "read.c"), Path(folder, "read.so")
+    source.write_text(_READER)
+    flags = ["-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]
+    subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=True)
+    reader, size = ctypes.CDLL(str(library)), ctypes.c_long(_BYTES)
+    reader.fill.restype = reader.read_all.restype = ctypes.c_uint64
+    memory = ctypes.c_uint64(reader.fill(size, threads))
     return Way(
-        prepare,
-        lambda context, rows: run(context, rows),
-        getattr(backend, "num_bytes_read", 0),
-        backend.fast_path,
+        lambda context: None,
+        lambda context, rows: reader.read_all(memory, size, threads),
+        _BYTES,
+        "a loop in C, on huge pages",
     )
 
 
-def in_transformers(source: Any, text: torch.Tensor) -> Way:
-    from transformers import DynamicCache
+def in_backend(backend: Any, text: torch.Tensor) -> Way:
+    caches: list[Any] = []
 
-    if isinstance(source, str):
-        from transformers import AutoModelForCausalLM
-
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
-    else:
-        model = build_hf_model(source, torch.bfloat16)
-    state: dict[str, Any] = {}
+    def run(start: int, rows: int) -> None:
+        spans = [Span(caches[-1], start, rows)]
+        ids = text[start : start + rows]
+        h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
+        backend.head(h if rows <= 64 else h[-1:])
 
     def prepare(context: int) -> None:
-        state["cache"] = DynamicCache(config=model.config)
-        model(text[None, :context], past_key_values=state["cache"])
+        caches[:] = [backend.new_cache(len(text))]
+        for start in range(0, context, CHUNK):
+            run(start, min(CHUNK, context - start))
+
+    return Way(prepare, run, getattr(backend, "num_bytes_read", 0), backend.fast_path)
+
+
+def in_one_dnn(source: WeightSource, text: torch.Tensor) -> Way:
+    """Return the products of a model's layers alone, in bfloat16."""
+    config: Any = source.config
+    heads, kv = (
+        n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads)
+    )
+    width, inner = config.hidden_size, config.intermediate_size
+    shapes = [
+        (heads, width),
+        (kv, width),
+        (kv, width),
+        (width, heads),
+        *[(inner, width)] * 2,
+        (width, inner),
+    ]
+    layers = [
+        [torch.randn(shape, dtype=torch.bfloat16) for shape in shapes]
+        for _ in range(config.num_hidden_layers)
+    ]
 
     def call(context: int, rows: int) -> None:
-        if excess := state["cache"].get_seq_length() - context:
-            state["cache"].crop(-excess)
-        model(text[None, context : context + rows], past_key_values=state["cache"])
+        x = {size: torch.randn(rows, size, dtype=torch.bfloat16) for size in {heads, width, inner}}
+        for layer in layers:
+            for weight in layer:
+                torch.nn.functional.linear(x[weight.shape[1]], weight)
+
+    def prepare(context: int) -> None:
+        for start in range(0, context, CHUNK):
+            call(start, min(CHUNK, context - start))
+
+    return Way(
+        prepare, call, note="torch.nn.functional.linear of the layers' matrices, nothing else"
+    )
+
+
+def in_transformers(source: WeightSource, text: torch.Tensor) -> Way:
+    from transformers import DynamicCache
+
+    model = build_hf_model(source, torch.bfloat16)
+    caches: list[Any] = []
+
+    def run(start: int, rows: int) -> None:
+        ids = text[None, start : start + rows]
+        model(ids, past_key_values=caches[-1], logits_to_keep=rows if rows <= 64 else 1)
+
+    def prepare(context: int) -> None:
+        caches[:] = [DynamicCache(config=model.config)]
+        run(0, context)
+
+    def call(context: int, rows: int) -> None:
+        if excess := caches[-1].get_seq_length() - context:
+            caches[-1].crop(-excess)
+        run(context, rows)
 
     return Way(prepare, call, note="model(…) with a DynamicCache")
 
 
-def in_llama_cpp(file: str, text: torch.Tensor, threads: int) -> Way:
-    from llama_cpp import Llama, llama_print_system_info
+def gguf_files(source: WeightSource, types: list[str], folder: Path) -> dict[str, Path]:
+    """Return a model's GGUF files of these types; those that are not there yet are written."""
+    import llama_cpp
+
+    stem = source.name.rpartition(":")[2]
+    files = {name: folder / f"{stem}-{name}.gguf" for name in dict.fromkeys(["BF16", *types])}
+    if not files["BF16"].exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_gguf(build_hf_model(source, torch.bfloat16), files["BF16"])
+    for name, file in files.items():
+        if not file.exists():
+            options = llama_cpp.llama_model_quantize_default_params()
+            options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{name}")
+            paths = (str(path).encode() for path in (files["BF16"], file))
+            assert llama_cpp.llama_model_quantize(*paths, ctypes.byref(options)) == 0, file
+    return {name: files[name] for name in types}
+
+
+def in_llama_cpp(file: Path, text: torch.Tensor, threads: int) -> Way:
+    from llama_cpp import Llama, __version__, llama_print_system_info
 
     model = Llama(
-        file, n_ctx=len(text), n_threads=threads, n_threads_batch=threads, verbose=False,
-        logits_all=False,
-    )  # fmt: skip
+        str(file), n_ctx=len(text), n_threads=threads, n_threads_batch=threads, verbose=False
+    )
     ids = text.tolist()
 
     def prepare(context: int) -> None:
@@ -190,96 +209,121 @@ def in_llama_cpp(file: str, text: torch.Tensor, threads: int) -> Way:
         model.eval(ids[:context])
 
     def call(context: int, rows: int) -> None:
-        model.n_tokens = context
-        model._ctx.kv_cache_seq_rm(-1, context, -1)
+        model.n_tokens = context  # what lies behind is forgotten
         model.eval(ids[context : context + rows])
 
-    return Way(prepare, call, Path(file).stat().st_size, llama_print_system_info().decode())
+    flags = llama_print_system_info().decode().strip(" |")
+    note = f"llama-cpp-python {__version__}, {flags}"
+    return Way(prepare, call, file.stat().st_size, note)
 
 
 @torch.inference_mode()
 def measure(
     ways: dict[str, Way], contexts: list[int], rows: list[int], repeats: int
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return milliseconds of a call by context, rows and way."""
-    times: dict[str, dict[str, dict[str, list[float]]]] = {}
+    """Return milliseconds of a call by context, rows and way; without rows: of a whole prompt."""
+    times: dict[str, dict[str, dict[str, Any]]] = {}
     for context in contexts:
         for way in ways.values():
-            way.prepare(context)
-        by_rows = times.setdefault(str(context), {str(n): {} for n in rows})
+            if rows:
+                way.prepare(context)
+        by_rows: dict[str, dict[str, list[float]]] = {str(n): {} for n in rows or ["prompt"]}
         for turn in range(repeats + 1):  # the first turn warms up
-            for n in rows:
+            for n, by_way in by_rows.items():
                 for name, way in ways.items():
                     began = time.perf_counter()
-                    way.call(context, n)
-                    spent = 1e3 * (time.perf_counter() - began)
+                    if rows:
+                        way.call(context, int(n))
+                    else:
+                        way.prepare(context)
                     if turn:
-                        by_rows[str(n)].setdefault(name, []).append(spent)
-    return {
-        context: {
+                        by_way.setdefault(name, []).append(1e3 * (time.perf_counter() - began))
+        times[str(context)] = {
             n: {name: common.spread(values) for name, values in by_way.items()}
             for n, by_way in by_rows.items()
         }
-        for context, by_rows in times.items()
-    }
+    return times
+
+
+def floors(ways: dict[str, Way], times: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:
+    """Return the milliseconds in which memory is read as far as a row reads it."""
+    one = next(iter(times.values())).get("1", {}).get(_READING)
+    if one is None:
+        return {}
+    return {n: one["median"] * w.num_bytes / _BYTES for n, w in ways.items() if w.num_bytes}
+
+
+def collect(args: argparse.Namespace, folder: str) -> tuple[dict[str, Way], list[int], list[int]]:
+    """Return the ways that were asked for, the lengths of text and the numbers of rows."""
+    source = open_source(args.target)
+    prompts, rows = args.prompts, [] if args.prompts else sorted(args.rows)
+    contexts = prompts or args.contexts
+    generator = torch.Generator().manual_seed(0)
+    length = max(contexts) + max(rows, default=0)
+    text = torch.randint(5, min(source.config.vocab_size, 30000), (length,), generator=generator)
+    found: dict[str, Way | None] = {} if prompts else {_READING: reading(args.threads, folder)}
+    files: dict[str, Path] = {}
+    if args.files and not find_spec("llama_cpp"):
+        print("llama.cpp is left out: llama-cpp-python is not installed")
+    elif args.files:
+        files = gguf_files(source, args.types, args.files)
+    if not files:
+        own = load(source, dtype=torch.bfloat16)
+        found["bfloat16"] = in_backend(own, text)
+        if isinstance(source, StoredSource):
+            found["the file's own bits"] = in_backend(load(source), text)
+        found |= {f"{bits} bits": in_backend(quantize(own, bits), text) for bits in args.bits}
+    for kind, file in files.items():
+        config: Any = source.config
+        stored = GgufSource(file, file.stem, file, config)
+        found[f"{kind}, ours"] = in_backend(load(stored), text)
+        found[f"{kind}, llama.cpp"] = in_llama_cpp(file, text, args.threads)
+    if "oneDNN" in args.others:
+        found["oneDNN's products"] = in_one_dnn(source, text)
+    if "lean" in args.others:
+        lean = load(source, dtype=torch.bfloat16, backend="lean")
+        found["torch's operations"] = in_backend(lean, text)
+    if "transformers" in args.others:
+        found["transformers"] = in_transformers(source, text)
+    return {name: way for name, way in found.items() if way}, contexts, rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--target", default="zoo:smollm2", help="a model, or 1b")
+    parser.add_argument("--target", default="zoo:smollm2", help="a model, or one of random_models")
     parser.add_argument("--bits", type=int, nargs="*", default=[8, 6, 5, 4])
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 8, 16, 32])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1])
     parser.add_argument("--contexts", type=int, nargs="+", default=[128])
+    parser.add_argument("--prompts", type=int, nargs="+", default=[], help="lengths, read whole")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--others", nargs="*", default=["lean", "transformers"])
-    parser.add_argument("--llama-cpp", nargs="*", default=[], help="GGUF files for llama.cpp")
+    parser.add_argument("--others", nargs="*", default=["lean", "transformers"], help="and oneDNN")
+    parser.add_argument("--files", type=Path, help="folder of GGUF files, for ours and llama.cpp")
+    parser.add_argument("--types", nargs="+", default=["BF16", "Q8_0", "Q4_0", "Q4_K_M"])
     parser.add_argument("--name", default="ground", help="of the result file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    found = {str(n): bandwidth(n) for n in sorted({1, args.threads})}
-    speed = found[str(args.threads)]
-    print("read:", ", ".join(f"{n} thread(s) {v:.1f} GB/s" for n, v in found.items() if v))
-    source = open_target(args.target)
-    own = load(source, dtype=torch.bfloat16)
-    generator = torch.Generator().manual_seed(0)
-    length = max(args.contexts) + max(args.rows)
-    text = torch.randint(5, min(own.vocab_size, 30000), (length,), generator=generator)
-    ways = {"bfloat16": in_backend(own, text)}
-    if isinstance(source, StoredSource):
-        ways["the file's own bits"] = in_backend(load(source), text)
-    ways |= {f"{bits} bits": in_backend(quantize(own, bits), text) for bits in args.bits}
-    if "lean" in args.others:
-        lean = load(source, dtype=torch.bfloat16, backend="lean")
-        ways["torch's operations"] = in_backend(lean, text)
-    if "transformers" in args.others:
-        ways["transformers"] = in_transformers(source, text)
-    ways |= {
-        f"llama.cpp {Path(f).name}": in_llama_cpp(f, text, args.threads) for f in args.llama_cpp
-    }
-    times = measure(ways, args.contexts, sorted(args.rows), args.repeats)
-    floors = {n: w.num_bytes / speed / 1e6 for n, w in ways.items() if w.num_bytes and speed}
+    with tempfile.TemporaryDirectory() as folder:
+        ways, contexts, rows = collect(args, folder)
+    times = measure(ways, contexts, rows, args.repeats)
+    floor = floors(ways, times)
     for context, by_rows in times.items():
         for name in ways:
-            cells = [f"{n}: {by_rows[n][name]['median']:.2f}" for n in by_rows]
+            cells = [f"{n}: {by_way[name]['median']:.2f}" for n, by_way in by_rows.items()]
             one = by_rows.get("1", {}).get(name)
-            share = (
-                f"  {floors[name] / one['median']:.0%} of the floor"
-                if one and name in floors
-                else ""
-            )
+            share = f"  {floor[name] / one['median']:.0%} of the floor" if name in floor else ""
             print(f"{context} tokens, {name}, ms by rows  {'  '.join(cells)}{share}")
-    common.write(
-        args.name,
-        {
-            "environment": common.environment(),
-            "settings": vars(args),
-            "gigabytes_per_second": found,
-            "ways": {name: {"bytes": w.num_bytes, "note": w.note} for name, w in ways.items()},
-            "floor_milliseconds": floors,
-            "milliseconds": times,
-        },
-    )
+    run = {
+        "environment": common.environment(),
+        "settings": {k: v for k, v in vars(args).items() if k not in ("files", "name")},
+        "ways": {name: {"bytes": w.num_bytes, "note": w.note} for name, w in ways.items()},
+        "floor_milliseconds": floor,
+        "milliseconds": times,
+    }
+    file = common.RESULTS / f"{args.name}.json"
+    before = json.loads(file.read_text())["runs"] if file.exists() else []
+    kept = [one for one in before if one["settings"] != run["settings"]]
+    common.write(args.name, {"runs": [*kept, rounded(run)]})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import common  # first: it sets the environment torch reads
 import torch
 import transformers
-from transformers.initialization import no_init_weights
+from random_models import CONFIGS, open_source
 
 import hierspec
 from hierspec.config.checkpoints import load_tokenizer
@@ -28,18 +28,6 @@ from hierspec.profiling.texts import chats
 from hierspec.zoo import registry
 
 SMOLLM2 = "smollm2"
-RANDOM = {
-    "qwen3-57m": transformers.Qwen3Config(
-        vocab_size=49152, hidden_size=512, intermediate_size=1536, num_hidden_layers=10,
-        num_attention_heads=8, num_key_value_heads=4, head_dim=64, tie_word_embeddings=True,
-        max_position_embeddings=4096,
-    ),
-    "llama-1.2b": transformers.LlamaConfig(
-        vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-        num_attention_heads=32, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True,
-        max_position_embeddings=8192,
-    ),
-}  # fmt: skip
 PROMPT = 48  # tokens of a prompt to a random model
 
 
@@ -49,19 +37,9 @@ def open_model(name: str, dtype: torch.dtype, count: int) -> tuple[Any, list[lis
         source = registry.resolve("zoo:smollm2")
         prompts = [list(ids) for ids in chats(load_tokenizer(source))[:count]]
         return build_hf_model(source, dtype), prompts
-    with no_init_weights():
-        model = transformers.AutoModelForCausalLM.from_config(RANDOM[name], dtype=dtype)
-    model.tie_weights()
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.fill_(1.0)
-            else:
-                parameter.uniform_(-0.035, 0.035, generator=generator)
-    shape = (count, PROMPT)
-    ids = torch.randint(RANDOM[name].vocab_size, shape, generator=generator)
-    return model.eval(), ids.tolist()
+    ids = torch.randint(CONFIGS[name].vocab_size, (count, PROMPT), generator=generator)
+    return build_hf_model(open_source(name), dtype), ids.tolist()
 
 
 def ways(model: Any, tokens: int) -> dict[str, Callable[[list[int]], list[int]]]:
@@ -136,7 +114,7 @@ def measure(name: str, dtype: torch.dtype, count: int, tokens: int, only: list[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=[*RANDOM, SMOLLM2], default=["qwen3-57m"])
+    parser.add_argument("--models", nargs="+", choices=[*CONFIGS, SMOLLM2], default=["qwen3-57m"])
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
