@@ -1,112 +1,110 @@
-"""Peak memory of a three-level run above what the imports take, against weights and caches.
+"""What a command takes: seconds until its first token is there, and memory at its peak.
 
-Loading and packing count. Runs in a process of its own, which is what ``--measure`` is.
+Whole commands in processes of their own, imports, loading and packing included, with files that
+the system has in memory; ``import torch`` stands beside them as the floor. Memory is compared with
+the weights as they are stored, and is what the system counts as resident, libraries included.
 
-    python benchmarks/memory.py
+    python benchmarks/memory.py [--folder FOLDER]
+
+``llama-1.2b`` has random weights, which are written to ``FOLDER`` once (2.5 GB).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import common
+import torch
+from pack import rounded
+from random_models import checkpoint
+
+from hierspec.lm.load import load
+from hierspec.zoo import registry
+
+MODELS: dict[str, tuple[str, str]] = {
+    "SmolLM2, its own bits": ("zoo:smollm2", "auto"),
+    "SmolLM2, bfloat16": ("zoo:smollm2", "bfloat16"),
+    "1.24 B, bfloat16": ("llama-1.2b", "bfloat16"),
+}
+DRAFTS: dict[str, list[dict[str, Any]]] = {
+    "plain": [],
+    "a copy in 8 bits drafts": [
+        {"method": "quantized", "bits": 8, "num_speculative_tokens": 4},
+    ],
+}
 
 
-def rss(field: str) -> int:
-    """Read ``VmRSS`` or ``VmHWM`` (the peak) of this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {field} in /proc/self/status")
-
-
-def state_bytes(state: Any) -> int:
-    """Return the bytes allocated for a sequence's keys, values and hidden states at the exits."""
-    return sum(t.numel() * t.element_size() for t in (state.cache, *state.outputs))
-
-
-def measure(target: str, dtype: str, tokens: int) -> dict[str, float]:
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: F401
-
-    from hierspec import Hierarchy, HierarchyConfig
-    from hierspec.zoo import registry
-
-    torch.set_num_threads(2)
-    after_imports = rss("VmRSS")
-    names = ["zoo:small", "zoo:trunk"]
-    levels = [
-        {"method": "draft_model", "model": names[0], "num_speculative_tokens": 3},
-        {
-            "method": "draft_model",
-            "model": names[1],
-            "num_speculative_tokens": 10,
-            "verify": "block",
-        },
-    ]
-    config = HierarchyConfig.from_dict(
-        {"target": {"model": target, "dtype": dtype}, "levels": levels, "verify": "block"}
+def run(command: Sequence[str]) -> tuple[float, int]:
+    """Run a command of Python to its end; return its seconds, and its memory's peak in bytes."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
-    hierarchy = Hierarchy.from_config(config)
-    loaded = rss("VmHWM")
-    generation = hierarchy.start(
-        ["def fibonacci(n):\n"], max_new_tokens=tokens, ignore_eos=True, temperature=1.0, seed=0
-    )
-    caches = 0
-    for event in generation:
-        if event.index == tokens - 2:  # the caches are freed with the last token
-            slots = generation.requests[0].slots.values()
-            caches = sum(state_bytes(slot.state) for _, slot in slots)
-    peak = rss("VmHWM")
-    size = torch.tensor([], dtype=getattr(torch, dtype)).element_size()
-    weights = 0
-    for name in [target, *names]:
-        source = registry.resolve(name)
-        weights += sum(source.tensor(key).numel() for key in source.names()) * size
-    allowed = weights + caches
-    return {
-        "rss_after_imports": after_imports,
-        "peak_after_load": loaded,
-        "peak": peak,
-        "weights": weights,
-        "caches": caches,
-        "ratio": (peak - after_imports) / allowed,
-    }
+    _, status, used = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    assert process.stderr is not None
+    if status:
+        raise SystemExit(process.stderr.read().decode())
+    return seconds, used.ru_maxrss * 1024
+
+
+def generate(target: dict[str, str], levels: list[dict[str, Any]], tokens: int) -> list[str]:
+    hierarchy = json.dumps({"target": target, "levels": levels, "verify": "block"})
+    command = ["-m", "hierspec", "generate", "def quicksort(items):", "--hierarchy", hierarchy]
+    return [*command, "--ignore-eos", "--max-new-tokens", str(tokens), "--json"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", default="zoo:large?eps=0.2")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--tokens", type=int, default=200)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--tokens", type=int, default=32, help="written where memory is measured")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help="for random models; default: a temporary one")
     args = parser.parse_args()
-    if args.measure:
-        print(json.dumps(measure(args.target, args.dtype, args.tokens)))
-        return
-    runs = []
-    for _ in range(args.runs):
-        process = subprocess.run(
-            [sys.executable, __file__, "--measure", "--target", args.target,
-             "--dtype", args.dtype, "--tokens", str(args.tokens)],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        runs.append(json.loads(process.stdout.splitlines()[-1]))
-        print(f"ratio {runs[-1]['ratio']:.3f}")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.folder or Path(scratch)
+        commands, weights = {"import torch": ["-c", "import torch"]}, dict[str, int]()
+        for name in args.models:
+            model, dtype = MODELS[name]
+            target = {"model": checkpoint(model, folder), "dtype": dtype}
+            backend: Any = load(registry.open_weights(target["model"]), getattr(torch, dtype, None))
+            weights[name] = backend.num_bytes
+            del backend
+            commands[f"{name}: the first token"] = generate(target, [], 1)
+            for way, levels in DRAFTS.items():
+                commands[f"{name}, {way}"] = generate(target, levels, args.tokens)
+        found: dict[str, list[tuple[float, int]]] = {name: [] for name in commands}
+        for turn in range(args.runs + 1):
+            for name, command in commands.items():
+                one = run(command)
+                if turn:  # the first reads files, and compiles
+                    found[name].append(one)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, runs in found.items():
+        seconds, peaks = zip(*runs, strict=True)
+        rows[name] = {"seconds": common.spread(seconds), "peak_bytes": max(peaks)}
+        line = f"{name}: {rows[name]['seconds']['median']:.2f} s, {max(peaks) / 2**20:.0f} MiB"
+        model = next((model for model in weights if name.startswith(model)), None)
+        if model is not None:
+            rows[name]["peak_over_weights"] = max(peaks) / weights[model]
+            line += f", {rows[name]['peak_over_weights']:.2f} times the weights"
+        print(line)
     common.write(
         "memory",
         {
             "environment": common.environment(),
-            "target": args.target,
-            "dtype": args.dtype,
-            "runs": runs,
-            "ratio": common.spread([run["ratio"] for run in runs]),
+            "settings": {"tokens": args.tokens, "runs": args.runs},
+            "weights": weights,
+            "commands": rounded(rows),
         },
     )
 
