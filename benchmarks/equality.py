@@ -4,7 +4,7 @@ Every preset, alone and in a ragged batch of eight: float32 for the shipped fami
 seven tiny random architectures. The reference is transformers' own ``generate``.
 
 With ``--chats`` a released model takes their place: every preset that applies to it, and its best
-drafters, on chats in float32; and a χ² test of sampled text, the joint distribution of the first
+drafters, on chats in ``--dtype``; and a χ² test of sampled text, the joint distribution of the first
 three tokens. The released model's part is written after every preset, and the same command goes on.
 
     python benchmarks/equality.py --prompts humaneval.jsonl
@@ -158,7 +158,7 @@ def chi_square_test(
 
 def released(args: argparse.Namespace) -> None:
     """Test greedy equality and χ² on a released model; the file has whatever is finished."""
-    target = TargetConfig(model=args.targets[0], dtype="float32")
+    target = TargetConfig(model=args.targets[0], dtype=args.dtype)
     loaded, path = Loaded(), common.RESULTS / f"{args.name}.json"
     plain = Hierarchy(build(HierarchyConfig(target=target), loaded))
     ids, chi_ids, identity = common.chat_prompts(
@@ -169,6 +169,7 @@ def released(args: argparse.Namespace) -> None:
         identity["longest"] = args.longest
     settings = {
         "target": target.model,
+        "dtype": target.dtype,
         "prompts": args.num_prompts,
         "tokens": args.tokens,
         "samples": args.samples,
@@ -198,7 +199,8 @@ def released(args: argparse.Namespace) -> None:
         row: dict[str, Any] = {"hierarchy": config.to_dict()}
         try:
             row |= compare(hierarchy, ids, expected, args.tokens)
-            row["joint"] = chi_square_test(hierarchy, chi_ids, args.samples, tests)
+            if chi_ids:
+                row["joint"] = chi_square_test(hierarchy, chi_ids, args.samples, tests)
         except HierspecError as error:  # a rule that is unsound where text is sampled
             row["refused"] = str(error)
         report["rows"][name] = row
@@ -220,6 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--chats", type=Path, help="prompt files of chats: a released model")
+    parser.add_argument("--dtype", default="float32", help="of the released model")
     parser.add_argument("--presets", nargs="+", help="of the released model; default: all")
     parser.add_argument("--longest", type=int, help="cut chats to their last tokens: much faster")
     parser.add_argument("--samples", type=int, default=2000, help="a prompt, for each χ² test")
