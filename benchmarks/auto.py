@@ -1,6 +1,13 @@
-"""What the first ``--hierarchy auto`` takes on a machine, and what every later one takes.
+"""``--hierarchy auto``: what its first use takes, and whether anything is faster than its plan.
 
-python benchmarks/auto.py
+Whole commands: the first with an empty cache, kernels compiled included, one of which half the time
+is over when it is interrupted and then given again, and a later one; how far the estimates of the
+time left were off. With ``--chats`` the plan, its runners-up and plain decoding take turns on other
+prompts, beside the plan under online control, and under control the slowest of them, whose drafts
+do not pay. A run is added to those in the result file.
+
+    python benchmarks/auto.py [--target zoo:smollm2] [--folder FOLDER]
+    python benchmarks/auto.py --chats FOLDER
 """
 
 from __future__ import annotations
@@ -8,43 +15,160 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import common
+import torch
+from pack import rounded
+from random_models import checkpoint
+
+from hierspec import Hierarchy, HierarchyConfig, TargetConfig
+from hierspec.config.build import build
+from hierspec.planner.online.controller import OnlineController
+from hierspec.profiling.auto import choose
+
+_LEFT = re.compile(r"about (\d+) (s|min) left")
 
 
-def run(cache: str, temperature: float, tokens: int) -> dict[str, Any]:
-    """Run the whole command in a process of its own, loading and generating included."""
-    command = [sys.executable, "-c", "from hierspec.cli import main; main()", "generate"]
-    command += ["def quicksort(items):", "--hierarchy", "auto", "--seed", "0", "--json"]
-    command += ["--temperature", str(temperature), "--max-new-tokens", str(tokens)]
-    began = time.perf_counter()
-    process = subprocess.run(
-        command, env={**os.environ, "HIERSPEC_CACHE": cache}, capture_output=True, text=True
+def run(
+    target: TargetConfig, cache: str, temperature: float, tokens: int, stop_at: float | None = None
+) -> dict[str, Any]:
+    """Run the whole command in a process of its own, loading and generating included.
+
+    Args:
+        stop_at: seconds after which it is interrupted.
+    """
+    command = [sys.executable, "-m", "hierspec", "generate", "def quicksort(items):"]
+    command += ["--target", str(target.model), "--dtype", target.dtype, "--hierarchy", "auto"]
+    command += ["--seed", "0", "--temperature", str(temperature), "--json"]
+    began, promised = time.perf_counter(), list[float]()
+    process = subprocess.Popen(
+        [*command, "--ignore-eos", "--max-new-tokens", str(tokens)],
+        env={**os.environ, "HIERSPEC_CACHE": cache},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    seconds = time.perf_counter() - began
-    if process.returncode:
-        raise SystemExit(process.stderr)
-    result = json.loads(process.stdout)
-    return {"seconds": seconds, "tokens_per_second": result["tokens_per_second"]}
+    assert process.stdout is not None
+    assert process.stderr is not None
+    timer = threading.Timer(stop_at or 3600, process.send_signal, [signal.SIGINT])
+    timer.start()
+    said, measured = "", 0.0
+    for line in process.stderr:
+        said, measured = said + line, time.perf_counter() - began
+        if found := _LEFT.search(line):
+            promised.append(measured + int(found[1]) * (60 if found[2] == "min" else 1))
+    out = process.stdout.read()
+    timer.cancel()
+    if process.wait() and stop_at is None:
+        raise SystemExit(said)
+    found = {"seconds": time.perf_counter() - began, "promised": promised}
+    return found | (
+        {"tokens_per_second": json.loads(out)["tokens_per_second"]} if stop_at is None else {}
+    )
+
+
+def first_uses(args: argparse.Namespace, target: TargetConfig, temperature: float) -> Any:
+    uses: dict[str, Any] = {}
+    options = (temperature, args.tokens)
+    with tempfile.TemporaryDirectory() as cache:
+        uses["first"] = run(target, cache, *options)
+        uses["later"] = run(target, cache, *options)
+    if args.interrupt:
+        with tempfile.TemporaryDirectory() as cache:
+            half = uses["first"]["seconds"] / 2
+            uses["interrupted"] = run(target, cache, *options, stop_at=half)
+            uses["continued"] = run(target, cache, *options)
+    print(temperature, {use: round(cell["seconds"], 1) for use, cell in uses.items()})
+    print("promised to end at", [round(end, 1) for end in uses["first"]["promised"]])
+    return uses
+
+
+def rivals(args: argparse.Namespace, target: TargetConfig, temperature: float) -> Any:
+    """Time the plan and its runners-up on chats, and what control makes of the slowest."""
+    choice = choose(target, temperature=temperature, chat=True)
+    estimates, best = choice.plan.estimates, choice.plan.best
+
+    def name(chain: Any) -> str:
+        levels = zip(chain.models[:-1], chain.budgets, strict=True)
+        return " > ".join(f"{estimates.names[i]} {budget}" for i, budget in levels) or "plain"
+
+    def static(chain: Any) -> Hierarchy:
+        return Hierarchy(build(choice.hierarchy(chain), choice.loaded))
+
+    def controlled(chain: Any) -> Hierarchy:
+        built = build(choice.hierarchy(chain), choice.loaded)
+        controller = OnlineController(built.root, estimates, chain)
+        return Hierarchy(built, controller=controller)
+
+    runners_up = choice.plan.runners_up[: args.rivals]
+    ways = {name(one.chain): static(one.chain) for one in (best, *runners_up)}
+    ways["plain"] = Hierarchy(build(HierarchyConfig(target=target), choice.loaded))
+    slowest = max((best, *runners_up), key=lambda one: one.ms).chain
+    for chain in {name(c): c for c in (choice.control, slowest) if not c.plain}.values():
+        ways[f"{name(chain)}, under control"] = controlled(chain)
+    prompts, _, identity = common.chat_prompts(args.chats, args.num_prompts, 0, ways["plain"])
+    ms: dict[str, list[float]] = {key: [] for key in ways}
+    order = list(ways)
+    for number, prompt in enumerate([prompts[0], *prompts]):
+        for key in order[number % len(order) :] + order[: number % len(order)]:
+            found = common.decode(ways[key], prompt[-512:], args.tokens, temperature, number)
+            if number:  # the first compiles
+                ms[key].append(found["ms"])
+    plan = name(best.chain)
+    rows = {
+        key: {
+            "ms": common.spread(times),
+            "plan_gains": common.ratio(times, ms[plan]),
+            "gains_in_all": sum(times) / sum(ms[plan]),
+            "loses_to_plain": sum(times) / sum(ms["plain"]),
+        }
+        for key, times in ms.items()
+    }
+    for key, row in rows.items():
+        gain = row["plan_gains"]
+        print(
+            f"{temperature} {key}: {row['ms']['median']:.2f} ms, the plan is {gain['median']:.3f}x "
+            f"[{gain['low95']:.3f}, {gain['high95']:.3f}], {row['gains_in_all']:.3f}x in all, as "
+            f"fast; {row['loses_to_plain']:.3f} of plain decoding's time"
+        )
+    return {"plan": plan, "control": name(choice.control), "ways": rows, "prompts": identity}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--target", default="zoo:smollm2", help="a model, or one of random_models")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0])
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--interrupt", action="store_true", help="and go on; takes as long again")
+    parser.add_argument("--folder", type=Path, help="for random models; default: a temporary one")
+    parser.add_argument("--chats", type=Path, help="prompt files of chats: time the plan's rivals")
+    parser.add_argument("--num-prompts", type=int, default=24)
+    parser.add_argument("--rivals", type=int, default=4)
     args = parser.parse_args()
-    report: dict[str, Any] = {"environment": common.environment(), "temperatures": {}}
-    with tempfile.TemporaryDirectory() as cache:
-        for temperature in (0.0, 1.0):
-            cell = {use: run(cache, temperature, args.tokens) for use in ("first", "later")}
-            report["temperatures"][str(temperature)] = cell
-            print(temperature, {use: round(c["seconds"], 1) for use, c in cell.items()})
-    common.write("auto", report)
+    with tempfile.TemporaryDirectory() as scratch:
+        model = checkpoint(args.target, args.folder or Path(scratch))
+        target = TargetConfig(model=model, dtype=args.dtype)
+        measure = first_uses if args.chats is None else rivals
+        cells = {str(t): measure(args, target, t) for t in args.temperatures}
+    settings = {k: v for k, v in vars(args).items() if k not in ("folder", "chats")}
+    settings["rivals"] = args.rivals if args.chats else 0
+    file = common.RESULTS / "auto.json"
+    before = json.loads(file.read_text()).get("runs", []) if file.exists() else []
+    kept = [one for one in before if one["settings"] != settings]
+    one = {"environment": common.environment(), "settings": settings, "temperatures": cells}
+    common.write("auto", {"runs": [*kept, rounded(one)]})
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(2)
     main()
