@@ -5,7 +5,8 @@ seven tiny random architectures. The reference is transformers' own ``generate``
 
 With ``--chats`` a released model takes their place: every preset that applies to it, and its best
 drafters, on chats in ``--dtype``; and a χ² test of sampled text, the joint distribution of the
-first three tokens. The released model's part is written after every preset, and the same command goes on.
+first three tokens. The released model's part is written after every preset, and the same command
+goes on.
 
     python benchmarks/equality.py --prompts humaneval.jsonl
     python benchmarks/equality.py --chats FOLDER --num-prompts 100 --name equality-smollm2
