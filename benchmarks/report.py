@@ -16,6 +16,7 @@ from typing import Any
 
 import common
 import report_bench
+import report_ground
 import report_papers
 import report_planning
 from report_bench import Provenance, Table
@@ -164,22 +165,6 @@ def equality(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     )
 
 
-def memory(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
-    run = data["runs"][0]
-    mb = {k: v / 2**20 for k, v in run.items() if k != "ratio"}
-    return "\n\n".join(
-        [
-            "## Memory",
-            f"`python benchmarks/memory.py`: {data['target']}, trunk and small together, "
-            f"{data['dtype']}. Peak resident memory rises by {data['ratio']['median']:.2f}× the "
-            f"{mb['weights']:.0f} MiB of weights plus {mb['caches']:.0f} MiB of caches "
-            f"({mb['rss_after_imports']:.0f} MiB after the imports, {mb['peak']:.0f} MiB at the "
-            "peak; loading and packing included).",
-            provenance(data),
-        ]
-    )
-
-
 RELEASED = ("smollm2-greedy", "smollm2-sampled")
 
 
@@ -212,11 +197,12 @@ def text(files: dict[str, BenchResults]) -> str:
         ("speed", speed),
         ("speed_temperature_1", speed_again),
         ("equality", equality),
-        ("memory", memory),
+        ("ground", report_ground.ground),
+        ("memory", report_ground.memory),
         ("search", report_planning.search),
         ("predict", report_planning.predict),
         ("harmless", report_planning.harmless),
-        ("auto", report_planning.auto),
+        ("auto", report_ground.auto),
     ):
         data = load(name)
         if data is not None:

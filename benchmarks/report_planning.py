@@ -148,20 +148,3 @@ def harmless(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             f"{mixed['mean_online_over_best_static']:.3f} sum over sum.",
         ]
     )
-
-
-def auto(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
-    rows = [
-        [temperature, f"{cell['first']['seconds']:.0f}", f"{cell['later']['seconds']:.1f}"]
-        for temperature, cell in data["temperatures"].items()
-    ]
-    return "\n\n".join(
-        [
-            "## First use of auto",
-            "`python benchmarks/auto.py`: `hierspec generate --hierarchy auto` on the "
-            "shipped family with an empty cache, and again: whole commands in seconds, loading "
-            "and 64 tokens included (aim: 180 for the first).",
-            provenance(data),
-            table(["temperature", "first", "later"], rows),
-        ]
-    )
