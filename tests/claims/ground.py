@@ -1,0 +1,69 @@
+"""docs/measured.md: what a token and a command take beside their floors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Claim, data, percent
+from .measured import MEASURED_PAGE
+
+SMALL, LARGE = "zoo:smollm2", "llama-1.2b"
+
+
+def run(target: str, way: str, threads: int = 2) -> Any:
+    """The last run of ``ground.py`` on a model that has this way."""
+    return next(
+        one
+        for one in reversed(data("ground")["runs"])
+        if one["settings"]["target"] == target
+        and one["settings"]["threads"] == threads
+        and way in one["ways"]
+    )
+
+
+def beside_llama_cpp(kind: str) -> list[str]:
+    """Ours, its share of the floor, llama.cpp, and how many times as fast ours is."""
+    out = []
+    for target in (SMALL, LARGE):
+        found = run(target, f"{kind}, ours")
+        row, floors = found["milliseconds"]["128"]["1"], found["floor_milliseconds"]
+        ours, theirs = (row[f"{kind}, {who}"]["median"] for who in ("ours", "llama.cpp"))
+        share = percent(floors[f"{kind}, ours"] / ours, 0)
+        out.append(f"{ours:.1f} · {share} | {theirs:.1f} | {theirs / ours:.2f}×")
+    return out
+
+
+def prompt(target: str, length: int) -> list[float]:
+    """Tokens a second at which a prompt is read, ours and transformers', and ours over oneDNN."""
+    for found in data("ground")["runs"]:
+        if found["settings"]["target"] == target and length in found["settings"]["prompts"]:
+            times = found["milliseconds"][str(length)]["prompt"]
+            ours, theirs, products = (
+                times[way]["median"] for way in ("bfloat16", "transformers", "oneDNN's products")
+            )
+            return [1e3 * length / ours, 1e3 * length / theirs, ours / products]
+    raise KeyError(length)
+
+
+def command(name: str) -> list[float]:
+    """Seconds to the first token; peaks over the weights, plain and with a copy."""
+    rows = data("memory")["commands"]
+    peaks = [
+        rows[f"{name}, {way}"]["peak_over_weights"] for way in ("plain", "a copy in 8 bits drafts")
+    ]
+    return [rows[f"{name}: the first token"]["seconds"]["median"], *peaks]
+
+
+def auto_seconds(target: str) -> list[float]:
+    """Of the first command and a later one, greedily."""
+    for found in data("auto")["runs"]:
+        if target in found["settings"]["target"] and not found["settings"]["rivals"]:
+            uses = found["temperatures"]["0.0"]
+            return [uses[use]["seconds"] for use in ("first", "later")]
+    raise KeyError(target)
+
+
+GROUND = tuple(
+    Claim(MEASURED_PAGE, f"| {kind} | {{}} | {{}} |", lambda kind=kind: beside_llama_cpp(kind))
+    for kind in ("BF16", "Q8_0", "Q4_0", "Q4_K_M")
+)
