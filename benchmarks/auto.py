@@ -78,17 +78,20 @@ def run(
 
 def first_uses(args: argparse.Namespace, target: TargetConfig, temperature: float) -> Any:
     uses: dict[str, Any] = {}
-    options = (temperature, args.tokens)
+
+    def use(name: str, cache: str, stop_at: float | None = None) -> None:
+        uses[name] = run(target, cache, temperature, args.tokens, stop_at)
+        print(f"{temperature} {name}: {uses[name]['seconds']:.1f} s", flush=True)
+
     with tempfile.TemporaryDirectory() as cache:
-        uses["first"] = run(target, cache, *options)
-        uses["later"] = run(target, cache, *options)
-    if args.interrupt:
+        use("first", cache)
+        print("  promised to end at", [round(end, 1) for end in uses["first"]["promised"]])
+        if "later" in args.uses:
+            use("later", cache)
+    if "interrupted" in args.uses:
         with tempfile.TemporaryDirectory() as cache:
-            half = uses["first"]["seconds"] / 2
-            uses["interrupted"] = run(target, cache, *options, stop_at=half)
-            uses["continued"] = run(target, cache, *options)
-    print(temperature, {use: round(cell["seconds"], 1) for use, cell in uses.items()})
-    print("promised to end at", [round(end, 1) for end in uses["first"]["promised"]])
+            use("interrupted", cache, stop_at=uses["first"]["seconds"] / 2)
+            use("continued", cache)
     return uses
 
 
@@ -120,7 +123,9 @@ def rivals(args: argparse.Namespace, target: TargetConfig, temperature: float) -
     order = list(ways)
     for number, prompt in enumerate([prompts[0], *prompts]):
         for key in order[number % len(order) :] + order[: number % len(order)]:
-            found = common.decode(ways[key], prompt[-512:], args.tokens, temperature, number)
+            found = common.decode(
+                ways[key], prompt[-args.longest :], args.tokens, temperature, number
+            )
             if number:  # the first compiles
                 ms[key].append(found["ms"])
     plan = name(best.chain)
@@ -149,10 +154,14 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0])
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--interrupt", action="store_true", help="and go on; takes as long again")
+    parser.add_argument(
+        "--uses", nargs="*", default=["later"], choices=["later", "interrupted"],
+        help="of the command, beside its first",
+    )  # fmt: skip
     parser.add_argument("--folder", type=Path, help="for random models; default: a temporary one")
     parser.add_argument("--chats", type=Path, help="prompt files of chats: time the plan's rivals")
     parser.add_argument("--num-prompts", type=int, default=24)
+    parser.add_argument("--longest", type=int, default=64, help="cut chats to their last tokens")
     parser.add_argument("--rivals", type=int, default=4)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

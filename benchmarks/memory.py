@@ -3,6 +3,7 @@
 Whole commands in processes of their own, imports, loading and packing included, with files that
 the system has in memory; ``import torch`` stands beside them as the floor. Memory is compared with
 the weights as they are stored, and is what the system counts as resident, libraries included.
+Models that are not named keep the figures that the result file has.
 
     python benchmarks/memory.py [--folder FOLDER]
 
@@ -23,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import common
-import torch
 from pack import rounded
 from random_models import checkpoint
 
-from hierspec.lm.load import load
 from hierspec.zoo import registry
+from hierspec.zoo.gguf.files import smollm2_file
 
 MODELS: dict[str, tuple[str, str]] = {
     "SmolLM2, its own bits": ("zoo:smollm2", "auto"),
@@ -57,6 +57,14 @@ def run(command: Sequence[str]) -> tuple[float, int]:
     return seconds, used.ru_maxrss * 1024
 
 
+def num_bytes(model: str, dtype: str) -> int:
+    """Return the bytes of a model's weights, as they are stored or in a 16-bit type."""
+    if dtype == "auto":
+        return smollm2_file().stat().st_size
+    source = registry.open_weights(model)
+    return 2 * sum(source.tensor(name).numel() for name in source.names())
+
+
 def generate(target: dict[str, str], levels: list[dict[str, Any]], tokens: int) -> list[str]:
     hierarchy = json.dumps({"target": target, "levels": levels, "verify": "block"})
     command = ["-m", "hierspec", "generate", "def quicksort(items):", "--hierarchy", hierarchy]
@@ -70,24 +78,23 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="for random models; default: a temporary one")
     args = parser.parse_args()
+    file = common.RESULTS / "memory.json"
+    before = json.loads(file.read_text()) if file.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch)
         commands, weights = {"import torch": ["-c", "import torch"]}, dict[str, int]()
         for name in args.models:
             model, dtype = MODELS[name]
             target = {"model": checkpoint(model, folder), "dtype": dtype}
-            backend: Any = load(registry.open_weights(target["model"]), getattr(torch, dtype, None))
-            weights[name] = backend.num_bytes
-            del backend
+            weights[name] = num_bytes(target["model"], dtype)
             commands[f"{name}: the first token"] = generate(target, [], 1)
+            run(commands[f"{name}: the first token"])  # reads files, and compiles
             for way, levels in DRAFTS.items():
                 commands[f"{name}, {way}"] = generate(target, levels, args.tokens)
         found: dict[str, list[tuple[float, int]]] = {name: [] for name in commands}
-        for turn in range(args.runs + 1):
+        for _ in range(args.runs):
             for name, command in commands.items():
-                one = run(command)
-                if turn:  # the first reads files, and compiles
-                    found[name].append(one)
+                found[name].append(run(command))
     rows: dict[str, dict[str, Any]] = {}
     for name, runs in found.items():
         seconds, peaks = zip(*runs, strict=True)
@@ -103,8 +110,7 @@ def main() -> None:
         {
             "environment": common.environment(),
             "settings": {"tokens": args.tokens, "runs": args.runs},
-            "weights": weights,
-            "commands": rounded(rows),
+            "commands": before.get("commands", {}) | rounded(rows),
         },
     )
 

@@ -10,6 +10,7 @@ claim fails the tests, as does any digit changed on a page; what is no measureme
 from .base import ROOT, Claim, flat
 from .computed import COMPUTED
 from .constants import CONSTANTS, SETTINGS, figures
+from .ground import GROUND
 from .guide import GUIDE
 from .measured import MEASURED, MEASURED_PAGE
 from .papers import PAPERS
@@ -23,6 +24,7 @@ from .trained import TRAINED
 CLAIMS = (
     README
     + MEASURED
+    + GROUND
     + PREDICTIONS
     + SEVERAL_DRAFTS
     + SERVING

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Iterable
 from typing import Any
 
@@ -94,10 +93,6 @@ def released_equality() -> list[Any]:
 def gains(file: str, name: str, spaced: str = " and ") -> str:
     found = data(file)["temperatures"]
     return spaced.join(f"{found[t][name]['throughput_gain']['median']:.1f}" for t in ("0.0", "1.0"))
-
-
-def auto_seconds(which: str) -> list[float]:
-    return [cell[which]["seconds"] for cell in data("auto")["temperatures"].values()]
 
 
 def near_ties() -> tuple[int, int, int]:
@@ -352,12 +347,6 @@ MEASURED = [
         "Of {} greedy texts of ours in bfloat16, {} equal plain decoding's and {} diverge from it "
         "at a near-tie ({}).",
         lambda: (*near_ties(), percent(near_ties()[2] / near_ties()[0], 0)),
-    ),
-    Claim(
-        MEASURED_PAGE,
-        "The first `auto` took {:.0f}–{:.0f} s, measuring included, later ones {:.0f} s, loading "
-        "included",
-        lambda: (*sorted(auto_seconds("first")), statistics.fmean(auto_seconds("later"))),
     ),
     Claim(
         MEASURED_PAGE,
