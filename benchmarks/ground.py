@@ -36,12 +36,12 @@ import torch
 from pack import rounded
 from random_models import open_source
 
-from hierspec.bench.peers.gguf_file import write_gguf
 from hierspec.lm.backend import Span
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.weights import StoredSource, WeightSource, build_hf_model
 from hierspec.zoo.gguf.source import GgufSource
+from hierspec_lab.bench.peers.gguf_file import write_gguf
 
 CHUNK = 512  # rows that a prompt is read in
 _READING = "reading memory"
