@@ -70,7 +70,7 @@ def auto_seconds(target: str) -> list[float]:
     raise KeyError(target)
 
 
-GROUND = (
+GROUND = [
     Claim(
         MEASURED_PAGE,
         "On two Zen 4 cores, behind 128 tokens, SmolLM2 and a Llama of 1.24 B parameters with "
@@ -107,4 +107,4 @@ GROUND = (
         "{} of {} greedy texts of {} hierarchies in bfloat16 equal plain decoding's",
         lambda: equal_in_bfloat16(),
     ),
-)
+]
