@@ -22,8 +22,8 @@ def ground(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
         "## The ground",
         "`python benchmarks/ground.py`: milliseconds of a call, all ways in turns. The floor is "
         "the time in which a loop in C, in the same turns, reads as many bytes as the weights "
-        "have; its share is that of a row behind the shortest text. The weights of `llama-1.2b` "
-        "are random.",
+        "have; its share is that of a row behind the shortest text. Weights of `llama-1.2b` "
+        "and `llama-1.1b` are random; runs without a share are of earlier the same day.",
     ]
     for run in data["runs"]:
         settings, times = run["settings"], run["milliseconds"]
