@@ -14,8 +14,8 @@ those in the result file, in the place of one with the same settings. Run it alo
 
 llama.cpp waits in OpenMP's barriers: ``GOMP_SPINCOUNT=300000``, GNU's default, is what it has by
 itself, and gains our kernels nothing. Files are written to ``FOLDER`` by its own
-``llama_model_quantize`` where they are not there yet. ``llama-1.2b`` has random weights: its cost is
-real, its text is not.
+``llama_model_quantize`` where they are not there yet. ``llama-1.2b`` has random weights: its cost
+is real, its text is not.
 """
 
 from __future__ import annotations
