@@ -50,7 +50,7 @@ def memory(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
         [
             name,
             f"{cell['seconds']['median']:.1f}",
-            f"{cell['peak_bytes'] / 2**20:.0f}",
+            f"{cell['peak_bytes'] / 2**20:.0f}" if "peak_bytes" in cell else "",
             f"{cell['peak_over_weights']:.2f}" if "peak_over_weights" in cell else "",
         ]
         for name, cell in data["commands"].items()
