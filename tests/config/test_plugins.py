@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -259,3 +261,38 @@ def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, 
     assert status == 2
     assert words in error
     assert "mine.py, line" in error
+
+
+WORDS = ["self", "limit", "None", "1j", "...", "b''", "hierspec", "print", "yield 1"]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_damaged_file_is_one_line_or_works(seed, tmp_path, capsys):
+    """Lines that are lost, doubled, cut and exchanged, and words that stand for others."""
+    rng = random.Random(seed)
+    lines = rng.choice([DRAFTER, RULE, DRAFTER + RULE]).splitlines()
+    for _ in range(rng.randint(1, 3)):
+        i, j = rng.randrange(len(lines)), rng.randrange(len(lines))
+        match rng.randrange(5):
+            case 0:
+                lines[i] = ""
+            case 1:
+                lines[i] = f"{lines[i]}\n{lines[j]}"
+            case 2:
+                lines[i] = lines[i][: rng.randint(0, len(lines[i]))]
+            case 3:
+                lines[i], lines[j] = lines[j], lines[i]
+            case _:
+                lines[i] = re.sub(r"\w+$", rng.choice(WORDS), lines[i])
+    plugin = write(tmp_path, "\n".join(lines))
+    file = write(tmp_path, json.dumps(CASE), "case.json")
+    for certified in (False, True):
+        if certified:
+            status = run(["certify", "--plugin", plugin, file])
+        else:
+            status = generate(plugin, "--draft", "constant:3")
+        said = capsys.readouterr().err
+        assert status in (0, 1, 2), lines
+        assert "Traceback" not in said
+        assert "bug" not in said
+        assert status != 2 or said.splitlines()[-1].startswith("hierspec: error: "), said
