@@ -115,6 +115,7 @@ class Responder:
         drafts: list[Proposal] = []
         jobs: list[ScoreRows] = []
         queries: list[Query] = []
+        rows: list[int] = []
         for task in tasks:
             request = task.request
             assert isinstance(request, Check)
@@ -123,11 +124,21 @@ class Responder:
                 return self._check_alternatives(node, tasks)
             drafts.append(draft)
             job = self._job(node, task, task.context(request, draft.tokens), len(draft) + 1)
+            query = Query.for_rows(job, task.sequence.slot(node.model))
+            if draft.tokens and not node.bonus and node.index != self._root:
+                # Nobody reads the row after the last token, which need not go through the model:
+                # if a smaller exit drafted it, nor through the layers they share. (A target's
+                # states of all its tokens may be read by what drafts for it.)
+                query = dataclasses.replace(query, context=task.context(request, draft.tokens[:-1]))
+            first = sum(query.num_rows for query in queries)
+            last = first + query.num_rows - 1
+            rows += [min(first + row, last) for row in range(job.num_rows)]
             jobs.append(job)
-            queries.append(Query.for_rows(job, task.sequence.slot(node.model)))
+            queries.append(query)
         reads = Reads()
+        needs_all = len(rows) == sum(query.num_rows for query in queries)
         with self._drafting_ahead(node, tasks, drafts):
-            scores, p = self._score(node, jobs, queries, reads=reads)
+            scores, p = self._score(node, jobs, queries, None if needs_all else rows, reads)
         # Tensor.split is Python code, and takes longer than all greedy decisions together.
         parts = scores.split_with_sizes([job.num_rows for job in jobs])
         began = time.perf_counter()
@@ -138,8 +149,8 @@ class Responder:
             node.rule, drafts, p, rngs, ranked, node.bonus, node.index, self._graphs, reads
         )
         scored = [
-            rows if own is None else self._scored_tokens(node, task, rows, draft, own, reads)
-            for task, rows, draft, own in zip(tasks, parts, drafts, started.own_tokens, strict=True)
+            part if own is None else self._scored_tokens(node, task, part, draft, own, reads)
+            for task, part, draft, own in zip(tasks, parts, drafts, started.own_tokens, strict=True)
         ]
         verdicts = started.finish()
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
