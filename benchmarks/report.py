@@ -170,9 +170,9 @@ RELEASED = ("smollm2-greedy", "smollm2-sampled")
 
 def benches() -> dict[str, BenchResults]:
     """Return results of ``hierspec bench`` by file name: a released model, then the largest eps."""
-    released = [common.RESULTS / f"{name}.json" for name in RELEASED]
-    paths = [*released, *sorted(common.RESULTS.glob("bench-eps-*.json"), reverse=True)]
-    return {path.name: results.read(path) for path in paths}
+    released = [common.RESULTS / f"{name}.json.gz" for name in RELEASED]
+    paths = [*released, *sorted(common.RESULTS.glob("bench-eps-*.json.gz"), reverse=True)]
+    return {path.name.removesuffix(".gz"): results.read(path) for path in paths}
 
 
 def pictures(files: dict[str, BenchResults]) -> None:

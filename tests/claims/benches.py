@@ -21,7 +21,7 @@ TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-earl
 def bench(name: str) -> BenchResults:
     """A result file of ``hierspec bench``."""
     return results.read(
-        RESULTS / f"{name if name.startswith('smollm2') else f'bench-eps-{name}'}.json"
+        RESULTS / f"{name if name.startswith('smollm2') else f'bench-eps-{name}'}.json.gz"
     )
 
 
@@ -32,7 +32,8 @@ def method(file: str, temperature: float, name: str) -> MethodRecord:
 
 
 def all_benches() -> list[str]:
-    return sorted(path.stem.removeprefix("bench-eps-") for path in RESULTS.glob("bench-eps-*.json"))
+    paths = RESULTS.glob("bench-eps-*.json.gz")
+    return sorted(path.name[len("bench-eps-") : -len(".json.gz")] for path in paths)
 
 
 def runs_on(machine: str) -> list[str]:

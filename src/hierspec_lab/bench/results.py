@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,12 +73,18 @@ def parse(data: Any, location: str) -> BenchResults:
 
 
 def read(path: Path) -> BenchResults:
-    """Read the results in a file, finished or not.
+    """Read the results in a file, finished or not; compressed where its name ends in ``.gz``.
 
     Raises:
-        HierspecError: no such file, not JSON, or as :func:`parse`.
+        HierspecError: no such file, damaged, not JSON, or as :func:`parse`.
     """
-    return parse(schema.parse_json(read_bytes(path, "results"), str(path)), str(path))
+    content = read_bytes(path, "results")
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise HierspecError(f"{path} is damaged: {error}; measure again") from None
+    return parse(schema.parse_json(content, str(path)), str(path))
 
 
 def is_finished(path: Path) -> bool:

@@ -13,7 +13,7 @@ from hierspec_lab.bench.report.page import html
 COMMITTED = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in COMMITTED.glob("bench-*.json")))
+@pytest.mark.parametrize("name", sorted(path.name for path in COMMITTED.glob("bench-*.json.gz")))
 def test_committed_results_are_read(name, monkeypatch):
     monkeypatch.setattr("hierspec_lab.bench.report.page.pictures", lambda data: [])  # tables alone
     data = results.read(COMMITTED / name)
@@ -30,7 +30,7 @@ def test_committed_results_are_read(name, monkeypatch):
 @pytest.mark.parametrize("width", [40, 60, 100])
 def test_a_narrow_terminal_gets_whole_words(width):
     """Neither a configuration nor a number is broken into letters."""
-    data = results.read(COMMITTED / "bench-eps-0.2.json")
+    data = results.read(COMMITTED / "bench-eps-0.2.json.gz")
     lines = shown(data, width).splitlines()
     assert max(map(len, lines)) <= width
     assert all(len(line.strip()) >= 3 for line in lines if line.strip())
