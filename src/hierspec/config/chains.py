@@ -84,10 +84,14 @@ def _find(method: str) -> type | None:
     return ConcatenateConfig if method == methods.CONCATENATE else methods.find(method)
 
 
+def _names() -> list[str]:
+    return [*methods.names(), methods.CONCATENATE]
+
+
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
 LevelChain = Annotated[
     tuple[AnyLevelConfig, ...],
-    ReadAs(tuple[Annotated[Any, OneOf("method", _find, methods.names)], ...], check_chain),
+    ReadAs(tuple[Annotated[Any, OneOf("method", _find, _names)], ...], check_chain),
 ]
 Parts = Annotated[tuple[T, ...], BeforeValidator(_parts_as_chains)]
 

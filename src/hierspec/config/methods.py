@@ -89,7 +89,7 @@ def register_method(
 
 def names() -> list[str]:
     """List the names of all methods; packages that offer some are not imported."""
-    known = (*_built_in(), *_REGISTERED, *plugins.entry_point_names(GROUP), CONCATENATE)
+    known = (*_built_in(), *_REGISTERED, *plugins.entry_point_names(GROUP))
     return list(dict.fromkeys(known))
 
 
