@@ -45,6 +45,13 @@ def prompt(target: str, length: int) -> list[float]:
     raise KeyError(length)
 
 
+def peaks() -> list[float]:
+    """Of the large model over its weights, plain and with a copy."""
+    rows = data("memory")["commands"]
+    ways = ("plain", "a copy in 8 bits drafts")
+    return [rows[f"1.24 B, bfloat16, {way}"]["peak_over_weights"] for way in ways]
+
+
 def equal_in_bfloat16() -> list[int]:
     found = data("equality-smollm2-bfloat16")
     rows = [row for row in found["rows"].values() if "prompts" in row]
@@ -95,6 +102,12 @@ GROUND = [
         "A prompt of 512 tokens is read at {:.0f} tokens a second in bfloat16, where transformers "
         "reads {:.0f}, and in {:.2f} times what oneDNN takes for the products of its layers alone.",
         lambda: prompt(SMALL, 512),
+    ),
+    Claim(
+        MEASURED_PAGE,
+        "A command on the large model takes at its peak {:.2f} times its weights' memory, {:.2f} "
+        "times with a copy in 8 bits",
+        peaks,
     ),
     Claim(
         MEASURED_PAGE,
