@@ -9,7 +9,8 @@ SETTINGS = (
     "(pictures/bench-eps-0.2/speedup-t1.svg)", "116 M parameters", "eps 0.2", "temperature 1",
     "P1", "P2", "P3", "P4", "P5", "95 %", "Zen 5", "Zen 4", "float32", "float64", "bfloat16",
     "80 candidates", "SmolLM2-135M-Instruct", "in 4 bits", "in 8 bits", "4-bit", "8-bit", "EAGLE-3",
-    "16 bits", "Q4_1", "(`zoo:smollm2`)", "(smollm2.md)", "(`smollm2-greedy.json`",
+    "Q4_0", "Q8_0", "Q4_K_M", "BF16", "SmolLM2-135M", "1.24 B", "16 bits", "Q4_1",
+    "(`zoo:smollm2`)", "(smollm2.md)", "(`smollm2-greedy.json`",
     "`smollm2-sampled.json`",
 )  # fmt: skip
 
@@ -24,7 +25,7 @@ _NO_FIGURE = re.compile(
 )
 
 CONSTANTS: dict[str, tuple[str, ...]] = {  # page → what stands on it
-    "README.md": ("(93 MB)", "[95 %]"),
+    "README.md": ("(93 MB)", "a Llama of 1.24 B |"),
     "CHANGELOG.md": ("up to 256 MB", "1e-9 nats", '"1 s", not "1e+03 ms"'),
     "docs/bench.md": ("95 % bootstrap interval", "512 MiB"),
     "docs/cluster.md": ("every 5 s", "about 1 GB"),

@@ -21,16 +21,28 @@ def run(target: str, way: str, threads: int = 2) -> Any:
     )
 
 
+def milliseconds(target: str, kind: str, who: str) -> float:
+    """A token's, behind 128."""
+    return run(target, f"{kind}, ours")["milliseconds"]["128"]["1"][f"{kind}, {who}"]["median"]
+
+
 def beside_llama_cpp(kind: str) -> list[str]:
     """Ours, its share of the floor, llama.cpp, and how many times as fast ours is."""
     out = []
     for target in (SMALL, LARGE):
-        found = run(target, f"{kind}, ours")
-        row, floors = found["milliseconds"]["128"]["1"], found["floor_milliseconds"]
-        ours, theirs = (row[f"{kind}, {who}"]["median"] for who in ("ours", "llama.cpp"))
-        share = percent(floors[f"{kind}, ours"] / ours, 0)
+        ours, theirs = (milliseconds(target, kind, who) for who in ("ours", "llama.cpp"))
+        floor = run(target, f"{kind}, ours")["floor_milliseconds"][f"{kind}, ours"]
+        share = percent(floor / ours, 0)
         out.append(f"{ours:.1f} · {share} | {theirs:.1f} | {theirs / ours:.2f}×")
     return out
+
+
+def llama_cpp_rows(page: str) -> list[Claim]:
+    """The table of files, on any page."""
+    return [
+        Claim(page, f"| {kind} | {{}} | {{}} |", lambda kind=kind: beside_llama_cpp(kind))
+        for kind in ("BF16", "Q8_0", "Q4_0", "Q4_K_M")
+    ]
 
 
 def prompt(target: str, length: int) -> list[float]:
@@ -93,10 +105,7 @@ GROUND = [
         "On two Zen 4 cores, behind 128 tokens, SmolLM2 and a Llama of 1.24 B parameters with "
         "random weights take so many milliseconds",
     ),
-    *(
-        Claim(MEASURED_PAGE, f"| {kind} | {{}} | {{}} |", lambda kind=kind: beside_llama_cpp(kind))
-        for kind in ("BF16", "Q8_0", "Q4_0", "Q4_K_M")
-    ),
+    *llama_cpp_rows(MEASURED_PAGE),
     Claim(
         MEASURED_PAGE,
         "A prompt of 512 tokens is read at {:.0f} tokens a second in bfloat16, where transformers "

@@ -87,18 +87,6 @@ def _deterministic_chats() -> list[Claim]:
             ),
         ),
         Claim(
-            "README.md",
-            "plain decoding itself is faster: {:.1f} ms a token without the prompt, where it takes "
-            "{:.1f} otherwise, and the best hierarchy {:.1f}.",
-            lambda: (
-                *(plain["ms_per_token"][k]["median"] for k in ("deterministic", "usual")),
-                min(
-                    h["ms_per_token"]["deterministic"]["median"]
-                    for h in found["hierarchies"].values()
-                ),
-            ),
-        ),
-        Claim(
             PAGE,
             "a call for eight rows {:.1f} ms and {:.1f}",
             lambda: [calls[k]["8"] for k in ("deterministic", "usual")],
