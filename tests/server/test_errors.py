@@ -174,3 +174,17 @@ def test_an_unforeseen_failure_is_told_without_a_trace_of_itself(family, monkeyp
     assert whole.status_code == 500
     assert "secret" not in whole.text + streamed.text
     assert chunks(streamed.text)[-1]["error"]["code"] == "internal_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/chat/completions", "; did you mean /v1/chat/completions?"),
+        ("/v1/v1/completions", "; did you mean /v1/completions?"),
+        ("/v1/embeddings", ""),
+    ],
+)
+def test_a_path_with_another_beginning_is_named(ask, path, hint):
+    (found,) = ask(post(path, TEXT))
+    assert found.status_code == 404
+    assert found.json()["error"]["message"] == f"there is no POST {path}{hint}"

@@ -100,7 +100,7 @@ def install(app: FastAPI) -> None:
             return error.__cause__.response()
         message = str(error.detail)
         if error.status_code == 404:
-            message = f"there is no {request.method} {request.url.path}"
+            message = f"there is no {request.method} {request.url.path}{_nearest_path(request)}"
         headers = dict(error.headers or {})
         return ApiError(message, error.status_code, headers=headers).response()
 
@@ -111,6 +111,14 @@ def install(app: FastAPI) -> None:
     refusals = (QueueFullError, DrainingError, DeadlineError, RequestCancelledError)
     for kind in (ApiError, HierspecError, *refusals):
         app.add_exception_handler(kind, failure)
+
+
+def _nearest_path(request: Request) -> str:
+    """Return a hint where only what stands before a path is wrong, as without ``/v1``."""
+    path = request.url.path
+    known = request.app.openapi()["paths"] if len(path) > 1 else ()
+    near = [name for name in known if name.endswith(path) or path.endswith(name)]
+    return f"; did you mean {min(near, key=len)}?" if near else ""
 
 
 def first_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
