@@ -86,6 +86,8 @@ def test_predicted_output_is_counted(ask):
     guess = {**chat, "prediction": {"type": "content", "content": content + text}}
     (second,) = ask(post("/v1/chat/completions", guess))
     assert second.json()["choices"] == first.json()["choices"]
+    levels = [one.json()["speculative"]["levels"] for one in (first, second)]
+    assert ["prediction" in [level["name"] for level in some] for some in levels] == [False, True]
     details = second.json()["usage"]["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
 

@@ -107,6 +107,8 @@ def summarise_speculation(sequences: Sequence[Request]) -> dict[str, Any]:
     levels: dict[str, dict[str, Any]] = {}
     for sequence in sequences:
         for level in sequence.levels:
+            if level.name == "prediction" and not sequence.prediction:
+                continue  # the level is there for requests that predict
             totals = levels.setdefault(
                 level.name,
                 {"name": level.name, "num_drafts": 0, "num_draft_tokens": 0}
