@@ -149,6 +149,12 @@ UNIONS = [  # of several forms the one that was meant is spoken of
     ("/v1/completions", {**TEXT, "stop_token_ids": [999]}, "stop_token_ids: 999 is not a token id"),
     ("/v1/completions", {**TEXT, "stop_token_ids": 5}, "stop_token_ids: Input should be a valid"),
     ("/v1/completions", {**TEXT, "chat_template_kwargs": {}}, "unknown parameter"),
+    ("/v1/completions", CHAT, "unknown parameter: 'messages': /v1/chat/completions takes it"),
+    (
+        "/v1/chat/completions",
+        {**CHAT, "functions": []},
+        "unknown parameter: 'functions': send tools",
+    ),
     (
         "/v1/completions",
         {**TEXT, "prediction": {"content": 3}},

@@ -28,6 +28,15 @@ def either(*kinds: str) -> Discriminator:
     return Discriminator(kind_of, "wrong_kind", f"must be {' or '.join(kinds)}")
 
 
+_ELSEWHERE = {  # fields that clients know, and what takes them here
+    "messages": "/v1/chat/completions takes it",
+    "prompt": "/v1/completions takes it",
+    "input": "/v1/responses takes it",
+    "functions": "send tools",
+    "function_call": "send tool_choice",
+}
+
+
 class RequestModel(BaseModel):
     """Base of what clients send: an unknown field is an error that names the nearest valid one."""
 
@@ -42,6 +51,8 @@ class RequestModel(BaseModel):
                 if key not in names:
                     nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0.6)
                     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+                    if key in _ELSEWHERE:
+                        hint = f": {_ELSEWHERE[key]}"
                     raise ValueError(f"unknown parameter: {str(key)[:64]!r}{hint}")
         return data
 
