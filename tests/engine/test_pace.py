@@ -15,6 +15,7 @@ from hierspec.utils.testing import tiny_model
         (Pace(8, [0.3] * 8, plain=[0.2] * 2, checks=[0.25] * 6), 1.2),  # less is known
         (Pace(24, [0.3] * 8, checks=[0.25] * 8), 0.4),
         (Pace(8, [0.3] * 7 + [9.0], plain=[0.3] * 3, checks=[0.25] * 5), 1.375),  # a busy machine
+        (Pace(9, [0.2, 0.2, 0.5] * 3, plain=[0.2, 0.2, 0.5], checks=[0.2] * 6), 1.0),  # all along
         (Pace(7, [0.3] * 7, checks=[0.1] * 7), None),  # too few rounds
         (Pace(9, [0.3] * 9, plain=[0.3] * 9), None),  # nothing drafted
     ],
