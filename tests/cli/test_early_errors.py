@@ -10,6 +10,8 @@ MISTAKES = [
     (["generate", "x", "--hierarchy", "speculatve"], "did you mean 'speculative'?"),
     (["generate", "x", "--target", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
     (["generate", "x", "--target", "/nowhere/m.gguf"], "there is no file '/nowhere/m.gguf'"),
+    (["generate", "x", "--target", "sha256-0"], "a link to it that ends in .gguf"),
+    (["generate", "x", "--target", "folder"], "name one, as in folder/a.gguf"),
     (["generate", "x", "--target", "zoo:huge"], "no model called 'zoo:huge'"),
     (["generate", "x", "--target", "zoo:large?eps=a"], "is not a number"),
     (["generate", "x", "--draft", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
@@ -58,6 +60,9 @@ json.dump(found, sys.stdout)
 
 
 def test_a_mistake_is_told_before_torch_is_loaded(tmp_path):
+    (tmp_path / "sha256-0").write_bytes(b"GGUF....")  # a name as in ollama's folder
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.gguf").touch()
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         input=json.dumps([words for words, _ in MISTAKES]),

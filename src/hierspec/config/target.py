@@ -24,8 +24,12 @@ def check_model_name(model: str) -> None:
         return
     if registry.can_resolve(model):
         registry.check(model)
-    elif not expand_user(model).is_dir():
+    elif not (folder := expand_user(model)).is_dir():
         check_reference(model)
+    elif (files := sorted(folder.glob("*.gguf"))) and not any(
+        (folder / name).is_file() for name in ("config.json", "adapter_config.json")
+    ):
+        raise HierspecError(f"{model} is a folder of GGUF files: name one, as in {files[0]}")
 
 
 def model_config(model: str) -> Any:

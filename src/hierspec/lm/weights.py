@@ -271,8 +271,20 @@ def check_reference(ref: str) -> None:
         raise HierspecError(
             f"no directory {ref!r}: give the folder of a saved model, a hub id, or FILE.gguf"
         )
+    if expand_user(ref).is_file() and _starts_like_gguf(expand_user(ref)):
+        raise HierspecError(
+            f"{ref} is a GGUF file under another name: give a link to it that ends in .gguf"
+        )
     if looks_like_path and not expand_user(ref).is_dir():
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or FILE.gguf")
+
+
+def _starts_like_gguf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
 
 
 class _Index(Record):
