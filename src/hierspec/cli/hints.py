@@ -46,6 +46,7 @@ _OPTIONS |= {
     "-sys": _OPTIONS["--system-prompt"],
     "--cache-type-v": _OPTIONS["--cache-type-k"],
 }
+_OF_A_MODEL = ("-m", "--model", "--target", "-p", "--prompt")
 _TAKE_A_MODEL = {"chat": "--target", "serve": "--model", "batch": "--model"}
 
 
@@ -60,6 +61,8 @@ def hint(argv: Sequence[str], message: str) -> str:
     if message.startswith("No such command"):
         model = argv[1] if len(argv) > 1 and not argv[1].startswith("-") else "NAME"
         return _COMMANDS.get(argv[0], "").replace("NAME", model)
+    if message.startswith("No such option") and argv[0] in _OF_A_MODEL:
+        return f"a command comes first, as in hierspec generate {argv[0]} …"
     for word in argv:
         name = word.split("=")[0]
         if name in _OPTIONS:
@@ -67,4 +70,6 @@ def hint(argv: Sequence[str], message: str) -> str:
     extra = re.search(r"unexpected extra argument\S* \((\S+)\)", message)
     if extra and argv[0] in _TAKE_A_MODEL:
         return f"did you mean {_TAKE_A_MODEL[argv[0]]} {extra[1]}?"
+    if extra and argv[0] == "generate" and argv[1].endswith(".gguf"):
+        return f"did you mean --target {argv[1]}?"
     return ""
