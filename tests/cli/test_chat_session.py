@@ -56,6 +56,8 @@ def test_settings_change_one_by_one_and_mistakes_change_none(models):
     assert before.stop == ("w7 w8",)
     for mistake, says in (
         ("/set temprature 1", "did you mean temperature"),
+        ("/set parameter seed 3", "there is no setting 'parameter'. There are temperature"),
+        ("/show info", "there is no command /show: /help lists them"),
         ("/set temperature -1", "temperature must be"),
         ("/set temperature warm", "takes a number"),
         ("/set max_new_tokens 0", "at least 1"),

@@ -72,7 +72,7 @@ class ChatSettings:
         if name not in values:
             hint = nearest_key(name, values)
             raise HierspecError(
-                f"there is no setting {name!r}{f'; did you mean {hint}?' if hint else ''} "
+                f"there is no setting {name!r}{f'; did you mean {hint}?' if hint else '.'} "
                 f"There are {', '.join(values)}"
             )
         if text.lower() == "none":
@@ -185,7 +185,7 @@ class ChatSession:
         if name not in self._commands:
             hint = nearest_key(name, (*self._commands, "/bye"))
             raise HierspecError(
-                f"there is no command {name}{f'; did you mean {hint}?' if hint else ''} "
+                f"there is no command {name}{f'; did you mean {hint}?' if hint else ':'} "
                 "/help lists them"
             )
         self._commands[name](argument)
