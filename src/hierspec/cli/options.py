@@ -82,8 +82,8 @@ DraftsOption = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="float32, bfloat16, …; default: the checkpoint's, but float32 on a CPU that does not "
-        "compute in it."
+        help="float32, bfloat16, …; default: a GGUF file's own bits; of a checkpoint its own, but "
+        "float32 on a CPU that does not compute in it."
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: as found.")]
