@@ -212,3 +212,8 @@ def test_the_command(tmp_path, capsys):
     assert "NOT lossless" in capsys.readouterr().out
     with pytest.raises(HierspecError, match=r"either CASE\.json or --adapter"):
         certify()
+
+
+def test_an_adapters_file_that_is_missing_is_named() -> None:
+    with pytest.raises(HierspecError, match=r"no file 'nofile\.py' with the adapter 'verify'"):
+        load_adapter("nofile.py:verify")

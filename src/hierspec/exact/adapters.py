@@ -258,6 +258,8 @@ def load_adapter(location: str) -> Adapter:
     """
     file, _, name = location.rpartition(":")
     path = Path(file)
+    if name and path.suffix == ".py" and not path.is_file():
+        raise HierspecError(f"no file {file!r} with the adapter {name!r}")
     if not name or path.suffix != ".py" or not path.is_file():
         raise HierspecError(
             f"no adapter {location!r}: give FILE.py:FUNCTION, or one of those that --adapter all "
