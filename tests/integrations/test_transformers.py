@@ -19,6 +19,7 @@ from transformers import (
 )
 
 import hierspec
+from hierspec.utils.testing import tiny_model
 
 LEVELS = [
     {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 2},
@@ -251,6 +252,14 @@ def test_hierarchies_of_no_use_are_refused_in_a_line(model, hierarchy, says):
             torch.tensor([[5]]), custom_generate=hierspec.custom_generate, hierarchy=hierarchy
         )
     assert "\n" not in str(caught.value)
+
+
+def test_a_hierarchy_over_another_model_is_refused(model):
+    other = hierspec.Hierarchy(tiny_model("llama", layers=2), drafts=[])
+    with pytest.raises(ValueError, match="is over another model, .* make it of this one"):
+        model.generate(
+            torch.tensor([[5]]), custom_generate=hierspec.custom_generate, hierarchy=other
+        )
 
 
 # --- the model stays its owner's

@@ -27,6 +27,7 @@ from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
 from hierspec.errors import HierspecError
+from hierspec.lm.backend import backend_of
 from hierspec.lm.hf.support import check_supported, is_encoder_decoder
 from hierspec.lm.loaded import Taken, take
 from hierspec.presets import defaults
@@ -199,6 +200,7 @@ def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarc
     if isinstance(hierarchy, Hierarchy):
         if drafts is not None:
             raise HierspecError("a ready Hierarchy has its drafts: leave drafts out")
+        _check_shape(model, hierarchy)
         return hierarchy
     is_default = hierarchy is None and drafts is None
     config = None if is_default else _config(model, hierarchy, drafts)
@@ -210,6 +212,19 @@ def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarc
         chosen = config or _config(model, None, None)
         built[config] = taken, Hierarchy(_built_on(model, taken, chosen))
     return built[config][1]
+
+
+def _check_shape(model: Any, hierarchy: Hierarchy) -> None:
+    """Refuse a hierarchy over a model of another shape, whose text would not be this model's."""
+    if (backend := backend_of(hierarchy.root.model)) is None:
+        return
+    config = model.config.get_text_config()
+    shape = backend.num_layers, backend.hidden_size
+    if shape != (config.num_hidden_layers, config.hidden_size):
+        raise HierspecError(
+            f"hierarchy= is over another model, {backend.name}, with {shape[0]} layers of "
+            f"{shape[1]}: make it of this one, hierspec.Hierarchy(model, drafts=…)"
+        )
 
 
 def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
