@@ -256,7 +256,7 @@ def test_hierarchies_of_no_use_are_refused_in_a_line(model, hierarchy, says):
 
 def test_a_hierarchy_over_another_model_is_refused(model):
     other = hierspec.Hierarchy(tiny_model("llama", layers=2), drafts=[])
-    with pytest.raises(ValueError, match="is over another model, .* make it of this one"):
+    with pytest.raises(ValueError, match=r"is over another model, .* make it of this one"):
         model.generate(
             torch.tensor([[5]]), custom_generate=hierspec.custom_generate, hierarchy=other
         )
