@@ -341,6 +341,11 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
         Hierarchy(model, small)
     with pytest.raises(HierspecError, match="a loaded one"):
         Hierarchy(model, "./my-model")
+    for target, drafts in ((model.model, None), (model, [small.model])):  # without their heads
+        with pytest.raises(HierspecError, match="load one with AutoModelForCausalLM"):
+            Hierarchy(target, drafts=drafts)
+    with pytest.raises(HierspecError, match="or a loaded model, not"):
+        Hierarchy(type(model))
     with pytest.raises(HierspecError, match="input_ids"):
         fast.generate({"input_ids": [IDS], "attention_mask": [[1] * len(IDS)]})
     with pytest.raises(HierspecError, match="several to generate_batch"):

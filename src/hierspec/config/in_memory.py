@@ -77,7 +77,8 @@ def fingerprint_of(name: str) -> str:
 
 def is_model(value: Any) -> bool:
     """Return whether a value is a loaded model, of transformers or peft."""
-    return hasattr(value, "named_modules") and hasattr(value, "forward")
+    is_class = isinstance(value, type)
+    return not is_class and hasattr(value, "named_modules") and hasattr(value, "forward")
 
 
 def wrap_model(value: Any) -> Any:

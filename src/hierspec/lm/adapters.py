@@ -97,7 +97,8 @@ def plain_model(model: Any) -> Any:
                     "no layer holds: only adapters in the layers (LoRA and the like) are supported"
                 )
         model = model.get_base_model()
-    if not hasattr(model, "get_output_embeddings") or not hasattr(model, "config"):
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    if head is None or not hasattr(model, "config"):
         raise HierspecError(
             f"{type(model).__name__} is not a causal language model of transformers: load one with "
             "AutoModelForCausalLM.from_pretrained"
