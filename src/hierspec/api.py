@@ -195,11 +195,11 @@ class Hierarchy:
         """Held while a round of some call runs; others that run the models wait for it."""
         return self._lock
 
-    def generate(self, prompt: AnyPrompt, **options: Any) -> GenerationResult:
+    def generate(self, prompt: AnyPrompt = (), **options: Any) -> GenerationResult:
         """Continue one prompt, and wait for the whole text.
 
         Args:
-            prompt: a text, token ids, or a conversation.
+            prompt: a text, token ids, or a conversation; an empty one is refused.
             options: as :meth:`start` explains them. Length and ends: ``max_new_tokens``, ``stop``,
                 ``include_stop_str``, ``stop_token_ids``, ``eos_token_id``, ``ignore_eos``,
                 ``until``, ``stopping_criteria``; sampling: ``temperature`` (0, the default, is
@@ -242,14 +242,14 @@ class Hierarchy:
             pass
         return generation.results()
 
-    def stream(self, prompt: AnyPrompt, **options: Any) -> Iterator[TokenEvent]:
+    def stream(self, prompt: AnyPrompt = (), **options: Any) -> Iterator[TokenEvent]:
         """Continue one prompt, an event a token; the options are those of :meth:`generate`.
 
         Abandoning the iterator frees everything.
         """
         return iter(self.start([prompt], **options))
 
-    async def astream(self, prompt: AnyPrompt, **options: Any) -> AsyncIterator[TokenEvent]:
+    async def astream(self, prompt: AnyPrompt = (), **options: Any) -> AsyncIterator[TokenEvent]:
         """Stream for asyncio: rounds run in a thread, and the event loop goes on meanwhile.
 
         Leaving the loop early, or cancelling the task, ends the generation when its round has

@@ -350,6 +350,14 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
         fast.generate({"input_ids": [IDS], "attention_mask": [[1] * len(IDS)]})
     with pytest.raises(HierspecError, match="several to generate_batch"):
         fast.generate(["one", "two"])
+    for rows in ([IDS, [7]], [torch.tensor(IDS)]):
+        with pytest.raises(HierspecError, match="all of them to generate_batch"):
+            fast.generate(rows)
+    for call in (fast.generate, fast.stream):
+        with pytest.raises(HierspecError, match=r"come first: generate\(input_ids\[0\]"):
+            call(input_ids=torch.tensor([IDS]), attention_mask=torch.ones(1, len(IDS)))
+    with pytest.raises(HierspecError, match="the prompt is empty"):
+        fast.generate()
 
 
 @pytest.mark.parametrize("backend", ["hf", "lean"])

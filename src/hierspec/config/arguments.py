@@ -55,6 +55,11 @@ def token_ids(value: Any, name: str = "a prompt") -> list[int]:
             f"{name} holds {short_repr(ids[0])}, which is not a token id: give one text without "
             "a list, and several to generate_batch"
         )
+    if ids and (isinstance(ids[0], list | tuple) or getattr(ids[0], "ndim", 0) > 0):
+        raise HierspecError(
+            f"{name} must be one row of token ids, not a list of rows: give value[0], or all of "
+            "them to generate_batch"
+        )
     return [_token_id(token, name) for token in ids]
 
 

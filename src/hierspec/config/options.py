@@ -45,7 +45,10 @@ _OPTION_HINTS = {
     "assistant_model": "name draft models in drafts= when the Hierarchy is made",
     "do_sample": "temperature=0 is greedy (the default), and any above it samples",
     "hierarchy": "make the Hierarchy with it: Hierarchy.from_config(hierarchy)",
-    "input_ids": "the ids are the prompt itself, the first argument",
+    **dict.fromkeys(
+        ("input_ids", "inputs"),
+        "the ids are the prompt, one row of them, and come first: generate(input_ids[0], ...)",
+    ),
     "attention_mask": "give each prompt without padding, as a list of ids",
     "max_length": "use max_new_tokens, which does not count the prompt",
     "max_tokens": "use max_new_tokens",
