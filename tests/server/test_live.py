@@ -208,6 +208,13 @@ def test_told_to_end_it_finishes_what_runs_and_takes_no_more(family, caplog):
     assert finish["choices"][0]["finish_reason"] == "length"
 
 
+def test_what_the_first_chat_would_wait_for_is_done_before(family, monkeypatch):
+    asked = []
+    monkeypatch.setattr("hierspec.server.run.template_traits", asked.append)
+    with started(family) as (_, _, server):
+        assert asked == [server.service.tokenizer]
+
+
 def test_gone_and_back_on_the_same_port(family):
     with started(family) as (url, _, _):
         assert httpx.get(f"{url}/health", timeout=20).status_code == 200

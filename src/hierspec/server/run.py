@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from .logs import log
 from .service import Service
 from .settings import ServeSettings
+from .templates import template_traits
 
 _BACKLOG = 512
 
@@ -49,6 +50,8 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: Any = None) -> None:
+        # The first chat would wait for it: for some templates transformers is imported, in seconds.
+        await self.service.in_background(template_traits, self.service.tokenizer)
         await super().startup(sockets)
         for server in getattr(self, "servers", []):
             for socket in server.sockets:
