@@ -16,6 +16,8 @@ from hierspec.cli import run
         ("list", "hierspec zoo list"),
         ("chat llama3", "did you mean --target llama3?"),
         ("serve llama3", "did you mean --model llama3?"),
+        ("serve --served-model-name gpt-4o", "--set served_model_name="),
+        ("serve --port 99999", "'--port'"),
         ("-m x.gguf -p hello", "a command comes first, as in hierspec generate -m"),
         ("generate x.gguf hello", "did you mean --target x.gguf?"),
         ("generate a -ngl 99", "--device cuda"),

@@ -67,6 +67,12 @@ def hint(argv: Sequence[str], message: str) -> str:
         name = word.split("=")[0]
         if name in _OPTIONS:
             return f"in place of {name}: {_OPTIONS[name]}"
+    unknown = re.match(r"No such option: --([\w-]+)", message)
+    if unknown and argv[0] in ("serve", "batch"):
+        from hierspec.server.settings import FIELDS
+
+        setting = unknown[1].replace("-", "_")
+        return f"in its place: --set {setting}=…" if setting in FIELDS else ""
     extra = re.search(r"unexpected extra argument\S* \((\S+)\)", message)
     if extra and argv[0] in _TAKE_A_MODEL:
         return f"did you mean {_TAKE_A_MODEL[argv[0]]} {extra[1]}?"

@@ -38,7 +38,8 @@ def serve(
         str | None, typer.Option(help="Address to listen on; default: 127.0.0.1.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port to listen on; default: 8000; 0: any free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to listen on; default: 8000; 0: any free one."),
     ] = None,
     api_key: Annotated[
         list[str] | None,
