@@ -31,6 +31,7 @@ from hierspec.server.wire.chat import ChatAnswer, ChatChoice, ChatMessage, ChatR
 from hierspec.server.wire.common import ErrorAnswer
 
 router = fastapi.APIRouter()
+_KEEP_ALIVE = 5.0  # seconds in which a stream says nothing before it sends an empty chunk
 _EXAMPLE = {
     "model": DEFAULT_MODEL,
     "messages": [{"role": "user", "content": "Say hello."}],
@@ -126,7 +127,7 @@ class _ChatAnswer:
             "model": self.service.model,
             "system_fingerprint": self.service.fingerprint,
         }
-        started = set[int]()
+        started, sent = set[int](), 0.0
         call_streams = [self.tools.new_stream() for _ in streams.requests]
         all_ended: list[Request] = []
         async for index, progress in streams:
@@ -161,7 +162,12 @@ class _ChatAnswer:
             }
             if body.logprobs:
                 choice["logprobs"] = chat_logprobs(self.service, progress.events).model_dump()
-            chunk = {**base, "choices": [choice], **usage.field(progress)}
+            used = usage.field(progress)
+            says_more = body.logprobs or body.return_levels or used.get("usage")
+            if not (delta or finish or says_more) and time.monotonic() - sent < _KEEP_ALIVE:
+                continue
+            sent = time.monotonic()
+            chunk = {**base, "choices": [choice], **used}
             if body.return_levels:
                 chunk["hierspec"] = describe_round(progress)
             yield format_event(chunk)
