@@ -72,6 +72,12 @@ def test_what_cannot_be_done_is_refused_in_openais_form(ask, name):
         ("/v1/responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, {}, "tools"),
         ("/v1/responses", {**RESPONSES, "tool_choice": "required"}, {}, "there are no tools"),
         ("/v1/completions", {"prompt": "a"}, {"content-type": "text/plain"}, "application/json"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": None}]},
+            {},
+            "a message of the role user needs content",
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(family, path, body, headers, said):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
 from .common import (
     ConversationModel,
@@ -59,6 +66,12 @@ class Message(ConversationModel):
     annotations: list[Any] | None = None
     audio: None = None
     function_call: FunctionCall | None = None
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Message:
+        if self.content is None and self.role in ("system", "developer", "user"):
+            raise ValueError(f"a message of the role {self.role} needs content")
+        return self
 
 
 class Function(ConversationModel):
