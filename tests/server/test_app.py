@@ -79,6 +79,7 @@ def test_the_description_is_complete_and_its_examples_run(family):
     assert endpoints | others <= set(described["paths"])
     assert ran == dict.fromkeys(ran, 200)
     assert len(ran) >= 3
+    assert described["paths"]["/detokenize"]["post"]["summary"] == "Text of tokens"
 
 
 def health(*paths):

@@ -91,20 +91,27 @@ def _levels(hierarchy: Hierarchy) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-@router.get("/v1/models", response_model=ModelList)
+@router.get("/v1/models", response_model=ModelList, summary="List models")
 async def models(request: Request) -> ModelList:
     """List the model that is served, and the hierarchies that requests may name."""
     return ModelList(data=[_card(request)])
 
 
-@router.get("/v1/models/{model:path}", response_model=ModelCard, responses=_ERRORS)
+@router.get(
+    "/v1/models/{model:path}",
+    response_model=ModelCard,
+    responses=_ERRORS,
+    summary="Describe a model",
+)
 async def model(request: Request, model: str) -> ModelCard:
     """Describe the model, also by the name ``default`` or that of a hierarchy."""
     named_hierarchy(service_of(request), model)
     return _card(request)
 
 
-@router.post("/tokenize", response_model=TokenizeAnswer, responses=_ERRORS)
+@router.post(
+    "/tokenize", response_model=TokenizeAnswer, responses=_ERRORS, summary="Tokens of a text"
+)
 async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
     """Return the token ids of a text or a conversation."""
     service = service_of(request)
@@ -120,7 +127,9 @@ async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
     return TokenizeAnswer(tokens=ids, count=len(ids), max_model_len=service.max_length)
 
 
-@router.post("/detokenize", response_model=DetokenizeAnswer, responses=_ERRORS)
+@router.post(
+    "/detokenize", response_model=DetokenizeAnswer, responses=_ERRORS, summary="Text of tokens"
+)
 async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer:
     """Return the text of token ids."""
     service = service_of(request)
@@ -132,7 +141,7 @@ async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer
     return DetokenizeAnswer(prompt=text)
 
 
-@router.get("/health")
+@router.get("/health", summary="Readiness")
 @router.get("/health/ready", include_in_schema=False)
 async def health(request: Request) -> JSONResponse:
     """Return 200 while requests are accepted and served; 503 once the service is shutting down, or
@@ -141,7 +150,7 @@ async def health(request: Request) -> JSONResponse:
     return _health(engine.problem or (None if engine.accepts_requests else "shutting down"))
 
 
-@router.get("/health/live")
+@router.get("/health/live", summary="Liveness")
 async def live(request: Request) -> JSONResponse:
     """Return 503 where the engine makes no progress: restart it; else 200, at shutdown as well."""
     return _health(service_of(request).engine.problem)
