@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo serve test lint docs dist format clean
+.PHONY: setup demo serve test test-product lint docs dist format clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,11 @@ serve: setup
 # skipped is said with its reason.
 test: setup
 	$(BIN)/python -m pytest -n logical --dist worksteal -rs
+
+# The product's tests, where nothing can import the laboratory; the claims recompute its results.
+test-product: setup
+	PYTHONPATH=tests/without_lab $(BIN)/python -m pytest -n logical --dist worksteal -rs \
+	  --ignore tests/lab --ignore tests/claims --ignore tests/test_claims.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -41,7 +42,9 @@ from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS
 from hierspec.utils.testing import FAMILIES, save_tiny
 from hierspec.zoo import registry
-from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
+
+sys.path.append(str(common.ROOT / "tests"))
+from joint_law import chi_square, joint_law, sample
 
 
 def reference(model: Any, prompt: list[int], tokens: int) -> list[int]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 from pathlib import Path
@@ -35,8 +36,10 @@ from hierspec.core.proposals import Proposal
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.multi_draft import optimal_acceptance, outcomes
 from hierspec.verifiers.registry import get
-from hierspec_lab.bench.joint_law import joint_law
 from hierspec_lab.papers import prompts
+
+sys.path.append(str(common.ROOT / "tests"))
+from joint_law import joint_law
 
 RULES = ("rrs", "block-rrs", "traversal", "induced-block")
 ONE, OPTIMUM = "one draft, block", "optimum"

@@ -67,16 +67,6 @@ def matplotlib():
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
 
 
-@pytest.fixture(scope="session")
-def quick_zoo(tmp_path_factory):
-    """The shipped family made again in its smallest form, in seconds."""
-    from hierspec_lab.training.family.build import train
-
-    folder = tmp_path_factory.mktemp("zoo")
-    train(folder, quick=True)
-    return folder
-
-
 @pytest.fixture
 def global_generator_untouched():
     import torch

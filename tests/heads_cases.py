@@ -1,22 +1,18 @@
-"""How heads are trained for tests, and hierarchies of the exits that they are for."""
+"""Exit heads with random weights, and hierarchies of the exits that they are for."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from hierspec import Hierarchy
+from hierspec.config import exit_heads
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
-from hierspec.lm.exit_heads import FULL, MLP, ExitHead, vocabulary_part
-from hierspec_lab.training.heads.settings import HeadsSettings
-from hierspec_lab.training.heads.train import train
-
-FAMILIES = ("llama", "qwen3", "gpt2", "gemma2", "opt")
-QUICK = {"tokens": 2000, "width": 32, "rows": 4, "learning_rate": 3e-3, "steps": 40}
+from hierspec.lm.exit_heads import FULL, MLP, TRANSFORM, ExitHead, Heads, vocabulary_part
+from hierspec.lm.load import load
+from hierspec.zoo import fingerprint
 
 
 def level(layer: int, head: Any = None, **more: Any) -> dict[str, Any]:
@@ -50,15 +46,23 @@ def rows_of(model: Any, ids: Sequence[int], start: int = 1) -> torch.Tensor:
     return model.score([Query(model.open(), Context(list(ids)), start)])
 
 
-@contextlib.contextmanager
-def short_own_texts() -> Iterator[None]:
-    """The models write 64 tokens at a time, which takes a quarter of the calls."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hierspec_lab.training.heads.data.OWN_LENGTH", 64)
-        yield
-
-
-def train_quickly(model: Path, kind: str, path: Path) -> Path:
-    """Heads for two exits, of the model's own text, as it has no tokenizer."""
-    with short_own_texts():
-        return train(str(model), HeadsSettings(exits=(1, 2), kind=kind, **QUICK), path).path
+def save_random_heads(model: Path, path: Path, exits: Sequence[int] = (1, 2)) -> Path:
+    """A file of transforms with random weights, as training writes it."""
+    backend: Any = load(str(model), torch.float64, backend="hf")
+    heads = Heads(TRANSFORM, exits, backend)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in heads.parameters():
+            parameter.normal_(0, 0.1, generator=generator)
+    info = {
+        "kind": TRANSFORM,
+        "exits": list(exits),
+        "model": backend.name,
+        "fingerprint": fingerprint.compute(str(model)),
+        "hidden_size": backend.hidden_size,
+        "vocab_size": backend.vocab_size,
+        "num_layers": backend.num_layers,
+        "input_size": heads.input_size,
+    }
+    exit_heads.write(path, heads, backend.dtype, info)
+    return path

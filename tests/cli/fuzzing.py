@@ -15,6 +15,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,12 +31,15 @@ STOPPED = "stopped before work begins"
 _WORK = (
     "hierspec.profiling.measure.measure",
     "hierspec.profiling.auto.measure",
+    "hierspec.server.run.serve",
+)
+_WORK_OF_THE_LAB = (
     "hierspec_lab.training.heads.train.train",
     "hierspec_lab.training.family.build.train",
     "hierspec_lab.cli.bench._measure",
-    "hierspec.server.run.serve",
     "hierspec_lab.papers.lab.Lab.load",
 )
+HAS_THE_LAB = find_spec("hierspec_lab") is not None
 _LEFT_OUT = ("--install-completion", "--show-completion", "--help", "-h")  # change or show too much
 _OUTPUTS = ("output", "trace", "picture", "heat_map", "report", "plots", "figures", "spec_bench",
             "checkpoints", "out")  # fmt: skip
@@ -119,7 +123,7 @@ class Playground:
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.chdir(self.folder))  # where files by any name may lie
-            for name in _WORK:
+            for name in (*_WORK, *(_WORK_OF_THE_LAB if HAS_THE_LAB else ())):
                 stack.enter_context(mock.patch(name, stop))
             stack.enter_context(mock.patch.object(checkpoints, "load_tokenizer", once))
             stack.enter_context(mock.patch("hierspec.presets.defaults.SMOLLM2_NAME", self.target))
@@ -261,11 +265,15 @@ def command_lines(play: Playground) -> st.SearchStrategy[list[str]]:
 
     from hierspec.cli.root import app
     from hierspec.presets.registry import AUTO, PRESETS
-    from hierspec_lab.papers import COMPUTED, MEASURED
 
+    papers: tuple[str, ...] = ()
+    if HAS_THE_LAB:
+        from hierspec_lab.papers import COMPUTED, MEASURED
+
+        papers = (*COMPUTED, *MEASURED)
     choices = {
         "presets": [*PRESETS, AUTO, "nope"],
-        "what": [*COMPUTED, *MEASURED, "all", "p9"],
+        "what": [*papers, "all", "p9"],
         "methods": ["all", "papers", "speculative", "nope", "plain,hierarchy"],
         "latency_model": ["exact", "corollary"],
         "exits": ["1", "1,2", "0", "x"],

@@ -143,10 +143,7 @@ def test_stop_strings_and_seeds(capsys):
         (["generate", "x", "--threads", "100000", *SMALL], "--threads must lie between 1 and"),
         (["profile", "ngram", "--target", "zoo:small", "-o", "no/p.json", "--threads", "100000"],
          "--threads must lie between 1 and"),
-        (["zoo", "train", "no/such/folder", "--quick", "--threads", "100000"],
-         "--threads must lie between 1 and"),
         (["generate", "x", "--batch-size", "0"], "(see hierspec generate --help)"),
-        (["heads", "train", "--exits", "1"], "(see hierspec heads train --help)"),
         (["frobnicate"], "(see hierspec --help)"),
         (["frobnicate"], "frobnicate"),
     ],
@@ -387,10 +384,10 @@ def test_help_is_there_without_loading_torch(command):
 
 
 def test_it_runs_as_a_module():
-    command = [sys.executable, "-m", "hierspec", "reproduce", "--list"]
+    command = [sys.executable, "-m", "hierspec", "zoo", "list"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "p1-tables" in done.stdout
+    assert "zoo:small" in done.stdout
 
 
 def test_doctor_json(capsys):

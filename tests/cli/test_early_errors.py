@@ -37,12 +37,10 @@ MISTAKES = [
     (["chat", "--target", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
     (["chat", "--hierarchy", "speculatve"], "did you mean 'speculative'?"),
     (["profile", "--target", "/nowhere/at/all", "-o", "p.json"], "no directory"),
-    (["bench", "--target", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
     (["serve", "--model", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
     (["serve", "--hierarchy", "speculatve"], "did you mean 'speculative'?"),
     (["serve", "--measure-again"], "is for --hierarchy auto"),
     (["plan", "/nowhere/at/all.json"], "/nowhere/at/all.json"),
-    (["timeline", "/nowhere/at/all.jsonl", "-o", "t.svg"], "/nowhere/at/all.jsonl"),
 ]
 CODE = """
 import contextlib, io, json, sys

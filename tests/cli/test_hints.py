@@ -27,7 +27,6 @@ from hierspec.cli import run
         ("generate a -md small.gguf", "--draft"),
         ("generat a", "Did you mean 'generate'"),
         ("generate a -p b", "not both"),
-        ("bench run", "unexpected extra argument(s) (run) (see hierspec bench"),
     ],
 )
 def test_other_programs_words_get_a_hint(line, says, capsys):

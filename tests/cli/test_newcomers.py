@@ -49,7 +49,7 @@ def test_help_names_what_drafts(capsys):
     names = methods.short_forms()
     assert {"ngram", "suffix", "exit:LAYER"} <= {*names}
     assert all(drafts.is_method(name.replace("LAYER", "4")) for name in names)
-    for command in ("generate", "chat", "serve", "batch", "bench", "profile"):
+    for command in ("generate", "chat", "serve", "batch", "profile"):
         shown = " ".join(hierspec(capsys, command, "--help")[1].split())
         assert METHODS not in shown
         assert "ngram:TABLE" in shown

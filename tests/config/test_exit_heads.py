@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from heads_cases import hierarchy, level, train_quickly
+from heads_cases import hierarchy, level, save_random_heads
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -23,7 +23,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def heads(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("heads") / "llama.safetensors"
-    return train_quickly(llama, "transform", path)
+    return save_random_heads(llama, path)
 
 
 def test_a_files_metadata_stays_as_it_stands_there(heads) -> None:

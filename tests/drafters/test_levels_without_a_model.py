@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from fakes.models import ToyBackend
+from joint_law import chi_square, joint_law, sample
 from loading import hierarchy_of
 
 from hierspec import HierarchyConfig, SamplingParams
@@ -17,7 +18,6 @@ from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.layer_skip import evenly_spaced_layers
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
-from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 SKIP = {"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.tables import Resized
+from joint_law import chi_square
 from tabular_cases import chain, pair
 from tabular_cases import models as family_models
 from tabular_cases import several as tree
@@ -29,7 +30,6 @@ from hierspec.lm.native import library
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
-from hierspec_lab.bench.joint_law import chi_square
 
 RULES = ["rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block"]
 

@@ -10,6 +10,7 @@ import pytest
 import tape
 import torch
 from following import drafted
+from joint_law import chi_square, joint_law, sample
 from stacks import PROMPTS, built, model, stacks
 
 from hierspec.core.context import Context
@@ -35,7 +36,6 @@ from hierspec.sampling.scores import ScoreRows, compute_signals
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
-from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 SHAPES = {
     "llama": {},

@@ -7,17 +7,15 @@ machine; kernels, speed and memory it says nothing about. CUDA itself is marked 
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import time
 import warnings
 from collections import defaultdict
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tape
 import torch
+from joint_law import chi_square, joint_law, sample
 from loading import LOADED, hierarchy_of
 from stacks import PROMPTS, built, model, stacks
 from torch.overrides import TorchFunctionMode
@@ -43,8 +41,6 @@ from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.utils.graphs import RUNS_BEFORE_REPLAY, Graphs
 from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.verify import verify
-from hierspec_lab.bench import roofline
-from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 CUDA = torch.device("cuda")
 _ELSEWHERE = {"to", "cpu", "cuda"}  # moves between devices
@@ -547,6 +543,7 @@ def test_any_gpu_of_a_machine_is_one(pretended, monkeypatch, name):
 
 
 def test_the_roofline_waits_once_for_several_reads(pretend, monkeypatch):
+    roofline = pytest.importorskip("hierspec_lab.bench.roofline")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 20))
     monkeypatch.setattr(roofline, "_MIN_SECONDS", 0.0)
     assert len(roofline._bandwidth_samples(CUDA)) == 4  # the first is not counted
@@ -563,78 +560,6 @@ def test_bfloat16_runs(tiny_family, device, name):
     for temperature in (0.0, 1.0):
         found = tokens_of(hierarchy, temperature=temperature)
         assert all(len(ids) == 8 and max(ids) < 96 for ids in found)
-
-
-# --- the benchmark
-
-
-@pytest.fixture(scope="module")
-def script():
-    path = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
-    spec = importlib.util.spec_from_file_location("benchmark_gpu", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("size", "options", "billions"),
-    [
-        ("100M", "widen=2&deepen=2", 0.116),
-        ("0.5B", "widen=4&deepen=2", 0.459),
-        ("1b", "widen=4&deepen=4", 0.912),
-        ("3B", "widen=8&deepen=3", 2.731),
-    ],
-)
-def test_sizes_become_targets(script, size, options, billions):
-    from hierspec.profiling.memory import parameters
-
-    name = script.target(size, 0.2)
-    assert name == f"zoo:large?eps=0.2&{options}"
-    assert script.parameters(*script.shape(size)) == parameters(name)
-    assert parameters(name) / 1e9 == pytest.approx(billions, abs=5e-4)
-
-
-def test_the_benchmark_says_why_it_cannot_run(script, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert script.main(["--size", "1B"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "gpu.py: error: torch sees no CUDA device here; "
-        "--device cpu --size tiny tries the benchmark itself"
-    ]
-    for wrong, says in (
-        (["--size", "huge"], "say tiny"),
-        (["--size", "0B"], "say tiny"),
-        (["--size", "tiny", "--methods", "nosuch"], "no method called 'nosuch'"),
-    ):
-        assert script.main(["--device", "cpu", *wrong]) == 2
-        assert says in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_every_method_of_the_benchmark_is_one(script):
-    from hierspec_lab.bench.methods.catalogue import catalogue
-
-    known = catalogue()
-    assert all(known[name].lossless for name in script.METHODS)
-
-
-def test_a_dry_run_measures_and_writes(script, real, tmp_path, capsys):
-    file = tmp_path / "gpu.json"
-    methods = ["prompt-lookup", "transformers"]
-    sizes = ["--num-prompts", "1", "--tune-prompts", "1", "--tokens", "4", "--temperature", "0"]
-    where = ["--device", real, "--dtype", "float32", "--size", "tiny", "-o", str(file)]
-    assert script.main([*where, *sizes, "--methods", *methods]) == 0
-    assert "transformers" in capsys.readouterr().out
-    data = json.loads(file.read_text())
-    assert data["finished"]
-    assert (data["settings"]["target"], data["settings"]["device"]) == ("zoo:trunk", real)
-    (cell,) = data["cells"]
-    found = {record["name"]: record for record in cell["methods"]}
-    assert set(found) == {"plain", *methods}
-    assert all(record["skipped"] is None for record in found.values())
-    assert all(run["same_as_plain"] for run in found["prompt-lookup"]["runs"])
 
 
 @pytest.mark.gpu

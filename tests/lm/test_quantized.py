@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 import torch
+from joint_law import chi_square, joint_law, sample
 from loading import hierarchy_of
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
@@ -20,7 +21,6 @@ from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
-from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 INT8 = {"method": "quantized", "num_speculative_tokens": 4}

@@ -13,7 +13,7 @@ from itertools import product
 import pytest
 import torch
 from eagle3_cases import save_drafter
-from heads_cases import train_quickly
+from heads_cases import save_random_heads
 from loading import hierarchy_of
 from transformers import AutoConfig
 
@@ -71,7 +71,7 @@ def forms(path, tmp_path_factory):
     """Levels by name."""
     folder = tmp_path_factory.mktemp("trained")
     trained = {
-        "head": str(train_quickly(path, "transform", folder / "heads.safetensors")),
+        "head": str(save_random_heads(path, folder / "heads.safetensors")),
         "model": save_drafter(folder / "eagle3", AutoConfig.from_pretrained(path)),
     }
     named = {name: {**level, key: trained[key]} for name, (level, key) in TRAINED.items()}

@@ -1,13 +1,13 @@
-"""P1's formula and the searches over it, P2's orders, and the exact model against simulation."""
+"""P1's formula and the searches over it, and the exact model against simulation."""
 
 from __future__ import annotations
 
-import builtins
 import itertools
 import math
 
 import numpy as np
 import pytest
+from formula_cases import random_problem
 
 from hierspec.config.numbered import chain as nodes
 from hierspec.planner.corollary import (
@@ -21,15 +21,6 @@ from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec.simulation import CoinFlips, simulate
-from hierspec_lab.papers.p1.linear_program import solve
-from hierspec_lab.papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
-from hierspec_lab.papers.p2.formula import (
-    compare_orders,
-    horizontal_speedup,
-    horizontal_tokens,
-    interleaved_speedup,
-    interleaved_tokens,
-)
 
 RATES = np.array([0.0, 1e-9, 0.1, 0.5, 0.8, 0.99, 1 - 1e-9, 1 - 1e-13, 1.0])
 
@@ -102,27 +93,6 @@ def test_unknown_parts_of_a_curve():
 # Corollary 3.1
 
 
-@pytest.mark.parametrize(
-    ("inputs", "expected"),
-    [
-        ((FIRST_COSTS, TABLE_6), (33.0, 14.3659, 11.2106, 10.6565, 10.6345, 10.6171)),
-        ((SECOND_COSTS, TABLE_7), (33.0, 19.3089, 17.1050, 15.5837, 15.5202, 15.5201)),
-    ],
-)
-def test_best_latencies_of_the_examples(inputs, expected):
-    costs, rates = inputs
-    for models, value in enumerate(expected, 1):
-        estimates = example(costs, rates, models)
-        best, chain = rank_chains(build_graph(estimates))[0]
-        assert round(best, 4) == value
-        assert corollary(estimates, chain).ms_per_token == pytest.approx(best, rel=1e-14)
-
-
-def test_exact_model_of_the_first_example():
-    estimates = example(FIRST_COSTS, TABLE_6, 3)
-    assert round(latency(estimates, Chain((0, 1, 2), (4, 8))).ms_per_token, 4) == 10.7911
-
-
 def test_formula_and_its_parts():
     costs, rates = [1.0, 5.0, 40.0], [[0, 0.6, 0.3], [0, 0, 0.8], [0, 0, 0]]
     estimates = ideal(costs, rates)
@@ -169,34 +139,6 @@ def test_the_formula_refuses_what_it_does_not_cover():
 # Searches
 
 
-def random_problem(random, models=None, top=3, measured=False, gaps=False):
-    """Costs over five orders of magnitude; independent acceptances, or any falling curves."""
-    count = models or int(random.integers(2, 6))
-    costs = np.sort(10 ** random.uniform(-3, 2, count))
-    rates = random.random((count, count))
-    rates[random.random((count, count)) < 0.08] = 1.0
-    rates[random.random((count, count)) < 0.08] = 0.0
-    if gaps:
-        rates[random.random((count, count)) < 0.25] = np.nan
-    plain = ideal(costs.tolist(), rates.tolist(), max_budget=top, longest=64 if models else top)
-    if not measured:
-        return plain
-    shape = (count, count, top)
-    curves = np.cumprod(random.random(shape) ** 0.5, -1)
-    survival = np.concatenate((np.ones((count, count, 1)), curves), -1)
-    survival[np.isnan(plain.survival)] = np.nan
-    lengths = np.arange(top + 1)
-    per_token = random.random((count, count, 1))
-    return Estimates(
-        plain.names,
-        survival,
-        plain.draft_ms * (1 + 0.1 * random.random(top + 1)),
-        plain.verify_ms * (1 + per_token * lengths),
-        plain.plain_ms,
-        top,
-    )
-
-
 def every_chain(estimates):
     below, top = estimates.target, estimates.max_budget
     for count in range(below + 1):
@@ -213,7 +155,7 @@ def brute_force(estimates):
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_search_is_the_linear_program_is_brute_force(seed):
+def test_search_is_brute_force(seed):
     random = np.random.default_rng(seed)
     estimates = random_problem(random, measured=seed % 2 == 1, gaps=seed % 4 > 1)
     table = build_graph(estimates)
@@ -222,9 +164,6 @@ def test_search_is_the_linear_program_is_brute_force(seed):
     least = min(every)[0]
     assert found[0][0] == pytest.approx(least, rel=1e-12)
     assert corollary(estimates, found[0][1]).ms_per_token == pytest.approx(least, rel=1e-12)
-    value, chain = solve(table)
-    assert corollary(estimates, chain).ms_per_token == pytest.approx(least, rel=1e-8)
-    assert value == pytest.approx(least, rel=1e-8)
     # Runners-up: the best for every model below the target and its budget, plain decoding too.
     ends = {}
     for price, chain in every:
@@ -287,29 +226,6 @@ def test_a_memory_budget(seed, most):
             assert corollary(estimates, chain).ms_per_token == pytest.approx(price, rel=1e-12)
 
 
-def test_memory_changes_the_answer():
-    """The middle model is worth having, and does not fit."""
-    estimates = example(FIRST_COSTS, TABLE_6, 3)
-    sizes = {"M4": 1, "M5": 10, "M6": 100}
-    weighed = Estimates(
-        estimates.names,
-        estimates.survival,
-        estimates.draft_ms,
-        estimates.verify_ms,
-        estimates.plain_ms,
-        15,
-        estimates.names,
-        sizes,
-    )
-    table = build_graph(weighed)
-    assert rank_chains(table, memory=111)[0][1].models == (0, 1, 2)
-    assert rank_chains(table, memory=110)[0][1].models == (1, 2)
-    assert rank_chains(table, memory=109)[0][1].models == (0, 2)
-    assert [chain for _, chain in rank_chains(table, memory=100)] == [Chain((2,))]
-    with pytest.raises(ValueError, match="the target alone needs 100 bytes"):
-        rank_chains(table, memory=99)
-
-
 def test_plain_decoding_is_a_candidate():
     estimates = ideal([30.0, 33.0], [[0, 0.5], [0, 0]])
     assert rank_chains(build_graph(estimates))[0] == (33.0, Chain((1,)))
@@ -317,7 +233,6 @@ def test_plain_decoding_is_a_candidate():
     assert rank_chains(build_graph(useless))[0][1].plain  # no worse than a draft that is never kept
     alone = ideal([33.0], [[0]])
     assert rank_chains(build_graph(alone)) == [(33.0, Chain((0,)))]
-    assert solve(build_graph(alone)) == (33.0, Chain((0,)))
 
 
 def test_mistakes_of_a_search():
@@ -328,93 +243,6 @@ def test_mistakes_of_a_search():
         build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]], max_budget=0))
     with pytest.raises(ValueError, match="counts the target"):
         rank_chains(build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]])), max_models=0)
-
-
-def test_a_missing_scipy_names_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.startswith("scipy"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    table = build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]]))
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install 'hierspec\[plan\]'"):
-        solve(table)
-
-
-# P2
-
-
-def test_speedups_of_the_interleaved_order():
-    lengths = (0, 1, 2, 3, 4, 8, 16)
-    values = [round(float(interleaved_speedup(0.8, 0.5, 0.1, 0.1, n, 4)), 4) for n in lengths]
-    assert values == [2.4011, 1.7094, 1.4768, 1.3705, 1.3074, 1.1642, 0.9804]
-
-
-def test_special_cases_of_the_interleaved_order():
-    """P2's remarks below Theorem 3.2, and the limits."""
-    assert float(interleaved_tokens(0.8, 0.5, 0, 4)) == pytest.approx(
-        float(expected_tokens(0.8, 4))
-    )
-    assert float(interleaved_tokens(0.5, 0.5, 6, 1)) == pytest.approx(
-        float(expected_tokens(0.5, 7))
-    )
-    assert float(interleaved_tokens(0.9, 0.5, 400, 3)) == pytest.approx(2.0)
-    assert float(interleaved_tokens(1.0, 1.0, 3, 2)) == 9
-    assert float(interleaved_tokens(0.8, 0.5, 3, 0)) == 1
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 1.0])
-@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
-def test_orders_agree_with_the_exact_model(alpha, beta):
-    c, c_s = 0.2, 0.3
-    costs, rates = [c * c_s, c, 1.0], [[0, 0.7, beta], [0, 0, alpha], [0, 0, 0]]
-    estimates = ideal(costs, rates)
-    for n, m in itertools.product((1, 2, 5), (1, 3, 4)):
-        mixed = latency(estimates, Chain((0, 1, 2), (n, m), order="interleaved"))
-        assert mixed.tokens_per_call == pytest.approx(
-            float(interleaved_tokens(alpha, beta, n, m)), rel=1e-12
-        )
-        assert 1 / mixed.ms_per_token == pytest.approx(
-            float(interleaved_speedup(alpha, beta, c, c_s, n, m)), rel=1e-12
-        )
-        in_line = latency(estimates, Chain((0, 1, 2), (n, m), order="horizontal"))
-        assert in_line.tokens_per_call == pytest.approx(
-            float(horizontal_tokens(alpha, beta, n, m)), rel=1e-12
-        )
-        assert 1 / in_line.ms_per_token == pytest.approx(
-            float(horizontal_speedup(alpha, beta, c, c_s, n, m)), rel=1e-12
-        )
-
-
-def test_interleaving_never_beats_both_single_drafts():
-    random = np.random.default_rng(0)
-    lengths = np.arange(200)
-    for _ in range(500):
-        alpha, beta, c, c_s = random.random(4)
-        n, m = random.integers(1, 12, 2)
-        mixed = float(interleaved_speedup(alpha, beta, c, c_s, n, m))
-        mid = horizontal_speedup(alpha, beta, c, c_s, 0, lengths).max()
-        small = horizontal_speedup(alpha, beta, c, c_s, lengths, 0).max()
-        assert mixed <= max(mid, small)
-        if alpha >= beta:  # the same models in line, at the same cost
-            assert horizontal_tokens(alpha, beta, n * m, m) >= mixed * (
-                1 + m * c + m * n * c * c_s
-            ) * (1 - 1e-12)
-
-
-def test_comparing_the_orders():
-    found = compare_orders(0.8, 0.5, 0.1, 0.1)
-    assert [ordering.name for ordering in found] == [
-        "horizontal", "mid", "small", "interleaved", "plain",
-    ]  # fmt: skip
-    best, mid, *_ = found
-    assert (best.n, best.m, round(best.speedup, 4)) == (3, 4, 2.6014)
-    assert (mid.n, mid.m, round(mid.speedup, 4)) == (0, 6, 2.4696)
-    assert best.tokens == pytest.approx(1 + 0.8 + 0.64 + 0.512 + 0.4096 * (1 + 0.875))
-    assert compare_orders(0.1, 0.1, 2.0, 0.9)[0].name == "plain"
 
 
 # The exact model against the algorithm

@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 import torch
 from fakes.tables import Resized
+from joint_law import chi_square
 from loading import hierarchy_of
 from tabular_cases import chain
 from transformers import AutoModelForCausalLM, LogitsProcessorList
@@ -34,7 +35,6 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
 from hierspec.verifiers.registry import get, names
-from hierspec_lab.bench.joint_law import chi_square
 
 V, NARROW, WIDE = 6, 4, 8
 PROMPT = [3, 5]

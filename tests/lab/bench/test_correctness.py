@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from fakes.methods import fixed
+from fake_methods import fixed
 from fakes.tables import OneLaw
 from tiny_benches import PROMPTS, TOKENS, bench, fake_entry, methods_of, shown
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from bench_cases import results
-from fakes.methods import FakeBatchMethod, FakeMethod, fixed
+from fake_methods import FakeBatchMethod, FakeMethod, fixed
 
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.presets.registry import PRESETS

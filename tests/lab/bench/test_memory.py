@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fakes.methods import FakeMethod, fixed
+from fake_methods import FakeMethod, fixed
 
 from hierspec.errors import HierspecError
 from hierspec_lab.bench import memory, roofline

@@ -4,9 +4,8 @@ from hierspec.profiling.profile import from_dict
 from hierspec_lab.bench.methods.planned import chain_of
 
 
-def test_a_chain_that_the_profile_knows():
-    levels = [{"method": "draft_model", "model": name} for name in ("s", "m")]
-    names = ["s", "m", "target"]
+def profile_of(*levels):
+    names = [*(level["model"] for level in levels), "target"]
     data = {
         "kind": "hierspec-profile", "schema_version": 1, "hardware": {},
         "target": {"model": "target"}, "memory": {}, "settings": {"max_speculative_tokens": 9},
@@ -19,7 +18,12 @@ def test_a_chain_that_the_profile_knows():
             for n, level in zip(names, [*levels, None], strict=True)
         ],
     }  # fmt: skip
-    profile = from_dict(data)
+    return from_dict(data)
+
+
+def test_a_chain_that_the_profile_knows():
+    levels = [{"method": "draft_model", "model": name} for name in ("s", "m")]
+    profile = profile_of(*levels)
 
     def asked(*budgets, verify="block", top="block", **more):
         given = [
@@ -37,3 +41,10 @@ def test_a_chain_that_the_profile_knows():
     other = [{"method": "draft_model", "model": "x", "num_speculative_tokens": 2}]
     assert chain_of(profile, {"levels": other}) is None
     assert chain_of(profile, {"generate": {}}) is None
+
+
+def test_several_drafts_by_the_rule_for_one():
+    level = {"method": "draft_model", "model": "s", "num_drafts": 3}
+    written = {"levels": [{**level, "num_speculative_tokens": 2}], "verify": "traversal"}
+    chain, rule = chain_of(profile_of(level), written)
+    assert (chain.models, chain.budgets, rule) == ((0, 1), (2,), "block")

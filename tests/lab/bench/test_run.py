@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from fakes.methods import FakeMethod, Steady, fixed
+from fake_methods import FakeMethod, Steady, fixed
 from tiny_benches import PROMPTS, TOKENS, TUNING, bench, entry, fake_entry, methods_of, shown
 
 from hierspec_lab.bench import results

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from fakes.methods import fixed
+from fake_methods import fixed
 from tiny_benches import TOKENS, bench, fake_entry, methods_of
 
 from hierspec_lab.bench import spec_bench

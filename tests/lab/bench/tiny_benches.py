@@ -2,7 +2,7 @@
 
 import io
 
-from fakes.methods import FakeMethod
+from fake_methods import FakeMethod
 from rich.console import Console
 
 from hierspec_lab.bench import results

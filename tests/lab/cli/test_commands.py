@@ -29,6 +29,50 @@ def test_each_has_its_help(words, capsys):
 
 
 @pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("zoo train no/such/folder --quick --threads 100000", "--threads must lie between 1 and"),
+        ("heads train --exits 1", "(see hierspec heads train --help)"),
+        ("bench run", "unexpected extra argument(s) (run) (see hierspec bench"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(line, says, capsys):
+    assert run(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert says in err
+
+
+EARLY = """
+import sys
+from hierspec.cli import run
+status = run(sys.argv[1:])
+assert not {"torch", "transformers"} & sys.modules.keys()
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["bench", "--target", "/nowhere/at/all"],
+        ["timeline", "/nowhere/at/all.jsonl", "-o", "t.svg"],
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_a_mistake_is_told_before_torch_is_loaded(argv, tmp_path):
+    command = [sys.executable, "-c", EARLY, *argv]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "/nowhere/at/all" in done.stderr
+
+
+def test_help_of_a_bench_names_what_drafts(capsys):
+    assert run(["bench", "--help"]) == 0
+    assert "ngram:TABLE" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
     ("words", "load", "says"),
     [
         ("broken", lambda: 1 / 0, "ZeroDivisionError"),

@@ -10,7 +10,7 @@ import sys
 import types
 
 import pytest
-from fakes.methods import SmallModels
+from fake_methods import SmallModels
 from paper_cases import FIGURES
 from svg import letters
 

@@ -5,12 +5,12 @@ from collections import defaultdict
 import pytest
 import torch
 from branching import Branches
+from joint_law import joint_law
 from peer_cases import ENTRIES
 
 from hierspec.config.schema import TargetConfig
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
-from hierspec_lab.bench.joint_law import joint_law
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.ours import BenchModels
 from hierspec_lab.bench.peers.hf import TransformersMethod

@@ -7,14 +7,33 @@ import pytest
 import torch
 
 from hierspec.drafters.ngram_table import NgramModel
-from hierspec.lm.weights import from_directory
+from hierspec.lm.weights import build_hf_model, from_directory
 from hierspec.zoo.registry import ngram_path, resolve
 from hierspec_lab.training.family import build
 from hierspec_lab.training.family.build import train
 from hierspec_lab.training.family.corpus import Document, functions_with_docstrings, load_corpus
+from hierspec_lab.training.family.evaluate import load_llama
 from hierspec_lab.training.family.export import model_card
 
 pytestmark = pytest.mark.usefixtures("global_generator_untouched")
+
+
+@pytest.fixture(scope="session")
+def quick_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped family made again in its smallest form, in seconds."""
+    folder = tmp_path_factory.mktemp("zoo")
+    train(folder, quick=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["small", "mid", "trunk"])
+def test_what_is_trained_is_what_transformers_runs(name: str) -> None:
+    source = resolve(f"zoo:{name}")
+    ids = torch.randint(4096, (1, 40), generator=torch.Generator().manual_seed(5))
+    trained = load_llama(source, torch.float32)
+    with torch.no_grad():
+        expected = build_hf_model(source)(ids).logits
+        torch.testing.assert_close(trained.logits(trained(ids)[-1]), expected, atol=2e-4, rtol=1e-4)
 
 
 def test_corpus_split_is_decided_by_names() -> None:

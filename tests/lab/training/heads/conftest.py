@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from heads_cases import FAMILIES, short_own_texts, train_quickly
+from heads_training import FAMILIES, short_own_texts, train_quickly
 
 from hierspec.lm.exit_heads import KINDS
 from hierspec.utils.testing import save_tiny

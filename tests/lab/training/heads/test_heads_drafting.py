@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from heads_cases import FAMILIES, QUICK, hierarchy, level, rows_of
+from heads_cases import hierarchy, level, rows_of
+from heads_training import FAMILIES, QUICK
+from joint_law import chi_square, joint_law, sample
 
 from hierspec.config.exit_heads import load_head, load_into, read
 from hierspec.config.schema import TargetConfig
@@ -19,7 +21,6 @@ from hierspec.presets.registry import preset
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
 from hierspec.zoo import fingerprint
-from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 from hierspec_lab.training.heads.frozen import Frozen
 from hierspec_lab.training.heads.settings import HeadsSettings
 from hierspec_lab.training.heads.train import train

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from heads_cases import FAMILIES, QUICK
+from heads_training import FAMILIES, QUICK
 from safetensors.torch import load_file
 
 from hierspec.config.exit_heads import read

@@ -8,12 +8,12 @@ import dataclasses
 
 import pytest
 import torch
+from joint_law import chi_square, joint_law, sample
 
 from hierspec import Hierarchy, HierarchyConfig
 from hierspec.config.build import Built
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.tokenwise import Tokenwise
-from hierspec_lab.bench.joint_law import chi_square, joint_law, sample
 
 FALSE_FAILURE_RATE = 1e-4
 SAMPLES = 20_480
