@@ -37,7 +37,7 @@ test: setup
 
 # The product's tests, where nothing can import the laboratory; the claims recompute its results.
 test-product: setup
-	PYTHONPATH=tests/without_lab $(BIN)/python -m pytest -n logical --dist worksteal -rs \
+	PYTHONPATH=$(CURDIR)/tests/without_lab $(BIN)/python -m pytest -n logical --dist worksteal -rs \
 	  --ignore tests/lab --ignore tests/claims --ignore tests/test_claims.py
 
 lint: setup
