@@ -11,6 +11,7 @@ import functools
 import io
 import json
 import os
+import pkgutil
 import shutil
 import sys
 import warnings
@@ -123,7 +124,10 @@ class Playground:
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.chdir(self.folder))  # where files by any name may lie
-            for name in (*_WORK, *(_WORK_OF_THE_LAB if HAS_THE_LAB else ())):
+            work = (*_WORK, *(_WORK_OF_THE_LAB if HAS_THE_LAB else ()))
+            for name in work:  # all imported first: none then keeps another's replacement
+                pkgutil.resolve_name(name)
+            for name in work:
                 stack.enter_context(mock.patch(name, stop))
             stack.enter_context(mock.patch.object(checkpoints, "load_tokenizer", once))
             stack.enter_context(mock.patch("hierspec.presets.defaults.SMOLLM2_NAME", self.target))
