@@ -133,6 +133,7 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
         ({"target": "t", "levels": [{**DRAFT, "window": {"kind": "entropy", "x": 1}}]}, "unknown"),
         ({"target": "t", "levels": DRAFT}, "must be a list"),
         ({"target": "t", "verify": "hope"}, "no verifier called 'hope'"),
+        ({"target": "t", "verify": "blok"}, r"called 'blok'; did you mean 'block'\? There are: "),
         ({"target": "t", "levels": [DRAFT, {"method": "prompt_lookup",
           "num_speculative_tokens": 2}]}, "put it first"),
         ({"target": "t", "levels": [{"method": "early_exit", "exit_layer": 0,

@@ -23,7 +23,6 @@ from hierspec.utils.schema import (
     NonNegativeNumber,
     ReadAs,
     checked_dataclass,
-    short_repr,
 )
 from hierspec.verifiers import registry
 
@@ -84,8 +83,7 @@ AnyWindow = Annotated[
 
 def _canonical_rule(name: Any) -> str:
     if not isinstance(name, str):
-        names = ", ".join(registry.names())
-        raise ValueError(f"no verifier called {short_repr(name)}; there are: {names}")
+        raise ValueError(registry.unknown_name_message(name))
     return registry.canonical_name(name)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hierspec.errors import HierspecError
 from hierspec.utils import plugins
-from hierspec.utils.schema import short_repr
+from hierspec.utils.schema import nearest_key, short_repr
 
 if TYPE_CHECKING:
     from hierspec.core.rules import Verifier
@@ -83,9 +83,19 @@ def canonical_name(name: str) -> str:
     if name in _RULES:
         return _RULES[name].name
     if canonical not in _BUILT_IN:
-        known = ", ".join(names())
-        raise HierspecError(f"no verifier called {short_repr(name)}; there are: {known}")
+        raise HierspecError(unknown_name_message(name))
     return canonical
+
+
+def unknown_name_message(name: Any) -> str:
+    """Return ``no verifier called 'x'; did you mean 'y'? There are: …``, and how to add one."""
+    known = names()
+    near = nearest_key(name, known) if isinstance(name, str) else None
+    hint = f"did you mean {near!r}? There are" if near else "there are"
+    return (
+        f"no verifier called {short_repr(name)}; {hint}: {', '.join(known)}; "
+        "--plugin FILE.py adds those of a file of yours"
+    )
 
 
 def get(name: str, **options: Any) -> Verifier:
