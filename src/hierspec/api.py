@@ -126,7 +126,7 @@ class Hierarchy:
         if name == AUTO:
             names = ["target", "drafts", "temperature", "chat", "online", "report"]
             if tokenizer is not None:
-                raise HierspecError("auto reads the tokenizer beside the model: leave it out")
+                raise HierspecError(arguments.AUTO_TOKENIZER)
             return cls.auto(**check_keys(models, names, "options"))
         config = preset(name, **check_keys(models, ["target", "drafts"], "options"))
         return cls.from_config(config, tokenizer=tokenizer)
@@ -142,6 +142,7 @@ class Hierarchy:
         online: bool = True,
         measure_again: bool = False,
         report: Callable[[str, float], None] = lambda stage, share: None,
+        **unknown: Never,
     ) -> Hierarchy:
         """Choose the fastest hierarchy of these models on this machine, as the planner finds it.
 
@@ -151,6 +152,8 @@ class Hierarchy:
 
         Args:
             target: a name, a loaded model or a TargetConfig; default: the shipped ``zoo:large``.
+                Its tokenizer is the one saved beside it, of a loaded model in the folder that its
+                ``config.name_or_path`` names.
             drafts: loaded models, or candidates as ``hierspec profile --candidates`` takes them;
                 models are measured beside drafters that need none (look-ups, copies of the target
                 in fewer bits), unless the list names such a drafter: then it is the whole list.
@@ -166,6 +169,9 @@ class Hierarchy:
         from hierspec.planner.online.controller import OnlineController
         from hierspec.profiling.auto import choose
 
+        if "tokenizer" in unknown or arguments.is_tokenizer(drafts):
+            raise HierspecError(arguments.AUTO_TOKENIZER)
+        refuse_unknown_arguments(unknown)
         target_config = arguments.target(target)
         names = arguments.model_names(drafts, "drafts")
         choice = choose(

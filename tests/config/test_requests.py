@@ -15,10 +15,12 @@ from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaLi
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
 from hierspec.config.call import CallOptions
+from hierspec.config.checkpoints import load_tokenizer
 from hierspec.config.drafts import levels
 from hierspec.config.ends import GenerationConfigWarning
 from hierspec.config.options import SAMPLING
 from hierspec.utils.testing import tiny_model
+from hierspec.zoo import registry
 
 IDS = [5, 9, 7]
 OPTIONS = {"max_new_tokens": 10, "ignore_eos": True}
@@ -346,6 +348,12 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
             Hierarchy(target, drafts=drafts)
     with pytest.raises(HierspecError, match="or a loaded model, not"):
         Hierarchy(type(model))
+    tokenizer = load_tokenizer(registry.resolve("zoo:small"))
+    for given in ({"drafts": tokenizer}, {"tokenizer": tokenizer}):
+        with pytest.raises(HierspecError, match="auto reads the tokenizer saved beside the model"):
+            Hierarchy.auto(model, **given)
+    with pytest.raises(HierspecError, match=r"set model\.config\.name_or_path to that"):
+        Hierarchy.auto(model, drafts=["suffix"])
     with pytest.raises(HierspecError, match="input_ids"):
         fast.generate({"input_ids": [IDS], "attention_mask": [[1] * len(IDS)]})
     with pytest.raises(HierspecError, match="several to generate_batch"):

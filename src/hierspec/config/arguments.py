@@ -138,6 +138,17 @@ def model_name(value: Any, name: str) -> str:
     return str(value)
 
 
+AUTO_TOKENIZER = (
+    "auto reads the tokenizer saved beside the model, in the folder that model.config.name_or_path "
+    "names: leave it out here, and give models that draft as drafts=[model]"
+)
+
+
+def is_tokenizer(value: Any) -> bool:
+    """Return whether a value is a loaded tokenizer, by what it can do."""
+    return callable(value) and hasattr(value, "decode") and not is_model(value)
+
+
 def check_tokenizer(value: Any) -> None:
     """Refuse what is no tokenizer: a model, or the name of a tokenizer."""
     if is_model(value):
@@ -145,7 +156,7 @@ def check_tokenizer(value: Any) -> None:
             "the second argument is the tokenizer, not a model: give models that draft as "
             "drafts=[model]"
         )
-    if not callable(value) or not hasattr(value, "decode"):
+    if not is_tokenizer(value):
         raise HierspecError(
             "tokenizer must be a loaded one, as from AutoTokenizer.from_pretrained, not "
             f"{short_repr(value)}; without it the one saved beside the model is used"

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
 
@@ -347,9 +348,11 @@ def _ids(pool: CandidatePool, text: str | Sequence[int]) -> list[int]:
     if not isinstance(text, str):
         return list(text)[-MAX_CHAT:]
     if pool.tokenizer is None:
+        fix = "put its tokenizer.json there"
+        if isinstance(pool.target.model, ModelInMemory):
+            fix = "save it in a folder, and set model.config.name_or_path to that"
         raise HierspecError(
-            f"{pool.target.model!r} has no tokenizer beside it, so prompts cannot be read: put "
-            "its tokenizer.json there"
+            f"{pool.target.model!r} has no tokenizer beside it, so prompts cannot be read: {fix}"
         )
     return pool.tokenizer(text, verbose=False)["input_ids"][-MAX_PROMPT:]
 
