@@ -187,6 +187,8 @@ def test_an_unforeseen_failure_is_told_without_a_trace_of_itself(family, monkeyp
     [
         ("/chat/completions", "; did you mean /v1/chat/completions?"),
         ("/v1/v1/completions", "; did you mean /v1/completions?"),
+        ("/api/generate", "; did you mean /v1/completions?"),
+        ("/completion", "; did you mean /v1/completions?"),
         ("/v1/embeddings", ""),
     ],
 )

@@ -26,6 +26,17 @@ _TYPES = {  # by status; others below 500 are invalid requests, the rest server 
     499: "cancelled_error",
     503: "service_unavailable_error",
 }
+_ELSEWHERE = {  # paths of llama.cpp's server and of ollama, and what does the same here
+    "/api/chat": "/v1/chat/completions",
+    "/api/generate": "/v1/completions",
+    "/api/ps": "/health",
+    "/api/show": "/v1/models",
+    "/api/tags": "/v1/models",
+    "/api/version": "/version",
+    "/completion": "/v1/completions",
+    "/props": "/v1/models",
+    "/slots": "/health",
+}
 
 
 class ApiError(Exception):
@@ -114,10 +125,12 @@ def install(app: FastAPI) -> None:
 
 
 def _nearest_path(request: Request) -> str:
-    """Return a hint where only what stands before a path is wrong, as without ``/v1``."""
+    """Return a hint where what stands before a path is wrong, and for other servers' paths."""
     path = request.url.path
     known = request.app.openapi()["paths"] if len(path) > 1 else ()
     near = [name for name in known if name.endswith(path) or path.endswith(name)]
+    if path in _ELSEWHERE:
+        near = [_ELSEWHERE[path]]
     return f"; did you mean {min(near, key=len)}?" if near else ""
 
 

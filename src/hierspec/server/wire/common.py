@@ -34,6 +34,7 @@ _ELSEWHERE = {  # fields that clients know, and what takes them here
     "input": "/v1/responses takes it",
     "functions": "send tools",
     "function_call": "send tool_choice",
+    "n_predict": "send max_tokens",
 }
 
 
