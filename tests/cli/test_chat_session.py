@@ -56,17 +56,20 @@ def test_settings_change_one_by_one_and_mistakes_change_none(models):
     assert before.stop == ("w7 w8",)
     for mistake, says in (
         ("/set temprature 1", "did you mean temperature"),
-        ("/set parameter seed 3", "there is no setting 'parameter'. There are temperature"),
+        ("/set parameter", "there is no setting 'parameter'. There are temperature"),
         ("/show info", "there is no command /show: /help lists them"),
         ("/set temperature -1", "temperature must be"),
         ("/set temperature warm", "takes a number"),
         ("/set max_new_tokens 0", "at least 1"),
         ("/set max_new_tokens 2.5", "at least 1"),
         ("/set seed -3", "seed"),
-        ("/set top_p", "a name and a value"),
+        ("/set parameter num_ctx 4096", "there is no setting 'num_ctx'"),
+        ("/set top_q", "did you mean top_p"),
     ):
         assert says in told(mistake), mistake
         assert told.chat.settings == before
+    assert told("/set seed").splitlines() == ["seed = 4"]
+    assert told("/set parameter seed 3").splitlines() == ["seed = 3"]
     told("/set stop none", "/set seed none", "/set top_p none")
     assert told.chat.settings == ChatSettings.from_dict({**GREEDY, "max_new_tokens": 2})
 

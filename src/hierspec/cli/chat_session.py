@@ -33,7 +33,7 @@ SAMPLING = (
     "frequency_penalty",
     "presence_penalty",
 )
-HELP = '''/set NAME VALUE  change a setting for the answers to come; /set alone shows them
+HELP = '''/set NAME VALUE  change a setting of answers to come; /set NAME shows it, /set alone all
 /system TEXT     tell the model how to answer; /system alone shows it, /system "" takes it away
 /retry           answer the last message again
 /reset           forget the conversation
@@ -193,10 +193,11 @@ class ChatSession:
 
     def _set(self, argument: str) -> None:
         name, value = _split(argument)
-        if name and not value:
-            raise HierspecError("/set takes a name and a value, as in /set temperature 0.5")
+        if name == "parameter" and value:  # as in ollama
+            name, value = _split(value)
         if name:
-            self.settings = self.settings.with_value(name, value)
+            changed = self.settings.with_value(name, value or "none")  # refuses unknown names
+            self.settings = changed if value else self.settings
         shown = self.settings.to_dict()
         names = [name] if name else shown
         self._say("\n".join(f"{key} = {json.dumps(shown[key])}" for key in names))
