@@ -154,6 +154,7 @@ def test_nothing_that_begins_with_a_slash_reaches_a_model(models):
             assert told.chat.handle(entry), entry
     assert not told.asked
     assert "did you mean /stats" in told("/stat")
+    assert "a message must not begin with /" in told("/tmp/w5")
     assert not told.chat.handle("/quit")
     assert not told.chat.handle("/bye")
 

@@ -186,7 +186,7 @@ class ChatSession:
             hint = nearest_key(name, (*self._commands, "/bye"))
             raise HierspecError(
                 f"there is no command {name}{f'; did you mean {hint}?' if hint else ':'} "
-                "/help lists them"
+                "/help lists them; a message must not begin with /"
             )
         self._commands[name](argument)
         return True
