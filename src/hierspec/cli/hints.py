@@ -14,13 +14,19 @@ _COMMANDS = {
     "ps": "one process serves one model: GET /health says how it is",
     "server": "hierspec serve --model NAME",
     "benchmark": "hierspec bench",
+    "show": "hierspec zoo list names the models that ship with it, and gguf-dump FILE.gguf, of the "
+    "package gguf, shows a file",
+    "rm": "models are your own files, which no command here removes",
+    "create": "nothing is made of a model first: --target takes FILE.gguf, and chat takes --system",
+    "stop": "Ctrl-C ends a server",
 }
 _COMMANDS |= {
     "download": _COMMANDS["pull"],
     "ls": _COMMANDS["list"],
     "models": _COMMANDS["list"],
-    "show": _COMMANDS["list"],
     "cli": _COMMANDS["run"],
+    "llama-cli": _COMMANDS["run"],
+    "llama-server": _COMMANDS["server"],
 }
 _OPTIONS = {
     "-c": "contexts grow as texts need, up to the model's own: leave it out",
