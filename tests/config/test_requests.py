@@ -332,6 +332,11 @@ def test_methods_without_a_model_of_their_own_are_drafts_by_name(model, tmp_path
     assert (table["method"], table["table"]) == ("ngram_table", "own.pt")
     with pytest.raises(HierspecError, match="for 8 bits, or quantized:4"):
         Hierarchy(tmp_path, drafts=["quantized:3"])
+    meant = {"ngrams": "ngram", "quantised:4": "quantized:4", "exit": "exit:LAYER"}
+    for typo, name in meant.items():
+        with pytest.raises(HierspecError, match=f"did you mean '{name}'"):
+            Hierarchy(tmp_path, drafts=[typo])
+    assert levels(["gpt2"])[0]["model"] == "gpt2"
     with pytest.raises(HierspecError, match="exit:LAYER, as in exit:4"):
         Hierarchy(tmp_path, drafts=["exit:four"])
     with pytest.raises(HierspecError, match=r"Hierarchy\(target, drafts=\['suffix'\]\)"):

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from hierspec.errors import HierspecError
 from hierspec.utils import plugins
-from hierspec.utils.schema import checked_dataclass
+from hierspec.utils.files import expand_user
+from hierspec.utils.schema import checked_dataclass, nearest_key
 
 from .levels import Capabilities, LevelConfig, TargetInfo, method_name
 from .look_ups import LookUpConfig, check_not_of_look_ups
@@ -131,14 +132,21 @@ def from_short(draft: str) -> dict[str, Any] | None:
     """Return the level of a short form, as of ``--draft``; ``None`` if it is no method's.
 
     Raises:
-        HierspecError: its method does not have the value.
+        HierspecError: its method does not have the value; or it is nearly the name of one.
     """
-    name = draft.partition(":")[0]
+    name, colon, value = draft.partition(":")
     other = find(name) or find(name.replace("-", "_"))
     for level in dict.fromkeys((*built_in(), *((other,) if other is not None else ()))):
         options = level.from_short(draft)
         if options is not None:
             return {"method": method_name(level), **options}
+    forms = {form.partition(":")[0]: form for form in sorted(short_forms(), reverse=True)}
+    for other_name in names():
+        forms.setdefault(other_name, other_name)
+    near = nearest_key(name, forms.keys() - {"draft_model"}, cutoff=0.8)
+    if near is not None and not expand_user(draft).exists():
+        meant = f"{near}:{value}" if colon else forms[near]
+        raise HierspecError(f"draft {draft!r} is no method and no folder: did you mean {meant!r}?")
     return None
 
 

@@ -359,9 +359,9 @@ def unknown_key_message(key: str, keys: Iterable[str]) -> str:
     return f"unknown key {key!r}; {hint}keys: {', '.join(keys)}"
 
 
-def nearest_key(key: str, keys: Iterable[str]) -> str | None:
+def nearest_key(key: str, keys: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the valid key most similar to a wrong one; ``None`` if none is similar."""
-    return next(iter(difflib.get_close_matches(key, list(keys), n=1, cutoff=0.6)), None)
+    return next(iter(difflib.get_close_matches(key, list(keys), n=1, cutoff=cutoff)), None)
 
 
 def _prefix(place: str, message: str) -> str:
