@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hierspec.errors import HierspecError
@@ -25,11 +26,24 @@ def check_model_name(model: str) -> None:
     if registry.can_resolve(model):
         registry.check(model)
     elif not (folder := expand_user(model)).is_dir():
+        _check_hub_id(model)
         check_reference(model)
     elif (files := sorted(folder.glob("*.gguf"))) and not any(
         (folder / name).is_file() for name in ("config.json", "adapter_config.json")
     ):
         raise HierspecError(f"{model} is a folder of GGUF files: name one, as in {files[0]}")
+
+
+def _check_hub_id(model: str) -> None:
+    """Refuse ollama's name of a model, and that of one in the zoo without its prefix."""
+    if f"{registry.PREFIX}{model}" in registry.ENTRIES:
+        raise HierspecError(f"no directory {model!r}; did you mean {registry.PREFIX}{model}?")
+    hosts = ("hf.co/", "huggingface.co/")
+    if model.startswith(hosts) or re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?:[\w.-]+", model):
+        raise HierspecError(
+            f"{model!r} is no directory, and names of ollama are not looked up: fetch the model's "
+            "GGUF file (hf download OWNER/NAME FILE.gguf --local-dir .) and name that"
+        )
 
 
 def model_config(model: str) -> Any:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 from hierspec.errors import HierspecError
 from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
 from hierspec.utils.files import expand_user
+from hierspec.utils.schema import nearest_key
 
 from . import sibling
 from .gguf.files import check_file, is_gguf, smollm2_file
@@ -165,6 +166,8 @@ def check(name: str) -> None:
     elif PREFIX + model not in (*map(PREFIX.__add__, TRAINED), *_OF_SMOLLM2):
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
         names = (*map(PREFIX.__add__, TRAINED), "zoo:large", *_OF_SMOLLM2)
+        near = nearest_key(PREFIX + model, names)
+        hint = hint or (f"; did you mean {near}?" if near else "")
         raise HierspecError(
             f"no model called {name!r} in the zoo; there are: {', '.join(names)}{hint}"
         )
