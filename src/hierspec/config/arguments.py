@@ -57,8 +57,8 @@ def token_ids(value: Any, name: str = "a prompt") -> list[int]:
         )
     if ids and (isinstance(ids[0], list | tuple) or getattr(ids[0], "ndim", 0) > 0):
         raise HierspecError(
-            f"{name} must be one row of token ids, not a list of rows: give value[0], or all of "
-            "them to generate_batch"
+            f"{name} must be one text, row of token ids or conversation, not a list of them: give "
+            "value[0], or all of them to generate_batch"
         )
     return [_token_id(token, name) for token in ids]
 
