@@ -78,6 +78,12 @@ def test_what_cannot_be_done_is_refused_in_openais_form(ask, name):
             {},
             "a message of the role user needs content",
         ),
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": None}]},
+            {},
+            "a message of the role user needs content",
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(family, path, body, headers, said):

@@ -54,6 +54,17 @@ class ToolCall(ConversationModel):
     function: FunctionCall
 
 
+def refuse_missing_content(message: Any) -> Any:
+    """Refuse a message without content, unless it is one that a model or a tool may have written.
+
+    Raises:
+        ValueError: names the role.
+    """
+    if message.content is None and message.role in ("system", "developer", "user"):
+        raise ValueError(f"a message of the role {message.role} needs content")
+    return message
+
+
 class Message(ConversationModel):
     """One message of a conversation."""
 
@@ -67,11 +78,7 @@ class Message(ConversationModel):
     audio: None = None
     function_call: FunctionCall | None = None
 
-    @model_validator(mode="after")
-    def _has_content(self) -> Message:
-        if self.content is None and self.role in ("system", "developer", "user"):
-            raise ValueError(f"a message of the role {self.role} needs content")
-        return self
+    _check_content = model_validator(mode="after")(refuse_missing_content)
 
 
 class Function(ConversationModel):

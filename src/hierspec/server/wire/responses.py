@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter, model_validator
 
-from .chat import Content, Function, NamedTool, Tool
+from .chat import Content, Function, NamedTool, Tool, refuse_missing_content
 from .common import (
     ConversationModel,
     GenerationRequest,
@@ -33,6 +33,7 @@ class InputMessage(InputItemBase):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content | None = None
     phase: Name | None = None
+    _check_content = model_validator(mode="after")(refuse_missing_content)
     refused = ConversationModel.refused | dict.fromkeys(
         ("tool_calls", "function_call", "tool_call_id"), "calls and their results are items"
     )
