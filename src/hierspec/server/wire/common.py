@@ -35,6 +35,8 @@ _ELSEWHERE = {  # fields that clients know, and what takes them here
     "functions": "send tools",
     "function_call": "send tool_choice",
     "n_predict": "send max_tokens",
+    "guided_json": "send response_format",
+    "structured_outputs": "send response_format",
 }
 
 
