@@ -217,3 +217,17 @@ def test_the_command(tmp_path, capsys):
 def test_an_adapters_file_that_is_missing_is_named() -> None:
     with pytest.raises(HierspecError, match=r"no file 'nofile\.py' with the adapter 'verify'"):
         load_adapter("nofile.py:verify")
+
+
+def test_an_adapter_that_is_not_named_in_full_gets_a_hint(tmp_path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def verify(tokens, q, p): ...", encoding="utf-8")
+    for location in (f"{file}", f"{file}:"):
+        with pytest.raises(
+            HierspecError, match=r"which function of .*mine\.py\? Give .*:FUNCTION$"
+        ):
+            load_adapter(location)
+    with pytest.raises(HierspecError, match=r"no file 'gone\.py'$"):
+        load_adapter("gone.py")
+    with pytest.raises(HierspecError, match="did you mean 'transformers'"):
+        load_adapter("trasformers")

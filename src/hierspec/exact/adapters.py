@@ -29,7 +29,7 @@ from hierspec.core.distributions import draw
 from hierspec.errors import HierspecError
 from hierspec.lm.tabular import TabularModel
 from hierspec.utils import plugins
-from hierspec.utils.schema import short_repr
+from hierspec.utils.schema import nearest_key, short_repr
 
 from .foreign_random import ForeignRandomness
 from .splitting import SplittingRng, outcomes, run
@@ -257,14 +257,23 @@ def load_adapter(location: str) -> Adapter:
         HierspecError: it is not there.
     """
     file, _, name = location.rpartition(":")
+    if not name or not file:  # FILE.py and FILE.py: lack the function
+        file, name = location.removesuffix(":"), ""
     path = Path(file)
-    if name and path.suffix == ".py" and not path.is_file():
-        raise HierspecError(f"no file {file!r} with the adapter {name!r}")
-    if not name or path.suffix != ".py" or not path.is_file():
+    if path.suffix != ".py":
+        from .published import PUBLISHED
+
+        near = nearest_key(location, PUBLISHED)
+        hint = f"did you mean {near!r}? Give" if near else "give"
         raise HierspecError(
-            f"no adapter {location!r}: give FILE.py:FUNCTION, or one of those that --adapter all "
+            f"no adapter {location!r}; {hint} FILE.py:FUNCTION, or one of those that --adapter all "
             "shows"
         )
+    if not path.is_file():
+        of_name = f" with the adapter {name!r}" if name else ""
+        raise HierspecError(f"no file {file!r}{of_name}")
+    if not name:
+        raise HierspecError(f"which function of {file}? Give {file}:FUNCTION")
     adapter: Adapter | None = getattr(plugins.load_file(path), name, None)
     if not callable(adapter):
         raise HierspecError(f"{path} has no function {name!r}")
