@@ -60,6 +60,14 @@ def test_a_name_belongs_to_one_rule():
     registry.register(builtin)
 
 
+def test_a_lossy_rule_of_ones_own_is_not_called_exact_always():
+    class Generous(type(get("tokenwise"))):
+        name, exact, sound_below = "generous", False, False
+
+    with pytest.raises(HierspecError, match=r"'generous' .* of the output; use"):
+        check(chain(models("random", 2), [Generous()], [2]))
+
+
 def test_soundness():
     tables = models("random", 3)
 

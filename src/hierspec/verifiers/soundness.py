@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.rules import Verifier
 from hierspec.core.traits import declines, has_law_of_context, reads_own_checks
 from hierspec.errors import HierspecError
 
@@ -45,9 +46,11 @@ def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> N
     if sound or allow_lossy:
         return
     place = "as the target's rule" if final else f"at level {node.name!r}"
+    says_when = rule.exact_when != Verifier.exact_when  # a plug-in's rule may leave it as it is
+    exact_when = f" (exact: {rule.exact_when})" if says_when else ""
     raise HierspecError(
-        f"verifier {rule.name!r} {place} changes the distribution of the output "
-        f"(exact: {rule.exact_when}); use 'tokenwise' or 'block', or set allow_lossy"
+        f"verifier {rule.name!r} {place} changes the distribution of the output"
+        f"{exact_when}; use 'tokenwise' or 'block', or set allow_lossy"
     )
 
 
