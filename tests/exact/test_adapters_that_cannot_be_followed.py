@@ -117,6 +117,7 @@ def test_a_verdict_is_right_or_refused(rule, style, tmp_path, capsys):
 
 ELSEWHERE = {
     "a generator of its own": ("rng = np.random.default_rng(0)", "rng.random()", "numpy"),
+    "one it makes itself": ("", "np.random.default_rng(0).random()", "numpy"),
     "an old generator": ("rng = np.random.RandomState(0)", "rng.rand()", "numpy"),
     "Python's own": ("rng = random.Random(0)", "rng.random()", "Python's random module"),
     "a fresh one": ("", "np.random.default_rng().random()", "operating system"),

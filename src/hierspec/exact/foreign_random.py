@@ -19,8 +19,9 @@ class ForeignRandomness:
 
     It compares the states of all generators of numpy and of Python's ``random`` that exist when it
     is entered, module-wide or held by anyone, and of torch's default generator, and it sees calls
-    of ``os.urandom``, which ``secrets`` and fresh generators make. Generators that are made inside
-    and kept are not seen: they show as two answers to the same numbers.
+    of ``numpy.random.default_rng``, and of ``os.urandom``, which ``secrets`` and fresh generators
+    make. Others that are made inside and kept are not seen: they show as two answers to the same
+    numbers.
     """
 
     def __enter__(self) -> ForeignRandomness:
@@ -32,10 +33,18 @@ class ForeignRandomness:
             self._asked_system = True
             return system(size)
 
+        self._made_generator = False
+        make_generator = np.random.default_rng
+
+        def default_rng(*args: Any, **options: Any) -> np.random.Generator:
+            self._made_generator = True
+            return make_generator(*args, **options)
+
         # `random` and, through it, `secrets` and numpy have a name of their own for it.
         self._patches = [
             mock.patch.object(os, "urandom", urandom),
             mock.patch.object(random, "_urandom", urandom),
+            mock.patch.object(np.random, "default_rng", default_rng),
         ]
         for patch in self._patches:
             patch.start()
@@ -48,6 +57,8 @@ class ForeignRandomness:
     def sources(self) -> str:
         """Name what was drawn from since, in words; empty if nothing was."""
         names = [name for name, state, before in self._states if state() != before]
+        if self._made_generator:
+            names.append("numpy")
         if self._asked_system:
             names.append("the operating system (os.urandom, secrets, a fresh generator)")
         return " and ".join(dict.fromkeys(names))
