@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from hierspec.utils.terminal import Borderless, borderless, console
+from hierspec.utils.terminal import Borderless, borderless, console, counted
 
 ROWS = {
     "a-method-of-a-long-name": ("1975.25 [1900.10, 2050.75]", "12.5"),
@@ -89,3 +89,7 @@ def test_files_and_pipes_get_lines_of_any_length_unless_columns_is_set(monkeypat
     assert console(stderr=True).width == 60
     monkeypatch.setenv("COLUMNS", "1")
     assert console().width == 40  # a letter a line helps nobody
+
+
+def test_one_is_counted_in_the_singular():
+    assert [counted(n, "prompt") for n in (0, 1, 2)] == ["0 prompts", "1 prompt", "2 prompts"]

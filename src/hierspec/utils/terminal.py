@@ -141,3 +141,8 @@ def borderless(
     for name in right:
         table.add_column(Text(name), justify="right", no_wrap=True)
     return table
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 prompt``, ``2 prompts``."""
+    return f"{number} {noun}{'s' * (number != 1)}"

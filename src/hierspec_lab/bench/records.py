@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from hierspec.errors import HierspecError
 from hierspec.utils.records import Record
 from hierspec.utils.schema import Boolean, Natural
+from hierspec.utils.terminal import counted
 
 from .method_records import PLAIN, FiniteNumber, MethodRecord, Positive, Tally
 
@@ -191,7 +192,9 @@ class BenchResults(Record):
         if settings.batch_size > 1:
             words.append(f"{settings.batch_size} at once")
         limit = "up to " if settings.until_eos else ""
-        words.append(f"{settings.num_prompts} prompts × {limit}{settings.max_new_tokens} tokens")
+        words.append(
+            f"{counted(settings.num_prompts, 'prompt')} × {limit}{settings.max_new_tokens} tokens"
+        )
         return ", ".join(word for word in words if word)
 
 

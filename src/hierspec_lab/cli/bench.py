@@ -31,6 +31,7 @@ from hierspec.cli.options import (
     target_config,
 )
 from hierspec.errors import HierspecError
+from hierspec.utils.terminal import counted
 
 from .bench_files import BenchFiles
 
@@ -206,7 +207,9 @@ def bench(
             until_eos=until_eos,
         )
         if output is None:
-            size = f"{len(entries)} methods, {len(temperatures)} temperatures"
+            size = ", ".join(
+                (counted(len(entries), "method"), counted(len(temperatures), "temperature"))
+            )
             say(console, f"hierspec: note: {size}; -o FILE keeps the results, --methods chooses")
         seconds = None if stop_after is None else 60 * stop_after
         data, tokenizer = _measure(

@@ -14,6 +14,7 @@ from hierspec.errors import HierspecError
 from hierspec.plotting import figures
 from hierspec.plotting.pages import render_page
 from hierspec.utils.files import write_atomically
+from hierspec.utils.terminal import counted
 from hierspec_lab.bench.method_records import GROUPS, TuningTrial
 from hierspec_lab.bench.records import BenchResults, Roofline
 
@@ -109,7 +110,7 @@ def _svg_pictures(results: BenchResults, prefix: str) -> tuple[list[dict[str, An
 def _conditions(results: BenchResults) -> str:
     settings, environment = results.settings, results.environment
     return (
-        f"{settings.num_prompts} prompts × {settings.max_new_tokens} tokens on "
+        f"{counted(settings.num_prompts, 'prompt')} × {settings.max_new_tokens} tokens on "
         f"{settings.target}; {environment.accelerator or environment.cpu}; "
         f"hierspec {environment.versions.get('hierspec', '')} ({environment.commit}), "
         f"{results.created}"

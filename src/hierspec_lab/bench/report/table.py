@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hierspec.utils.terminal import Borderless, borderless
+from hierspec.utils.terminal import Borderless, borderless, counted
 from hierspec_lab.bench.method_records import LevelShape, MethodRecord, PairedRatio, level_shapes
 from hierspec_lab.bench.records import BenchResults, Roofline, TemperatureRecord
 
@@ -22,7 +22,9 @@ _DASH = "–"
 def rendered(results: BenchResults) -> Iterable[RenderableType]:
     """Yield everything that ``hierspec bench`` prints on results, finished or not."""
     settings = results.settings
-    head = f"{settings.target}, dtype {settings.dtype}, {settings.num_prompts} prompts × "
+    head = (
+        f"{settings.target}, dtype {settings.dtype}, {counted(settings.num_prompts, 'prompt')} × "
+    )
     head += f"{settings.max_new_tokens} tokens, batch size {settings.batch_size}"
     yield Text(head if results.finished else f"{head} (unfinished)", style="bold")
     for note in results.notes:
