@@ -230,4 +230,4 @@ def test_an_adapter_that_is_not_named_in_full_gets_a_hint(tmp_path) -> None:
     with pytest.raises(HierspecError, match=r"no file 'gone\.py'$"):
         load_adapter("gone.py")
     with pytest.raises(HierspecError, match="did you mean 'transformers'"):
-        load_adapter("trasformers")
+        load_adapter("trasformers", known=PUBLISHED)

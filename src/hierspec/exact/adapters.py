@@ -17,7 +17,7 @@ law; the total variation distance measures how much it differs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -250,8 +250,12 @@ def replace_torch_random(rng: SplittingRng) -> Iterator[None]:
             setattr(torch, name, function)
 
 
-def load_adapter(location: str) -> Adapter:
+def load_adapter(location: str, known: Iterable[str] = ()) -> Adapter:
     """Import a function from ``FILE.py:NAME``.
+
+    Args:
+        location: where it is.
+        known: names that may stand there as well; what is no file is told the nearest.
 
     Raises:
         HierspecError: it is not there.
@@ -261,9 +265,7 @@ def load_adapter(location: str) -> Adapter:
         file, name = location.removesuffix(":"), ""
     path = Path(file)
     if path.suffix != ".py":
-        from .published import PUBLISHED
-
-        near = nearest_key(location, PUBLISHED)
+        near = nearest_key(location, known)
         hint = f"did you mean {near!r}? Give" if near else "give"
         raise HierspecError(
             f"no adapter {location!r}; {hint} FILE.py:FUNCTION, or one of those that --adapter all "
