@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hierspec.config.chains import ConcatenateConfig
+from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.errors import HierspecError
@@ -227,3 +228,8 @@ def test_a_file_that_says_something_wrong_is_named_and_its_syntax_is_not_blamed(
         HierarchyConfig.load(tmp_path / name)
     assert str(caught.value).startswith(str(tmp_path / name))
     assert "not valid" not in str(caught.value)
+
+
+def test_a_short_name_of_a_data_type_is_answered_with_the_long_one():
+    with pytest.raises(HierspecError, match="did you mean float16"):
+        Loaded().backend(TargetConfig(model="zoo:small", dtype="f16"))

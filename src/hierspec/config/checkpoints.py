@@ -22,6 +22,8 @@ from .ends import model_eos_ids
 from .in_memory import ModelInMemory
 from .schema import TargetConfig
 
+_SHORT_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
+_SHORT_DTYPES |= {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
 Key = tuple[str, str, str]  # name, dtype and backend
 
 
@@ -157,7 +159,9 @@ def _parse_dtype(name: str) -> torch.dtype | None:
         return None
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if dtype not in DTYPES:
+        known = _SHORT_DTYPES.get(name.lower())
+        hint = f"; did you mean {known}?" if known else ""
         raise HierspecError(
-            f"unsupported dtype {name!r}; use auto, float32, bfloat16, float16 or float64"
+            f"unsupported dtype {name!r}; use auto, float32, bfloat16, float16 or float64{hint}"
         )
     return dtype
