@@ -63,7 +63,7 @@ class Vocabulary:
             raise self.header.refuse(
                 f"has a tokenizer of kind {self.model!r}, which is not read from GGUF files (read "
                 f"are {_BYTE_LEVEL!r} and {_SENTENCE_PIECE!r}): give the folder of its Hugging "
-                "Face checkpoint instead"
+                "Face checkpoint instead; --tokenizer cannot stand in for it"
             )
         if not self.tokens:
             raise self.header.damaged("has an empty vocabulary")
