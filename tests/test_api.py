@@ -64,7 +64,7 @@ def test_each_prompt_may_have_parameters_of_its_own(plain_one):
         ([3], {"max_new_token": 1}, "did you mean 'max_new_tokens'"),
         (None, {}, "a text or a list of token ids"),
         (5, {}, "a text or a list of token ids"),
-        ([[3, 4]], {}, "not a token id"),
+        ([[3, 4]], {}, "all of them to generate_batch"),
         ([5.7], {}, "not a token id"),
         (["5"], {}, "not a token id"),
         ([True], {}, "not a token id"),
