@@ -36,6 +36,7 @@ REFUSED = {
         "schema",
     ),
     "no schema": ({**TEXT, "response_format": {"type": "json_schema"}}, "schema"),
+    "no search": ({**TEXT, "web_search_options": {}}, "nothing is searched here"),
     "of another server": ({**TEXT, "guided_json": {}}, "send response_format"),
     "suffix": ({**TEXT, "suffix": "x"}, "suffix"),
 }
