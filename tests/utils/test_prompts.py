@@ -168,6 +168,18 @@ def test_chat(tokenizer):
         apply_chat(tokenizer, [{"role": "system", "content": "x"}])
 
 
+def test_of_a_long_chat_transformers_says_nothing(tokenizer, monkeypatch):
+    from transformers.utils import logging
+
+    said = []
+    logger = logging.get_logger("transformers.tokenization_utils_base")
+    monkeypatch.setattr(logger, "warning", lambda *a, **k: said.append(a))
+    tokenizer.chat_template = TEMPLATE
+    monkeypatch.setattr(tokenizer, "model_max_length", 1)
+    assert len(apply_chat(tokenizer, "hi")) > 1
+    assert not said
+
+
 @pytest.mark.parametrize("name", ["tokenize", "messages", "add_generation_prompt", "tools", 5])
 def test_what_is_no_variable_of_a_template(name):
     with pytest.raises(ValueError, match=f"{name!r} is no variable of the template: leave it out"):

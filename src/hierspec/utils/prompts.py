@@ -191,6 +191,9 @@ def apply_chat(
     check_messages(messages)
     if tools:
         options["tools"] = list(tools)
+    told = getattr(tokenizer, "deprecation_warnings", None)
+    if isinstance(told, dict):  # what transformers warns of once: lengths are checked later
+        told["sequence-length-is-longer-than-the-specified-maximum"] = True
     try:
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=False, **options
