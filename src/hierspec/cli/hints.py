@@ -18,6 +18,8 @@ _COMMANDS = {
     "package gguf, shows a file",
     "rm": "models are your own files, which no command here removes",
     "create": "nothing is made of a model first: --target takes FILE.gguf, and chat takes --system",
+    "presets": "generate --hierarchy NAME takes one; a NAME that is none lists them all",
+    "trace": "generate --trace FILE.jsonl writes one, hierspec timeline draws it",
     "stop": "Ctrl-C ends a server",
 }
 _COMMANDS |= {
@@ -53,6 +55,7 @@ _OPTIONS |= {
     "--cache-type-v": _OPTIONS["--cache-type-k"],
 }
 _OF_A_MODEL = ("-m", "--model", "--target", "-p", "--prompt")
+_MODEL_OPTIONS = ("-m", "--model", "--target", "--draft", "--candidates")
 _TAKE_A_MODEL = {"chat": "--target", "serve": "--model", "batch": "--model"}
 
 
@@ -69,6 +72,8 @@ def hint(argv: Sequence[str], message: str) -> str:
         return _COMMANDS.get(argv[0], "").replace("NAME", model)
     if message.startswith("No such option") and argv[0] in _OF_A_MODEL:
         return f"a command comes first, as in hierspec generate {argv[0]} …"
+    if message.startswith("No such option") and argv[0] == "plan" and {*argv} & {*_MODEL_OPTIONS}:
+        return "hierspec profile --target NAME -o FILE measures what plan FILE plans with"
     for word in argv:
         name = word.split("=")[0]
         if name in _OPTIONS:
