@@ -19,6 +19,7 @@ from .levels import LevelConfig
 
 T = TypeVar("T")
 
+_MORE = "--plugin FILE.py adds those of a file of yours"
 _NONE_BELOW = "the first level has nothing below it to verify, so this has no use; remove it"
 # Fields that mean nothing on a first level: field → the value that is allowed, and why.
 _NOT_OF_FIRST = {
@@ -91,7 +92,7 @@ def _names() -> list[str]:
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
 LevelChain = Annotated[
     tuple[AnyLevelConfig, ...],
-    ReadAs(tuple[Annotated[Any, OneOf("method", _find, _names)], ...], check_chain),
+    ReadAs(tuple[Annotated[Any, OneOf("method", _find, _names, _MORE)], ...], check_chain),
 ]
 Parts = Annotated[tuple[T, ...], BeforeValidator(_parts_as_chains)]
 
@@ -114,7 +115,7 @@ def parse_level(level: Mapping[str, Any], source: str) -> LevelConfig:
     Raises:
         HierspecError: naming the place and the fix.
     """
-    shape = Annotated[Any, OneOf("method", methods.find, methods.names)]
+    shape = Annotated[Any, OneOf("method", methods.find, methods.names, _MORE)]
     return validate(shape, {"num_speculative_tokens": 1, **level}, source)
 
 

@@ -85,11 +85,13 @@ class OneOf:
         key: whose value says which class it is.
         find: that value → the class; ``None`` if there is none.
         names: lists the values that there are.
+        more: how there may be more of them, for the message about another value.
     """
 
     key: str
     find: Callable[[str], type | None]
     names: Callable[[], Iterable[str]]
+    more: str = ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validate)
@@ -123,7 +125,11 @@ class OneOf:
         if not isinstance(value, Mapping):
             raise PydanticCustomError("model_attributes_type", "it is no object")
         kind = "union_tag_invalid" if self.key in value else "union_tag_not_found"
-        context = {"discriminator": f"'{self.key}'", "expected_tags": ", ".join(self.names())}
+        context = {
+            "discriminator": f"'{self.key}'",
+            "expected_tags": ", ".join(self.names()),
+            "more": f"; {self.more}" if self.more else "",
+        }
         raise PydanticCustomError(kind, "{discriminator}", context)
 
 
@@ -306,7 +312,8 @@ def _error_message(error: ValidationError, shape: Any, data: Any, source: str) -
         tag = details["input"][key]
         near = nearest_key(str(tag), tags.split(", "))
         hint = f"did you mean {near!r}? There are" if near else "there are"
-        return f"{_append_key(place, key)} is {short_repr(tag)}; {hint}: {tags}"
+        known = f"{tags}{context.get('more', '')}"
+        return f"{_append_key(place, key)} is {short_repr(tag)}; {hint}: {known}"
     if kind == "union_tag_not_found":
         name = context["discriminator"]
         members = [_resolve(member) for member in _members(_type_at(shape, loc, data))]
