@@ -39,6 +39,11 @@ _OPTIONS = {
     "--file": "--prompts",
     "--system-prompt": "--system",
     "--speculative-config": "--hierarchy or --draft",
+    "--hf-repo": "fetch the GGUF file and name it: --target FILE.gguf",
+    "--jinja": "--chat uses the model's own template: leave it out",
+    "--parallel": "hierspec serve --set max_num_seqs=N",
+    "--alias": "hierspec serve --set served_model_name=NAME",
+    "--flash-attn": "leave it out",
     "--cache-type-k": "caches have the model's own precision: leave it out",
 }
 _OPTIONS |= {
@@ -52,6 +57,11 @@ _OPTIONS |= {
     "--draft-min": _OPTIONS["--draft-max"],
     "-f": _OPTIONS["--file"],
     "-sys": _OPTIONS["--system-prompt"],
+    "-hf": _OPTIONS["--hf-repo"],
+    "-np": _OPTIONS["--parallel"],
+    "-fa": _OPTIONS["--flash-attn"],
+    "--mlock": _OPTIONS["--flash-attn"],
+    "--no-mmap": _OPTIONS["--flash-attn"],
     "--cache-type-v": _OPTIONS["--cache-type-k"],
 }
 _OF_A_MODEL = ("-m", "--model", "--target", "-p", "--prompt")
