@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from tabular_cases import chain, models
 
+import hierspec
 from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.errors import HierspecError
@@ -105,3 +106,17 @@ def test_soundness():
 
     refused(chain([CopiesARun(), tables[0]], ["naive"], [2]), "no distribution at contexts other")
     refused(Draft(0, "alone", tables[0], 2), "target")
+
+
+def test_what_a_rule_or_a_drafter_of_ones_own_lacks_is_named():
+    class Bare(hierspec.Verifier):
+        name = "bare"
+
+    with pytest.raises(HierspecError, match=r"'bare' has no method acceptance\(batch\)"):
+        Bare().acceptance(None)
+    with pytest.raises(HierspecError, match=r"'bare' has no method choose\(drafts, p\)"):
+        Bare().choose([], [])
+    with pytest.raises(HierspecError, match=r"LookUp has no method propose\(context"):
+        hierspec.LookUp().propose(None, 1, 0)
+    with pytest.raises(HierspecError, match=r"NextTokenModel has no method probabilities\(tokens"):
+        hierspec.NextTokenModel().probabilities([])

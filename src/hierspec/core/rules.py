@@ -131,7 +131,7 @@ class Verifier:
 
     def acceptance(self, batch: Batch) -> Acceptance:
         """Compute the acceptance probabilities and residual weights of every draft."""
-        raise NotImplementedError
+        raise HierspecError(f"verifier {self.name!r} has no method acceptance(batch): write it")
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
         """Return the distribution of the token after the kept ones, [B, V], not always normalised.
@@ -209,7 +209,7 @@ class Verifier:
             drafts: in the order they were drawn, each with what its tokens were drawn from.
             p: for draft j the verifier's n_j + 1 rows after its first 0 … n_j tokens.
         """
-        raise NotImplementedError
+        raise HierspecError(f"verifier {self.name!r} has no method choose(drafts, p): write it")
 
     def complete(
         self, node: Any, pending: tuple[int, ...], draft: Proposal, verdict: Verdict

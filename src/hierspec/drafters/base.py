@@ -161,7 +161,8 @@ class LookUp:
         Its committed tokens are all there is to copy from: an encoder's input comes first
         (:meth:`hierspec.core.context.Context.with_source`).
         """
-        raise NotImplementedError
+        name = type(self).__name__
+        raise HierspecError(f"{name} has no method propose(context, limit, slot): write it")
 
     def draft(self, call: DraftCall, slot: Any) -> LookUpDraft:
         """Return the tokens proposed for a call, and the distribution each was drawn from."""

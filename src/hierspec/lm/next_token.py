@@ -34,7 +34,8 @@ class NextTokenModel(UncachedModel):
 
         They depend on ``tokens`` alone.
         """
-        raise NotImplementedError
+        name = type(self).__name__
+        raise HierspecError(f"{name} has no method probabilities(tokens): write it")
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities, float64 [Σ num_rows, V].
