@@ -144,7 +144,7 @@ def from_short(draft: str) -> dict[str, Any] | None:
     for other_name in names():
         forms.setdefault(other_name, other_name)
     near = nearest_key(name, forms.keys() - {"draft_model"}, cutoff=0.8)
-    if near is not None and not expand_user(draft).exists():
+    if near is not None and "/" not in name and not expand_user(draft).exists():
         meant = f"{near}:{value}" if colon else forms[near]
         raise HierspecError(f"draft {draft!r} is no method and no folder: did you mean {meant!r}?")
     return None
