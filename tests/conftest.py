@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -11,6 +12,10 @@ if not any(Path("/dev").glob("nvidia*")):
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, by anybody
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # What a shell runs in the background ignores Ctrl-C, and so would every process of a test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several workers side by side
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
