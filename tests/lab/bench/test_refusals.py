@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from hierspec_lab.bench.results import locked
 from hierspec_lab.bench.run import Bench
 
 PLAIN = ["bench", "--target", "zoo:small", "--methods", "plain"]
-COMMITTED = sorted((Path(__file__).parents[3] / "benchmarks" / "results").glob("bench-*.json"))
+COMMITTED = sorted((Path(__file__).parents[3] / "benchmarks" / "results").glob("bench-*.json.gz"))
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_a_file_that_is_read_and_written_again_stays_the_same(path, tmp_path):
     again = tmp_path / "again.json"
     results.write(again, results.read(path))
     # Committed files are packed (benchmarks/pack.py): the same content in other lines.
-    assert json.loads(again.read_bytes()) == json.loads(path.read_bytes())
+    assert json.loads(again.read_bytes()) == json.loads(gzip.decompress(path.read_bytes()))
 
 
 def test_keys_of_a_later_version_stay(written):

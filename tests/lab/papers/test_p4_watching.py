@@ -1,6 +1,7 @@
 """P4 on models: tokens kept of real drafts against those expected, and the calls they take."""
 
 import math
+import time
 from itertools import product
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from paper_cases import P4_PROMPTS
 
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
-from hierspec.engine import generation as generate
+from hierspec.engine import engine
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 from hierspec_lab.bench.methods import ours
@@ -231,7 +232,7 @@ def test_what_a_run_holds_is_bounded_and_changes_no_number(models, monkeypatch, 
 def test_the_clock_stands_still_while_numbers_are_made(models, monkeypatch):
     """Time made by hand: a second passes in every reduction, and none elsewhere."""
     now = [0.0]
-    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    clock = SimpleNamespace(perf_counter=lambda: now[0], monotonic=time.monotonic)
     make = p4_watching.evaluate_draft
 
     def slow(*args):
@@ -240,7 +241,7 @@ def test_the_clock_stands_still_while_numbers_are_made(models, monkeypatch):
 
     monkeypatch.setattr(p4_watching, "evaluate_draft", slow)
     monkeypatch.setattr(p4_watching, "MAX_PENDING_BYTES", 0)
-    for module in (p4_watching, ours, generate):
+    for module in (p4_watching, ours, engine):
         monkeypatch.setattr(module, "time", clock)
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 3}
     method = DraftCollector("block", models, [level], verify="block")
