@@ -6,7 +6,7 @@ import contextlib
 import os
 
 import pytest
-from engine_roads import CHUNKS, VERIFYING, Taped, distance, patched
+from engine_paths import CHUNKS, VERIFYING, Taped, distance, patched
 
 from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.proposals import replace_state
@@ -90,13 +90,13 @@ def requests_for_drafts():
         yield calls
 
 
-def tv(root, horizon=3, params=SAMPLING, neighbours=(), road="short", target=None, **options):
-    """Total variation of what the engine writes along that road."""
-    if road == "recorded":
+def tv(root, horizon=3, params=SAMPLING, neighbours=(), path="short", target=None, **options):
+    """Total variation of what the engine writes along that path."""
+    if path == "recorded":
         root.model.graphs = Taped()
-    with patched(*VERIFYING[road]), patched(*CHUNKS):
+    with patched(*VERIFYING[path]), patched(*CHUNKS):
         found = engine_law(root, PROMPT, horizon, params, neighbours, **options)
-    if road == "recorded":
+    if path == "recorded":
         assert params.greedy or root.model.graphs.replayed > 0
     assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
     return distance(found, target or root.model, PROMPT, horizon, params)

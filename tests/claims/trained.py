@@ -92,7 +92,7 @@ def _alone(drafter: str) -> list[str]:
 def _a_siblings_call() -> list[str]:
     """Milliseconds of one row in the kernels and in torch."""
     one = data("kernels-sibling")["milliseconds"]["1"]
-    return [f"{one[road]['median']:.2f}" for road in ("kernels, own weights", "target")]
+    return [f"{one[path]['median']:.2f}" for path in ("kernels, own weights", "target")]
 
 
 def _before_and_after(result: dict[str, Any], layer: str) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from engine_cases import BATCHES, PROMPT, SAMPLING, TIGHT
-from engine_roads import distance
+from engine_paths import distance
 from fakes.tables import DecliningTabularExit
 from tabular_cases import FAMILIES, V, chain, models
 

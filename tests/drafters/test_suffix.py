@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from engine_roads import VERIFYING, distance, patched
+from engine_paths import VERIFYING, distance, patched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular_cases import chain, models
@@ -185,8 +185,8 @@ def test_the_store_is_bounded_and_forgets_the_oldest():
 
 
 @pytest.mark.parametrize("rule", ["tokenwise", "block"])
-@pytest.mark.parametrize("road", VERIFYING)
-def test_the_engine_writes_the_targets_law(road, rule):
+@pytest.mark.parametrize("path", VERIFYING)
+def test_the_engine_writes_the_targets_law(path, rule):
     (target,) = models("random", 1, seed=1)
     below = Draft(0, "suffix", Suffix(max_order=2), 2)
     root = chain([target], [rule], [], below=below)
@@ -195,9 +195,9 @@ def test_the_engine_writes_the_targets_law(road, rule):
         Neighbour((2,), GREEDY, num_tokens=4),
     )
     prompt = [0, 1, 0, 2, 0, 1, 1, 0]
-    with patched(*VERIFYING[road]):
-        if road == "recorded":
-            from engine_roads import Taped
+    with patched(*VERIFYING[path]):
+        if path == "recorded":
+            from engine_paths import Taped
 
             root.model.graphs = Taped()
         found = engine_law(root, prompt, 4, SAMPLING, near)

@@ -1,4 +1,4 @@
-"""A seeded text is the same alone and in any company, on every road that a draft may take."""
+"""A seeded text is the same alone and in any company, on every path that a draft may take."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def hierarchies(family):
 
 WINDOWS = ["windows", "running window", "fixed threshold", "greedy level, window", "exit, window"]
 NAMES = [name for name in hierarchies({"draft": "", "small": ""}) if name not in WINDOWS]
-# Windows part the roads; a recording changes no road, and takes long to make.
+# Windows part the paths; a recording changes no path, and takes long to make.
 CASES = [
     *(("ordinary", name) for name in (*NAMES, "windows")),
     *(("fixed shapes", name) for name in ("three levels", "several drafts", *WINDOWS)),
@@ -68,7 +68,7 @@ CASES = [
 
 
 @pytest.fixture
-def road(request, monkeypatch):
+def path(request, monkeypatch):
     if request.param != "ordinary":
         monkeypatch.setattr(
             "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
@@ -99,13 +99,13 @@ kinds = st.sampled_from(list(KINDS))
 companies = st.lists(kinds, min_size=1, max_size=2)
 
 
-@pytest.mark.parametrize(("road", "name"), CASES, indirect=["road"])
-def test_a_seeded_row_is_the_same_alone_and_in_any_company(tiny_family, road, name):
+@pytest.mark.parametrize(("path", "name"), CASES, indirect=["path"])
+def test_a_seeded_row_is_the_same_alone_and_in_any_company(tiny_family, path, name):
     hierarchy = built(tiny_family, hierarchies(tiny_family)[name], "cpu", "float64")
-    if road == "recorded":
+    if path == "recorded":
         recorded(hierarchy)
 
-    examples = 4 if road == "recorded" else 10
+    examples = 4 if path == "recorded" else 10
 
     @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(kinds, companies, st.integers(0, 99))
@@ -134,16 +134,16 @@ def online(root):
 
 @pytest.mark.parametrize("controller", [jumping, online])
 @pytest.mark.parametrize(
-    ("road", "name"),
+    ("path", "name"),
     [
         *(("ordinary", name) for name in ("three levels", "windows", "early exits", "leading")),
         *(("fixed shapes", name) for name in ("three levels", "windows", "fixed threshold")),
         ("ordinary", "several drafts"),
     ],
-    indirect=["road"],
+    indirect=["path"],
 )
 def test_a_seeded_row_under_a_controller_is_the_same_in_any_company(
-    tiny_family, road, name, controller
+    tiny_family, path, name, controller
 ):
     """Every sequence follows a plan of its own, and writes its own text."""
     plain = built(tiny_family, hierarchies(tiny_family)[name], "cpu", "float64")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
 from engine_cases import PROMPT, TIGHT
-from engine_roads import distance
+from engine_paths import distance
 from fakes.tables import ModelAsTable, TabledNetwork
 
 from hierspec.core.context import Context

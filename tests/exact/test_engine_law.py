@@ -1,4 +1,4 @@
-"""Losslessness of the engine as it runs: every road, enumerated through the runtime's own draws.
+"""Losslessness of the engine as it runs: every path, enumerated through the runtime's own draws.
 
 What `tests/core/test_round.py` proves of rules and windows is proved here of the code that a GPU
 or a CPU runs: shortcuts, padding, recorded decisions, drafts made ahead and in chunks, draws.
@@ -22,7 +22,7 @@ from engine_cases import (
     requests_for_drafts,
     tv,
 )
-from engine_roads import CHUNKS, VERIFYING, Taped, distance, like, patched
+from engine_paths import CHUNKS, VERIFYING, Taped, distance, like, patched
 from fakes.tables import Ahead, Device, Single
 from tabular_cases import V, chain, models
 
@@ -52,9 +52,9 @@ DRAFTERS += [(Ahead, "fixed")] + [(Device, window) for window in WINDOWS]
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize(("drafter", "window"), DRAFTERS)
-@pytest.mark.parametrize("road", ["short", "padded", "blocks", "recorded"])
+@pytest.mark.parametrize("path", ["short", "padded", "blocks", "recorded"])
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
-def test_every_road(rule, road, drafter, window, batch):
+def test_every_path(rule, path, drafter, window, batch):
     small, target = models("random", 2, seed=0)  # such that every branch of `block` is taken
     root = chain([like(drafter, small), like(TabularModel, target)], [rule], [2], [WINDOWS[window]])
     if get(rule).fixed_length and not WINDOWS[window].fixed_length:
@@ -65,30 +65,30 @@ def test_every_road(rule, road, drafter, window, batch):
     # What drafts in one request does so only for rows that are read alike.
     others = BATCHES[batch] if drafter is TabularModel or batch == 1 else ALIKE
     with requests_for_drafts() as requests:
-        assert tv(root, 3, neighbours=others, road=road, states=remembered(root)) < TIGHT
+        assert tv(root, 3, neighbours=others, path=path, states=remembered(root)) < TIGHT
     assert bool(requests) is (drafter is not TabularModel)
 
 
 @pytest.mark.parametrize("family", ["peaked", "zeros", "disjoint", "equal"])
-@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("path", VERIFYING)
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
-def test_laws_with_holes_and_equal_ones(rule, road, family):
+def test_laws_with_holes_and_equal_ones(rule, path, family):
     """Tokens that one of two laws cannot say, and residuals that vanish."""
     root = chain(models(family, 2, order=0 if family == "zeros" else 1, seed=3), [rule], [2])
-    assert tv(root, 3, neighbours=BATCHES[3], road=road) < TIGHT
+    assert tv(root, 3, neighbours=BATCHES[3], path=path) < TIGHT
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("path", VERIFYING)
 @pytest.mark.parametrize("rules", [["leading", "block"], ["block", "tokenwise"]])
-def test_three_levels(rules, road, batch):
+def test_three_levels(rules, path, batch):
     """A rule that is sound in the middle only, and laws that a level reports."""
     tables = models("zeros", 3, seed=4)
     first = get(rules[0], top_m=2) if rules[0] == "leading" else rules[0]
     windows = [FixedWindow(), EntropyWindow(threshold=0.9)]
     root = chain(tables, [first, rules[1]], [1, 2], windows)
     check(root)
-    assert tv(root, 3, neighbours=BATCHES[batch], road=road) < TIGHT
+    assert tv(root, 3, neighbours=BATCHES[batch], path=path) < TIGHT
 
 
 @pytest.mark.parametrize("rule", ["tokenwise", "block"])
@@ -101,15 +101,15 @@ def test_rounds_may_run_over_the_end(rule):
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("road", ["short", "blocks"])
+@pytest.mark.parametrize("path", ["short", "blocks"])
 @pytest.mark.parametrize("rule", MULTI_DRAFT)
-def test_multi_draft_rules(rule, road, batch):
+def test_multi_draft_rules(rule, path, batch):
     small, target = models("random", 2, seed=5)
     leaf = Draft(0, "drafts", small, 2, num_drafts=2).for_rule(get(rule))
     root = Verify(1, "target", target, 1, get(rule), leaf)
     check(root)
     horizon = 3 if batch == 1 else 2
-    assert tv(root, horizon, neighbours=BATCHES[batch], road=road) < TIGHT
+    assert tv(root, horizon, neighbours=BATCHES[batch], path=path) < TIGHT
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -121,37 +121,37 @@ def test_concatenations(order, batch):
         parts = Draft(0, "mid", mid, 1), Draft(1, "small", small, 1, EntropyWindow(0.9))
     below = Concatenate(2, order, parts)
     root = chain([target], ["block"], [], below=below)
-    assert tv(root, 3, neighbours=BATCHES[batch], road="padded" if batch > 1 else "short") < TIGHT
+    assert tv(root, 3, neighbours=BATCHES[batch], path="padded" if batch > 1 else "short") < TIGHT
 
 
-@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("path", VERIFYING)
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
-def test_scores_in_float32(rule, road):
+def test_scores_in_float32(rule, path):
     small, target = (like(Single, table) for table in models("random", 2, seed=6))
     root = chain([small, target], [rule], [2])
     for params in (SAMPLING, SamplingParams(temperature=0.7, top_k=2)):
-        assert tv(root, 3, params, BATCHES[3], road) < SINGLE
+        assert tv(root, 3, params, BATCHES[3], path) < SINGLE
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("path", VERIFYING)
 @pytest.mark.parametrize("rule", ["tokenwise", "block"])
-def test_a_draft_of_another_width(rule, road, size):
+def test_a_draft_of_another_width(rule, path, size):
     """Narrower, it cannot say the last token; wider, its last column is cut off."""
     generator = torch.Generator().manual_seed(2)
     target = TabularModel.random(3, 1, generator)
     table = TabularModel.random(size, 0, generator)
     root = chain([table, target], [rule], [2])
-    assert tv(root, 3, road=road) < TIGHT
+    assert tv(root, 3, path=path) < TIGHT
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("rule", ["tokenwise", "block"])
-@pytest.mark.parametrize("road", ["short", "padded", "recorded"])
-def test_prompt_lookup(road, rule, batch):
+@pytest.mark.parametrize("path", ["short", "padded", "recorded"])
+def test_prompt_lookup(path, rule, batch):
     (target,) = models("random", 1, seed=1)
     root = chain([target], [rule], [], below=Draft(0, "lookup", PromptLookup(1, 2), 2))
-    assert tv(root, 4, neighbours=BATCHES[batch], road=road) < TIGHT
+    assert tv(root, 4, neighbours=BATCHES[batch], path=path) < TIGHT
 
 
 def test_an_adaptive_exit():
@@ -215,15 +215,15 @@ def test_a_trunk_of_fixed_shapes(tiny, kind, rule, num_drafts, batch):
     assert distance(found, target, PROMPT, 3, row=law) < TIGHT
 
 
-@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("path", VERIFYING)
 @pytest.mark.parametrize("rule", ["uncapped", "leading"])
 @pytest.mark.parametrize("window", ["fixed", "running entropy"])
-def test_a_loss_is_what_enumerating_the_rules_says(rule, window, road):
+def test_a_loss_is_what_enumerating_the_rules_says(rule, window, path):
     """Two enumerations that share no random numbers, cell by cell."""
     small, target = models("random", 2, seed=3)
     root = chain([small, target], [rule], [2], [WINDOWS[window]])
-    with patched(*VERIFYING[road]):
-        if road == "recorded":
+    with patched(*VERIFYING[path]):
+        if path == "recorded":
             root.model.graphs = Taped()
         found = engine_law(root, [], 4, states=remembered(root))
     expected = output_law(ExactInterpreter(root, V), remembered(root), 4, cut_at_horizon=True)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from engine_cases import PROMPT, SAMPLING, TIGHT
-from engine_roads import distance, like
+from engine_paths import distance, like
 from estimate_cases import estimates, rates
 from tabular_cases import chain, models
 

@@ -16,7 +16,7 @@ from engine_cases import (
     requests_for_drafts,
     tv,
 )
-from engine_roads import VERIFYING, like
+from engine_paths import VERIFYING, like
 from fakes.tables import Ahead, Device
 from tabular_cases import chain, models
 
@@ -51,24 +51,24 @@ PART_HORIZONS = {"none of its tokens": 6}
 
 
 @pytest.mark.parametrize("reading", PART_READINGS)
-@pytest.mark.parametrize("road", ["short", "padded", "recorded"])
+@pytest.mark.parametrize("path", ["short", "padded", "recorded"])
 @pytest.mark.parametrize(("rule", "window"), [*READ_UNDER, ("tokenwise", "confidence")])
-def test_a_part_of_the_vocabulary(rule, window, reading, road):
+def test_a_part_of_the_vocabulary(rule, window, reading, path):
     params = SamplingParams(**PART_READINGS[reading])
     small, target = models("random", 2, seed=3)
     small = part_of(small, KNOWN["two tokens"])
     root = chain([small, like(TabularModel, target)], [rule], [2], [WINDOWS[window]])
     horizon = PART_HORIZONS.get(reading, 3)
-    assert tv(root, horizon, params, BATCHES[3], road, states=remembered(root)) < TIGHT
+    assert tv(root, horizon, params, BATCHES[3], path, states=remembered(root)) < TIGHT
 
 
 @pytest.mark.parametrize("rule", ["tokenwise", "block", "naive"])
 @pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("road", VERIFYING)
-def test_a_part_of_the_vocabulary_on_every_road(road, known, rule):
+@pytest.mark.parametrize("path", VERIFYING)
+def test_a_part_of_the_vocabulary_on_every_path(path, known, rule):
     small, target = models("random", 2, seed=3)
     root = chain([part_of(small, KNOWN[known]), target], [rule], [2])
-    assert tv(root, 3, road=road) < TIGHT
+    assert tv(root, 3, path=path) < TIGHT
 
 
 @pytest.mark.parametrize("drafter", [Ahead, Device])
@@ -83,17 +83,17 @@ def test_a_part_of_the_vocabulary_drafted_ahead(known, window, drafter):
     assert requests
 
 
-@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("path", VERIFYING)
 @pytest.mark.parametrize("first", ["tokenwise", "block", "leading"])
 @pytest.mark.parametrize("reading", ["plain", "none of its tokens", "greedy"])
-def test_a_part_of_the_vocabulary_in_the_middle(reading, first, road):
+def test_a_part_of_the_vocabulary_in_the_middle(reading, first, path):
     """It verifies drafts that it could not have made."""
     small, mid, target = models("random", 3, seed=4)
     tables = [small, part_of(mid, (0, 2)), like(TabularModel, target)]
     rule = get(first, top_m=2) if first == "leading" else first
     root = chain(tables, [rule, "block"], [1, 2])
     horizon = PART_HORIZONS.get(reading, 3)
-    assert tv(root, horizon, SamplingParams(**PART_READINGS[reading]), road=road) < TIGHT
+    assert tv(root, horizon, SamplingParams(**PART_READINGS[reading]), path=path) < TIGHT
 
 
 @pytest.mark.parametrize("rule", MULTI_DRAFT)

@@ -16,7 +16,7 @@ from engine_cases import (
     requests_for_drafts,
     tv,
 )
-from engine_roads import like
+from engine_paths import like
 from fakes.tables import Ahead, Device
 from tabular_cases import chain, models
 
@@ -26,10 +26,10 @@ from hierspec.sampling.parameters import SamplingParams
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("drafter", [TabularModel, Device])
-@pytest.mark.parametrize("road", ["short", "padded", "recorded"])
+@pytest.mark.parametrize("path", ["short", "padded", "recorded"])
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize(("rule", "window"), READ_UNDER)
-def test_every_reading(rule, window, reading, road, drafter, batch):
+def test_every_reading(rule, window, reading, path, drafter, batch):
     params = SamplingParams(**READINGS[reading])
     small, target = models("random", 2, seed=3)
     windows = [WINDOWS[window]]
@@ -37,7 +37,7 @@ def test_every_reading(rule, window, reading, road, drafter, batch):
     others = BATCHES[batch] if drafter is TabularModel else BATCHES[batch][:0]
     others = others or tuple(one._replace(params=params) for one in BATCHES[batch])
     with requests_for_drafts() as requests:
-        assert tv(root, 3, params, others, road, states=remembered(root)) < TIGHT
+        assert tv(root, 3, params, others, path, states=remembered(root)) < TIGHT
     left = drafter is not TabularModel and not params.edits_scores
     assert bool(requests) is left
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_roads import patched
+from engine_paths import patched
 
 from hierspec.core import distributions as distributions
 from hierspec.exact.splitting import outcome_law

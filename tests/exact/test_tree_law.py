@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from engine_cases import ALIKE, MULTI_DRAFT, PROMPT, SAMPLING
-from engine_roads import distance
+from engine_paths import distance
 from fakes.tables import ModelAsTable
 
 from hierspec.core.nodes import Draft, Verify

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 from engine_cases import PROMPT, SAMPLING, TIGHT
-from engine_roads import distance
+from engine_paths import distance
 from tabular_cases import V
 
 from hierspec.core.context import Context

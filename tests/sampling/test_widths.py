@@ -272,7 +272,7 @@ def _counts(level) -> tuple[int, ...]:
     return level.calls, level.num_draft_tokens, level.num_accepted_tokens
 
 
-# --- real models, on the roads that callers take
+# --- real models, on the paths that callers take
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def test_greedy_leading_of_a_verifier_narrower_than_its_draft(top_m):
     hot=st.booleans(),
     seed=st.integers(0, 2**20),
 )
-def test_leaders_depend_neither_on_the_road_nor_on_the_draft(top_m, widths, hot, seed):
+def test_leaders_depend_neither_on_the_path_nor_on_the_draft(top_m, widths, hot, seed):
     """One-hot, mixed and dense drafts; verifiers wider and narrower: the tokens kept are those
     among the first m of the verifier's own scores.
     """

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from engine_roads import VERIFYING, like, patched
+from engine_paths import VERIFYING, like, patched
 from fakes.tables import Ahead, Device
 from loading import hierarchy_of
 from scipy.stats import chi2
@@ -143,7 +143,7 @@ def test_float32_in_a_batch_of_mixed_requests(tiny):
     assert [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **options)] == expected
 
 
-# --- tables: every road, and the law
+# --- tables: every path, and the law
 
 
 def rounds(root: Verify, seed: int, length: int, params: SamplingParams, prompt=(1, 0)):
@@ -159,9 +159,9 @@ def rounds(root: Verify, seed: int, length: int, params: SamplingParams, prompt=
     return tuple(sequence.tokens[len(prompt) :])
 
 
-@pytest.mark.parametrize("road", VERIFYING)
+@pytest.mark.parametrize("path", VERIFYING)
 @pytest.mark.parametrize("kind", [None, Ahead, Device])
-def test_every_road(road, kind):
+def test_every_path(path, kind):
     tables = models("random", 3, seed=3)
     if kind is not None:
         tables[0] = like(kind, tables[0])
@@ -169,7 +169,7 @@ def test_every_road(road, kind):
     windows = [EntropyWindow(), EntropyWindow(0.8)]
     root = chain(tables, ["tokenwise", "match"], [2, 3], windows)
     params = SamplingParams(temperature=0.8)
-    with patched(*VERIFYING[road]) if road != "recorded" else contextlib.nullcontext():
+    with patched(*VERIFYING[path]) if path != "recorded" else contextlib.nullcontext():
         for seed in range(8):
             assert rounds(root, seed, 8, params) == rounds(target, seed, 8, params)
 

@@ -1,4 +1,4 @@
-"""One verdict, whatever the road, the company, the kinds of laws and their widths."""
+"""One verdict, whatever the path, the company, the kinds of laws and their widths."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_padding_never_reaches_acceptance(rule, n, seed):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("road", ["reference", "batch"])
-def test_frequencies_match_the_law(rule, road):
+@pytest.mark.parametrize("path", ["reference", "batch"])
+def test_frequencies_match_the_law(rule, path):
     """χ² of (τ, token) against the enumerated law; fails by chance once in 10⁶ seeds."""
     draft, p = random_case(12, 3, 4)
     single = batch(draft, p)
@@ -102,7 +102,7 @@ def test_frequencies_match_the_law(rule, road):
             law[tau, token] = float(stops[tau]) * chance
     assert sum(law.values()) == pytest.approx(1.0)
     count = 3000
-    if road == "batch":
+    if path == "batch":
         rng = [PhiloxRng(1, i) for i in range(count)]
         verdicts = verify_batch(get(rule), [draft] * count, [p] * count, rng)
     else:

@@ -32,8 +32,8 @@ from hierspec.utils.reads import Reads
 
 from .block import Block
 from .formulas import capped_ratio, prefix_weights, scan_from_end
-from .roads import greedy
-from .roads.case import DraftCase
+from .paths import greedy
+from .paths.case import DraftCase
 from .rows import mass, normalised, residual_row, token_prob
 from .tokenwise import Tokenwise
 from .verify import verify_batch

@@ -1,13 +1,13 @@
-"""Verify drafts: from distributions to verdicts, by one of three implementations ("roads").
+"""Verify drafts: from distributions to verdicts, by one of three implementations ("paths").
 
-- :mod:`.roads.greedy`: one-hot distributions are compared as integers;
-- :mod:`.roads.host`: rules with a shortcut read the drafted tokens' probabilities, and then only
+- :mod:`.paths.greedy`: one-hot distributions are compared as integers;
+- :mod:`.paths.host`: rules with a shortcut read the drafted tokens' probabilities, and then only
   the rows that matter;
-- :mod:`.roads.device`: every other rule, and every rule on an accelerator, gets a padded batch.
+- :mod:`.paths.device`: every other rule, and every rule on an accelerator, gets a padded batch.
 
 All take the same uniforms: n + 1 for a draft of n tokens, the first n in the scan (u_k at length
 k), the last for the token that follows; greedy decoding takes none. A verdict therefore depends
-neither on the rest of the batch nor on the road.
+neither on the rest of the batch nor on the path.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hierspec.core.rules import Verifier
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.reads import Reads
 
-from .roads import device, greedy, host
-from .roads.case import DraftCase
+from .paths import device, greedy, host
+from .paths.case import DraftCase
 
 
 def verify(

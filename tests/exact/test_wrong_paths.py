@@ -1,4 +1,4 @@
-"""Small mistakes, planted on roads that enumerating the rules does not take, are caught."""
+"""Small mistakes, planted on paths that enumerating the rules does not take, are caught."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from engine_cases import SAMPLING, tv
-from engine_roads import like, patched
+from engine_paths import like, patched
 from fakes.tables import Ahead, Device
 from tabular_cases import models
 from wrong_rules import LightResidual, SlightlyLenient
@@ -23,8 +23,8 @@ from hierspec.sampling import sampler as readings
 from hierspec.sampling import scores as sampling
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers import multi_draft
+from hierspec.verifiers.paths import device
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.roads import device
 
 
 def lenient_scan(order, h, uniforms):
@@ -71,10 +71,10 @@ FREQUENCY = SamplingParams(temperature=1.0, frequency_penalty=0.03)
 PLANTED = {
     "lenient shortcut": ((), {"rule": SlightlyLenient()}),
     "light residual": ((), {"rule": LightResidual(), "seed": 0}),
-    "lenient scan": (((device, "scan", lenient_scan),), {"road": "padded"}),
-    "lenient scan, recorded": (((device, "scan", lenient_scan),), {"road": "recorded"}),
+    "lenient scan": (((device, "scan", lenient_scan),), {"path": "padded"}),
+    "lenient scan, recorded": (((device, "scan", lenient_scan),), {"path": "recorded"}),
     "tempered draws": (((distributions, "_search_row", tempered_search),), {}),
-    "tempered corrections": (((device, "locate", tempered_locate),), {"road": "blocks"}),
+    "tempered corrections": (((device, "locate", tempered_locate),), {"path": "blocks"}),
     "a draft's tempered draws": (((readings, "draw", tempered_draw),), {"drafter": Ahead}),
     "a device's tempered draws": (((readings, "locate", tempered_locate),), {"drafter": Device}),
     "multi-draft": (((multi_draft, "run_tests", glad),), {"rule": get("rrs")}),
@@ -95,7 +95,7 @@ def test_a_small_mistake_is_caught(name):
     leaf = Draft(0, "drafts", small, 2, case.get("window", FixedWindow()))
     leaf = dataclasses.replace(leaf, num_drafts=2 if rule.multi_draft else 1).for_rule(rule)
     root = Verify(1, "target", target, 1, rule, leaf)
-    params, road = case.get("params", SAMPLING), case.get("road", "short")
+    params, path = case.get("params", SAMPLING), case.get("path", "short")
     with patched(*changes):
-        lost = tv(root, 3, params, road=road)
+        lost = tv(root, 3, params, path=path)
     assert 1e-5 < lost < 1e-2  # far above rounding, and below what samples show

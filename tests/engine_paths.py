@@ -1,4 +1,4 @@
-"""Every road that the engine can take to the same decision, forced; and what it must come to.
+"""Every path that the engine can take to the same decision, forced; and what it must come to.
 
 The target's law is written out here in plain Python, apart from :mod:`hierspec.sampling.scores`.
 """
@@ -20,15 +20,15 @@ from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.graphs import Graphs
 from hierspec.verifiers import leading
-from hierspec.verifiers.roads import host
+from hierspec.verifiers.paths import host
 
 
 def like(kind: type[TabularModel], table: TabularModel, **options) -> TabularModel:
-    """The same laws, another road."""
+    """The same laws, another path."""
     return kind(table.vocab_size, table.order, table.table(), name=table.name, **options)
 
 
-# --- roads
+# --- paths
 
 
 class Taped(Graphs):
