@@ -50,7 +50,7 @@ async def run(arguments: argparse.Namespace, pid: int) -> dict[str, Any]:
             samples.append(resident(pid))
             print(step, samples[-1], flush=True)
     warm, last = samples[0], samples[-1]
-    # How much is cached for texts that share a beginning varies with the latest requests, so that a
+    # How much is cached for texts that share a prefix varies with the latest requests, so that a
     # single sample says little: the later samples are compared with the earlier ones.
     half = len(samples[1:]) // 2
     early, late = (

@@ -1,4 +1,4 @@
-"""Time to the first token of a chat's second turn, with and without kept caches, and its tokens.
+"""Time to the first token of a chat's second turn, with and without session caches, and its tokens.
 
 python benchmarks/serving_prefix.py [--model MODEL] [--tokens 1500]
 """

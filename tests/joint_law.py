@@ -38,7 +38,7 @@ def joint_law(
         slot = model.open()
         for tokens, mass in law.items():
             context = Context([*prefix, *tokens], source=source)
-            # One slot for the whole tree: rewinding to the shared beginning is the cache's work.
+            # One slot for the whole tree: rewinding to the shared prefix is the cache's work.
             slot.forget_committed()
             scores = model.score([Query(slot, context, len(context))])
             rows = ScoreRows(params, context, len(context), 1, len(prefix), model.vocab_size)

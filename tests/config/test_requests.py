@@ -224,7 +224,7 @@ def test_stopping_criteria_end_a_sequence(fast):
         ({"top_k": [1, 2]}, "top_k has 2 entries"),
         ({"stopping_criteria": [3]}, "stopping_criteria must be functions"),
         ({"tools": [print]}, "chat=True"),
-        ({"cache": 3}, "KeptCache"),
+        ({"cache": 3}, "SessionCache"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(fast, options, says):

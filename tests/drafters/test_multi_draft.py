@@ -143,7 +143,7 @@ def test_one_call_of_the_target_verifies_all_drafts(tiny_family):
 @pytest.mark.parametrize("level", ["draft", "exit"])
 @pytest.mark.parametrize("rule", RULES)
 def test_trees_change_nothing_but_the_work(tiny_family, rule, level, monkeypatch):
-    """One slot and one row for a shared beginning, or a slot for each draft: the same tokens."""
+    """One slot and one row for a shared prefix, or a slot for each draft: the same tokens."""
     found = {}
     for trees in (True, False):
         monkeypatch.setattr(LeanBackend, "trees", trees)

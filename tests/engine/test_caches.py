@@ -7,7 +7,7 @@ from loading import hierarchy_of
 
 from hierspec import HierspecError
 from hierspec.core.context import Context
-from hierspec.engine.caches import KeptCache
+from hierspec.engine.caches import SessionCache
 from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
@@ -38,9 +38,9 @@ def tokens_read(hierarchy):
     return hierarchy.root.model.trunk.counters.tokens[0]
 
 
-def turn(hierarchy, prompt, kept=None, **options):
+def turn(hierarchy, prompt, cache=None, **options):
     generation = hierarchy.start(
-        [prompt], max_new_tokens=12, ignore_eos=True, seed=3, cache=kept, **options
+        [prompt], max_new_tokens=12, ignore_eos=True, seed=3, cache=cache, **options
     )
     for _ in generation:
         pass
@@ -49,13 +49,13 @@ def turn(hierarchy, prompt, kept=None, **options):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_turns_are_those_of_cold_runs_and_read_only_what_is_new(hierarchy, temperature):
-    kept, text = KeptCache(), list(PROMPT)
+    cache, text = SessionCache(), list(PROMPT)
     for addition in ([], [4, 4, 17], [33]):
         text = text + addition
         before = tokens_read(hierarchy)
         cold = turn(hierarchy, text, temperature=temperature)
         read_cold = tokens_read(hierarchy) - before
-        warm = turn(hierarchy, text, kept, temperature=temperature)
+        warm = turn(hierarchy, text, cache, temperature=temperature)
         read_warm = tokens_read(hierarchy) - before - read_cold
         assert warm == cold
         assert read_warm <= read_cold
@@ -90,31 +90,31 @@ def test_a_turn_draws_what_the_same_call_draws_without_a_session(tiny_family, na
     rule = "block-rrs" if name == "several drafts" else "block"
     hierarchy = hierarchy_of({**config, "levels": KEEPING[name], "verify": rule})
     for seed in range(2):
-        kept, text = KeptCache(), [*PROMPT, *range(3, 40)]
+        cache, text = SessionCache(), [*PROMPT, *range(3, 40)]
         for addition in ([], [4, 4, 17], [33]):
             text = text + addition
             options = {"max_new_tokens": 12, "ignore_eos": True, "temperature": 1.0, "seed": seed}
             cold = hierarchy.generate(text, **options)
-            warm = hierarchy.generate(text, cache=kept, **options)
+            warm = hierarchy.generate(text, cache=cache, **options)
             assert warm.token_ids == cold.token_ids
             text += list(warm.token_ids)
 
 
 def test_another_text_is_read_from_where_it_differs(hierarchy):
-    kept = KeptCache()
-    turn(hierarchy, PROMPT, kept)
+    cache = SessionCache()
+    turn(hierarchy, PROMPT, cache)
     other = [*PROMPT[:5], 70, 71, 72]
-    assert kept.overlap(hierarchy.root.model.cache_owner, other) == 5
-    assert turn(hierarchy, other, kept) == turn(hierarchy, other)
-    assert turn(hierarchy, [90], kept) == turn(hierarchy, [90])
+    assert cache.overlap(hierarchy.root.model.cache_owner, other) == 5
+    assert turn(hierarchy, other, cache) == turn(hierarchy, other)
+    assert turn(hierarchy, [90], cache) == turn(hierarchy, [90])
 
 
 def test_a_network_on_the_targets_states_reads_another_text_anew(tiny_family, tmp_path):
     trunk = Trunk(load(tiny_family["target"]), LAYERS)
     drafter = save_drafter(tmp_path / "eagle3", tiny_config("llama"))
-    model, kept = (
+    model, cache = (
         Eagle3Model(trunk, checkpoint.read_network(drafter), LAYERS, "eagle3"),
-        KeptCache(),
+        SessionCache(),
     )
 
     def scores(slot, tokens):
@@ -122,32 +122,32 @@ def test_a_network_on_the_targets_states_reads_another_text_anew(tiny_family, tm
         trunk.view().score([Query(slot, context, len(tokens))])
         return model.score([Query(slot, context, len(tokens))])
 
-    slots = kept.take()
+    slots = cache.take()
     slots[id(trunk), 0] = (trunk, trunk.open())
     scores(slots[id(trunk), 0][1], PROMPT)
-    kept.give_back(slots)
+    cache.give_back(slots)
     other = [*PROMPT[:3], 70, 71, 72, 73, 74, 75]
-    (_, slot) = kept.take()[id(trunk), 0]
+    (_, slot) = cache.take()[id(trunk), 0]
     torch.testing.assert_close(scores(slot, other), scores(trunk.open(), other))
 
 
 def test_an_abandoned_generation_gives_its_cache_back(hierarchy):
-    kept = KeptCache()
-    events = iter(hierarchy.start([PROMPT], max_new_tokens=12, cache=kept))
+    cache = SessionCache()
+    events = iter(hierarchy.start([PROMPT], max_new_tokens=12, cache=cache))
     next(events)
-    assert kept.in_use
+    assert cache.in_use
     with pytest.raises(HierspecError, match="in use"):
-        turn(hierarchy, PROMPT, kept)
+        turn(hierarchy, PROMPT, cache)
     events.close()
-    assert not kept.in_use
-    assert turn(hierarchy, PROMPT, kept) == turn(hierarchy, PROMPT)
-    assert kept.overlap(hierarchy.root.model.cache_owner, PROMPT) == len(PROMPT)
-    kept.close()
-    assert kept.overlap(hierarchy.root.model.cache_owner, PROMPT) == 0
+    assert not cache.in_use
+    assert turn(hierarchy, PROMPT, cache) == turn(hierarchy, PROMPT)
+    assert cache.overlap(hierarchy.root.model.cache_owner, PROMPT) == len(PROMPT)
+    cache.close()
+    assert cache.overlap(hierarchy.root.model.cache_owner, PROMPT) == 0
 
 
 def test_two_sequences_of_a_batch_cannot_share_a_cache(hierarchy):
-    kept = KeptCache()
+    cache = SessionCache()
     with pytest.raises(HierspecError, match="in use"):
-        hierarchy.generate_batch([PROMPT, PROMPT], cache=[kept, kept])
-    assert not kept.in_use
+        hierarchy.generate_batch([PROMPT, PROMPT], cache=[cache, cache])
+    assert not cache.in_use

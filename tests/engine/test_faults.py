@@ -13,7 +13,7 @@ from loading import hierarchy_of
 from server_cases import save_family
 
 from hierspec import HierspecError, SamplingParams
-from hierspec.engine.caches import KeptCache
+from hierspec.engine.caches import SessionCache
 from hierspec.engine.engine import EngineSettings
 from hierspec.engine.loop import EngineLoop
 from hierspec.engine.request import Request
@@ -167,7 +167,7 @@ def test_a_user_function_that_exits_ends_its_own_request(engine, hierarchy):
     assert other.wait().error is None
 
 
-def test_a_kept_cache_is_free_again_though_a_slot_does_not_close():
+def test_a_session_cache_is_free_again_though_a_slot_does_not_close():
     class Owner:
         def __init__(self):
             self.closed = 0
@@ -176,9 +176,9 @@ def test_a_kept_cache_is_free_again_though_a_slot_does_not_close():
             self.closed += 1
             raise RuntimeError("on purpose")
 
-    owner, kept = Owner(), KeptCache()
-    slots = {**kept.take(), (1, 0): (owner, None), (2, 0): (owner, None)}
+    owner, cache = Owner(), SessionCache()
+    slots = {**cache.take(), (1, 0): (owner, None), (2, 0): (owner, None)}
     with pytest.raises(RuntimeError, match="on purpose"):
-        kept.give_back(slots)
+        cache.give_back(slots)
     assert owner.closed == 2
-    assert not kept.in_use
+    assert not cache.in_use

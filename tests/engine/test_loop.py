@@ -120,7 +120,7 @@ def test_a_long_prompt_is_read_in_pieces_beside_running_streams(models, loop, mo
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_shared_beginning_is_read_once_and_changes_nothing(models, loop, live):
+def test_a_shared_prefix_is_prefilled_once_and_changes_nothing(models, loop, live):
     first = request(prompt_of(5, 60), 60 if live else 6, seed=1, num_logprobs=0)
     engine = loop()
     (reader,) = read(engine, first)
@@ -141,14 +141,16 @@ def test_a_shared_beginning_is_read_once_and_changes_nothing(models, loop, live)
     assert all(abs(a.logprob - b.logprob) < 1e-12 for a, b in pairs)
 
 
-def test_kept_texts_are_bounded_and_the_oldest_go(loop):
+def test_cached_texts_are_bounded_and_the_oldest_go(loop):
     engine = loop(max_cache_tokens=200)
     for i in range(8):
         (reader,) = read(engine, request(prompt_of(i, 50), 6, seed=i))
         reader.wait()
         assert engine.num_cache_tokens() <= 200
     prefixes = engine.runners[""].prefixes
-    assert [kept.tokens[:50] for kept in prefixes.kept] == [prompt_of(i, 50) for i in (5, 6, 7)]
+    assert [text.tokens[:50] for text in prefixes.cached_texts] == [
+        prompt_of(i, 50) for i in (5, 6, 7)
+    ]
 
 
 def test_a_cancelled_request_frees_its_place_within_a_round(loop):

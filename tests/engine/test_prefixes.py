@@ -8,7 +8,7 @@ from loading import hierarchy_of
 
 from hierspec import HierspecError
 from hierspec.engine import generation, prefixes
-from hierspec.engine.caches import KeptCache
+from hierspec.engine.caches import SessionCache
 from hierspec.engine.prefixes import MIN_SAVED_TOKENS, MIN_TOKENS
 from hierspec.utils.testing import save_tiny, tiny_config
 
@@ -82,11 +82,11 @@ def test_a_token_more_in_common_is_not_worth_a_call(hierarchy, monkeypatch):
     assert calls == [len(EXAMPLES) + 1]  # of the first group
 
 
-def test_empty_kept_caches_share_as_none_do(hierarchy):
+def test_empty_session_caches_share_as_none_do(hierarchy):
     options = {"max_new_tokens": 1, "ignore_eos": True, "temperature": 1.0, "seed": 0}
     call = partial(hierarchy.generate_batch, [EXAMPLES] * 4, **options)
     none = reading(hierarchy, call)
-    assert reading(hierarchy, partial(call, cache=[KeptCache() for _ in range(4)])) == none
+    assert reading(hierarchy, partial(call, cache=[SessionCache() for _ in range(4)])) == none
 
 
 def test_too_little_memory_says_what_to_do(hierarchy, monkeypatch):
@@ -95,7 +95,7 @@ def test_too_little_memory_says_what_to_do(hierarchy, monkeypatch):
             "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
         )
 
-    monkeypatch.setattr(generation, "share_beginnings", full)
+    monkeypatch.setattr(generation, "share_prefixes", full)
     with pytest.raises(HierspecError, match="out of memory with 2 texts at once: give fewer"):
         hierarchy.generate_batch([EXAMPLES] * 2, max_new_tokens=1)
 
@@ -108,7 +108,7 @@ def test_samples_of_a_prompt_read_it_once(hierarchy):
     assert reading(hierarchy, many)[1] <= 6 * alone - 5 * (len(EXAMPLES) - 1)
 
 
-def test_a_common_beginning_is_read_once_where_a_call_of_its_own_pays(hierarchy):
+def test_a_common_prefix_is_prefilled_once_where_a_call_of_its_own_pays(hierarchy):
     options = {"max_new_tokens": 1, "ignore_eos": True}
     least = -(-MIN_SAVED_TOKENS // 3)
     assert MIN_TOKENS < least < MIN_SAVED_TOKENS

@@ -195,7 +195,7 @@ def test_the_encoder_reads_a_source_once(model):
     assert target.encoder_calls == before[0] + 2
 
 
-def test_a_kept_cache_serves_its_own_source_alone(model):
+def test_a_session_cache_serves_its_own_source_alone(model):
     stack = Hierarchy(model, drafts=[near(model, 0.02)])
     with stack.session() as session:
         for source in (SOURCES[0], SOURCES[1], SOURCES[1], SOURCES[0]):

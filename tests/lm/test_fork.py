@@ -1,4 +1,4 @@
-"""A slot that took over another's beginning scores as a fresh one does, whatever is kept in it."""
+"""A slot that took over another's prefix scores as a fresh one does, whatever is kept in it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_forked_slot_scores_as_a_fresh_one(models, drafting):
     found = written(models, forked, OTHER, SHARED + 1)
     assert first.tokens == before
     close_to(found, wanted, models)
-    assert trunk.counters.tokens[-1] - counted < 6 * len(OTHER), "the beginning is not read again"
+    assert trunk.counters.tokens[-1] - counted < 6 * len(OTHER), "the prefix is not read again"
     # The first goes on as if nothing had been taken from it.
     more = [*TEXT, 44, 45]
     found, wanted = (written(models, slot, more, len(TEXT)) for slot in (first, top.open()))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hierspec.engine.caches import KeptCache
+from hierspec.engine.caches import SessionCache
 from hierspec.engine.observers import Observer
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
@@ -76,7 +76,7 @@ class CallOptions:
     until: Callable[[int, Sequence[int]], bool] | None = None
     stopping_criteria: Any = None
     generation_config: Any = None
-    cache: KeptCache | Sequence[KeptCache | None] | None = None
+    cache: SessionCache | Sequence[SessionCache | None] | None = None
     tracer: Tracer | None = None
     observers: Iterable[Observer] = ()
     sampling: SamplingParams | Sequence[Any] | Mapping[str, Any] | None = None

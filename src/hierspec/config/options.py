@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from hierspec.engine.caches import KeptCache
+from hierspec.engine.caches import SessionCache
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.schema import check_keys, nearest_key, short_repr
@@ -186,20 +186,20 @@ def check_logit_bias(sampling: SamplingParams, vocab_size: int) -> None:
             )
 
 
-def caches(value: Any, count: int) -> list[KeptCache | None]:
-    """Return a kept cache, or ``None``, for each sequence."""
+def caches(value: Any, count: int) -> list[SessionCache | None]:
+    """Return a session cache, or ``None``, for each sequence."""
     if value is None:
         return [None] * count
-    if isinstance(value, KeptCache):
+    if isinstance(value, SessionCache):
         if count != 1:
             raise HierspecError(
                 f"a cache serves one sequence, and there are {count}: give a list of caches"
             )
         return [value]
-    kept = broadcast(value, count, "cache")
-    if not all(cache is None or isinstance(cache, KeptCache) for cache in kept):
-        raise HierspecError("cache must be a KeptCache, or a list of them (Hierarchy.session())")
-    return kept
+    given = broadcast(value, count, "cache")
+    if not all(cache is None or isinstance(cache, SessionCache) for cache in given):
+        raise HierspecError("cache must be a SessionCache, or a list of them (Hierarchy.session())")
+    return given
 
 
 def logprobs(value: Any) -> int | None:

@@ -66,7 +66,7 @@ class MultiDrafter(ModelDrafter):
         return params.greedy and free and not params.logits_processors
 
     def _draft_likeliest(self, calls: Sequence[DraftCall]) -> list[Proposal]:
-        """Draft the likeliest continuations of each call, as drafts that share beginnings."""
+        """Draft the likeliest continuations of each call, as drafts that share prefixes."""
         width = self.node.num_drafts
         trees = [_LikeliestTree(call, width) for call in calls]
         if found := self._trees_of_device([tree.call for tree in trees], sampled=False):

@@ -1,7 +1,8 @@
 """Caches that outlive a generation, so that a prefix which two texts share is read once.
 
 A slot knows which tokens it holds, and rewinds to the prefix that it shares with the next text
-(:meth:`hierspec.lm.base.Slot.overlap`). So a kept cache is nothing but slots that were not closed.
+(:meth:`hierspec.lm.base.Slot.overlap`). So a session
+cache is nothing but slots that were not closed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hierspec.lm.base import CacheOwner, Slot
 Slots = dict[tuple[int, int], tuple[CacheOwner, Any]]
 
 
-class KeptCache:
+class SessionCache:
     """One sequence's slots in the caches of all models, kept from one generation to the next.
 
     The text of a generation is the same as without the cache, up to rounding: a prefix that was

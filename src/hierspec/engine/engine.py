@@ -44,7 +44,7 @@ class EngineSettings:
 
     Attributes:
         max_num_seqs: the most requests served at once.
-        max_cache_tokens: the most tokens of cache, those of kept texts included; a request counts
+        max_cache_tokens: the most tokens of cache, those of cached texts included; a request counts
             with its prompt and its longest output.
         max_queue: the most requests that may wait.
         prefill_chunk: about how many prompt tokens are read between two rounds.
@@ -119,8 +119,8 @@ class Engine:
             request.cancelled = True
 
     def num_cache_tokens(self) -> int:
-        """Count the tokens of cache in use or reserved, those of kept texts included."""
-        return self._num_live_tokens() + self._num_kept_tokens()
+        """Count the tokens of cache in use or reserved, those of cached texts included."""
+        return self._num_live_tokens() + self._num_cached_tokens()
 
     @property
     def num_requests(self) -> int:
@@ -184,7 +184,7 @@ class Engine:
                 if room < 0:
                     break
                 with best_effort("freeing the caches of ended texts"):
-                    self._limit_kept_tokens(room)
+                    self._limit_cached_tokens(room)
                 self.live.append(request)
             self.waiting.remove(lambda queued, first=request: queued is first)
         for request in [request for request in self.prefilling if not request.start_time]:
@@ -331,10 +331,10 @@ class Engine:
     def _all_requests(self) -> list[Request]:
         return [*self.live, *self.waiting.items()]
 
-    def _limit_kept_tokens(self, limit: int) -> None:
-        """Drop kept texts until those of all hierarchies hold at most ``limit`` tokens."""
+    def _limit_cached_tokens(self, limit: int) -> None:
+        """Drop cached texts until those of all hierarchies hold at most ``limit`` tokens."""
         for runner in self.runners.values():
-            excess = self._num_kept_tokens() - limit
+            excess = self._num_cached_tokens() - limit
             if excess <= 0:
                 return
             with runner.lock:
@@ -343,7 +343,7 @@ class Engine:
     def _num_live_tokens(self) -> int:
         return sum(request.max_tokens for request in self.live)
 
-    def _num_kept_tokens(self) -> int:
+    def _num_cached_tokens(self) -> int:
         return sum(runner.prefixes.num_tokens for runner in self.runners.values())
 
     def _runner_of(self, request: Request) -> Runner:

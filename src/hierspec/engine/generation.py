@@ -21,7 +21,7 @@ from hierspec.lm.base import ModelVerify
 from .control import Controller
 from .engine import Engine, EngineSettings
 from .observers import Observer
-from .prefixes import share_beginnings
+from .prefixes import share_prefixes
 from .request import Request
 from .results import GenerationResult, TokenEvent
 from .runner import Runner
@@ -109,7 +109,7 @@ class Generation(Engine):
             if len(self.requests) > 1:
                 fresh = [request for request in self.requests if not request.slots]
                 with self.runners[""].lock, _explain_out_of_memory(len(self.requests)):
-                    share_beginnings(fresh)
+                    share_prefixes(fresh)
             is_first = True
             while self.live:
                 self.step()

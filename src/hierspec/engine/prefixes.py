@@ -2,14 +2,14 @@
 
 A chat's next turn repeats the whole conversation, and many requests share a system prompt. What all
 levels have cached of a common prefix is copied into the new sequence's slots, which takes
-milliseconds where reading takes seconds. Kept texts are whole sequences, and the least recently
+milliseconds where reading takes seconds. Cached texts are whole sequences, and the least recently
 used is dropped first; live sequences are copied from as well. The longest common prefix is found by
 a scan, since a service keeps dozens of texts and comparing a thousand ids takes microseconds.
 
 A text is matched only with texts of its own tenant, so that response times do not reveal what
 others have asked.
 
-The sequences of one batch share prefixes as well (:func:`share_beginnings`): several samples of a
+The sequences of one batch share prefixes as well (:func:`share_prefixes`): several samples of a
 prompt, or questions that follow the same examples, read them once.
 """
 
@@ -35,7 +35,7 @@ MIN_SAVED_TOKENS, _MIN_SAVED_ON_ACCELERATOR = 32, 512
 
 
 @dataclass(slots=True, eq=False)
-class _KeptText:
+class _CachedText:
     tenant: str
     tokens: list[int]
     slots: Slots
@@ -44,14 +44,14 @@ class _KeptText:
 
 @dataclass(slots=True, eq=False)
 class PrefixCache:
-    """Kept texts, the least recently used first.
+    """Cached texts, the least recently used first.
 
     Attributes:
         hits: sequences that got a prefix; ``queries``: sequences that asked for one.
         hit_tokens: prompt tokens copied; ``query_tokens``: prompt tokens in total.
     """
 
-    kept: list[_KeptText] = field(default_factory=list[_KeptText])
+    cached_texts: list[_CachedText] = field(default_factory=list[_CachedText])
     hits: int = 0
     queries: int = 0
     hit_tokens: int = 0
@@ -59,8 +59,8 @@ class PrefixCache:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of cache that kept texts hold."""
-        return sum(text.num_cached for text in self.kept)
+        """Tokens of cache that cached texts hold."""
+        return sum(text.num_cached for text in self.cached_texts)
 
     def copy_prefix(
         self, sequence: LiveSequence, tenant: str, live: Iterable[tuple[str, LiveSequence]]
@@ -74,25 +74,25 @@ class PrefixCache:
         self.queries += 1
         self.query_tokens += len(prompt)
         best: Slots | None = None
-        best_kept: _KeptText | None = None
+        best_text: _CachedText | None = None
         longest = MIN_TOKENS - 1
-        for text in self.kept:
+        for text in self.cached_texts:
             if text.tenant == tenant and (
                 (length := common_prefix_length(prompt, text.tokens)) > longest
             ):
-                longest, best, best_kept = length, text.slots, text
+                longest, best, best_text = length, text.slots, text
         target_key = (id(sequence.root.model.cache_owner), 0)
         for live_tenant, source in live:
             if live_tenant != tenant or source is sequence or target_key not in source.slots:
                 continue
             length = common_prefix_length(prompt, source.slots[target_key][1].tokens)
             if length > longest:
-                longest, best, best_kept = length, source.slots, None
+                longest, best, best_text = length, source.slots, None
         if best is None:
             return 0
-        if best_kept is not None:
-            self.kept.remove(best_kept)
-            self.kept.append(best_kept)
+        if best_text is not None:
+            self.cached_texts.remove(best_text)
+            self.cached_texts.append(best_text)
         _copy_slots(best, sequence)
         copied = len(sequence.slots[target_key][1].tokens) if target_key in sequence.slots else 0
         copied = min(copied, len(prompt) - 1)  # the last token is read for its scores
@@ -103,7 +103,7 @@ class PrefixCache:
     def keep(self, sequence: LiveSequence, tenant: str, room: int) -> None:
         """Keep an ended sequence's slots, if ``room`` tokens can hold them; close the others.
 
-        At any time an exception may occur, each slot is the sequence's or a kept text's.
+        At any time an exception may occur, each slot is the sequence's or a cached text's.
         """
         slots = {
             key: (owner, slot)
@@ -118,11 +118,11 @@ class PrefixCache:
             # A chat's new turn includes its earlier turns.
             earlier = [
                 text
-                for text in self.kept
+                for text in self.cached_texts
                 if text.tenant == tenant
                 and common_prefix_length(tokens, text.tokens) == len(text.tokens)
             ]
-            self.kept.append(_KeptText(tenant, tokens, {**slots}, num_cached))
+            self.cached_texts.append(_CachedText(tenant, tokens, {**slots}, num_cached))
             for key in slots:
                 del sequence.slots[key]
             for text in earlier:
@@ -133,16 +133,16 @@ class PrefixCache:
     def limit_tokens(self, limit: int) -> None:
         """Drop texts, the least recently used first, until at most ``limit`` tokens are held."""
         total = self.num_tokens
-        while self.kept and total > limit:
-            total -= self.kept[0].num_cached
-            self._drop(self.kept[0])
+        while self.cached_texts and total > limit:
+            total -= self.cached_texts[0].num_cached
+            self._drop(self.cached_texts[0])
 
     def clear(self) -> None:
         """Drop all texts."""
         self.limit_tokens(-1)
 
-    def _drop(self, text: _KeptText) -> None:
-        self.kept.remove(text)
+    def _drop(self, text: _CachedText) -> None:
+        self.cached_texts.remove(text)
         close_slots(text.slots)
 
 
@@ -168,7 +168,7 @@ def prefill(sequence: LiveSequence, end: int, first: int | None = None) -> torch
     return scores
 
 
-def share_beginnings(sequences: Iterable[LiveSequence]) -> None:
+def share_prefixes(sequences: Iterable[LiveSequence]) -> None:
     """Read prefixes that new sequences of one hierarchy share once, and copy the caches.
 
     Sorted by tokens, each sequence shares its longest prefix with a neighbour. A prefix is read

@@ -16,7 +16,7 @@ from hierspec.core.rng import PhiloxRng, RewindableRng
 from hierspec.errors import as_exception
 from hierspec.lm.base import ModelVerify
 
-from .caches import KeptCache
+from .caches import SessionCache
 from .control import Steering
 from .metrics import LevelStats
 from .results import TokenEvent
@@ -122,7 +122,7 @@ class Request(LiveSequence):
     fixed_plan: bool = False
     prediction: Sequence[int] = ()
     until: Callable[[int, Sequence[int]], bool] | None = None
-    cache: KeptCache | None = None
+    cache: SessionCache | None = None
     sink: Sink | None = None
 
     id: int = field(init=False, default=0)

@@ -20,7 +20,7 @@ from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, ReservingCacheO
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
-from .caches import KeptCache, Slots, close_slots
+from .caches import SessionCache, Slots, close_slots
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class LiveSequence:
         num_logprobs: report the raw target's log-probability of every output token, and of this
             many likeliest ones at its position; ``None``: report none.
         num_learnt: rounds that drafters have learnt from.
-        kept: the cache that its slots come from, and go back to when it ends.
+        session_cache: the cache that its slots come from, and go back to when it ends.
         ahead: a draft for the next round, made while the last draft was verified.
     """
 
@@ -94,7 +94,7 @@ class LiveSequence:
     target_calls: int = 0
     num_learnt: int = 0
     slots: Slots = field(default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]])
-    kept: KeptCache | None = None
+    session_cache: SessionCache | None = None
     ahead: AheadDraft | None = None
 
     def __post_init__(self) -> None:
@@ -171,18 +171,18 @@ class LiveSequence:
         if self.history is not None:  # it may have been counting
             self.history = History(self.prompt_length)
 
-    def adopt(self, kept: KeptCache) -> None:
-        """Start from the slots that an earlier generation left in ``kept``."""
-        for key, (owner, slot) in kept.take().items():
+    def adopt(self, cache: SessionCache) -> None:
+        """Start from the slots that an earlier generation left in ``cache``."""
+        for key, (owner, slot) in cache.take().items():
             self.add_slot(key, owner, slot)
-        self.kept = kept
+        self.session_cache = cache
 
     def close(self) -> None:
-        """Give the slots back to ``kept``, or free them. Safe to call twice."""
-        if self.kept is not None:
-            kept, self.kept = self.kept, None
+        """Give the slots back to the session's cache, or free them. Safe to call twice."""
+        if self.session_cache is not None:
+            cache, self.session_cache = self.session_cache, None
             slots, self.slots = self.slots, {}
-            kept.give_back(slots)
+            cache.give_back(slots)
         close_slots(self.slots)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol
 
-from .caches import KeptCache
+from .caches import SessionCache
 from .generation import Generation
 from .results import GenerationResult, TokenEvent
 
@@ -27,8 +27,8 @@ class Session:
 
     Give the whole text each time (a conversation with all its messages); the models' caches are
     rewound to where it differs. The output is the same as without a session, up to rounding
-    (:class:`~hierspec.engine.caches.KeptCache`). One call at a time; leaving a ``with`` block, or
-    :meth:`close`, frees the caches.
+    (:class:`~hierspec.engine.caches.SessionCache`). One call at a time; leaving a ``with`` block,
+    or :meth:`close`, frees the caches.
 
     >>> import hierspec
     >>> with hierspec.Hierarchy.from_preset("hierarchy").session() as session:
@@ -40,7 +40,7 @@ class Session:
 
     def __init__(self, hierarchy: Generates) -> None:
         self.hierarchy = hierarchy
-        self.cache = KeptCache()
+        self.cache = SessionCache()
 
     def generate(self, prompt: Any, **options: Any) -> GenerationResult:
         """See :meth:`hierspec.Hierarchy.generate`."""

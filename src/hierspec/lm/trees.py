@@ -1,4 +1,4 @@
-"""Token trees: continuations of one text that share beginnings, checked in one forward.
+"""Token trees: continuations of one text that share prefixes, checked in one forward.
 
 A node is a token after its parent. Nodes are stored behind the text in the order in which they
 were added, so that a parent precedes its children. A node's position follows from its depth, and it

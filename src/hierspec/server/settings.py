@@ -75,7 +75,7 @@ class ServeSettings:
         max_cache_tokens: tokens in all caches; default: by the free memory.
         max_choices: ``n`` times the number of prompts of one request.
         prefill_chunk: prompt tokens read between two rounds.
-        prefix_caching: keep the caches of ended texts for texts with the same beginning.
+        prefix_caching: keep the caches of ended texts for texts with the same prefix.
         adapt_to_load: let drafts be shorter where many streams make that faster.
         request_timeout: seconds that a request may take; 0: no limit.
         stall_timeout: seconds that a step of the engine may take (a round, or a chunk of a prompt)
