@@ -7,7 +7,7 @@ from fakes.tokenizers import bytes_tokenizer
 
 from hierspec import TargetConfig
 from hierspec.lm.tabular import TabularModel
-from hierspec.profiling.candidates import CandidatePool, Entrant, parse
+from hierspec.profiling.candidates import CandidatePool, PoolMember, parse
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.utils.testing import tiny_model
 
@@ -39,8 +39,8 @@ def save_model(folder, noise=0.0, tokenizer=None):
 def tables(*found, temperatures=None):
     """A pool of tabular models, the target last."""
     temperatures = temperatures or [None] * len(found)
-    entrants = [
-        Entrant(
+    members = [
+        PoolMember(
             f"m{i}",
             model,
             f"m{i}",
@@ -48,8 +48,8 @@ def tables(*found, temperatures=None):
         )
         for i, (model, t) in enumerate(zip(found[:-1], temperatures, strict=False))
     ]
-    entrants.append(Entrant("target", found[-1], "target"))
-    return CandidatePool(TargetConfig(model="target"), tuple(entrants), None)
+    members.append(PoolMember("target", found[-1], "target"))
+    return CandidatePool(TargetConfig(model="target"), tuple(members), None)
 
 
 def random_tables(count, vocab=4, order=1, seed=3):

@@ -13,11 +13,11 @@ class Plain:
 
 
 class Telling:
-    declines, law_of_context, reads_own_checks = True, False, True
+    declines, has_distributions, reads_own_checks = True, False, True
 
 
 class Denying:
-    declines, law_of_context, reads_own_checks = False, True, False
+    declines, has_distributions, reads_own_checks = False, True, False
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ class Denying:
 def test_what_models_say(kind, declines, has_law, reads) -> None:
     model = kind.__new__(kind)  # nothing of an instance is asked
     assert traits.declines(model) == declines
-    assert traits.has_law_of_context(model) == has_law
+    assert traits.has_distributions(model) == has_law
     assert traits.reads_own_checks(model) == reads

@@ -320,9 +320,9 @@ def test_load_control_settles_on_what_was_fastest():
     for streams, rates in speed.items():
         used = []
         for _ in range(400):
-            arm = control.choose(streams)
-            used.append(arm)
-            control.record_round(streams, arm, 100, 100 / rates[arm])
+            plan = control.choose(streams)
+            used.append(plan)
+            control.record_round(streams, plan, 100, 100 / rates[plan])
         best = rates.index(max(rates))
         assert used[60:].count(best) > 0.9 * len(used[60:])
     assert control.choose(1) == 0  # each number of streams has its own
@@ -344,19 +344,19 @@ def test_load_control_loses_little_time_and_finds_what_has_changed():
     rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}
     control, seconds, tokens, first = LoadControl(3), 0.0, 0, []
     while seconds < 150:
-        arm = control.choose(16)
-        first.append(arm)
-        control.record_round(16, arm, *rounds[arm])
-        seconds, tokens = seconds + rounds[arm][1], tokens + rounds[arm][0]
+        plan = control.choose(16)
+        first.append(plan)
+        control.record_round(16, plan, *rounds[plan])
+        seconds, tokens = seconds + rounds[plan][1], tokens + rounds[plan][0]
     assert first[:4] == [2] * 4  # with many streams what is cheap is tried first
     assert {0, 1} < set(first)
     assert tokens / seconds > 0.97 * 16 / 0.023
     assert len(first[-2000:]) - first[-2000:].count(2) < 10  # those that lost and lost are left
     rounds[2], used = (16, 0.2), []  # the machine, or the text, is another one
     for _ in range(300):
-        arm = control.choose(16)
-        used.append(arm)
-        control.record_round(16, arm, *rounds[arm])
+        plan = control.choose(16)
+        used.append(plan)
+        control.record_round(16, plan, *rounds[plan])
     assert used[-50:].count(1) > 35
 
 
@@ -364,8 +364,8 @@ def test_load_control_begins_with_what_it_knows_of_about_as_many():
     rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}
     control = LoadControl(3)
     for _ in range(60):
-        arm = control.choose(16)
-        control.record_round(16, arm, *rounds[arm])
+        plan = control.choose(16)
+        control.record_round(16, plan, *rounds[plan])
     for streams in (15, 32):
         used = []
         for _ in range(20):
@@ -388,9 +388,9 @@ def test_load_control_tries_nothing_for_one_stream_where_a_controller_chooses():
     control = LoadControl(2, controlled=True)
     used = {1: set(), 2: set()}
     for _ in range(50):
-        for streams, arms in used.items():
-            arms.add(control.choose(streams))
-            control.record_round(streams, control.choose(streams), 10, (0.1, 0.2)[len(arms) - 1])
+        for streams, plans in used.items():
+            plans.add(control.choose(streams))
+            control.record_round(streams, control.choose(streams), 10, (0.1, 0.2)[len(plans) - 1])
     assert used == {1: {0}, 2: {0, 1}}
 
 

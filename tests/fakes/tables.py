@@ -127,7 +127,7 @@ class Single(TabularModel):
 class Resized:
     """A table whose last ids are not scored, or that scores more; it reads all contexts."""
 
-    law_of_context = True
+    has_distributions = True
 
     def __init__(self, table: TabularModel, width: int) -> None:
         self.table, self.vocab_size, self.name = table, width, f"{width} wide"

@@ -18,7 +18,12 @@ from hierspec.engine.control import label
 from hierspec.exact.certificate import certify_tree
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.online.belief import Belief, Evidence, predict_passes, shift_survival
+from hierspec.planner.online.acceptance_estimate import (
+    AcceptanceEstimate,
+    Evidence,
+    predict_passes,
+    shift_survival,
+)
 from hierspec.planner.online.controller import OnlineController
 from hierspec.simulation import CoinFlips, simulate
 
@@ -80,23 +85,23 @@ def test_the_online_controller_is_lossless(rule):
     assert len(set(met)) > 2  # it did choose
 
 
-# --- belief
+# --- acceptance
 
 
 def test_belief_moves_with_the_text_and_notices_a_turn():
-    belief, known = Belief(), estimates()
+    estimate, known = AcceptanceEstimate(), estimates()
     curve = predict_passes(known, 0, 1)
     assert curve[3] == pytest.approx(2.4)
     steady = Evidence()
     for _ in range(30):
-        steady = belief.add_tests(steady, curve, Counts(1, 4, 4, 0))
-    assert belief.shifts((steady,))[0] > 0
-    assert belief.shifts((Evidence(), steady))[0] > 0  # untried pairs follow in part
+        steady = estimate.add_tests(steady, curve, Counts(1, 4, 4, 0))
+    assert estimate.shifts((steady,))[0] > 0
+    assert estimate.shifts((Evidence(), steady))[0] > 0  # untried pairs follow in part
     turned, drafts = steady, 0
-    while belief.shifts((turned,))[0] > -4:  # one log-odd below
-        turned, drafts = belief.add_tests(turned, curve, Counts(1, 4, 0, 1)), drafts + 1
+    while estimate.shifts((turned,))[0] > -4:  # one log-odd below
+        turned, drafts = estimate.add_tests(turned, curve, Counts(1, 4, 0, 1)), drafts + 1
     assert drafts < 12
-    assert belief.shifts((belief.fade(steady, 5000.0),)) == (0,)
+    assert estimate.shifts((estimate.fade(steady, 5000.0),)) == (0,)
 
 
 def test_shifted_estimates_stay_survival_curves():

@@ -10,7 +10,7 @@ from hierspec.config.checkpoints import Loaded
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.native.backend import NativeBackend
-from hierspec.profiling.candidates import Candidate, Entrant, load, parse
+from hierspec.profiling.candidates import Candidate, PoolMember, load, parse
 from hierspec.profiling.memory import memory
 from hierspec.utils.testing import tiny_model
 
@@ -100,12 +100,12 @@ def test_weights_of_another_data_type_count_apart(family):
     texts = [f"{target},dtype=float32", draft, f"{draft},temperature=1", f"{draft},backend=hf"]
     pool = load(TargetConfig(model=target), [parse(text) for text in (*texts, "exit:1")])
     owners = [f"{target} (float32)", draft, draft, f"{draft} (auto, hf)", target, target]
-    assert [entrant.owner for entrant in pool.entrants] == owners
-    assert [entrant.files for entrant in pool.entrants] == [target, *[draft] * 3, *[target] * 2]
+    assert [member.owner for member in pool.members] == owners
+    assert [member.files for member in pool.members] == [target, *[draft] * 3, *[target] * 2]
     trunk = sum(p.numel() for p in tiny_model("llama", layers=3, vocab_size=V).parameters())
     sizes = [4, 8, 8, 8, 8, 8]
     expected = {o: n * trunk for o, n in zip(owners, sizes, strict=True)}
-    found, own = memory(pool), pool.entrants[0].model.cache_owner.backend
+    found, own = memory(pool), pool.members[0].model.cache_owner.backend
     if isinstance(own, NativeBackend):  # in the kernels' layout, but for its norms
         expected[owners[0]] = own.num_bytes
         assert 0.95 * 4 * trunk < own.num_bytes <= 4.2 * trunk
@@ -113,12 +113,12 @@ def test_weights_of_another_data_type_count_apart(family):
 
 
 def test_names_of_entrants():
-    entrant = Entrant("a", PromptLookup(2, 4), "prompt_lookup", parse("prompt-lookup"))
-    assert isinstance(entrant.candidate, Candidate)
-    assert not entrant.scores
-    assert not entrant.can_verify
+    member = PoolMember("a", PromptLookup(2, 4), "prompt_lookup", parse("prompt-lookup"))
+    assert isinstance(member.candidate, Candidate)
+    assert not member.scores
+    assert not member.can_verify
     for name, kind in (("entropy", EntropyWindow), ("confidence", ConfidenceWindow)):
-        window = Entrant("m", None, "m", parse(f"m,window={name}")).window
+        window = PoolMember("m", None, "m", parse(f"m,window={name}")).window
         assert isinstance(window, kind)
         assert not any(window.stops((value,), window.init()) for value in (0.0, 1.0, 1e9))
 

@@ -109,7 +109,7 @@ def test_empty_prompts_do_not_use_up_those_asked_for(family, loaded):
 def test_prompts_without_room_for_what_is_written_are_left_out(tiny_family):
     """A long prompt does not cut the texts of all others short."""
     pool = load(TargetConfig(model=tiny_family["target"]), [parse("prompt-lookup")])
-    longest = pool.entrants[-1].model.max_length
+    longest = pool.members[-1].model.max_length
     settings = ProfileSettings(tokens=12, rounds=1, max_speculative_tokens=2)
     prompts = [[1, 2, 3], [4] * (longest - 15), [5, 6]]
     stages = Stages(pool, prompts, settings, lambda *_: None)

@@ -136,7 +136,7 @@ def test_a_plan_with_the_targets_int8_copy(family, loaded, tmp_path):
     assert estimates.bytes([number, 2]) == trunk + weighs
     if library.load():  # of 4 bits, and a step and a lowest value in 16 bits for 32 weights
         fewer = load(target, [parse("quantized:4")], loaded)
-        assert memory(fewer)[fewer.entrants[0].owner] == layers * 5 // 8 + head * 17 // 16
+        assert memory(fewer)[fewer.members[0].owner] == layers * 5 // 8 + head * 17 // 16
     chain = Chain((number, 2), (2,))
     assert latency(estimates, chain).ms_per_token > 0
     answer = plan(estimates, memory=trunk)  # no room for a copy

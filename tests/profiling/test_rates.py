@@ -105,7 +105,7 @@ def test_survival_of_several_drafts_is_within_its_error():
     """
     q, p = random_tables(2, vocab=3, order=0)
     pool = tables(q, p)
-    pool = replace(pool, entrants=(replace_candidate(pool.entrants[0]), pool.entrants[1]))
+    pool = replace(pool, members=(replace_candidate(pool.members[0]), pool.members[1]))
     many = DraftingSettings(places=6, rounds=16, max_budget=2, temperature=1.0, seed=5)
     texts = rates.continuations(pool, [[i % 3, 1] for i in range(10)], 60, many)
     drafts = rates.follow_drafts(pool, 0, [], texts, [2] * 10, many)
@@ -126,9 +126,9 @@ def test_survival_of_several_drafts_is_within_its_error():
     assert expected[1] > alone.mean(0)[1] + 0.02
 
 
-def replace_candidate(entrant):
-    """The entrant with two drafts at once."""
-    return replace(entrant, candidate=parse(f"{entrant.name},num_drafts=2"))
+def replace_candidate(member):
+    """The member with two drafts at once."""
+    return replace(member, candidate=parse(f"{member.name},num_drafts=2"))
 
 
 def test_survival_of_independent_tokens_is_geometric():
@@ -164,8 +164,8 @@ def test_survival_on_texts_is_that_of_real_drafts(temperature):
 
 def test_what_a_look_up_copies_on_texts():
     pool = tables(*random_tables(2, order=0))
-    look_up = replace(pool.entrants[0], model=PromptLookup(1, 2), candidate=parse("prompt-lookup"))
-    pool = replace(pool, entrants=(look_up, pool.entrants[1]))
+    look_up = replace(pool.members[0], model=PromptLookup(1, 2), candidate=parse("prompt-lookup"))
+    pool = replace(pool, members=(look_up, pool.members[1]))
     text = [0, 1, 2, 0, 1, 2, 0, 1, 3, 3, 3]
     drafting = DraftingSettings(places=2, rounds=1, max_budget=2, temperature=0.0)
     *_, scores = agreement.agreements(pool, [text], [3], [len(text)], drafting)

@@ -51,7 +51,7 @@ def test_a_pair_is_built_of_its_candidates(family, loaded):
 
 def test_what_was_wound_back_is_computed_again_and_alike(family, loaded):
     pool = load(TargetConfig(model=family["target"]), [parse("exit:1")], loaded)
-    model = pool.entrants[-1].model
+    model = pool.members[-1].model
     trunk, ids = model.trunk, list(range(20, 32))
     slot = model.open()
     first = model.score([Query(slot, Context(ids), 1)])
@@ -83,10 +83,10 @@ def test_a_sequence_wound_back_answers_as_a_new_one(family, loaded):
     def ask():  # of the sequence that goes by this name
         context = Context(sequence.tokens)
         out = []
-        for number, entrant in enumerate(pool.entrants):
-            if isinstance(entrant.model, PromptLookup):
-                slot = sequence.slot(entrant.model)
-                out.append(entrant.model.propose(context, 3, slot))
+        for number, member in enumerate(pool.members):
+            if isinstance(member.model, PromptLookup):
+                slot = sequence.slot(member.model)
+                out.append(member.model.propose(context, 3, slot))
             else:
                 (rows,) = rounds.distributions_after(pool, number, [sequence], [context], [2])
                 out.append(rows.ids)

@@ -37,7 +37,7 @@ def test_every_rule_declares_itself():
     for name in names():
         rule = get(name)
         assert rule.exact_when
-        assert not rule.exact or rule.sound_below
+        assert not rule.exact or rule.exact_as_draft
         assert rule.order in ("forward", "backward")
         hash(rule)
 
@@ -63,8 +63,9 @@ def test_a_name_belongs_to_one_rule():
 
 def test_a_lossy_rule_of_ones_own_is_not_called_exact_always():
     class Generous(type(get("tokenwise"))):
-        name, exact, sound_below = "generous", False, False
+        name, exact, sound_below = "generous", False, False  # the attribute's first name
 
+    assert not Generous.exact_as_draft
     with pytest.raises(HierspecError, match=r"'generous' .* of the output; use"):
         check(chain(models("random", 2), [Generous()], [2]))
 
@@ -102,7 +103,7 @@ def test_soundness():
     refused(middle, "carry no signal")
 
     class CopiesARun:
-        law_of_context = False
+        has_distributions = False
 
     refused(chain([CopiesARun(), tables[0]], ["naive"], [2]), "no distribution at contexts other")
     refused(Draft(0, "alone", tables[0], 2), "target")

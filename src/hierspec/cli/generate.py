@@ -261,7 +261,8 @@ def generate(
         "logprobs": logprobs,
         "sampling": sampling,
     }
-    must_match = sampling.greedy or models.root.rule.own_tokens  # drafts cannot change the text
+    # Drafts cannot change such a text.
+    must_match = sampling.greedy or models.root.rule.draft_independent
     with _open_tracer(trace) as tracer:
         for start in range(0, len(texts), batch_size):
             batch = texts[start : start + batch_size]

@@ -92,14 +92,15 @@ class Verifier:
         exact_when: the conditions under which it is exact, in words; shown in messages.
         fixed_length: it needs a draft whose length was fixed beforehand.
         reads_scores: it needs ``Batch.scores``.
-        sound_below: it reports the true distributions of what it hands up, so that an exact rule
+        exact_as_draft: it reports the true distributions of what it hands up, so that an exact rule
             above it stays exact. True for every exact rule.
-        laws_of_context: each distribution it reports is its model's next-token distribution, which
-            depends on the context alone, whatever was drafted or rejected in the round before.
+        reports_model_distributions: each distribution it reports is its model's next-token
+            distribution, which depends on the context alone, whatever was drafted or rejected in
+            the round before.
         multi_draft: it takes several drafts from one position (:meth:`choose`).
         distinct: it needs the first tokens of those drafts drawn without replacement.
-        own_tokens: what it draws does not depend on the draft, so it is exact over any. As the
-            target's rule it makes all levels draw with the noise of each position
+        draft_independent: what it draws does not depend on the draft, so it is exact over any. As
+            the target's rule it makes all levels draw with the noise of each position
             (:func:`hierspec.core.distributions.race`), so that drafts often equal them.
     """
 
@@ -109,11 +110,16 @@ class Verifier:
     exact_when: ClassVar[str] = "always"
     fixed_length: ClassVar[bool] = False
     reads_scores: ClassVar[bool] = False
-    sound_below: ClassVar[bool] = True
-    laws_of_context: ClassVar[bool] = True
+    exact_as_draft: ClassVar[bool] = True
+    reports_model_distributions: ClassVar[bool] = True
     multi_draft: ClassVar[bool] = False
     distinct: ClassVar[bool] = False
-    own_tokens: ClassVar[bool] = False
+    draft_independent: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "sound_below" in vars(cls):  # a rule of one's own that has the attribute's first name
+            cls.exact_as_draft = vars(cls)["sound_below"]
 
     def exact_for(self, greedy: bool) -> bool:
         """Return whether it is exact as the final rule of greedy decoding, or of sampling."""

@@ -124,7 +124,7 @@ class LookUp:
 
     Attributes:
         vocab_size: V of the target, where it was told; no token from there on may be proposed.
-        law_of_context: false: it proposes tokens, but has no next-token distribution for each
+        has_distributions: false: it proposes tokens, but has no next-token distribution for each
             context.
         reads_own_checks: whether it must be the only level, since it learns from checks of its own
             drafts.
@@ -132,7 +132,7 @@ class LookUp:
 
     name: str
     vocab_size: int = sys.maxsize
-    law_of_context: ClassVar[bool] = False
+    has_distributions: ClassVar[bool] = False
     reads_own_checks: ClassVar[bool] = False
     max_length: int = sys.maxsize
 

@@ -150,7 +150,9 @@ class Responder:
         )
         scored = [
             part if own is None else self._scored_tokens(node, task, part, draft, own, reads)
-            for task, part, draft, own in zip(tasks, parts, drafts, started.own_tokens, strict=True)
+            for task, part, draft, own in zip(
+                tasks, parts, drafts, started.next_tokens, strict=True
+            )
         ]
         verdicts = started.finish()
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)

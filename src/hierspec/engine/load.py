@@ -3,7 +3,7 @@
 A forward for one sequence leaves most of the machine idle, so verifying a draft costs little more
 than decoding a token. With many sequences every row costs time, and rejected drafts waste most.
 Which length is fastest depends on the machine, the models and the texts, so it is measured: tokens
-per second of whole rounds, by the number of streams, for several plans, the *arms*: the hierarchy
+per second of whole rounds, by the number of streams, for several *draft plans*: the hierarchy
 as configured, with its budgets halved and quartered, and plain decoding. The best is used, and the
 others are measured again as often as that costs little.
 
@@ -30,15 +30,15 @@ from hierspec.drafters.base import LookUp
 
 _BUDGET_FACTORS = (1.0, 0.5, 0.25)
 _PREDICTED_TOKENS = 16  # of a predicted output in a draft
-_FIRST_TRIAL, _TRIAL = 3, 2  # rounds an arm is measured for, the first time and later
+_FIRST_TRIAL, _TRIAL = 3, 2  # rounds a plan is measured for, the first time and later
 _DECAY = 0.85  # of earlier measurements, for each new one
 _MANY_STREAMS = 4  # from so many streams on, plain decoding is tried first
-_HOPELESS = 0.8  # an arm slower than this part of the best ends the search in its direction
-# The share of time that may be lost by measuring arms again. With few streams the best arm depends
+_HOPELESS = 0.8  # a plan slower than this part of the best ends the search in its direction
+# The share of time that may be lost by measuring plans again. With few streams the best one depends
 # mostly on the text, which changes with every request; with many, on the machine, which does not.
 _MAX_LOSS_FEW, _MAX_LOSS_MANY = 0.1, 0.02
-_MIN_WAIT = 0.25  # seconds between two trials of an arm
-_MAX_DOUBLINGS = 4  # with many streams, each lost trial doubles an arm's wait, up to so often
+_MIN_WAIT = 0.25  # seconds between two trials of a plan
+_MAX_DOUBLINGS = 4  # with many streams, each lost trial doubles a plan's wait, up to so often
 
 
 class Plans:
@@ -46,14 +46,14 @@ class Plans:
 
     Attributes:
         root: has every node of every plan: for the runtime and for window states.
-        arms: the hierarchy as configured, with smaller budgets, and plain decoding.
+        draft_plans: the hierarchy as configured, with smaller budgets, and plain decoding.
         prediction: the target verifying drafts from a predicted output; ``None`` without
             ``predictor``.
         predictor: makes these drafts; ``None`` where a controller chooses plans, so that nodes
             keep their indices.
 
     Args:
-        controlled: whether a controller chooses budgets, so that smaller ones are no arms.
+        controlled: whether a controller chooses budgets, so that smaller ones are not tried.
     """
 
     def __init__(
@@ -71,27 +71,27 @@ class Plans:
             self.prediction = self.root.over(leaf)
             full = self.root.over(levels[0] if levels else None)
         self.plain = full.over(None)
-        arms_by_budgets: dict[tuple[int, ...], Verify] = {}  # rounding may give equal budgets
+        by_budgets: dict[tuple[int, ...], Verify] = {}  # rounding may give equal budgets
         if full.below is not None:
             for factor in _BUDGET_FACTORS[:1] if controlled else _BUDGET_FACTORS:
                 below = _with_scaled_budgets(full.below, factor)
-                arms_by_budgets.setdefault(_budgets(below), full.over(below))
-        self.arms = [*arms_by_budgets.values(), self.plain]
+                by_budgets.setdefault(_budgets(below), full.over(below))
+        self.draft_plans = [*by_budgets.values(), self.plain]
 
     @property
     def full(self) -> Verify:
         """The hierarchy as configured."""
-        return self.arms[0]
+        return self.draft_plans[0]
 
 
 @dataclass(slots=True)
-class _Arm:
+class _PlanTimes:
     """Measurements of a plan at one load: decaying sums over its rounds.
 
     Attributes:
         switch_seconds: of the first round after another plan, in which drafters catch up.
         last_measured: when, in seconds of rounds at this load.
-        num_lost: trials since the best arm changed after which it was not the best.
+        num_lost: trials since the best plan changed after which it was not the best.
     """
 
     tokens: float = 0.0
@@ -111,34 +111,34 @@ class _LoadClass:
     """Measurements at one class of loads: numbers of streams between two powers of two.
 
     Attributes:
-        trial: the arm to measure next.
+        trial: the plan to measure next.
         direction: of the first search: 1 towards less drafting, -1 towards more, 0 when it is over.
-        rounds_left: of the trial; 0: use the best arm.
+        rounds_left: of the trial; 0: use the best plan.
         clock: seconds of rounds at these loads.
     """
 
-    arms: list[_Arm]
+    plans: list[_PlanTimes]
     trial: int
     direction: int
     rounds_left: int = _FIRST_TRIAL
     clock: float = 0.0
 
     def best(self) -> int:
-        return max(range(len(self.arms)), key=lambda arm: self.arms[arm].goodput)
+        return max(range(len(self.plans)), key=lambda plan: self.plans[plan].goodput)
 
-    def trial_loss(self, arm: int) -> float:
-        """Estimate the seconds that measuring an arm again loses against the best one.
+    def trial_loss(self, plan: int) -> float:
+        """Estimate the seconds that measuring a plan again loses against the best one.
 
-        An arm that was never measured costs as much as the next that was, and twice that for each
-        arm that it drafts more than that one.
+        A plan that was never measured costs as much as the next that was, and twice that for each
+        plan that it drafts more than that one.
         """
         factor = 1.0
-        while not self.arms[arm].seconds:
-            if any(later.seconds for later in self.arms[arm + 1 :]):
-                arm, factor = arm + 1, 2 * factor
+        while not self.plans[plan].seconds:
+            if any(later.seconds for later in self.plans[plan + 1 :]):
+                plan, factor = plan + 1, 2 * factor
             else:
-                arm -= 1
-        measured, best = self.arms[arm], self.arms[self.best()].goodput or 1.0
+                plan -= 1
+        measured, best = self.plans[plan], self.plans[self.best()].goodput or 1.0
         trial_seconds = _TRIAL * measured.seconds / measured.rounds
         slowdown = max(0.0, 1 - measured.goodput / best)
         return factor * (measured.switch_seconds + trial_seconds * slowdown)
@@ -146,42 +146,42 @@ class _LoadClass:
 
 @dataclass(slots=True)
 class LoadControl:
-    """Chooses the arm for a number of streams, and learns from the rounds.
+    """Chooses the plan for a number of streams, and learns from the rounds.
 
-    With few streams the first arm is measured first and then those that draft less, with many plain
-    decoding and then those that draft more, until an arm is much slower than the best. A class of
-    loads starts from the measurements of a neighbouring class if there are any. Later an arm is
-    measured again when the time that this is expected to lose is a small share of the time since,
-    and with many streams less often each time that it loses, until the best arm changes.
+    With few streams the first plan is measured first and then those that draft less, with many
+    plain decoding and then those that draft more, until a plan is much slower than the best. A
+    class of loads starts from the measurements of a neighbouring class if there are any. Later a
+    plan is measured again when the time that this is expected to lose is a small share of the time
+    since, and with many streams less often each time that it loses, until the best plan changes.
 
     Args:
-        num_arms: the last is plain decoding.
+        num_plans: the last is plain decoding.
         adapt: if false, always choose the first.
-        controlled: whether a controller, by costs measured for one stream, chooses the first arm's
+        controlled: whether a controller, by costs measured for one stream, chooses the first plan's
             plans, plain decoding among them: then nothing is tried for one stream.
     """
 
-    num_arms: int
+    num_plans: int
     adapt: bool = True
     controlled: bool = False
     classes: dict[int, _LoadClass] = field(default_factory=dict[int, _LoadClass])
-    _last: tuple[int, int] = (-1, -1)  # class and arm of the last measured round
+    _last: tuple[int, int] = (-1, -1)  # class and plan of the last measured round
 
     def choose(self, num_streams: int, measurable: bool = True) -> int:
-        """Choose the arm of the next round; only a ``measurable`` round can be a trial."""
+        """Choose the plan of the next round; only a ``measurable`` round can be a trial."""
         if not self._has_choice(num_streams):
             return 0
         load = self._load_class(num_streams)
         return load.trial if load.rounds_left > 0 and measurable else load.best()
 
-    def record_round(self, num_streams: int, arm: int, num_tokens: int, seconds: float) -> None:
-        """Record a round that read no prompt: its arm, how many tokens it emitted, its seconds."""
+    def record_round(self, num_streams: int, plan: int, num_tokens: int, seconds: float) -> None:
+        """Record a round that read no prompt: its plan, how many tokens it emitted, its seconds."""
         if not self._has_choice(num_streams):
             return
-        load, current = self._load_class(num_streams), (_class_of(num_streams), arm)
+        load, current = self._load_class(num_streams), (_class_of(num_streams), plan)
         switched, self._last = self._last != current, current
         load.clock += seconds
-        measured = load.arms[arm]
+        measured = load.plans[plan]
         if switched:
             measured.switch_seconds = seconds
             return
@@ -191,44 +191,44 @@ class LoadControl:
         measured.rounds = _DECAY * measured.rounds + 1
         measured.last_measured = load.clock
         if load.best() != previous_best:  # the texts have changed, or the machine
-            for loser in load.arms:
+            for loser in load.plans:
                 loser.num_lost = 0
-        if load.rounds_left > 0 and arm == load.trial:
+        if load.rounds_left > 0 and plan == load.trial:
             load.rounds_left -= 1
             if not load.rounds_left:
-                measured.num_lost = min(measured.num_lost + (arm != load.best()), _MAX_DOUBLINGS)
+                measured.num_lost = min(measured.num_lost + (plan != load.best()), _MAX_DOUBLINGS)
                 if load.direction:
                     self._continue_first_search(load)
         if not load.rounds_left:
             self._start_trial(load, num_streams < _MANY_STREAMS)
 
     def _has_choice(self, num_streams: int) -> bool:
-        return self.adapt and self.num_arms > 1 and not (self.controlled and num_streams == 1)
+        return self.adapt and self.num_plans > 1 and not (self.controlled and num_streams == 1)
 
     def _continue_first_search(self, load: _LoadClass) -> None:
-        """Measure the next arm, unless the last one was hopelessly slow."""
-        best = load.arms[load.best()].goodput
+        """Measure the next plan, unless the last one was hopelessly slow."""
+        best = load.plans[load.best()].goodput
         following = load.trial + load.direction
-        if 0 <= following < self.num_arms and load.arms[load.trial].goodput > _HOPELESS * best:
+        if 0 <= following < self.num_plans and load.plans[load.trial].goodput > _HOPELESS * best:
             load.trial, load.rounds_left = following, _FIRST_TRIAL
         else:
             load.direction = 0
 
     def _start_trial(self, load: _LoadClass, few_streams: bool) -> None:
-        """Measure an arm again if enough time has passed since it was last measured."""
+        """Measure a plan again if enough time has passed since it was last measured."""
         best = load.best()
-        max_loss = (_MAX_LOSS_FEW if few_streams else _MAX_LOSS_MANY) / (self.num_arms - 1)
-        for i, arm in enumerate(load.arms):
+        max_loss = (_MAX_LOSS_FEW if few_streams else _MAX_LOSS_MANY) / (self.num_plans - 1)
+        for i, plan in enumerate(load.plans):
             wait = max(_MIN_WAIT, load.trial_loss(i) / max_loss)
-            wait *= 1 if few_streams else 2**arm.num_lost
-            if i != best and load.clock - arm.last_measured > wait:
+            wait *= 1 if few_streams else 2**plan.num_lost
+            if i != best and load.clock - plan.last_measured > wait:
                 load.trial, load.rounds_left = i, _TRIAL
                 return
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Return tokens per second of every arm, by the smallest number of streams of a class."""
+        """Return tokens per second of every plan, by the smallest number of streams of a class."""
         return {
-            str(1 << number): [arm.goodput for arm in load.arms]
+            str(1 << number): [plan.goodput for plan in load.plans]
             for number, load in sorted(self.classes.items())
         }
 
@@ -238,12 +238,12 @@ class LoadControl:
             for neighbour in (number + 1, number - 1):
                 load = self.classes.get(neighbour)
                 if load is not None and not load.direction and not load.rounds_left:
-                    arms = [dataclasses.replace(arm, last_measured=0.0) for arm in load.arms]
-                    self.classes[number] = _LoadClass(arms, 0, 0, rounds_left=0)
+                    plans = [dataclasses.replace(plan, last_measured=0.0) for plan in load.plans]
+                    self.classes[number] = _LoadClass(plans, 0, 0, rounds_left=0)
                     return self.classes[number]
-            arms = [_Arm() for _ in range(self.num_arms)]
-            first, direction = (0, 1) if num_streams < _MANY_STREAMS else (self.num_arms - 1, -1)
-            self.classes[number] = _LoadClass(arms, first, direction)
+            plans = [_PlanTimes() for _ in range(self.num_plans)]
+            first, direction = (0, 1) if num_streams < _MANY_STREAMS else (self.num_plans - 1, -1)
+            self.classes[number] = _LoadClass(plans, first, direction)
         return self.classes[number]
 
 

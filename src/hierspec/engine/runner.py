@@ -182,7 +182,7 @@ class ServingRunner(Runner):
             lock=lock,
             log_observer_errors=True,
         )
-        self.load = LoadControl(len(self.plans.arms), adapt_to_load, controlled)
+        self.load = LoadControl(len(self.plans.draft_plans), adapt_to_load, controlled)
         self.names = {level.index: display_name(level.name) for level in walk_levels(self.root)}
         below = [level.index for level in walk_levels(self.root.below)]
         self.sequence_metrics = SequenceMetrics({index: self.names[index] for index in below})
@@ -199,19 +199,20 @@ class ServingRunner(Runner):
     def run_round(
         self, requests: Sequence[Request], num_streams: int
     ) -> list[Verdict | BaseException]:
-        # A round measures an arm only if most of its requests follow the load, ...
+        # A round measures a plan only if most of its requests follow the load, ...
         measurable = 2 * sum(map(_follows_load, requests)) > len(requests)
         began = time.monotonic()
-        arm = self._choose_arm(num_streams, measurable)
+        plan = self._choose_draft_plan(num_streams, measurable)
         measurable = measurable and in_same_class(num_streams, len(requests))
         # ... and if it reads no prompt.
         measurable = measurable and all(request.started for request in requests)
-        outcomes = self._run(requests, lambda request: self._plan(request, self.plans.arms[arm]))
+        draft_plan = self.plans.draft_plans[plan]
+        outcomes = self._run(requests, lambda request: self._plan(request, draft_plan))
         if measurable:
             seconds = time.monotonic() - began
             num_tokens = sum(len(v.emitted) for v in outcomes if isinstance(v, Verdict))
             try:
-                self.load.record_round(len(requests), arm, num_tokens, seconds)
+                self.load.record_round(len(requests), plan, num_tokens, seconds)
             except Exception:
                 log.exception("a round was not measured")
         return outcomes
@@ -229,14 +230,14 @@ class ServingRunner(Runner):
         super().forget(request)
         request.levels = request.levels or self.sequence_metrics.forget(request)
 
-    def _choose_arm(self, num_streams: int, measurable: bool) -> int:
+    def _choose_draft_plan(self, num_streams: int, measurable: bool) -> int:
         try:
             return self.load.choose(num_streams, measurable)
         except Exception:
             log.exception("drafts do not follow the load in this round")
             return 0
 
-    def _plan(self, request: Request, arm: ModelVerify) -> ModelVerify | None:
+    def _plan(self, request: Request, plan: ModelVerify) -> ModelVerify | None:
         """Return the plan of a request's next round; ``None``: let its steering choose."""
         plans = self.plans
         if not request.speculative:
@@ -246,11 +247,11 @@ class ServingRunner(Runner):
             if plans.predictor.propose(Context(request.tokens), 1, slot):
                 return plans.prediction
         if request.steering is not None:
-            return plans.plain if arm is plans.plain and not request.fixed_plan else None
+            return plans.plain if plan is plans.plain and not request.fixed_plan else None
         if request.fixed_plan:
             return plans.full
         # A first round needs no draft, and one would delay the other requests.
-        return arm if request.started else plans.plain
+        return plan if request.started else plans.plain
 
 
 def _token_scores(rows: torch.Tensor, request: Request) -> list[TokenScore]:

@@ -106,7 +106,8 @@ class LiveSequence:
     @property
     def noise(self) -> Noise | None:
         """The races' noise by position; ``None`` unless the rule emits the verifier's own draws."""
-        return self.rng.noise if self.root.rule.own_tokens and not self.params.greedy else None
+        races = self.root.rule.draft_independent and not self.params.greedy
+        return self.rng.noise if races else None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -138,7 +139,7 @@ class LiveSequence:
         if issubclass(type(owner), ReservingCacheOwner):
             length = len(self.tokens) + self.num_remaining_tokens
             cast(ReservingCacheOwner, owner).reserve(length)
-        independent = self.params.greedy or self.root.rule.own_tokens
+        independent = self.params.greedy or self.root.rule.draft_independent
         can_share = not self.private and independent and self.root.rule.exact_for(True)
         # Faster than isinstance: Python caches the result for a class, not for an object.
         if issubclass(type(owner), Shareable) and not can_share:

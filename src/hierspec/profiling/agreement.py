@@ -105,9 +105,9 @@ def agreements(
         candidates]: 1 − TV from the target, or whether a look-up proposes the token; and the
         scores of every text.
     """
-    scoring = [i for i, entrant in enumerate(pool.entrants) if entrant.scores]
+    scoring = [i for i, member in enumerate(pool.members) if member.scores]
     sums = {(i, k): Agreement() for i in scoring for k in scoring if i < k}
-    target = len(pool.entrants) - 1
+    target = len(pool.members) - 1
     found: list[TextScores] = []
     for start, stop in zip(starts, stops, strict=True):
         count = max(stop - max(start, 1), 0)
@@ -127,11 +127,11 @@ def agreements(
                 sequence.close()
     ease = [np.zeros((scores.count, target)) for scores in found]
     for text, scores, easy in zip(texts, found, ease, strict=True):
-        for i, entrant in enumerate(pool.entrants[:-1]):
-            if entrant.scores:
+        for i, member in enumerate(pool.members[:-1]):
+            if member.scores:
                 easy[:, i] = scores.overlaps[i, target]
             else:
-                easy[:, i] = _lookup_hits(entrant.model, text, scores.start, scores.stop)
+                easy[:, i] = _lookup_hits(member.model, text, scores.start, scores.stop)
     return sums, ease, found
 
 

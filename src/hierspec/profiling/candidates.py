@@ -215,7 +215,7 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entrant:
+class PoolMember:
     """A loaded candidate, or the target itself.
 
     Attributes:
@@ -277,22 +277,22 @@ class CandidatePool:
     """The loaded models to be measured.
 
     Attributes:
-        entrants: the loaded candidates, then the target.
+        members: the loaded candidates, then the target.
         ends: tokens that end a text of the target.
     """
 
     target: TargetConfig
-    entrants: tuple[Entrant, ...]
+    members: tuple[PoolMember, ...]
     tokenizer: Any
     ends: frozenset[int] = frozenset()
 
     @property
     def vocab_size(self) -> int:
-        return self.entrants[-1].model.vocab_size
+        return self.members[-1].model.vocab_size
 
     def ordered(self, order: Sequence[int]) -> CandidatePool:
-        """Return the same pool with the entrants in another order."""
-        return dataclasses.replace(self, entrants=tuple(self.entrants[i] for i in order))
+        """Return the same pool with the members in another order."""
+        return dataclasses.replace(self, members=tuple(self.members[i] for i in order))
 
 
 def load(
@@ -310,8 +310,8 @@ def load(
     models = LevelModels(target, [candidate.level for candidate in candidates], loaded)
     top = models.target_view()
     check_decoder_only(top, "profiling", "name a hierarchy, such as speculative or prompt-lookup")
-    entrants = [
-        Entrant(
+    members = [
+        PoolMember(
             candidate.name,
             models.model(candidate.level)[0],
             candidate.level.weights_on(target.model, target.dtype, target.backend),
@@ -320,7 +320,7 @@ def load(
         )
         for candidate in candidates
     ]
-    entrants.append(Entrant(target.model, top, target.model))
+    members.append(PoolMember(target.model, top, target.model))
     tokenizer = loaded.tokenizers.get(target.model)
     ends = add_tokenizer_eos(loaded.eos_ids(target.model), tokenizer)
-    return CandidatePool(target, tuple(entrants), tokenizer, ends)
+    return CandidatePool(target, tuple(members), tokenizer, ends)

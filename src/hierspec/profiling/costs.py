@@ -52,7 +52,7 @@ def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> 
     """Measure milliseconds per token outside the rounds, in a short plain generation."""
     rounds = _RoundSeconds()
     stop = StopConditions(
-        ignore_eos=True, max_new_tokens=TOKENS, max_length=pool.entrants[-1].model.max_length
+        ignore_eos=True, max_new_tokens=TOKENS, max_length=pool.members[-1].model.max_length
     )
     params = SamplingParams(temperature=temperature)
     request = Request(prompt=prompt, params=params, stop=stop)
@@ -144,7 +144,7 @@ class PairTimer:
         self.roots: dict[tuple[int | None, int, int], Verify] = {}
         self.sequence = open_sequence(build_levels(pool), 0, tokens, temperature, PhiloxRng(seed))
         # A copy on the target's cache then reads what the target has read, as when it drafts.
-        distributions_after(pool, len(pool.entrants) - 1, [self.sequence], [Context(tokens)], [0])
+        distributions_after(pool, len(pool.members) - 1, [self.sequence], [Context(tokens)], [0])
 
     def close(self) -> None:
         self.sequence.close()
@@ -160,11 +160,11 @@ class PairTimer:
             self.roots[key] = build_levels(self.pool, verifier, drafter, budget)
         sequence.root = self.roots[key]
         sequence.states = initial_states(sequence.root)
-        has_several = drafter is not None and self.pool.entrants[drafter].num_drafts > 1
+        has_several = drafter is not None and self.pool.members[drafter].num_drafts > 1
         runtime = Runtime(sequence.root, self.pool.vocab_size)
         clock = _Clock(budget if has_several else None)
         runtime.observe(clock)
-        is_recorded = self.pool.entrants[verifier].model.graphs is not None
+        is_recorded = self.pool.members[verifier].model.graphs is not None
         num_warm = WARM + RUNS_BEFORE_REPLAY if is_recorded and is_new else WARM
         for number in range(num_warm + TIMED):
             clock.calls.clear()
@@ -267,26 +267,24 @@ def summary(samples: Mapping[int, Sequence[float]]) -> dict[int, TimeSummary]:
 def single_calls(
     pool: CandidatePool, tokens: Sequence[int], temperature: float, repeats: int = 5
 ) -> list[float]:
-    """Measure milliseconds of each entrant's call without a draft; 0 for look-ups."""
-    scoring: list[ModelPair] = [
-        (None, k) for k, entrant in enumerate(pool.entrants) if entrant.scores
-    ]
+    """Measure milliseconds of each member's call without a draft; 0 for look-ups."""
+    scoring: list[ModelPair] = [(None, k) for k, member in enumerate(pool.members) if member.scores]
     times = time_pairs(pool, scoring, tokens, budgets=(), repeats=repeats, temperature=temperature)
     return [
-        float(np.median(times[None, k].check[0])) if entrant.scores else 0.0
-        for k, entrant in enumerate(pool.entrants)
+        float(np.median(times[None, k].check[0])) if member.scores else 0.0
+        for k, member in enumerate(pool.members)
     ]
 
 
 def order(pool: CandidatePool, milliseconds: Sequence[float]) -> list[int]:
-    """Sort the entrants from the cheapest call to the most expensive; the target stays last.
+    """Sort the members from the cheapest call to the most expensive; the target stays last.
 
     Exits of one trunk stay in the order of their layers, whatever the noise.
     """
-    *numbers, target = range(len(pool.entrants))
-    models = [entrant.model for entrant in pool.entrants]
+    *numbers, target = range(len(pool.members))
+    models = [member.model for member in pool.members]
     layers = [model.exit_layer if isinstance(model, ExitModel) else 0 for model in models]
-    owners = [entrant.owner for entrant in pool.entrants]
+    owners = [member.owner for member in pool.members]
 
     def monotone_ms(i: int) -> float:
         lower = [j for j in numbers if owners[j] == owners[i] and layers[j] < layers[i]]

@@ -29,10 +29,10 @@ def pairs(
         drafter: its number in the pool.
         classes: the class of every place of every text (:func:`.agreement.classes`).
     """
-    names = [entrant.name for entrant in pool.entrants]
-    entrant, target = pool.entrants[drafter], len(names) - 1
-    assert entrant.candidate is not None
-    window, lengths = entrant.candidate.window, np.array(drafts.lengths)
+    names = [member.name for member in pool.members]
+    member, target = pool.members[drafter], len(names) - 1
+    assert member.candidate is not None
+    window, lengths = member.candidate.window, np.array(drafts.lengths)
     by_verifier: dict[int, Curves] = {
         k: {"block": np.stack(drafts.block[k]), "tokenwise": np.stack(drafts.tokenwise[k])}
         for k in drafts.block
@@ -44,7 +44,7 @@ def pairs(
     }
     if window.signal:
         lengths = stopping_lengths(window, drafts, kept[target])
-    stopping = lengths if window.signal or not entrant.scores else None
+    stopping = lengths if window.signal or not member.scores else None
     class_of_draft = np.array([classes[text][place] for text, place in drafts.places])
     out: list[FollowedPair] = []
     for k, curves in by_verifier.items():

@@ -1,6 +1,6 @@
 """Measure a whole profile; an interrupted run continues from its file.
 
-A pool's entrants are the loaded candidates, then the target.
+A pool's members are the loaded candidates, then the target.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def measure(
     request = {
         "target": target,
         "candidates": [candidate.name for candidate in candidates],
-        "weights": [fingerprint_of(entrant.files) for entrant in pool.entrants],
+        "weights": [fingerprint_of(member.files) for member in pool.members],
         "settings": dataclasses.asdict(settings),
         "prompts": list(prompts),
-        "hardware": machine.hardware(pool.entrants[-1].model.device),
+        "hardware": machine.hardware(pool.members[-1].model.device),
     }
     # Its file's JSON object, not a record: what another version wrote in it stays as it is.
     data = _read_started(path, json_digest(request)) or {
@@ -131,21 +131,21 @@ def _order_models(run: Stages, data: dict[str, Any], stage: RunStage) -> None:
         data["memory"] = memory(run.pool)
     else:
         models = validate(list[MeasuredModel], data["models"], f"{DESCRIPTION}'s models")
-        *names, _ = [entrant.name for entrant in pool.entrants]
+        *names, _ = [member.name for member in pool.members]
         order = [names.index(model.name) for model in models[:-1]]
         run.pool = pool.ordered([*order, len(names)])
     run.call_ms = [model.call_ms for model in models]
 
 
 def _measured_model(pool: CandidatePool, number: int, call_ms: float) -> MeasuredModel:
-    entrant = pool.entrants[number]
-    has_weights = entrant.scores or entrant.owner == pool.target.model
-    has_files = has_weights and not isinstance(entrant.files, ModelInMemory)
+    member = pool.members[number]
+    has_weights = member.scores or member.owner == pool.target.model
+    has_files = has_weights and not isinstance(member.files, ModelInMemory)
     return MeasuredModel(
-        name=entrant.name,
-        level=entrant.candidate and entrant.candidate.level_dict(pool.target),
-        owner=entrant.owner,
-        weights=fingerprint.compute(entrant.files) if has_files else None,
+        name=member.name,
+        level=member.candidate and member.candidate.level_dict(pool.target),
+        owner=member.owner,
+        weights=fingerprint.compute(member.files) if has_files else None,
         call_ms=round(call_ms, 5),
     )
 

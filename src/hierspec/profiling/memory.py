@@ -12,28 +12,28 @@ from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.weights import SCORED
 from hierspec.zoo import registry
 
-from .candidates import CandidatePool, Entrant
+from .candidates import CandidatePool, PoolMember
 
 
 def memory(pool: CandidatePool) -> dict[str, int]:
     """Return bytes of weights by owner: what early exits of one trunk share counts once."""
     out: dict[str, int] = {}
-    for entrant in pool.entrants:
-        if entrant.owner not in out:
-            out[entrant.owner] = _num_bytes(entrant)
+    for member in pool.members:
+        if member.owner not in out:
+            out[member.owner] = _num_bytes(member)
     return out
 
 
-def _num_bytes(entrant: Entrant) -> int:
-    model = entrant.model
-    if entrant.candidate is not None:
-        own = entrant.candidate.level.weight_bytes(model)
+def _num_bytes(member: PoolMember) -> int:
+    model = member.model
+    if member.candidate is not None:
+        own = member.candidate.level.weight_bytes(model)
         if own is not None:
             return own
     backend: Backend = (model if isinstance(model, SelfDraft) else model.cache_owner).backend
     if isinstance(backend, NativeBackend | DeviceCopy):  # its weights may have several widths
         return backend.num_bytes
-    return parameters(entrant.files) * backend.weight_dtype.itemsize
+    return parameters(member.files) * backend.weight_dtype.itemsize
 
 
 def parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> int:

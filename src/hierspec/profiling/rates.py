@@ -106,7 +106,7 @@ def follow_drafts(
     Args:
         texts: the target's own; ``starts``: where each prompt ends.
     """
-    target = len(pool.entrants) - 1
+    target = len(pool.members) - 1
     root = build_levels(pool, target, drafter, drafting.max_budget)
     runtime = Runtime(root, pool.vocab_size)
     observer = _SurvivalObserver(pool, drafter, [*above, target], drafting.max_budget)
@@ -154,23 +154,23 @@ def follow_texts(
     their 1 − TV from k: its own continuations are not among the texts. Drafts begin after a round
     from any position, as they do in :func:`follow_drafts`.
     """
-    target, size = len(pool.entrants) - 1, drafting.max_budget
-    entrant = pool.entrants[drafter]
+    target, size = len(pool.members) - 1, drafting.max_budget
+    member = pool.members[drafter]
     positions = drafting.place_positions([found.count for found in scores])
     rng = np.random.default_rng((drafting.seed, drafter))
     drafts = FollowedDrafts()
     for number, (text, found) in enumerate(zip(texts, scores, strict=True)):
         p = np.maximum(found.probabilities[target], _LEAST)
-        if entrant.scores:
+        if member.scores:
             lengths = np.full(found.count, size)
             ratios = _windows(found.probabilities[drafter] / p, size)
         else:
-            lengths, copied = _copied(entrant.model, text, found, size)
+            lengths, copied = _copied(member.model, text, found, size)
             ratios = copied.astype(float)
         capped = np.minimum(ratios, 1.0)
         rows = {target: (_starting(capped.cumprod(1)), _starting(_least_products(ratios)))}
         for k in above:
-            if entrant.scores:
+            if member.scores:
                 shared = _windows(found.overlaps[drafter, k], size)
             else:
                 shared = capped * _windows(np.minimum(found.probabilities[k] / p, 1.0), size)
@@ -259,7 +259,7 @@ class _SurvivalObserver(Observer):
         self.drafts_seen.places += [(sequence.id, self.place) for sequence in sequences]
         self.drafts_seen.lengths += [len(draft) for draft in drafts]
         self.drafts_seen.signals += [draft.signals for draft in drafts]
-        if self.pool.entrants[self.drafter].num_drafts > 1:
+        if self.pool.members[self.drafter].num_drafts > 1:
             for verdict in checks.verdicts:
                 kept = np.arange(self.max_budget + 1) <= verdict.num_accepted
                 for curves in (self.drafts_seen.tokenwise, self.drafts_seen.block):

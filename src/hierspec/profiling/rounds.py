@@ -65,7 +65,7 @@ def build_levels(
     """Build a hierarchy of one level, or of two; default: the target alone."""
     levels, rule = list[NumberedConfig](), "block"
     if drafter is not None:
-        low = pool.entrants[drafter]
+        low = pool.members[drafter]
         level = NumberedConfig(
             model=drafter,
             num_speculative_tokens=budget,
@@ -78,11 +78,11 @@ def build_levels(
             rule = RULES_FOR_SEVERAL_DRAFTS["block"]
 
     def model_and_name(level: Any, _: str) -> tuple[Any, str]:
-        entrant = pool.entrants[verifier if level is None else level.model]
-        return entrant.model, entrant.name
+        member = pool.members[verifier if level is None else level.model]
+        return member.model, member.name
 
     root = build_nodes(levels, model_and_name, make_rule(rule))
-    return dataclasses.replace(root, temperature=pool.entrants[verifier].temperature)
+    return dataclasses.replace(root, temperature=pool.members[verifier].temperature)
 
 
 def open_sequence(
@@ -136,25 +136,25 @@ def distributions_after(
     contexts: Sequence[Context],
     back: Sequence[int],
 ) -> list[Distributions]:
-    """Return an entrant's last ``back + 1`` distributions per sequence, to the context's end."""
-    entrant = pool.entrants[number]
+    """Return a member's last ``back + 1`` distributions per sequence, to the context's end."""
+    member = pool.members[number]
     queries, jobs = [], []
     for sequence, context, n in zip(sequences, contexts, back, strict=True):
         start = len(context) - n
-        queries.append(Query(sequence.slot(entrant.model), context, start))
+        queries.append(Query(sequence.slot(member.model), context, start))
         jobs.append(
             ScoreRows(
                 params=sequence.params,
-                temperature=None if sequence.params.greedy else entrant.temperature,
+                temperature=None if sequence.params.greedy else member.temperature,
                 context=context,
                 start=start,
                 num_rows=n + 1,
                 prompt_length=sequence.prompt_length,
                 vocab_size=pool.vocab_size,
-                model=entrant.name,
+                model=member.name,
             )
         )
-    return distributions(jobs, entrant.model.score(queries))
+    return distributions(jobs, member.model.score(queries))
 
 
 def probabilities(rows: Distributions, tokens: Sequence[int]) -> np.ndarray:

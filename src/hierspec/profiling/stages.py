@@ -51,7 +51,7 @@ class Stages:
     """The measurements on one set of models and prompts.
 
     Attributes:
-        pool: entrants (the loaded candidates, then the target), cheapest first.
+        pool: members (the loaded candidates, then the target), cheapest first.
         call_ms: [K+1] milliseconds of a single call of each.
         share: start and length of this temperature's part of all work, for progress.
 
@@ -71,7 +71,7 @@ class Stages:
         self.prompts = [ids for ids in encoded if ids][: settings.prompts]
         if not self.prompts:
             raise HierspecError("there is no prompt to measure on: those of --prompts are empty")
-        self.longest = min(entrant.model.max_length for entrant in pool.entrants if entrant.scores)
+        self.longest = min(member.model.max_length for member in pool.members if member.scores)
         # Fewer tokens are generated where drafts after them would not fit.
         spare = (settings.rounds + 2) * (settings.max_speculative_tokens + 1)
         fitting = self.longest - spare - settings.tokens
@@ -94,8 +94,8 @@ class Stages:
 
     def measure(self, temperature: float, stage: RunStage) -> AtTemperature:
         """Measure everything at one temperature."""
-        entrants, settings = self.pool.entrants, self.settings
-        target = len(entrants) - 1
+        members, settings = self.pool.members, self.settings
+        target = len(members) - 1
         if not settings.thorough and self.call_ms[target] > _SLOW_MS:
             self.prompts = self.prompts[: -(-len(self.prompts) // 2)]
         drafting = rates.DraftingSettings(
@@ -122,7 +122,7 @@ class Stages:
         allowed = self.pairs(agreed)
         pairs: list[MeasuredPair] = []
         for i in sorted({i for i, _ in allowed}):
-            self.report_share(f"drafts of {entrants[i].name}", 0.07 + 0.45 * i / target)
+            self.report_share(f"drafts of {members[i].name}", 0.07 + 0.45 * i / target)
 
             def follow(i: int = i) -> list[FollowedPair]:
                 above = [k for j, k in allowed if j == i and k < target]
@@ -162,20 +162,20 @@ class Stages:
         where the share in which a pair agrees is below the drafter's cost in its verifier's calls,
         and where a cheaper one agrees as much with the target.
         """
-        entrants, ratio, ms = self.pool.entrants, self.settings.min_ratio, self.call_ms
-        target = len(entrants) - 1
+        members, ratio, ms = self.pool.members, self.settings.min_ratio, self.call_ms
+        target = len(members) - 1
         allowed = [
             (i, k)
             for k in range(1, target + 1)
             for i in range(k)
             if k == target
-            or (entrants[k].can_verify and entrants[i].num_drafts == 1 and ms[k] >= ratio * ms[i])
+            or (members[k].can_verify and members[i].num_drafts == 1 and ms[k] >= ratio * ms[i])
         ]
         if self.settings.thorough:
             return allowed
 
         def share(i: int, k: int) -> float | None:
-            found = agreed.get(f"{i} {k}") if entrants[i].survives_on_texts else None
+            found = agreed.get(f"{i} {k}") if members[i].survives_on_texts else None
             return found.acceptance if found else None
 
         def pays(i: int, k: int) -> bool:
@@ -218,9 +218,9 @@ class Stages:
         if self.settings.thorough:
             return entries, classes, []
         followed: list[FollowedPair] = []
-        allowed, target = self.pairs(entries), len(self.pool.entrants) - 1
+        allowed, target = self.pairs(entries), len(self.pool.members) - 1
         for i in sorted({i for i, _ in allowed}):
-            if self.pool.entrants[i].survives_on_texts:
+            if self.pool.members[i].survives_on_texts:
                 above = [k for j, k in allowed if j == i and k < target]
                 drafts = rates.follow_texts(self.pool, i, above, texts, scores, drafting)
                 if drafts.lengths:
@@ -238,13 +238,13 @@ class Stages:
 
         Unless all is measured thoroughly, a verifier below the target is timed above one drafter.
         """
-        settings, entrants = self.settings, self.pool.entrants
+        settings, members = self.settings, self.pool.members
         if not settings.thorough:
             lowest: dict[int, int] = {}  # by verifier; one that scores, which drafts all lengths
             for i, k in pairs:
-                if k not in lowest or entrants[i].scores > entrants[lowest[k]].scores:
+                if k not in lowest or members[i].scores > members[lowest[k]].scores:
                     lowest[k] = i
-            pairs = [(i, k) for i, k in pairs if k == len(entrants) - 1 or lowest[k] == i]
+            pairs = [(i, k) for i, k in pairs if k == len(members) - 1 or lowest[k] == i]
         all_pairs: list[costs.ModelPair] = [*self._single_calls(pairs), *pairs]
         total = settings.repeats * len(costs.timed_calls(all_pairs, settings.budgets()))
         num_calls, samples, began = 0, list[CallSamples](), time.perf_counter()
@@ -283,15 +283,15 @@ class Stages:
         temperature: float,
     ) -> MeasuredContext:
         """Measure what calls cost in a long context, as a slope in the tokens before them."""
-        entrants, single = self.pool.entrants, self._single_calls(pairs)
+        members, single = self.pool.members, self._single_calls(pairs)
         long = min(LONG_CONTEXT, self.longest - _max_tokens_of_turn(_CHECKED))
         if not self.settings.thorough:
             long = min(long, int(_READING_MS / self._row_ms(timed)))
         if long < 2 * short:
             return MeasuredContext(tokens=short, long=long, slopes=[])
-        first = next((k for _, k in single if entrants[k].num_drafts == 1), single[0][1])
+        first = next((k for _, k in single if members[k].num_drafts == 1), single[0][1])
         later = [pair for pair in single if pair[1] > first]
-        wanted = [*single, *((first, k) for _, k in later if entrants[k].can_verify)]
+        wanted = [*single, *((first, k) for _, k in later if members[k].can_verify)]
         measure = partial(
             costs.time_pairs, self.pool, wanted, budgets=(_CHECKED,), temperature=temperature
         )
@@ -318,7 +318,7 @@ class Stages:
 
     def _row_ms(self, timed: Sequence[MeasuredCost]) -> float:
         """Return about what a further row adds to a call of the target."""
-        target = len(self.pool.entrants) - 1
+        target = len(self.pool.members) - 1
         checks = [
             (n, times.median)
             for cost in timed
@@ -331,8 +331,8 @@ class Stages:
 
     def _single_calls(self, pairs: Sequence[tuple[int, int]]) -> list[costs.ModelPair]:
         """Return a pair without a drafter for every model of ``pairs`` that scores."""
-        used = {model for pair in pairs for model in pair} | {len(self.pool.entrants) - 1}
-        return [(None, k) for k, e in enumerate(self.pool.entrants) if e.scores and k in used]
+        used = {model for pair in pairs for model in pair} | {len(self.pool.members) - 1}
+        return [(None, k) for k, e in enumerate(self.pool.members) if e.scores and k in used]
 
 
 def _checks(times: Mapping[costs.ModelPair, costs.PairTimes]) -> dict[costs.ModelPair, Any]:

@@ -72,7 +72,7 @@ def engine_requests(
     timeouts = [seconds for seconds in (settings.request_timeout, body.timeout) if seconds]
     timeout = min(timeouts, default=None)
     # Under `match` the target's own random numbers decide, whatever was drafted.
-    same_for_any_plan = params.greedy or service.hierarchies[hierarchy].root.rule.own_tokens
+    same_for_any_plan = params.greedy or service.hierarchies[hierarchy].root.rule.draft_independent
     fixed_plan = body.seed is not None and not same_for_any_plan
     seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
     prediction = predicted_tokens(service, body)

@@ -32,7 +32,7 @@ def obstacles(hierarchies: Mapping[str, Hierarchy]) -> list[str]:
         root = hierarchy.root
         if (reason := _why_scores_differ(root.model)) is not None:
             lines[f"{root.name} {reason}"] = None
-        elif not root.rule.own_tokens:
+        elif not root.rule.draft_independent:
             lines |= dict.fromkeys(_draft_obstacles(root.below))
     return [
         f"the text of a seed may depend on the requests served beside it: {line}" for line in lines

@@ -74,7 +74,7 @@ class Uncapped(Block):
     name = "uncapped"
     exact = False
     exact_when = "never (P4's released code; use `block`, its lossless form)"
-    sound_below = False
+    exact_as_draft = False
 
     def acceptance(self, batch: Batch) -> Acceptance:
         accepted = super().acceptance(batch)

@@ -34,7 +34,7 @@ class Leading(Verifier):
     exact: ClassVar[bool] = False
     exact_when: ClassVar[str] = "greedy decoding with top_m = 1, or below a level that is exact"
     reads_scores: ClassVar[bool] = True
-    laws_of_context: ClassVar[bool] = False
+    reports_model_distributions: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.top_m < 1:

@@ -39,7 +39,7 @@ class Lenient(Verifier):
     exact: ClassVar[bool] = False
     exact_when: ClassVar[str] = "below a level whose rule is exact, or lenience = 1"
     reads_scores: ClassVar[bool] = True
-    laws_of_context: ClassVar[bool] = False
+    reports_model_distributions: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.lenience < math.inf:

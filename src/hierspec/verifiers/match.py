@@ -28,7 +28,7 @@ class Match(Verifier):
     """h_i = p_i(x_i), whatever q_i; τ = the number of passes before the first failure."""
 
     name = "match"
-    own_tokens = True
+    draft_independent = True
 
     def acceptance(self, batch: Batch) -> Acceptance:
         h, _ = draft_token_probs(batch)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.core.rules import Verifier
-from hierspec.core.traits import declines, has_law_of_context, reads_own_checks
+from hierspec.core.traits import declines, has_distributions, reads_own_checks
 from hierspec.errors import HierspecError
 
 
@@ -31,7 +31,7 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
         raise HierspecError("the last level is the target: it verifies; it cannot only draft")
     for node in walk(root):
         if isinstance(node, Verify) and node.below is not None:
-            if root.rule.own_tokens:
+            if root.rule.draft_independent:
                 _check_multi_draft(node)  # nothing else about a draft can change the output
                 continue
             _check_rule(node, node is root, greedy, allow_lossy)
@@ -42,7 +42,7 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
 
 def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> None:
     rule = node.rule
-    sound = rule.exact_for(greedy) if final else rule.sound_below
+    sound = rule.exact_for(greedy) if final else rule.exact_as_draft
     if sound or allow_lossy:
         return
     place = "as the target's rule" if final else f"at level {node.name!r}"
@@ -103,9 +103,9 @@ def _check_fixed(node: Verify) -> None:
         reason = f"the window of {below.name!r} depends on the tokens drafted"
     elif declines(below.model):
         reason = f"how long a draft of {below.name!r} is depends on its tokens"
-    elif not has_law_of_context(below.model):  # a look-up's
+    elif not has_distributions(below.model):  # a look-up's
         reason = f"{below.name!r} has no distribution at contexts other than its own"
-    elif isinstance(below, Verify) and below.below and not below.rule.laws_of_context:
+    elif isinstance(below, Verify) and below.below and not below.rule.reports_model_distributions:
         reason = (
             f"{below.name!r} verifies by {below.rule.name!r}, whose reported distributions depend "
             "on the round before"

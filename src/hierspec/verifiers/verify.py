@@ -69,12 +69,12 @@ class StartedBatch(NamedTuple):
     """Drafts about to be verified.
 
     Attributes:
-        own_tokens: for each of B drafts, where an accelerator decides: [n_b + 1] int64 there, the
+        next_tokens: for each of B drafts, where an accelerator decides: [n_b + 1] int64 there, the
             token that the verifier emits in each row if it is there that no more is kept.
         finish: waits for the accelerator, if there is one, and returns the verdicts.
     """
 
-    own_tokens: list[torch.Tensor | None]
+    next_tokens: list[torch.Tensor | None]
     finish: Callable[[], list[Verdict]]
 
 
@@ -111,7 +111,7 @@ def start_batch(
         for draft, own_p, own_rng, own_scores in zip(drafts, p, rng, score_rows, strict=True)
     ]
     compared = [greedy.start(case, reads) if greedy.applies(case) else None for case in cases]
-    own_tokens = [
+    next_tokens = [
         case.p.tokens if compare is not None and isinstance(case.p, UnreadOneHot) else None
         for case, compare in zip(cases, compared, strict=True)
     ]
@@ -124,10 +124,10 @@ def start_batch(
         tokens, decide = device.start(sampled, reads, graphs)
         if tokens.device.type != "cpu":
             for i, token in zip(places, tokens.split_with_sizes([1] * len(places)), strict=True):
-                own_tokens[i] = token.expand(len(cases[i].draft) + 1)
+                next_tokens[i] = token.expand(len(cases[i].draft) + 1)
 
     def verdicts() -> list[Verdict]:
         decided = iter(decide())
         return [next(decided) if compare is None else compare() for compare in compared]
 
-    return StartedBatch(own_tokens, verdicts)
+    return StartedBatch(next_tokens, verdicts)

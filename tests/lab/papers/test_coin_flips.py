@@ -66,7 +66,7 @@ def test_coins_draw_their_own_random_numbers_where_decoding_is_greedy():
 
 def test_coins_are_for_nobody_else(lab):
     assert "coins" not in registry.names()
-    assert (Coins.exact, Coins.sound_below) == (False, False)
+    assert (Coins.exact, Coins.exact_as_draft) == (False, False)
     assert Coins(0.5, PhiloxRng(0)) == Coins(0.5, PhiloxRng(1)) != Coins(0.6, PhiloxRng(0))
     with pytest.raises(ValueError, match="no verifier called 'coins'"):
         registry.get("coins")

@@ -18,7 +18,7 @@ from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import PriceCache
 from hierspec.verifiers.soundness import check
 
-from .belief import shift_survival
+from .acceptance_estimate import shift_survival
 
 _BUDGETS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
 _SHIFTS = (-2.0, -0.8, 0.0, 1.0)  # of acceptance, in log-odds

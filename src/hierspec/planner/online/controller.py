@@ -2,7 +2,7 @@
 
 Three things decide, all from finished rounds [MATH §4; :mod:`hierspec.engine.control`]:
 
-- a *belief* about acceptance on this text prices every plan with the latency model;
+- an *estimate of acceptance* on this text prices every plan with the latency model;
 - *hysteresis*: a plan is replaced only by one that is better by a margin;
 - an *account* from which rounds pay what they cost beyond plain decoding, and into which they pay
   what they save. A round is risked only if the account could pay for it, and half as much again,
@@ -27,7 +27,7 @@ from hierspec.engine.control import RoundReport, levels_below, plan_of
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 
-from .belief import Belief, Evidence, predict_passes
+from .acceptance_estimate import AcceptanceEstimate, Evidence, predict_passes
 from .candidates import candidate_plans
 from .prices import PriceList, default_catch_up, spent_ms, worst_ms
 
@@ -38,7 +38,7 @@ _RESERVE = 1.5  # so that one bad round leaves enough for a shorter one
 
 @dataclass(frozen=True, slots=True)
 class OnlineState:
-    """All that the controller remembers of a text.
+    """The controller's state for one text.
 
     Attributes:
         plan: in force, as an index of the plans; 0 is plain decoding.
@@ -73,7 +73,7 @@ class OnlineController:
         estimates: expected acceptance and costs, of all models in ``chain`` at least.
         chain: which model of ``estimates`` each level is, smallest first, the target last; its
             budgets are among those tried.
-        belief: how fast this text outweighs the estimates.
+        acceptance: how fast this text outweighs the estimates.
         margin: gain, as a fraction, for which a plan is replaced. Plain decoding needs none.
         loss_budget: plain tokens' time that may be lost for good.
         risk: fraction of plain time that may be lost in addition.
@@ -92,7 +92,7 @@ class OnlineController:
         estimates: Estimates,
         chain: Chain,
         *,
-        belief: Belief | None = None,
+        acceptance: AcceptanceEstimate | None = None,
         margin: float = 0.03,
         loss_budget: float = 2.0,
         risk: float = 0.01,
@@ -112,7 +112,7 @@ class OnlineController:
         # Classes are of many texts, easy and hard; here there is one text.
         estimates = replace(estimates, classes=())
         self.estimates, self.models = estimates, chain.models
-        self.belief = belief or Belief()
+        self.acceptance = acceptance or AcceptanceEstimate()
         self.margin, self.loss_budget, self.risk = margin, loss_budget, risk
         self.first_wait, self.longest_wait = first_wait, longest_wait
         self.indices = tuple(node.index for node in nodes)
@@ -137,7 +137,7 @@ class OnlineController:
         self.catch_up = tuple(catch_up_ms)
         if len(self.catch_up) != len(nodes):
             raise HierspecError(f"catch_up_ms needs one number for each of the {len(nodes)} levels")
-        self._price_list = PriceList(estimates, self.chains, self.pairs, self.belief.step)
+        self._price_list = PriceList(estimates, self.chains, self.pairs, self.acceptance.step)
         self._predicted = [predict_passes(estimates, i, k) for i, k in self.pairs]
         short = [n for n, c in enumerate(self.chains) if len(c.models) == 2 and c.budgets[0] <= 2]
         self.trials = tuple(sorted(short, key=worst.__getitem__))
@@ -204,7 +204,7 @@ class OnlineController:
 
     def _best(self, state: OnlineState) -> int:
         """Return the next plan's index: the plan in force, unless another is clearly better."""
-        shifts = self.belief.shifts(state.evidence) if self.pairs else ()
+        shifts = self.acceptance.shifts(state.evidence) if self.pairs else ()
         remaining = max(state.num_remaining / 2.0, 16.0)  # texts mostly end before their limit
         best, best_ms = 0, self.estimates.plain_ms
         for n in range(1, len(self.plans)):
@@ -251,9 +251,9 @@ class OnlineController:
         self, state: OnlineState, current: int, used: list[Counts], emitted: float
     ) -> OnlineState:
         # Evidence on unused pairs fades towards the estimates, or bad luck would be final.
-        evidence = [self.belief.fade(pair, emitted) for pair in state.evidence]
+        evidence = [self.acceptance.fade(pair, emitted) for pair in state.evidence]
         for p in self._price_list.pairs_of[current]:
             evidence[p] = state.evidence[p]
         for p, counts in zip(self._price_list.pairs_of[current], used, strict=True):
-            evidence[p] = self.belief.add_tests(evidence[p], self._predicted[p], counts)
+            evidence[p] = self.acceptance.add_tests(evidence[p], self._predicted[p], counts)
         return replace(state, evidence=tuple(evidence))

@@ -14,16 +14,17 @@ from hierspec.core.windows import Counts
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
 
-from .belief import interpolate, shift_survival
+from .acceptance_estimate import interpolate, shift_survival
 
-_MAX_PRICES = 4096  # beliefs whose prices are cached
+_MAX_PRICES = 4096  # estimates whose prices are cached
 
 
 class PriceList:
-    """Milliseconds a token of every plan under a belief; safe to share between threads.
+    """Milliseconds a token of every plan under an estimate; safe to share between threads.
 
     A price depends on the shifts of the plan's own pairs of levels only, and shifts come in steps
-    (:class:`hierspec.planner.online.belief.Belief`), so few prices are ever needed: each is cached.
+    (:class:`~.acceptance_estimate.AcceptanceEstimate`), so few prices are ever needed: each is
+    cached.
 
     Args:
         pairs: (drafter, verifier) that shifts are given for, in this order.

@@ -42,8 +42,8 @@ class Coins(Tokenwise):
     name: ClassVar[str] = "coins"
     exact: ClassVar[bool] = False
     exact_when: ClassVar[str] = "never: it does not look at the tokens"
-    sound_below: ClassVar[bool] = False
-    laws_of_context: ClassVar[bool] = False
+    exact_as_draft: ClassVar[bool] = False
+    reports_model_distributions: ClassVar[bool] = False
 
     def acceptance(self, batch: Batch) -> Acceptance:
         h = draft_mask(batch).double() * self.rate

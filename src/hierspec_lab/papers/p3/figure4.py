@@ -54,7 +54,7 @@ def measure_acceptance(lab: Lab, pool: CandidatePool, temperature: float) -> lis
     stage = f"figure 4, temperature {temperature:g}"
     lab.report(f"{stage}: the target writes", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, drafting)
-    target = len(pool.entrants) - 1
+    target = len(pool.members) - 1
     shares: list[list[float]] = [[] for _ in range(target)]
     for number, (text, prompt) in enumerate(zip(texts, lab.prompts, strict=True)):
         lab.report(f"{stage}: exits read", number / len(texts))

@@ -45,7 +45,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class AcceptanceEstimate:
     """How far and how fast a text's own tests outweigh the estimates.
 
     Attributes:
