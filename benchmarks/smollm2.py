@@ -26,49 +26,36 @@ from hierspec_lab.bench.records import BenchResults, TemperatureRecord
 from hierspec_lab.bench.results import is_finished, read
 
 TARGET = "zoo:smollm2"
-SUBSETS = {  # which methods, by --methods' words
-    "ours": ["planned", "online", "alone", "hierarchy", "prompt-lookup"],
-    "papers": ["layerskip", "hispec"],
-    "transformers": [
-        "transformers",
-        "transformers-assisted",
-        "transformers-prompt-lookup",
-        "transformers-early-exit",
-    ],
-    "llama.cpp": [
-        "llama.cpp",
-        "llama.cpp-prompt-lookup",
-        "llama.cpp-file",
-        "llama.cpp-file-prompt-lookup",
-    ],
-}
-_TUNED = {
+METHODS = [
     "planned",
-    "online",
+    "alone",
+    "hierarchy",
     "transformers",
-    "llama.cpp",
+    "transformers-prompt-lookup",
     "llama.cpp-file",
-}  # that have nothing to tune
+    "llama.cpp-file-prompt-lookup",
+]
+_TUNED = {"planned", "online", "transformers", "llama.cpp", "llama.cpp-file"}  # as they are
 _TRIALS = 12
 
 
-def expected_minutes(args: argparse.Namespace, methods: list[str]) -> float:
+def expected_minutes(args: argparse.Namespace) -> float:
     """Estimate the time if every token takes ``--ms`` and no text ends before its length."""
     drafters = len(args.drafts or default_names(args.target))
-    count = 1 + sum(drafters if word == "alone" else 1 for word in methods)
-    tuned = sum(drafters if word == "alone" else word not in _TUNED for word in methods)
+    count = 1 + sum(drafters if word == "alone" else 1 for word in args.methods)
+    tuned = sum(drafters if word == "alone" else word not in _TUNED for word in args.methods)
     measured = count * (args.num_prompts * args.tokens + args.tune_tokens)
     tuning = tuned * _TRIALS * args.tune_prompts * args.tune_tokens
     profile = 6000  # tokens' worth of a profile
     return len(args.temperatures) * (measured + tuning + profile) * args.ms / 60_000
 
 
-def command(args: argparse.Namespace, methods: list[str]) -> list[str]:
+def command(args: argparse.Namespace) -> list[str]:
     """Return the arguments of ``hierspec bench``."""
     words = [sys.executable, "-m", "hierspec", "bench", "--target", args.target, "--chat"]
     words += ["--prompts", str(args.prompts), "--num-prompts", str(args.num_prompts)]
     words += ["--tune-prompts", str(args.tune_prompts), "--tune-tokens", str(args.tune_tokens)]
-    words += ["--max-new-tokens", str(args.tokens), "--methods", ",".join(methods)]
+    words += ["--max-new-tokens", str(args.tokens), "--methods", ",".join(args.methods)]
     words += ["--threads", str(args.threads), "-o", str(args.output)]
     words += ["--until-eos"] * (not args.fixed_length) + ["--overwrite"] * args.overwrite
     for temperature in args.temperatures:
@@ -93,31 +80,36 @@ def run(words: list[str], minutes: float | None) -> int:
 
 def aims(data: BenchResults) -> list[dict[str, Any]]:
     """Return what was aimed for, by temperature: ratios of paired times, above 1 is faster."""
+    is_16bit = data.settings.target == "zoo:smollm2-16bit"
     return [
         {"temperature": cell.temperature, "aim": aim, "ratio": ratio, "wanted": goal}
         for cell in data.cells
-        for aim, ratio, goal in _aims(cell)
+        for aim, ratio, goal in _aims(cell, is_16bit)
     ]
 
 
-def _aims(cell: TemperatureRecord) -> list[tuple[str, dict[str, Any] | None, float]]:
+def _aims(
+    cell: TemperatureRecord, is_16bit: bool
+) -> list[tuple[str, dict[str, Any] | None, float]]:
     by_name = {method.name: method for method in cell.measured}
-    best_of = {
-        "transformers": [name for name in by_name if name.startswith("transformers")],
-        "single": [name for name in by_name if name.startswith("alone-")],
-    }
-    best = {
-        kind: min((by_name[name] for name in names), key=_ms, default=None)
-        for kind, names in best_of.items()
-    }
-    get = by_name.get
+    planned = by_name.get("planned")
+
+    def best(prefix: str) -> MethodRecord | None:
+        found = (method for name, method in by_name.items() if name.startswith(prefix))
+        return min(found, key=_ms, default=None)
+
+    goal = (1.8 if cell.greedy else 1.5) if is_16bit else 1.4
     rows = [
-        ("planned over plain decoding", get("plain"), get("planned"), 2.5 if cell.greedy else 2.0),
-        ("planned over the best of transformers", best["transformers"], get("planned"), 2.5),
-        ("planned over llama.cpp on the GGUF file", get("llama.cpp-file"), get("planned"), 1.0),
-        ("HiSpec over LayerSkip", get("layerskip"), get("hispec"), 1.0),
-        ("three levels over the best drafter alone", best["single"], get("hierarchy"), 1.1),
-        ("planned over the best drafter alone", best["single"], get("planned"), 1.1),
+        ("planned over plain decoding", by_name.get("plain"), planned, goal),
+        (
+            "planned over the best of llama.cpp on the GGUF file",
+            best("llama.cpp-file"),
+            planned,
+            2.5,
+        ),
+        ("planned over the best of transformers", best("transformers"), planned, 4.0),
+        ("planned over the best drafter alone", best("alone-"), planned, 1.1),
+        ("three levels over the best drafter alone", best("alone-"), by_name.get("hierarchy"), 1.1),
     ]
     return [(aim, _ratio(slow, fast), goal) for aim, slow, fast, goal in rows]
 
@@ -175,7 +167,7 @@ def main() -> None:
     parser.add_argument("--tune-prompts", type=int, default=4)
     parser.add_argument("--tune-tokens", type=int, default=48)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--subsets", nargs="+", choices=SUBSETS, default=list(SUBSETS))
+    parser.add_argument("--methods", nargs="+", default=METHODS, help="as of hierspec bench")
     parser.add_argument("--drafts", nargs="+", help="as --draft; default: all there are")
     parser.add_argument("--fixed-length", action="store_true", help="no end of text ends a text")
     parser.add_argument("--threads", type=int, default=2)
@@ -188,10 +180,9 @@ def main() -> None:
     if not args.summary and (args.overwrite or not is_finished(args.output)):
         if args.prompts is None:
             parser.error("--prompts FOLDER is needed to measure")
-        methods = [method for subset in args.subsets for method in SUBSETS[subset]]
-        minutes = expected_minutes(args, methods)
+        minutes = expected_minutes(args)
         print(f"expected: at most {minutes:.0f} minutes at {args.ms:g} ms a token", flush=True)
-        if status := run(command(args, methods), args.time_limit):
+        if status := run(command(args), args.time_limit):
             sys.exit(status)
     report(args.output, f"{args.output.stem}-aims")
 
