@@ -38,7 +38,7 @@ from fault_injection import KINDS, Fault, Injector, Watch
 
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.output import AnswersFile
-from hierspec.server.batch.run import Writer, find_pending, run
+from hierspec.server.batch.writer import Writer, find_pending, run
 from hierspec.server.cluster.calls import HttpRequest, ReplicaErrors, forward
 from hierspec.server.cluster.deployments import Replica
 from hierspec.utils.machine import environment

@@ -14,7 +14,7 @@ from hierspec.config import arguments
 from hierspec.config.build import Built, build
 from hierspec.config.call import CallOptions
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.ends import add_tokenizer_eos
+from hierspec.config.model_defaults import add_tokenizer_eos
 from hierspec.config.options import refuse_unknown_arguments
 from hierspec.config.schema import HierarchyConfig
 from hierspec.core.nodes import describe
@@ -88,7 +88,7 @@ class Hierarchy:
         self.config = target.config
         self.tokenizer = target.tokenizer
         self.root = target.root
-        self.ends = target.ends
+        self.eos_ids = target.eos_ids
         self.controller = controller
         self.plan: Plan | None = None  # of auto: the planner's choice, its price and the runners-up
         self._watches = target.watches
@@ -310,7 +310,7 @@ class Hierarchy:
         """Return the tokens that end a text: the caller's, or the model's and the tokenizer's."""
         if chosen is not None:
             return arguments.eos_ids(chosen)
-        return add_tokenizer_eos(self.ends, self.tokenizer)
+        return add_tokenizer_eos(self.eos_ids, self.tokenizer)
 
     def __repr__(self) -> str:
         """Show the stack, the target on top, one line a level."""

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli.chat import entries
 from hierspec.cli.chat_session import HELP, ChatSession, ChatSettings
-from hierspec.config.ends import chat_sampling
+from hierspec.config.model_defaults import chat_sampling
 from hierspec.engine.pace import Pace
 
 GREEDY = {"temperature": 0.0, "max_new_tokens": 5, "stop": []}

@@ -17,7 +17,7 @@ from hierspec import Hierarchy, HierspecError, TargetConfig
 from hierspec.config.call import CallOptions
 from hierspec.config.checkpoints import load_tokenizer
 from hierspec.config.drafts import levels
-from hierspec.config.ends import GenerationConfigWarning
+from hierspec.config.model_defaults import GenerationConfigWarning
 from hierspec.config.options import SAMPLING
 from hierspec.utils.testing import tiny_model
 from hierspec.zoo import registry

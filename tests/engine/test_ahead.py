@@ -12,7 +12,7 @@ from tabular_cases import V, models
 
 from hierspec import Hierarchy
 from hierspec.core.nodes import Draft, Verify
-from hierspec.engine import ahead, answers
+from hierspec.engine import ahead, responder
 from hierspec.engine.ahead import BackgroundDrafting, ReservedUniforms
 from hierspec.engine.control import JumpingController
 from hierspec.engine.generation import Generation
@@ -51,7 +51,7 @@ def in_turn(monkeypatch):
         return found
 
     monkeypatch.setattr(BackgroundDrafting, "start", start)
-    monkeypatch.setattr(answers, "take_ahead_draft", take_ahead_draft)
+    monkeypatch.setattr(responder, "take_ahead_draft", take_ahead_draft)
     return used
 
 
@@ -136,12 +136,12 @@ def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
 
         return real(self, slow if late == "draft" else work)
 
-    def score(self, *args, own=answers.Responder._score, **options):
+    def score(self, *args, own=responder.Responder._score, **options):
         time.sleep(0.02 if late == "target" else 0.0)
         return own(self, *args, **options)
 
     monkeypatch.setattr(BackgroundDrafting, "start", start)
-    monkeypatch.setattr(answers.Responder, "_score", score)
+    monkeypatch.setattr(responder.Responder, "_score", score)
     assert [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)] == usual
     assert model.generate(PROMPTS[0], **options).token_ids == usual[0]
 

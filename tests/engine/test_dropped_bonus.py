@@ -59,7 +59,7 @@ def test_sampled_texts_do_not_change(tiny_family, bonus, monkeypatch):
     """The row that is left out decides nothing: what is in it may be anything."""
     target = tiny_family["target"]
     one, _ = generate(target, bonus, 1.0, monkeypatch)
-    monkeypatch.setattr("hierspec.engine.answers.pick", scrambled)
+    monkeypatch.setattr("hierspec.engine.responder.pick", scrambled)
     other, _ = generate(target, bonus, 1.0, monkeypatch)
     assert one == other
 

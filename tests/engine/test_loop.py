@@ -12,7 +12,7 @@ from loading import hierarchy_of
 from hierspec import HierspecError, SamplingParams
 from hierspec.drafters.prediction import Prediction
 from hierspec.engine.engine import EngineSettings
-from hierspec.engine.load import LoadControl
+from hierspec.engine.load_control import LoadControl
 from hierspec.engine.loop import EngineLoop
 from hierspec.engine.request import DeadlineError, Request, RequestCancelledError
 from hierspec.engine.runner import ServingRunner

@@ -9,10 +9,10 @@ from stacks import model
 
 from hierspec import SamplingParams
 from hierspec.core.requests import Propose
-from hierspec.engine.answers import Responder
 from hierspec.engine.engine import EngineSettings
 from hierspec.engine.loop import EngineLoop
 from hierspec.engine.request import Request
+from hierspec.engine.responder import Responder
 from hierspec.engine.runner import ServingRunner
 from hierspec.engine.stopping import StopConditions
 

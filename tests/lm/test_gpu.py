@@ -32,7 +32,7 @@ from hierspec.core.distributions import (
 )
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
-from hierspec.engine.answers import Responder
+from hierspec.engine.responder import Responder
 from hierspec.lm.base import Query
 from hierspec.lm.lean import fused
 from hierspec.profiling import costs

@@ -240,7 +240,7 @@ def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
     plan_ = DraftingSettings(places=3, rounds=4, max_budget=2, temperature=0.0)
     whole = rates.continuations(pool, prompts, 12, plan_)
     end = whole[0][7]
-    plan_ = replace(plan_, ends=frozenset({end}))
+    plan_ = replace(plan_, eos_ids=frozenset({end}))
     texts = rates.continuations(pool, prompts, 12, plan_)
     for prompt, text, uncut in zip(prompts, texts, whole, strict=True):
         start = len(prompt)

@@ -16,7 +16,7 @@ from server_cases import app_of
 
 from hierspec import HierspecError
 from hierspec.engine.pace import Pace
-from hierspec.server.run import make_server
+from hierspec.server.process import make_server
 from hierspec.server.settings import ServeSettings
 
 CHAT = [{"role": "user", "content": "hello the"}]
@@ -210,7 +210,7 @@ def test_told_to_end_it_finishes_what_runs_and_takes_no_more(family, caplog):
 
 def test_what_the_first_chat_would_wait_for_is_done_before(family, monkeypatch):
     asked = []
-    monkeypatch.setattr("hierspec.server.run.template_traits", asked.append)
+    monkeypatch.setattr("hierspec.server.process.template_traits", asked.append)
     with started(family) as (_, _, server):
         assert asked == [server.service.tokenizer]
 

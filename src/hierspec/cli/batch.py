@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hierspec.server.batch.output import AnswersFile
-    from hierspec.server.batch.run import BatchProgress, Pending, Writer
+    from hierspec.server.batch.writer import BatchProgress, Pending, Writer
     from hierspec.server.settings import ServeSettings
 
 
@@ -74,7 +74,7 @@ def batch(
       hierspec batch in.jsonl out.jsonl --ray --replicas 2 --model ./Llama-8B
     """
     from hierspec.server.batch.output import AnswersFile
-    from hierspec.server.batch.run import Writer, find_pending
+    from hierspec.server.batch.writer import Writer, find_pending
     from hierspec.utils.files import locked
 
     from .rendering import interruptible, notes
@@ -128,7 +128,7 @@ def _answer_in_process(
 
     from hierspec.server.app import create_app
     from hierspec.server.batch.inprocess import InProcess
-    from hierspec.server.batch.run import run
+    from hierspec.server.batch.writer import run
     from hierspec.utils.threads import use_threads
 
     use_threads(settings.threads)

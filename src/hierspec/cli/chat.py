@@ -85,7 +85,7 @@ def chat(
 
       hierspec chat --target ./Llama-8B --draft ./Llama-1B --temperature 0.7
     """
-    from hierspec.config import ends
+    from hierspec.config import model_defaults
     from hierspec.utils.threads import use_threads
 
     from .chat_session import ChatSession, ChatSettings
@@ -119,7 +119,8 @@ def chat(
             "(hierspec generate continues any text)"
         )
     say(console, f"{config.target.model}; /help lists the commands, Ctrl-D leaves")
-    settings = ChatSettings.from_dict({**ends.chat_sampling(config.target.model), **chosen, **own})
+    defaults = model_defaults.chat_sampling(config.target.model)
+    settings = ChatSettings.from_dict({**defaults, **chosen, **own})
     request = {"stop_token_ids": stop_token_id, "chat_template_kwargs": variables}
     with models.session() as session:
         conversation = ChatSession(session, config.target.model, system, settings, request, console)

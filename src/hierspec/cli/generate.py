@@ -176,7 +176,7 @@ def generate(
         raise HierspecError("give a PROMPT or --prompt, not both")
     texts = _read_prompts(prompt if prompt_option is None else prompt_option, prompts, ids)
 
-    from hierspec.config import arguments, ends
+    from hierspec.config import arguments, model_defaults
     from hierspec.config.drafts import is_method
     from hierspec.presets import defaults
     from hierspec.presets.registry import AUTO, read_hierarchy
@@ -232,7 +232,7 @@ def generate(
         models = _load(config, as_json, console)
     if tokenizer is not None:
         models.tokenizer = _load_fitting_tokenizer(tokenizer, models)
-    if not as_json and (unread := ends.ignored_sampling(models.config.target.model)):
+    if not as_json and (unread := model_defaults.ignored_sampling(models.config.target.model)):
         say(
             console,
             f"hierspec: note: of the model's generation_config {', '.join(unread)} is not applied: "
@@ -400,7 +400,7 @@ def _without_levels(hierarchy: Hierarchy) -> Hierarchy:
     from hierspec.config.build import Built
 
     root = dataclasses.replace(hierarchy.root, index=0, below=None)
-    return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config, hierarchy.ends))
+    return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config, hierarchy.eos_ids))
 
 
 def _texts_differ(

@@ -112,7 +112,7 @@ def serve(
     from hierspec.server import logs
     from hierspec.server.app import create_app
     from hierspec.server.loading import load
-    from hierspec.server.run import serve as run
+    from hierspec.server.process import serve as run
 
     from .rendering import interruptible, notes, progress, say, warnings_as_notes
 

@@ -25,14 +25,14 @@ class Built:
     Attributes:
         root: the target's node.
         tokenizer: the target's; ``None`` if it has none.
-        ends: ids that end a text of the target, apart from the tokenizer's own.
+        eos_ids: ids that end a text of the target, apart from the tokenizer's own.
         watches: over the weights that were taken from models in memory.
     """
 
     root: ModelVerify
     tokenizer: Any
     config: HierarchyConfig
-    ends: frozenset[int] = frozenset()
+    eos_ids: frozenset[int] = frozenset()
     watches: tuple[Watch, ...] = ()
 
 

@@ -18,8 +18,8 @@ from hierspec.utils import machine
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
-from .ends import model_eos_ids
 from .in_memory import ModelInMemory
+from .model_defaults import model_eos_ids
 from .schema import TargetConfig
 
 _SHORT_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}

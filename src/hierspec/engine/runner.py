@@ -23,7 +23,7 @@ from hierspec.lm.encoder_decoder import check_decoder_only, split_prompt
 from hierspec.sampling.scores import logprobs, top_logprobs
 
 from .control import Controller, Steering, label
-from .load import LoadControl, Plans, in_same_class
+from .load_control import LoadControl, Plans, in_same_class
 from .metrics import SequenceMetrics
 from .prefixes import PrefixCache, prefill
 from .request import Request, TokenScore

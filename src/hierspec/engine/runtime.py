@@ -22,10 +22,10 @@ from hierspec.errors import FAILURES
 from hierspec.lm.backend import position_switch
 from hierspec.lm.base import ModelNode, ModelVerify, scores_part
 
-from .answers import Responder, with_logprobs
 from .metrics import Metrics
 from .observers import Observer, Observers, Training
 from .pace import Paces
+from .responder import Responder, with_logprobs
 from .sequences import Group, LiveSequence, NodeInfo, Task
 
 

@@ -19,7 +19,7 @@ from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.verifiers.acceptance import acceptance_of
 from hierspec.verifiers.multi_draft import outcomes
 
-from .remembering import remembered_rows
+from .memoised_rules import remembered_rows
 from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 
 Verdicts = list[tuple[float, Verdict]]

@@ -10,9 +10,9 @@ from typing import Any
 
 from hierspec.config import methods
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.ends import add_tokenizer_eos
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import LevelConfig
+from hierspec.config.model_defaults import add_tokenizer_eos
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import (
@@ -278,13 +278,13 @@ class CandidatePool:
 
     Attributes:
         members: the loaded candidates, then the target.
-        ends: tokens that end a text of the target.
+        eos_ids: tokens that end a text of the target.
     """
 
     target: TargetConfig
     members: tuple[PoolMember, ...]
     tokenizer: Any
-    ends: frozenset[int] = frozenset()
+    eos_ids: frozenset[int] = frozenset()
 
     @property
     def vocab_size(self) -> int:
@@ -322,5 +322,5 @@ def load(
     ]
     members.append(PoolMember(target.model, top, target.model))
     tokenizer = loaded.tokenizers.get(target.model)
-    ends = add_tokenizer_eos(loaded.eos_ids(target.model), tokenizer)
-    return CandidatePool(target, tuple(members), tokenizer, ends)
+    eos_ids = add_tokenizer_eos(loaded.eos_ids(target.model), tokenizer)
+    return CandidatePool(target, tuple(members), tokenizer, eos_ids)

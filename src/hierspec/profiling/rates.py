@@ -229,7 +229,7 @@ def _copied(
 
 def _has_ended(sequence: LiveSequence, start: int, drafting: DraftingSettings) -> bool:
     """Return whether the text ended at a token from ``start`` on."""
-    return not drafting.ends.isdisjoint(sequence.tokens[start:])
+    return not drafting.eos_ids.isdisjoint(sequence.tokens[start:])
 
 
 def _commit(sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:

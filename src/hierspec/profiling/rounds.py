@@ -38,7 +38,7 @@ class DraftingSettings:
         rounds: drafts at each place, after one that is not counted.
         max_budget: M, tokens of a draft.
         temperature: the request's; 0 is greedy.
-        ends: tokens that end a text.
+        eos_ids: tokens that end a text.
     """
 
     places: int
@@ -46,7 +46,7 @@ class DraftingSettings:
     max_budget: int
     temperature: float
     seed: int = 0
-    ends: frozenset[int] = frozenset()
+    eos_ids: frozenset[int] = frozenset()
 
     def place_positions(self, lengths: Sequence[int]) -> list[list[int]]:
         """Return per text the positions of its places, spread evenly as if all were one text."""

@@ -104,7 +104,7 @@ class Stages:
             settings.max_speculative_tokens,
             temperature,
             settings.seed,
-            frozenset() if settings.ignore_eos else self.pool.ends,
+            frozenset() if settings.ignore_eos else self.pool.eos_ids,
         )
         self.report_share("the target writes", 0.01)
         texts = stage(

@@ -18,7 +18,7 @@ from . import errors
 from .access import STATIC_FILES, Access, refuse_half_characters
 from .loading import load
 from .logs import RequestLog
-from .routes import chat, completions, info, page, responses
+from .routes import chat, completions, info, responses
 from .same_seed import SameSeedWarning, obstacles
 from .service import Service
 from .settings import ServeSettings
@@ -61,7 +61,7 @@ def create_app(
     )
     app.state.service = service
     app.state.stored_conversations = responses.StoredConversations(settings.store_responses)
-    for part in (chat, completions, responses, info, page):
+    for part in (chat, completions, responses, info):
         app.include_router(part.router)
     errors.install(app)
     app.add_middleware(Access, keys=settings.api_key, max_body=settings.max_body_bytes)

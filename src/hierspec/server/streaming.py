@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from .answers import format_event
+from .answer_parts import format_event
 from .errors import ApiError, to_api_error
 from .service import Streams
 

@@ -7,7 +7,7 @@ P1 Figure 1's stack of calls; the last row shows draft lengths as P5 Figure 8 do
 
 from .drawing import svg
 from .events import read
-from .page import html
+from .html import html
 from .perfetto import chrome
 from .sequence import Call, Timeline, TokenCell, timelines
 

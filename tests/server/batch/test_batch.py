@@ -20,7 +20,7 @@ from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.lines import Answer, answer_line, read_lines
 from hierspec.server.batch.output import AnswersFile
-from hierspec.server.batch.run import Writer, answer_request, find_pending, run
+from hierspec.server.batch.writer import Writer, answer_request, find_pending, run
 from hierspec.utils.files import locked
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.lines import Line
-from hierspec.server.batch.run import Pending, Writer, answer_request
+from hierspec.server.batch.writer import Pending, Writer, answer_request
 from hierspec.server.settings import ServeSettings
 
 from .ray import connect, ray

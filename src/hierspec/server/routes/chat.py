@@ -10,7 +10,7 @@ import fastapi
 
 from hierspec.engine.request import Request
 from hierspec.server.access import service_of, tenant_of
-from hierspec.server.answers import (
+from hierspec.server.answer_parts import (
     DONE,
     StreamUsage,
     chat_logprobs,

@@ -11,7 +11,7 @@ import fastapi
 from hierspec.engine.request import Request, TokenScore
 from hierspec.engine.results import TokenEvent
 from hierspec.server.access import service_of, tenant_of
-from hierspec.server.answers import (
+from hierspec.server.answer_parts import (
     DONE,
     StreamUsage,
     completion_logprobs,

@@ -1,11 +1,11 @@
-"""Information about the service: models, health, metrics, version; tokens of a text."""
+"""The playground, and what the service says: models, health, metrics, version, tokens of a text."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import Field
 
 from hierspec import __version__
@@ -14,6 +14,7 @@ from hierspec.core.nodes import walk_levels
 from hierspec.server.access import service_of
 from hierspec.server.conversation import chat_ids, plain_messages
 from hierspec.server.errors import ApiError
+from hierspec.server.playground.page import build_page
 from hierspec.server.prepare import named_hierarchy, tokenize
 from hierspec.server.wire.chat import Message
 from hierspec.server.wire.common import (
@@ -89,6 +90,13 @@ def _levels(hierarchy: Hierarchy) -> list[str]:
     """Return the names of the levels, smallest first, the target last."""
     names = (without_folders(level.name) for level in walk_levels(hierarchy.root))
     return list(dict.fromkeys(names))
+
+
+@router.get("/", include_in_schema=False)
+async def playground() -> HTMLResponse:
+    """Show the playground, a page that sends requests to this service only."""
+    content = build_page()
+    return HTMLResponse(content.html, headers=content.headers)
 
 
 @router.get("/v1/models", response_model=ModelList, summary="List models")

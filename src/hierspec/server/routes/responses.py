@@ -11,7 +11,7 @@ import fastapi
 
 from hierspec.engine.request import Request
 from hierspec.server.access import service_of, tenant_of
-from hierspec.server.answers import count_usage, format_event, new_id, summarise_speculation
+from hierspec.server.answer_parts import count_usage, format_event, new_id, summarise_speculation
 from hierspec.server.constraints import constraint_processors, request_constraint
 from hierspec.server.conversation import chat_ids, plain_call
 from hierspec.server.errors import ApiError, to_api_error
