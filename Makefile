@@ -35,10 +35,10 @@ serve: setup
 test: setup
 	$(BIN)/python -m pytest -n logical --dist worksteal -rs
 
-# The product's tests, where nothing can import the laboratory; the claims recompute its results.
+# The product's tests, where nothing can import the laboratory, which pages get figures from.
 test-product: setup
 	PYTHONPATH=$(CURDIR)/tests/without_lab $(BIN)/python -m pytest -n logical --dist worksteal -rs \
-	  --ignore tests/lab --ignore tests/claims --ignore tests/test_claims.py
+	  --ignore tests/lab --ignore tests/test_figures.py
 
 lint: setup
 	$(BIN)/ruff check .

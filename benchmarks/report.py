@@ -1,4 +1,5 @@
-"""Write ``docs/results.md`` and ``docs/papers/results.md`` from the result files.
+"""Write ``docs/results.md`` and ``docs/papers/results.md`` from the result files, and fill in the
+figures of README and the guide (:mod:`report_pages` says how a page asks for one).
 
 No figure is copied by hand; a test compares the pages with the files.
 
@@ -17,6 +18,7 @@ from typing import Any
 import common
 import report_bench
 import report_ground
+import report_pages
 import report_papers
 import report_planning
 from report_bench import Provenance, Table
@@ -219,6 +221,7 @@ def main() -> None:
     pages: dict[Path, str] = {
         PAGE: text(files),
         report_papers.PAGE: report_papers.text(table, provenance),
+        **report_pages.filled(),
     }
     changed = [path for path, content in pages.items() if path.read_text() != content]
     names = ", ".join(str(path.relative_to(common.ROOT)) for path in changed)

@@ -114,7 +114,7 @@ ITEMS = (
     Item(
         "P2 Algorithm 2",
         "interleaved drafts keep the target's law",
-        _lossy("as printed TV up to .30; corrected with the slot's own residual it is lossless"),
+        _lossy("as printed it is not; corrected with the slot's own residual it is"),
     ),
     Item("P2 Figure 1", "interleaving a smaller model does not help"),
     Item("P2 Figure 2", "a trace", _drawing("one round")),
@@ -158,13 +158,13 @@ ITEMS = (
         "capped branch resampling is lossless",
         _proved(
             "it is block verification, with the same output law; without the cap at the end, as "
-            "printed, TV .111 in the worked example"
+            "printed, it is lossy"
         ),
     ),
     Item(
         "P4 Algorithm 3",
         "several drafts by carrying R_τ on",
-        _lossy("as printed TV up to .0042 and .19; `block-rrs` is the corrected form"),
+        _lossy("as printed it is lossy in two ways; `block-rrs` is the corrected form"),
     ),
     Item("P4 Figure 1", "resampling in a tree of branches", _drawing("the branches")),
     Item("P4 Figure 2", "an example with the cap", _drawing("one draft")),
@@ -212,13 +212,13 @@ ITEMS = (
     Item(
         "P5 Algorithm 1",
         "self-verify is lossless",
-        _lossy("as printed p is read one place late, TV up to .61; the corrected form is exact"),
+        _lossy("as printed p is read one place late; the corrected form is exact"),
     ),
     Item(
         "P5 Algorithm 2",
         "the full system is lossless",
         _lossy(
-            "as printed the target is never called, and recovered tokens are lost (TV up to .11); "
+            "as printed the target is never called, and recovered tokens are lost; "
             "the corrected form is exact"
         ),
     ),
