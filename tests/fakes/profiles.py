@@ -15,8 +15,8 @@ class FakeProfile:
     RATES = ((None, 0.75, 0.55), (None, None, 0.8))
     COSTS = (0.25, 4, 33)
 
-    def __init__(self, recorded=None, classes=0) -> None:
-        self.recorded, self.classes = recorded, classes
+    def __init__(self, pairs=(), classes=0) -> None:
+        self.pairs, self.classes = pairs, classes
         self.asked: list[object] = []
         self.max_measured = 9
         self.data = SimpleNamespace(temperatures={})
@@ -24,8 +24,8 @@ class FakeProfile:
     def nearest(self, temperature):
         return float(temperature > 0)
 
-    def records(self, temperature):
-        return self.recorded
+    def measured(self, temperature):
+        return SimpleNamespace(pairs=self.pairs)
 
     def estimates(self, temperature, max_budget=None):
         self.asked.append((temperature, max_budget))

@@ -128,16 +128,6 @@ def test_a_profile_that_grows_keeps_the_keys_of_other_versions(family, loaded, t
     assert json.dumps(grown) == json.dumps(first)
 
 
-def test_records_of_a_profile(whole):
-    profile = from_dict(whole)
-    for temperature in (0.0, 1.0):
-        records = profile.records(temperature)
-        for pair in whole["temperatures"][repr(temperature)]["pairs"]:
-            assert records.lengths[pair["drafter"]] == pair["lengths"]
-            assert records.kept[pair["drafter"], pair["verifier"]] == pair["kept"]
-    assert profile.records(0.9).kept == profile.records(1.0).kept
-
-
 def test_a_measurement_without_its_parts_is_damaged(whole):
     for part in ("pairs", "costs", "context", "token_ms"):
         measured = {k: v for k, v in whole["temperatures"]["0.0"].items() if k != part}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -18,12 +20,12 @@ if TYPE_CHECKING:
     from hierspec.planner.estimates import Estimates
     from hierspec.planner.plan import LatencyModel, Plan
     from hierspec.planner.search import Variations
-    from hierspec.planner.simulated import Records
     from hierspec.profiling.profile import Profile
 
-    from .rendering.plan import Simulations
+    from .rendering.plan import PlanColumn
 
 PROFILE_KIND = "hierspec-profile"
+PlanView = Callable[["Plan"], "PlanColumn | None"]
 
 
 def plan(
@@ -72,36 +74,8 @@ def plan(
             "--hierarchy."
         ),
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the plan: a .svg or .png file.")
-    ] = None,
-    heat_map: Annotated[
-        Path | None,
-        typer.Option(
-            "--map",
-            help="Draw a heat map, .svg or .png: the speed-up over pairs of early exits, or over "
-            "cost and acceptance of a further model.",
-        ),
-    ] = None,
-    simulate: Annotated[
-        int | None,
-        typer.Option(min=2, help="Also simulate each hierarchy, for so many calls of the target."),
-    ] = None,
-    acceptances: Annotated[
-        str | None,
-        typer.Option(
-            help="With --simulate, what is accepted: iid, by independent draws; curves, as often "
-            "as measured (the default for a profile); recorded, the drafts of the profile in order."
-        ),
-    ] = None,
-    costs: Annotated[
-        str | None,
-        typer.Option(
-            help="With --simulate: real (default), or artificial: every call of a model costs the "
-            "same."
-        ),
-    ] = None,
     as_json: AsJson = False,
+    **added: Any,
 ) -> int:
     """Find the fastest hierarchy, or say that plain decoding does.
 
@@ -111,10 +85,12 @@ def plan(
     """
     from hierspec.planner import search
 
-    _check_pictures(picture, heat_map)
     task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
     _check_exports(output, to, task.profile)
-    _check_simulation(acceptances, costs, simulate, task.profile)
+    views = [
+        prepare(task, **{name: added[name] for name in names})
+        for prepare, names in _ADDITIONS.items()
+    ]
     for warning in task.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
     result = search.plan(
@@ -128,29 +104,17 @@ def plan(
     unit = "" if task.profile is None else "ms"
     if output is not None:
         _write_hierarchy(result, task, output)
-    if picture is not None:
-        from hierspec.planner.pictures import draw_plan
-
-        draw_plan(result, picture, unit=unit)
-        print(
-            f"{picture}: the plan's levels, and the times of the hierarchies near it",
-            file=sys.stderr,
-        )
-    if heat_map is not None:
-        description = _draw_map(task.estimates, task.profile, heat_map)
-        print(f"{heat_map}: {description}", file=sys.stderr)
     exported = None if to is None else _export(result, task, to)
-    simulations = None
-    if simulate is not None:
-        simulations = _simulate(
-            result, simulate, acceptances, costs, task.profile, temperature or 0.0
-        )
+    columns = [column for view in views if (column := view(result)) is not None]
     if as_json:
-        out = result.to_dict() | {"warnings": list(task.warnings)}
+        out: dict[str, Any] = result.to_dict() | {"warnings": list(task.warnings)}
         if task.profile is not None:
             out["hierarchy"] = task.profile.hierarchy(result.best.chain)
-        if simulations is not None:
-            out = simulations.add_to(out)
+        for column in columns:
+            best, *others = column.values
+            out[column.title] = best
+            for chain, value in zip(out["runners_up"], others, strict=True):
+                chain[column.title] = value
         if exported is not None:
             out["export"] = exported
         print(json.dumps(out))
@@ -161,7 +125,7 @@ def plan(
     show(
         result,
         unit=f" {unit}" if unit else "",
-        simulations=simulations,
+        columns=columns,
         top=top,
         limits=[name for name, applies in limits.items() if applies],
     )
@@ -172,6 +136,23 @@ def plan(
     return 0
 
 
+_ADDITIONS: dict[Callable[..., PlanView], list[str]] = {}  # → the names of their options
+
+
+def add_options(prepare: Callable[..., PlanView]) -> None:
+    """Let the command take options of another package: the keyword-only parameters of ``prepare``.
+
+    It is called with a :class:`PlanningTask` and the options before the search, and refuses what it
+    cannot do. What it returns is called with the plan; it may draw, and return a column of the
+    table.
+    """
+    own = inspect.signature(plan, eval_str=True).parameters.values()
+    _, *options = inspect.signature(prepare, eval_str=True).parameters.values()
+    _ADDITIONS[prepare] = [option.name for option in options]
+    kept = [one for one in own if one.kind is not one.VAR_KEYWORD]
+    cast("Any", plan).__signature__ = inspect.Signature([*kept, *options])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanningTask:
     """The input of the planner, from a file and options.
@@ -179,6 +160,7 @@ class PlanningTask:
     Attributes:
         variations: the variations that hierarchies may have besides plain chains.
         profile: the source of the estimates; ``None`` for a problem file.
+        temperature: that was asked for.
     """
 
     estimates: Estimates
@@ -186,6 +168,7 @@ class PlanningTask:
     variations: Variations
     warnings: tuple[str, ...] = ()
     profile: Profile | None = None
+    temperature: float = 0.0
 
 
 def _read_task(
@@ -241,16 +224,7 @@ def _read_task(
     warnings += tuple(filter(None, [busy_message(profile.data.temperatures.values())]))
     model = cast("LatencyModel", latency_model or "exact")
     variations = ALL_VARIATIONS if model == "exact" else NO_VARIATIONS
-    return PlanningTask(estimates, model, variations, warnings, profile)
-
-
-def _check_pictures(*paths: Path | None) -> None:
-    """Refuse pictures that cannot be drawn, before anything is computed."""
-    for path in filter(None, paths):
-        from hierspec.plotting.figures import matplotlib, picture_path
-
-        picture_path(path)
-        matplotlib()
+    return PlanningTask(estimates, model, variations, warnings, profile, temperature)
 
 
 def _check_exports(path: Path | None, engine: str | None, profile: Profile | None) -> None:
@@ -267,22 +241,6 @@ def _check_exports(path: Path | None, engine: str | None, profile: Profile | Non
             )
     if path is not None and path.suffix != ".json":
         raise HierspecError(f"-o writes a .json file, not {str(path)!r}")
-
-
-def _check_simulation(
-    acceptances: str | None, costs: str | None, rounds: int | None, profile: Profile | None
-) -> None:
-    """Refuse unknown names, and simulations that the file has no data for."""
-    from hierspec.planner.simulated import ACCEPTANCES, COSTS, check_choice
-
-    if rounds is None and (acceptances is not None or costs is not None):
-        raise HierspecError("--acceptances and --costs are for --simulate ROUNDS: add it")
-    if acceptances is not None:
-        check_choice(acceptances, ACCEPTANCES, "--acceptances")
-    if costs is not None:
-        check_choice(costs, COSTS, "--costs")
-    if profile is None and acceptances == "recorded":
-        raise HierspecError("--acceptances recorded is for profiles; this file is a problem")
 
 
 def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
@@ -302,81 +260,3 @@ def _write_hierarchy(result: Plan, task: PlanningTask, path: Path) -> None:
     hierarchy = task.profile.hierarchy(result.best.chain)
     write_atomically(path, json.dumps(hierarchy, indent=2) + "\n", "the hierarchy")
     print(f"{path}: hierspec generate --hierarchy {path} runs it", file=sys.stderr)
-
-
-def _draw_map(estimates: Estimates, profile: Profile | None, path: Path) -> str:
-    """Draw the heat map and return what it shows.
-
-    With two early exits or more: the speed-up over (draft exit, intermediate exit). Otherwise: how
-    cheap and how good a further model below the best single drafter would have to be.
-    """
-    from hierspec.planner.maps import cost_acceptance_map, exits_map
-
-    exits = _exits(profile)
-    if len(exits) > 1:
-        exits_map(estimates, exits, path)
-        return "speed-up over (draft exit, intermediate exit)"
-    target = estimates.target
-    drafters = [i for i in range(target) if estimates.can_draft(i, target)]
-    if not drafters:
-        raise HierspecError("--map needs a model that can draft for the target")
-    best = max(drafters, key=lambda i: float(estimates.survival[i, target, 1]))
-    cost = float(estimates.draft_ms[best, 1])
-    cost_acceptance_map(
-        [float(f"{cost / 2**step:.2g}") for step in range(8, 0, -1)],
-        [step / 10 for step in range(10)],
-        path,
-        target_cost=float(estimates.plain_ms),
-        drafter_cost=cost,
-        acceptance=float(estimates.survival[best, target, 1]),
-        largest=estimates.max_budget,
-        title=f"When a model below {estimates.names[best]} is worth a level",
-        names=(estimates.names[target], estimates.names[best]),
-        unit="" if profile is None else "ms",
-    )
-    return f"speed-up over (cost, acceptance) of a further model below {estimates.names[best]}"
-
-
-def _exits(profile: Profile | None) -> dict[int, int]:
-    """Return the indices of the profile's early exits by their layer."""
-    from hierspec.methods.early_exit import EarlyExitConfig
-
-    if profile is None:
-        return {}
-    levels = [model.config for model in profile.models]
-    return {
-        level.exit_layer: i for i, level in enumerate(levels) if isinstance(level, EarlyExitConfig)
-    }
-
-
-def _simulate(
-    result: Plan,
-    rounds: int,
-    acceptances: str | None,
-    costs: str | None,
-    profile: Profile | None,
-    temperature: float,
-) -> Simulations:
-    """Simulate a plan and its runners-up.
-
-    Args:
-        acceptances: default: the curves of a profile, or the independent rates of a problem.
-    """
-    from hierspec.planner.simulated import simulate_chain
-
-    from .rendering.plan import Simulations
-
-    kind = acceptances or ("iid" if profile is None else "curves")
-    source: str | Records = kind
-    note = ""
-    if kind == "recorded":
-        assert profile is not None
-        source = profile.records(temperature)
-        if result.estimates.classes:
-            note = "; every draft has the same weight, while plans weight classes of text by tokens"
-        if profile.nearest(temperature) > 0:
-            note += "; drafts are kept as by tokenwise verification, plans are for block"
-    chains = [choice.chain for choice in (result.best, *result.runners_up)]
-    costs = costs or "real"
-    runs = (simulate_chain(result.estimates, chain, source, costs, rounds) for chain in chains)
-    return Simulations(tuple(runs), kind, costs, rounds, note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +17,11 @@ from .chat import chat
 from .doctor import doctor
 from .generate import generate
 from .options import NamesChoices
-from .plan import plan
+from .plan import add_options, plan
 from .profile import profile
 from .serve import serve
 
-GROUP = "hierspec.commands"  # of entry points
+COMMANDS, PLAN_OPTIONS = "hierspec.commands", "hierspec.plan_options"  # groups of entry points
 
 app = typer.Typer(
     name="hierspec",
@@ -71,22 +71,33 @@ for group in (heads.app, ngram.app, zoo.app):
     app.add_typer(group)
 
 
-def _add_commands_of_packages() -> None:
-    """Add the commands that installed packages offer, each a function, by the words of its name.
+def _add_what_packages_offer() -> None:
+    """Add the commands of installed packages, by the words of their names, and options of plan.
 
     An entry point ``heads.train`` is the command ``hierspec heads train``. A package that cannot be
-    imported costs its own commands only.
+    imported costs only what it adds.
     """
     groups = {"": app, **{group.info.name: group for group in (heads.app, ngram.app, zoo.app)}}
-    for words, entry in sorted(plugins.entry_point_names(GROUP).items()):
-        if find_spec(entry.module.partition(".")[0]) is None:  # a checkout without that package
-            continue
+
+    def add_command(words: str, command: Any) -> None:
         group, _, name = words.rpartition(".")
-        try:
-            groups[group].command(name, cls=NamesChoices)(entry.load())
-        except (Exception, SystemExit) as error:
-            problem = plugins.describe(error)
-            print(f"hierspec: warning: hierspec {words} is left out: {problem}", file=sys.stderr)
+        groups[group].command(name, cls=NamesChoices)(command)
+
+    def add_to_plan(_: str, prepare: Any) -> None:
+        add_options(prepare)
+
+    for kind, add, of in (
+        (COMMANDS, add_command, "hierspec"),
+        (PLAN_OPTIONS, add_to_plan, "hierspec plan:"),
+    ):
+        for words, entry in sorted(plugins.entry_point_names(kind).items()):
+            if find_spec(entry.module.partition(".")[0]) is None:  # a checkout without that package
+                continue
+            try:
+                add(words, entry.load())
+            except (Exception, SystemExit) as error:
+                problem = plugins.describe(error)
+                print(f"hierspec: warning: {of} {words} is left out: {problem}", file=sys.stderr)
 
 
-_add_commands_of_packages()
+_add_what_packages_offer()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
@@ -29,9 +29,6 @@ from .schema import (
     ProfileData,
     Rule,
 )
-
-if TYPE_CHECKING:
-    from hierspec.planner.simulated import Records
 
 DESCRIPTION = "the profile"  # in refusals to write one
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -67,16 +64,6 @@ class Profile:
         """Return what was measured at exactly this temperature."""
         table = self.data.temperatures
         return next(table[label] for label in table if float(label) == temperature)
-
-    def records(self, temperature: float) -> Records:
-        """Return the drafts recorded at the measured temperature nearest to this one."""
-        from hierspec.planner.simulated import Records
-
-        pairs = self.measured(self.nearest(temperature)).pairs
-        return Records(
-            {pair.drafter: pair.lengths for pair in pairs},
-            {(pair.drafter, pair.verifier): pair.kept for pair in pairs},
-        )
 
     def estimates(
         self,

@@ -52,7 +52,7 @@ class BenchFiles:
         if self.spec_bench is not None:
             check_writable(self.spec_bench, "answers")
         if self.plots is not None:
-            from hierspec.plotting.figures import matplotlib
+            from hierspec_lab.plotting.figures import matplotlib
 
             matplotlib()
             check_folder_writable(self.plots, self.plots, "pictures")

@@ -140,7 +140,7 @@ def _check_outputs(is_all: bool, figures: Path | None, output: Path | None, as_j
             raise HierspecError(f"there is no folder {output.parent} to write into")
         check_writable(output, _CONTENT)
     if figures is not None:
-        from hierspec.plotting.figures import matplotlib
+        from hierspec_lab.plotting.figures import matplotlib
 
         matplotlib()
         check_folder_writable(figures, figures, "figures")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.plotting.figures import (
+from hierspec_lab.plotting.figures import (
     BLUE,
     BROWN,
     GREEN,
@@ -28,7 +28,7 @@ from hierspec.plotting.figures import (
     sheet,
     style,
 )
-from hierspec.plotting.heat_map import heat_map
+from hierspec_lab.plotting.heat_map import heat_map
 
 from .tables import Curve, Figure, Grid, Reproduction
 

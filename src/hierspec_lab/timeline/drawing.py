@@ -16,7 +16,7 @@ from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from hierspec.errors import HierspecError
-from hierspec.plotting.figures import (
+from hierspec_lab.plotting.figures import (
     BLUE,
     BROWN,
     GREEN,

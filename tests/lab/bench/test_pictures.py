@@ -12,7 +12,6 @@ import pytest
 from bench_cases import METHODS, PROMPTS, SKIPPED, content, results
 from svg import letters
 
-from hierspec.plotting import figures
 from hierspec_lab.bench.method_records import CategorySpeedup, PairedRatio
 from hierspec_lab.bench.report.charts import (
     GROUP_COLOURS,
@@ -26,6 +25,7 @@ from hierspec_lab.bench.report.columns import TableCell, correctness, fastest
 from hierspec_lab.bench.report.page import html, write, write_many
 from hierspec_lab.bench.report.pictures import draw, pictures
 from hierspec_lab.bench.results import parse
+from hierspec_lab.plotting import figures
 
 pytestmark = pytest.mark.usefixtures("matplotlib")
 OURS = [name for name, entry in METHODS.items() if entry[1] != "peer"]

@@ -17,12 +17,13 @@ ROOT = Path(__file__).resolve().parents[3]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
 
-def test_they_are_installed_as_they_are_declared():
-    installed = {entry.name: entry.value for entry in entry_points(group=root.GROUP)}
-    assert DECLARED[root.GROUP].items() <= installed.items(), "pip install -e . is to be run again"
+@pytest.mark.parametrize("group", DECLARED)
+def test_they_are_installed_as_they_are_declared(group):
+    installed = {entry.name: entry.value for entry in entry_points(group=group)}
+    assert DECLARED[group].items() <= installed.items(), "pip install -e . is to be run again"
 
 
-@pytest.mark.parametrize("words", DECLARED[root.GROUP])
+@pytest.mark.parametrize("words", DECLARED[root.COMMANDS])
 def test_each_has_its_help(words, capsys):
     assert run([*words.split("."), "--help"]) == 0
     assert f"hierspec {words.replace('.', ' ')}" in capsys.readouterr().out
@@ -73,21 +74,25 @@ def test_help_of_a_bench_names_what_drafts(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "load", "says"),
+    ("group", "words", "load", "says"),
     [
-        ("broken", lambda: 1 / 0, "ZeroDivisionError"),
-        ("nowhere.at.all", lambda: print, "KeyError: 'nowhere.at'"),
+        (root.COMMANDS, "broken", lambda: 1 / 0, "ZeroDivisionError"),
+        (root.COMMANDS, "nowhere.at.all", lambda: print, "KeyError: 'nowhere.at'"),
+        (root.PLAN_OPTIONS, "broken", lambda: 1 / 0, "ZeroDivisionError"),
     ],
 )
-def test_a_package_that_fails_costs_its_own_commands(words, load, says, monkeypatch, capsys):
+def test_a_package_that_fails_costs_what_it_adds(group, words, load, says, monkeypatch, capsys):
     entry = SimpleNamespace(
         load=load, module="json", value="json:f", dist=SimpleNamespace(name="p")
     )
-    monkeypatch.setattr(plugins, "entry_point_names", lambda group: {words: entry})
-    root._add_commands_of_packages()
+    monkeypatch.setattr(
+        plugins, "entry_point_names", lambda asked: {words: entry} if asked == group else {}
+    )
+    root._add_what_packages_offer()
     err = capsys.readouterr().err
     assert says in err
-    assert err.startswith(f"hierspec: warning: hierspec {words} is left out")
+    of = "hierspec" if group == root.COMMANDS else "hierspec plan:"
+    assert err.startswith(f"hierspec: warning: {of} {words} is left out")
 
 
 ALONE = """

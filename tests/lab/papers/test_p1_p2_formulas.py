@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from formula_cases import random_problem
 
-from hierspec.planner.corollary import corollary, expected_tokens
+from hierspec.planner.corollary import corollary
 from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
@@ -22,6 +22,7 @@ from hierspec_lab.papers.p2.formula import (
     interleaved_speedup,
     interleaved_tokens,
 )
+from hierspec_lab.planning.formula import expected_tokens
 
 # P1
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hierspec.cli import run
-from hierspec.planner.corollary import expected_tokens
 from hierspec_lab.papers import Cell, reproduce
 from hierspec_lab.papers.p1.tables import SECOND_COSTS, TABLE_7
+from hierspec_lab.planning.formula import expected_tokens
 
 
 @pytest.fixture(scope="module")

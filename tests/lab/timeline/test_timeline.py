@@ -19,8 +19,8 @@ from hierspec.engine import trace as tracing
 from hierspec.engine.trace import JsonLinesTracer, ListTracer, record_requests
 from hierspec.exact import ExactInterpreter
 from hierspec.lm.trees import Tree
-from hierspec.plotting.figures import GREEN, ORANGE, VERMILION
-from hierspec.simulation import CoinFlips, simulate
+from hierspec_lab.plotting.figures import GREEN, ORANGE, VERMILION
+from hierspec_lab.simulation import CoinFlips, simulate
 from hierspec_lab.timeline import chrome, html, read, svg, timelines
 from hierspec_lab.timeline.events import as_record, read_records
 

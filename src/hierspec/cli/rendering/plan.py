@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
@@ -17,50 +15,22 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hierspec.planner.plan import Plan, PricedChain
-    from hierspec.simulation.interpreter import Simulation
 
 
-@dataclass(frozen=True, slots=True)
-class Simulations:
-    """Simulated runs of the best chain and its runners-up, in that order."""
+class PlanColumn(NamedTuple):
+    """What a package shows of a plan's hierarchies, best first.
 
-    runs: tuple[Simulation, ...]
-    acceptances: str
-    costs: str
-    rounds: int
-    note: str = ""
+    Attributes:
+        title: of the column; also the key of its values in the JSON object.
+        cells: texts for people.
+        values: of the JSON object.
+        caption: a line below the table.
+    """
 
-    def add_to(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """Return a plan's JSON object with ``simulated`` added to every chain."""
-        best, *others = (
-            {
-                "ms_per_token": run.ms_per_token,
-                "standard_error": run.standard_error,
-                "acceptances": self.acceptances,
-                "costs": self.costs,
-                "rounds": self.rounds,
-            }
-            for run in self.runs
-        )
-        runners_up = zip(plan["runners_up"], others, strict=True)
-        return {
-            **plan,
-            "simulated": best,
-            "runners_up": [{**chain, "simulated": fields} for chain, fields in runners_up],
-        }
-
-    def caption(self) -> str:
-        """Return a line that says how the times were simulated."""
-        acceptances = {
-            "iid": "independent acceptances",
-            "curves": "acceptances by the measured curves",
-            "recorded": "recorded drafts in order",
-        }[self.acceptances]
-        costs = {"real": "costs by pair and length", "artificial": "a constant cost per call"}
-        return (
-            f"simulated ± standard error: {self.rounds} rounds each, {acceptances}, "
-            f"{costs[self.costs]}{self.note}"
-        )
+    title: str
+    cells: Sequence[str]
+    values: Sequence[Any]
+    caption: str
 
 
 _BAR = 24  # characters of the longest bar
@@ -70,7 +40,7 @@ def show(
     plan: Plan,
     unit: str = "",
     console: Console | None = None,
-    simulations: Simulations | None = None,
+    columns: Sequence[PlanColumn] = (),
     *,
     top: int = 2,
     limits: Sequence[str] = (),
@@ -79,7 +49,7 @@ def show(
 
     Args:
         unit: of the latencies, with a leading space; empty if costs have no unit.
-        simulations: of the plan and its runners-up.
+        columns: beside the times of the plan and its runners-up.
         top: how many hierarchies the user wants to see.
         limits: options that may have excluded every hierarchy but plain decoding.
     """
@@ -91,11 +61,11 @@ def show(
         console.print()
         for line in _picture(plan):
             console.print(line)
-    if plan.runners_up or simulations:
+    if plan.runners_up or columns:
         console.print()
-        console.print(_ranking_table(plan, unit, simulations))
-    if simulations:
-        console.print(Text(simulations.caption(), "dim"))
+        console.print(_ranking_table(plan, unit, columns))
+    for column in columns:
+        console.print(Text(column.caption, "dim"))
     console.print()
     if plan.three_levels_note:
         console.print(Text(plan.three_levels_note))
@@ -106,7 +76,7 @@ def _headline(plan: Plan, unit: str, top: int, limits: Sequence[str]) -> Text:
     """Return the fastest hierarchy and its speed; the last arguments are those of :func:`show`."""
     best, plain = plan.best, plan.estimates.plain_ms
     if best.chain.plain:
-        text = Text(f"plain decoding is the fastest: {_figure(plain)}{unit} a token", "bold")
+        text = Text(f"plain decoding is the fastest: {figure(plain)}{unit} a token", "bold")
         hierarchies = [choice for choice in plan.runners_up if not choice.chain.plain]
         if hierarchies:
             slower = 100 * (hierarchies[0].ms / plain - 1)
@@ -116,9 +86,9 @@ def _headline(plan: Plan, unit: str, top: int, limits: Sequence[str]) -> Text:
         else:
             text.append(f"\n{_why_no_hierarchy(plan, top, limits)}", "not bold")
         return text
-    text = Text(f"{_describe(plan, best)}: {_figure(best.ms)}{unit} a token", "bold")
+    text = Text(f"{_describe(plan, best)}: {figure(best.ms)}{unit} a token", "bold")
     text.append(
-        f"\n{plan.speedup:.2f}× plain decoding ({_figure(plain)}{unit}), "
+        f"\n{plan.speedup:.2f}× plain decoding ({figure(plain)}{unit}), "
         f"{best.latency.tokens_per_call:.2f} tokens a call of the target",
         "not bold",
     )
@@ -150,7 +120,7 @@ def _levels_table(plan: Plan, unit: str) -> Table:
             "target" if i == len(chain.budgets) else str(i),
             Text(estimates.names[model]),
             budgets[i],
-            _figure(ms),
+            figure(ms),
             f"{100 * ms / latency.ms_per_token:.1f} %",
         ]
         if has_sizes:  # shared weights count once
@@ -160,7 +130,7 @@ def _levels_table(plan: Plan, unit: str) -> Table:
         table.add_row(*cells)
     if has_sizes:
         total = _bytes(estimates.bytes(chain.models))
-        table.add_row("", "all", "", _figure(latency.ms_per_token), "100 %", total)
+        table.add_row("", "all", "", figure(latency.ms_per_token), "100 %", total)
     return table
 
 
@@ -198,23 +168,20 @@ def _picture(plan: Plan) -> Iterator[Text]:
         yield row(model, action)
 
 
-def _ranking_table(plan: Plan, unit: str, simulations: Simulations | None) -> Table:
-    """Return a table of the plan and its runners-up: time, its bar, simulated time, speed-up."""
+def _ranking_table(plan: Plan, unit: str, columns: Sequence[PlanColumn]) -> Table:
+    """Return a table of the plan and its runners-up: time, columns, a bar, speed-up."""
     choices = [plan.best, *plan.runners_up]
     longest = max(choice.ms for choice in choices)
     time = f"time a token{f' /{unit}' if unit else ''}"
-    table = borderless((), (time, "simulated") if simulations else (time,))
+    table = borderless((), (time, *(column.title for column in columns)))
     table.add_column("")
     table.add_column("speed-up", justify="right")
     table.add_column("hierarchy")
-    bar = _BAR // 2 if simulations else _BAR  # room for one more column
-    simulated = (
-        [[_simulated(run)] for run in simulations.runs] if simulations else [[] for _ in choices]
-    )
-    for choice, cells in zip(choices, simulated, strict=True):
+    bar = _BAR // 2 if columns else _BAR  # room for one more column
+    for i, choice in enumerate(choices):
         table.add_row(
-            _figure(choice.ms),
-            *cells,
+            figure(choice.ms),
+            *(column.cells[i] for column in columns),
             "█" * max(1, round(bar * choice.ms / longest)),
             f"{plan.estimates.plain_ms / choice.ms:.2f}×",
             Text(_describe(plan, choice)),
@@ -230,7 +197,7 @@ def _describe_bound(plan: Plan, unit: str) -> str:
         distance = "which says little here"
     model = " by P1's formula" if plan.latency_model == "corollary" else ""
     return (
-        f"lower bound {_figure(plan.lower_bound)}{unit}: no hierarchy of these models can be "
+        f"lower bound {figure(plan.lower_bound)}{unit}: no hierarchy of these models can be "
         f"faster, {distance}{model}; search took {plan.search_seconds:.3f} s"
     )
 
@@ -254,15 +221,7 @@ def _describe(plan: Plan, choice: PricedChain) -> str:
     return f"{text}, {', '.join(extras)}" if extras else text
 
 
-def _simulated(run: Simulation) -> str:
-    error = run.standard_error
-    if error < 1e-6 * run.ms_per_token:  # of plain decoding: only rounding
-        return f"{_figure(run.ms_per_token)} ± 0"
-    decimals = max(0, 1 - math.floor(math.log10(error)))  # two digits of the error
-    return f"{run.ms_per_token:,.{decimals}f} ± {error:.{decimals}f}"
-
-
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
     return f"{value:.4g}" if value < 1000 else f"{value:,.0f}"
 
 

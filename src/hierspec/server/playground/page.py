@@ -10,7 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from hierspec.plotting.pages import render_page
+from hierspec.utils.pages import render_page
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("wire.js", "view.js", "app.js")  # one module: later ones use what earlier ones define

@@ -11,7 +11,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hierspec.plotting.figures import (
+from hierspec_lab.bench.method_records import GROUPS, PLAIN, MethodRecord
+from hierspec_lab.bench.records import BenchResults, TemperatureRecord
+from hierspec_lab.plotting.figures import (
     BLUE,
     GREEN,
     GREY,
@@ -26,8 +28,6 @@ from hierspec.plotting.figures import (
     sheet,
     shortened,
 )
-from hierspec_lab.bench.method_records import GROUPS, PLAIN, MethodRecord
-from hierspec_lab.bench.records import BenchResults, TemperatureRecord
 
 WIDTH = 8.2  # inches: about 790 pixels of an SVG in a browser, unscaled
 ROW, BAR = 0.27, 0.62  # inches from bar to bar; the share of it that a bar fills

@@ -11,12 +11,12 @@ from typing import Any
 from markupsafe import Markup
 
 from hierspec.errors import HierspecError
-from hierspec.plotting import figures
-from hierspec.plotting.pages import render_page
 from hierspec.utils.files import write_atomically
+from hierspec.utils.pages import render_page
 from hierspec.utils.terminal import counted
 from hierspec_lab.bench.method_records import GROUPS, TuningTrial
 from hierspec_lab.bench.records import BenchResults, Roofline
+from hierspec_lab.plotting import figures
 
 from . import columns
 from .pictures import pictures

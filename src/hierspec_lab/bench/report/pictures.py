@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hierspec.errors import HierspecError
-from hierspec.plotting.figures import ENDINGS, rendered, style
 from hierspec.utils.files import write_atomically
 from hierspec_lab.bench.records import BenchResults
+from hierspec_lab.plotting.figures import ENDINGS, rendered, style
 
 from . import charts
 

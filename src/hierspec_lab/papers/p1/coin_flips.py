@@ -9,7 +9,7 @@ acceptances, changes the time.
 
 The *cost* of a level is the mean over its calls in the hierarchy's timed runs; to a call of the
 target is added what a round spends outside all calls. Counted calls times these costs are the
-table's third cell; coins and costs without any model, the fourth (:mod:`hierspec.simulation`).
+table's third cell; coins and costs without any model, the fourth (:mod:`hierspec_lab.simulation`).
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hierspec.engine.observers import Checks, Observer
-from hierspec.planner.corollary import formula
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
-from hierspec.planner.simulated import build_root
-from hierspec.simulation import CoinFlips, simulate
 from hierspec_lab.bench.methods.base import Run
 from hierspec_lab.bench.summary import num_tokens_after_first
+from hierspec_lab.planning.formula import formula
+from hierspec_lab.planning.simulated import build_root
+from hierspec_lab.simulation import CoinFlips, simulate
 
 TEXTS = 400  # of a simulation
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierspec.planner.latency import latency
-from hierspec.planner.simulated import simulate_chain
 from hierspec_lab.papers.tables import Reproduction, Table, TableRow
+from hierspec_lab.planning.simulated import simulate_chain
 
 from .tables import (
     FIRST_COSTS,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hierspec.planner.corollary import expected_tokens
+from hierspec_lab.planning.formula import expected_tokens
 
 
 def interleaved_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayLike) -> np.ndarray:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from hierspec.planner.estimates import Chain
-from hierspec.planner.simulated import build_root
-from hierspec.simulation import CoinFlips, Simulation, simulate
 from hierspec_lab.papers.tables import Curve, Figure, Reproduction, Table, TableRow
+from hierspec_lab.planning.simulated import build_root
+from hierspec_lab.simulation import CoinFlips, Simulation, simulate
 
 from . import formula
 

@@ -11,7 +11,8 @@ import pytest
 from hierspec.core.nodes import walk
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
-from hierspec.planner.simulated import (
+from hierspec.profiling.curves import joint_survival
+from hierspec_lab.planning.simulated import (
     Records,
     ReplayedAcceptances,
     SampledAcceptances,
@@ -19,7 +20,6 @@ from hierspec.planner.simulated import (
     constant_costs,
     simulate_chain,
 )
-from hierspec.profiling.curves import joint_survival
 
 SHAPES = {
     "plain": Chain((3,)),

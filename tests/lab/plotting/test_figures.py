@@ -1,6 +1,6 @@
 """What all figures share: names short enough to stand beside each other."""
 
-from hierspec.plotting import figures
+from hierspec_lab.plotting import figures
 
 
 def test_long_names_keep_what_tells_them_apart():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fakes.profiles import FakeProfile
 
 from hierspec import cli
-from hierspec.planner.simulated import Records
 
 PROBLEM = {
     "costs": FakeProfile.COSTS,
@@ -18,13 +18,11 @@ PROBLEM = {
 }
 
 
-def records():
+def pairs():
     random = np.random.default_rng(0)
-    kept = {
-        (i, k): np.minimum(random.geometric(1 - FakeProfile.RATES[i][k], 3000) - 1, 9).tolist()
-        for i, k in ((0, 1), (0, 2), (1, 2))
-    }
-    return Records({i: [9] * 3000 for i in (0, 1)}, kept)
+    for i, k in ((0, 1), (0, 2), (1, 2)):
+        kept = np.minimum(random.geometric(1 - FakeProfile.RATES[i][k], 3000) - 1, 9).tolist()
+        yield SimpleNamespace(drafter=i, verifier=k, lengths=[9] * 3000, kept=kept)
 
 
 @pytest.fixture
@@ -70,7 +68,7 @@ def test_json(hierspec):
 def test_profiles(hierspec, options):
     """These records are coin flips, and costs are constants: so all is one."""
     for predicted, found in answers(
-        hierspec, FakeProfile(records()), "--simulate", "3000", "--top", "3", *options
+        hierspec, FakeProfile([*pairs()]), "--simulate", "3000", "--top", "3", *options
     ):
         assert found["acceptances"] == (options[1] if options else "curves")
         assert abs(found["ms_per_token"] - predicted) < 5 * found["standard_error"] + 1e-9
@@ -84,7 +82,7 @@ def test_what_people_read(hierspec):
     assert "33.00 ± 0" not in out
     status, out, _ = hierspec(PROBLEM | {"costs": [30, 31, 33]}, "--simulate", "50")
     assert "33 ± 0" in out
-    recorded = FakeProfile(records(), classes=2)
+    recorded = FakeProfile([*pairs()], classes=2)
     asked = ("--simulate", "50", "--acceptances", "recorded", "--temperature", "1")
     _, out, _ = hierspec(recorded, *asked)
     assert "recorded drafts in order" in out
@@ -107,7 +105,7 @@ def test_one_hierarchy_alone_is_shown_too(hierspec):
         (PROBLEM, ["--simulate", "9", "--acceptances", "real"], "'iid', 'curves' or 'recorded'"),
         (PROBLEM, ["--simulate", "9", "--acceptances", "recorded"], "for profiles"),
         (
-            FakeProfile(Records({}, {})),
+            FakeProfile(),
             ["--simulate", "9", "--acceptances", "recorded"],
             "measure the profile again",
         ),

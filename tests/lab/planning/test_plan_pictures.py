@@ -14,16 +14,16 @@ from svg import letters
 from hierspec.planner.corollary import corollary
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
-from hierspec.planner.maps import (
+from hierspec.planner.plan import Plan, PricedChain
+from hierspec_lab.planning.maps import (
     cheapest_chain,
     cost_acceptance_map,
     exits_map,
     sweep_exits,
     sweep_further_model,
 )
-from hierspec.planner.pictures import draw_plan
-from hierspec.planner.plan import Plan, PricedChain
-from hierspec.plotting import figures
+from hierspec_lab.planning.pictures import draw_plan
+from hierspec_lab.plotting import figures
 
 pytestmark = pytest.mark.usefixtures("matplotlib")
 COSTS = (0.1, 2.0, 20.0)
@@ -115,8 +115,8 @@ def test_importing_the_pictures_does_not_import_matplotlib(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", guarded)
-    for name in ("plotting.figures", "plotting.heat_map", "planner.maps", "planner.pictures"):
-        spec = importlib.util.find_spec(f"hierspec.{name}")
+    for name in ("plotting.figures", "plotting.heat_map", "planning.maps", "planning.pictures"):
+        spec = importlib.util.find_spec(f"hierspec_lab.{name}")
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

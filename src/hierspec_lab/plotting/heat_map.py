@@ -65,7 +65,7 @@ def heat_map(
 
     Raises:
         HierspecError: labels do not fit the values, every cell is empty, or as
-            :func:`~hierspec.plotting.figures.save`.
+            :func:`~hierspec_lab.plotting.figures.save`.
     """
     path = picture_path(path)
     cells = np.asarray(values, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Chains run without models (:mod:`hierspec.simulation`), to check the planner's prices.
+"""Chains run without models (:mod:`hierspec_lab.simulation`), to check the planner's prices.
 
 P1's Table 5 compares four latencies: real or independent acceptances, real or constant costs.
 Here *real* is what was measured: recorded drafts, or their survival curves, and milliseconds by
@@ -26,9 +26,9 @@ from hierspec.config.nodes import build_nodes, make_rule
 from hierspec.config.numbered import NumberedConcatenation, NumberedConfig
 from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
-from hierspec.simulation import CallPrices, LevelCount, Simulation, simulate
-
-from .estimates import Chain, Estimates
+from hierspec.planner.estimates import Chain, Estimates
+from hierspec.profiling.profile import Profile
+from hierspec_lab.simulation import CallPrices, LevelCount, Simulation, simulate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +42,15 @@ class Records:
 
     lengths: Mapping[int, Sequence[int]]
     kept: Mapping[tuple[int, int], Sequence[int]]
+
+
+def records(profile: Profile, temperature: float) -> Records:
+    """Return the drafts that a profile recorded at the temperature nearest to this one."""
+    pairs = profile.measured(profile.nearest(temperature)).pairs
+    return Records(
+        {pair.drafter: pair.lengths for pair in pairs},
+        {(pair.drafter, pair.verifier): pair.kept for pair in pairs},
+    )
 
 
 class DraftAcceptances:
@@ -204,7 +213,7 @@ COSTS = ("real", "artificial")
 
 
 def build_root(chain: Chain, names: Sequence[str] | None = None) -> Verify[int, int]:
-    """Convert ``chain`` to nodes for :func:`hierspec.simulation.simulate`; models are numbers.
+    """Convert ``chain`` to nodes for :func:`hierspec_lab.simulation.simulate`; models are numbers.
 
     Args:
         names: of all models, by number.

@@ -6,7 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hierspec.plotting.figures import (
+from hierspec.planner.estimates import Chain
+from hierspec.planner.plan import Plan, PricedChain
+from hierspec_lab.plotting.figures import (
     BLUE,
     GREY,
     ORANGE,
@@ -23,9 +25,6 @@ from hierspec.plotting.figures import (
     shortened,
     style,
 )
-
-from .estimates import Chain
-from .plan import Plan, PricedChain
 
 MAX_BARS = 9  # the plan, runners-up, plain decoding
 BOX_STEP = 1.62  # from box to box; a box is 1 high

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from svg import letters
 
-from hierspec.plotting.heat_map import heat_map
+from hierspec_lab.plotting.heat_map import heat_map
 
 pytestmark = pytest.mark.usefixtures("matplotlib")
 

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from hierspec.errors import HierspecError
-from hierspec.plotting.heat_map import heat_map
-
-from .estimates import Chain, Estimates, ideal
-from .latency import Latency, latency
+from hierspec.planner.estimates import Chain, Estimates, ideal
+from hierspec.planner.latency import Latency, latency
+from hierspec_lab.plotting.heat_map import heat_map
 
 Price = Callable[[Estimates, Chain], Latency]
 

@@ -1,0 +1,201 @@
+"""What this package adds to ``hierspec plan``: pictures, maps and simulations of the plan."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hierspec.cli.plan import PlanningTask, PlanView
+from hierspec.errors import HierspecError
+
+if TYPE_CHECKING:
+    from hierspec.cli.rendering.plan import PlanColumn
+    from hierspec.planner.estimates import Estimates
+    from hierspec.planner.plan import Plan
+    from hierspec.profiling.profile import Profile
+    from hierspec_lab.planning.simulated import Records
+    from hierspec_lab.simulation import Simulation
+
+
+def plan_options(
+    task: PlanningTask,
+    *,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the plan: a .svg or .png file.")
+    ] = None,
+    heat_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            help="Draw a heat map, .svg or .png: the speed-up over pairs of early exits, or over "
+            "cost and acceptance of a further model.",
+        ),
+    ] = None,
+    simulate: Annotated[
+        int | None,
+        typer.Option(min=2, help="Also simulate each hierarchy, for so many calls of the target."),
+    ] = None,
+    acceptances: Annotated[
+        str | None,
+        typer.Option(
+            help="With --simulate, what is accepted: iid, by independent draws; curves, as often "
+            "as measured (the default for a profile); recorded, the drafts of the profile in order."
+        ),
+    ] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            help="With --simulate: real (default), or artificial: every call of a model costs the "
+            "same."
+        ),
+    ] = None,
+) -> PlanView:
+    """Refuse what cannot be drawn or simulated; return what draws a plan and simulates it."""
+    _check_pictures(picture, heat_map)
+    _check_simulation(acceptances, costs, simulate, task.profile)
+    unit = "" if task.profile is None else "ms"
+
+    def show(plan: Plan) -> PlanColumn | None:
+        if picture is not None:
+            from hierspec_lab.planning.pictures import draw_plan
+
+            draw_plan(plan, picture, unit=unit)
+            note = "the plan's levels, and the times of the hierarchies near it"
+            typer.echo(f"{picture}: {note}", err=True)
+        if heat_map is not None:
+            description = _draw_map(task.estimates, task.profile, heat_map)
+            typer.echo(f"{heat_map}: {description}", err=True)
+        if simulate is None:
+            return None
+        kind = acceptances or ("iid" if task.profile is None else "curves")
+        return _simulate(plan, task, simulate, kind, costs or "real")
+
+    return show
+
+
+def _check_pictures(*paths: Path | None) -> None:
+    """Refuse pictures that cannot be drawn, before anything is computed."""
+    for path in filter(None, paths):
+        from hierspec_lab.plotting.figures import matplotlib, picture_path
+
+        picture_path(path)
+        matplotlib()
+
+
+def _check_simulation(
+    acceptances: str | None, costs: str | None, rounds: int | None, profile: Profile | None
+) -> None:
+    """Refuse unknown names, and simulations that the file has no data for."""
+    if rounds is None and acceptances is None and costs is None:
+        return
+    from hierspec_lab.planning.simulated import ACCEPTANCES, COSTS, check_choice
+
+    if rounds is None:
+        raise HierspecError("--acceptances and --costs are for --simulate ROUNDS: add it")
+    if acceptances is not None:
+        check_choice(acceptances, ACCEPTANCES, "--acceptances")
+    if costs is not None:
+        check_choice(costs, COSTS, "--costs")
+    if profile is None and acceptances == "recorded":
+        raise HierspecError("--acceptances recorded is for profiles; this file is a problem")
+
+
+def _draw_map(estimates: Estimates, profile: Profile | None, path: Path) -> str:
+    """Draw the heat map and return what it shows.
+
+    With two early exits or more: the speed-up over (draft exit, intermediate exit). Otherwise: how
+    cheap and how good a further model below the best single drafter would have to be.
+    """
+    from hierspec_lab.planning.maps import cost_acceptance_map, exits_map
+
+    exits = _exits(profile)
+    if len(exits) > 1:
+        exits_map(estimates, exits, path)
+        return "speed-up over (draft exit, intermediate exit)"
+    target = estimates.target
+    drafters = [i for i in range(target) if estimates.can_draft(i, target)]
+    if not drafters:
+        raise HierspecError("--map needs a model that can draft for the target")
+    best = max(drafters, key=lambda i: float(estimates.survival[i, target, 1]))
+    cost = float(estimates.draft_ms[best, 1])
+    cost_acceptance_map(
+        [float(f"{cost / 2**step:.2g}") for step in range(8, 0, -1)],
+        [step / 10 for step in range(10)],
+        path,
+        target_cost=float(estimates.plain_ms),
+        drafter_cost=cost,
+        acceptance=float(estimates.survival[best, target, 1]),
+        largest=estimates.max_budget,
+        title=f"When a model below {estimates.names[best]} is worth a level",
+        names=(estimates.names[target], estimates.names[best]),
+        unit="" if profile is None else "ms",
+    )
+    return f"speed-up over (cost, acceptance) of a further model below {estimates.names[best]}"
+
+
+def _exits(profile: Profile | None) -> dict[int, int]:
+    """Return the indices of the profile's early exits by their layer."""
+    from hierspec.methods.early_exit import EarlyExitConfig
+
+    if profile is None:
+        return {}
+    levels = [model.config for model in profile.models]
+    return {
+        level.exit_layer: i for i, level in enumerate(levels) if isinstance(level, EarlyExitConfig)
+    }
+
+
+_ACCEPTANCES = {
+    "iid": "independent acceptances",
+    "curves": "acceptances by the measured curves",
+    "recorded": "recorded drafts in order",
+}
+_COSTS = {"real": "costs by pair and length", "artificial": "a constant cost per call"}
+
+
+def _simulate(plan: Plan, task: PlanningTask, rounds: int, kind: str, costs: str) -> PlanColumn:
+    """Simulate a plan and its runners-up."""
+    from hierspec.cli.rendering.plan import PlanColumn
+    from hierspec_lab.planning.simulated import records, simulate_chain
+
+    source: str | Records = kind
+    note = ""
+    if kind == "recorded":
+        assert task.profile is not None  # as _check_simulation has ensured
+        source = records(task.profile, task.temperature)
+        if plan.estimates.classes:
+            note = "; every draft has the same weight, while plans weight classes of text by tokens"
+        if task.profile.nearest(task.temperature) > 0:
+            note += "; drafts are kept as by tokenwise verification, plans are for block"
+    runs = [
+        simulate_chain(plan.estimates, choice.chain, source, costs, rounds)
+        for choice in (plan.best, *plan.runners_up)
+    ]
+    values = [
+        {
+            "ms_per_token": run.ms_per_token,
+            "standard_error": run.standard_error,
+            "acceptances": kind,
+            "costs": costs,
+            "rounds": rounds,
+        }
+        for run in runs
+    ]
+    caption = (
+        f"simulated ± standard error: {rounds} rounds each, {_ACCEPTANCES[kind]}, "
+        f"{_COSTS[costs]}{note}"
+    )
+    return PlanColumn("simulated", [_cell(run) for run in runs], values, caption)
+
+
+def _cell(run: Simulation) -> str:
+    from hierspec.cli.rendering.plan import figure
+
+    error = run.standard_error
+    if error < 1e-6 * run.ms_per_token:  # of plain decoding: only rounding
+        return f"{figure(run.ms_per_token)} ± 0"
+    decimals = max(0, 1 - math.floor(math.log10(error)))  # two digits of the error
+    return f"{run.ms_per_token:,.{decimals}f} ± {error:.{decimals}f}"

@@ -1,0 +1,1 @@
+"""What only papers ask of a plan: simulations, maps and pictures of it."""
