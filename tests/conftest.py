@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+import sys
+import tomllib
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -19,6 +21,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several workers side by side
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+
+
+def pytest_configure(config):
+    """Declare this checkout's entry points, to the processes that tests start too: those that are
+    installed may be of another checkout, or older."""
+    folder = config.cache.mkdir("entry_points")
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        groups = tomllib.loads((config.rootpath / "pyproject.toml").read_text())["project"]
+        lines = [
+            line
+            for group, entries in groups["entry-points"].items()
+            for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
+        ]
+        declared = folder / "hierspec_checkout-0.dist-info" / "entry_points.txt"
+        declared.parent.mkdir(exist_ok=True)
+        declared.write_text("\n".join(lines))
+        inherited = filter(None, [os.environ.get("PYTHONPATH")])
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *inherited])
+    sys.path.insert(0, str(folder))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,9 @@ from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.proposals import replace_state
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
 from hierspec.drafters.model import ModelDrafter
+from hierspec.engine.generation import Generation
+from hierspec.engine.request import Request
+from hierspec.engine.stopping import StopConditions
 from hierspec.exact.engine_law import Neighbour, engine_law
 from hierspec.sampling.parameters import SamplingParams
 
@@ -100,3 +103,28 @@ def tv(root, horizon=3, params=SAMPLING, neighbours=(), path="short", target=Non
         assert params.greedy or root.model.graphs.replayed > 0
     assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
     return distance(found, target or root.model, PROMPT, horizon, params)
+
+
+def generation(root, params=SAMPLING, prompts=(PROMPT,), tokens=3, controller=None, **stop):
+    """What makes one, anew each time."""
+
+    def start() -> Generation:
+        own = [params, *[SamplingParams(temperature=0.6)] * (len(prompts) - 1)]
+        conditions = StopConditions(max_new_tokens=tokens, **stop)
+        requests = [
+            Request(
+                prompt=prompt,
+                params=own[place],
+                stop=conditions,
+                seed=5,
+                place=place,
+                num_logprobs=0,
+            )
+            for place, prompt in enumerate(prompts)
+        ]
+        return Generation(root, requests, controller=controller)
+
+    return start
+
+
+MANY = (PROMPT, [2], [0, 1, 2])

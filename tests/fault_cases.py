@@ -17,6 +17,7 @@ from loading import hierarchy_of
 from server_cases import byte_tokenizer
 
 from hierspec import SamplingParams
+from hierspec.config import methods
 from hierspec.engine.control import JumpingController
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
@@ -58,12 +59,13 @@ def save_family(folder: Path) -> dict[str, str]:
 def hierarchies(paths: dict[str, str]) -> dict[str, Any]:
     """Hierarchies that draft, learn, look up, draft ahead, and are steered."""
     draft = {"method": "draft_model", "model": paths["draft"], "num_speculative_tokens": 3}
+    pool = "ngram_pool" if "ngram_pool" in methods.names() else "prompt_lookup"
     levels = {
         "default": [
             {"method": "suffix", "num_speculative_tokens": 2},
             {**draft, "verify": "block"},
         ],
-        "pool": [{"method": "ngram_pool", "num_speculative_tokens": 3}],
+        "pool": [{"method": pool, "num_speculative_tokens": 3}],
         "ahead": [{**draft, "ahead": True}],
         "steered": [draft],
     }

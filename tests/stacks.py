@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from installed import installed
 from loading import hierarchy_of
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8, 2, 2, 61, 17], [60]]  # ragged
@@ -22,7 +23,7 @@ def stacks(family):
     parts = [[lookup], [model(small, 2)], [model(draft, 2)]]
     entropy = {"kind": "entropy"}
     confident = {"kind": "confidence", "floor": 0.3}
-    return {
+    found = {
         "two levels": {"levels": [model(draft, 4)]},
         "three levels": {"levels": [model(small, 2), model(draft, 5, verify="block")]},
         "early exits": {"levels": [exit_1, {**exit_2, "verify": "block"}]},
@@ -58,6 +59,7 @@ def stacks(family):
             "verify": "induced-block",
         },
     }
+    return installed(found)
 
 
 def built(family, config, device, dtype="float32", backend="auto"):

@@ -94,7 +94,7 @@ def test_every_folder_of_a_room_has_its_tests():
         if len(parts) < 3 or folder.name in exempt:
             continue
         room_tests = Path(__file__).parent / room(".".join(parts))
-        modules_of_tests = {f"test_{path.stem}" for path in folder.glob("*.py")}
+        modules_of_tests = {f"test_{path.stem}" for path in (folder, *folder.glob("*.py"))}
         if not any(
             path.stem in modules_of_tests
             or folder.name in (path.parent.name, *path.stem.split("_"))

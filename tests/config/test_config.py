@@ -103,7 +103,7 @@ def test_confidence_window():
 
 
 LOOK = {"method": "prompt_lookup", "num_speculative_tokens": 2}
-POOL = {"method": "ngram_pool", "num_speculative_tokens": 2}
+SUFFIX = {"method": "suffix", "num_speculative_tokens": 2}
 DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
 
 
@@ -162,9 +162,9 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
          r"levels\[0\].temperature: prompt_lookup copies tokens .* remove it"),
         ({"target": "t", "levels": [{**LOOK, "window": "entropy"}]},
          r"levels\[0\].window: prompt_lookup copies tokens .* remove it"),
-        ({"target": "t", "levels": [{**POOL, "temperature": 0}]}, "temperature: ngram_pool copies"),
-        ({"target": "t", "levels": [{**POOL, "window": {"kind": "confidence"}}]},
-         "window: ngram_pool copies"),
+        ({"target": "t", "levels": [{**SUFFIX, "temperature": 0}]}, "temperature: suffix copies"),
+        ({"target": "t", "levels": [{**SUFFIX, "window": {"kind": "confidence"}}]},
+         "window: suffix copies"),
         ({"target": "t", "levels": [{"method": "concatenate",
           "parts": [DRAFT, {**LOOK, "window": "entropy"}]}]},
          r"levels\[0\].parts\[1\].window: prompt_lookup"),
@@ -176,7 +176,7 @@ def test_mistakes_name_the_place_and_the_fix(data, says):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("level", [LOOK, POOL])
+@pytest.mark.parametrize("level", [LOOK, SUFFIX])
 def test_a_look_up_may_say_what_it_does_anyway(level):
     said = {**level, "window": {"kind": "fixed"}, "temperature": None}
     read = [HierarchyConfig.from_dict({"target": "t", "levels": [one]}) for one in (level, said)]

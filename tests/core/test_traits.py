@@ -4,7 +4,6 @@ import pytest
 
 from hierspec.core import traits
 from hierspec.drafters.declining import DecliningExit
-from hierspec.drafters.lookahead import Lookahead
 from hierspec.drafters.prompt_lookup import PromptLookup
 
 
@@ -28,7 +27,6 @@ class Denying:
         (Denying, False, True, False),
         (DecliningExit, True, True, False),
         (PromptLookup, False, False, False),
-        (Lookahead, False, False, True),
     ],
 )
 def test_what_models_say(kind, declines, has_law, reads) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
+from installed import installed
 from loading import hierarchy_of
 
 from hierspec import HierspecError
@@ -81,6 +82,7 @@ KEEPING = {  # a part of a text, what a text has taught, or how drafts have fare
     "several drafts": [{**SKIP, "num_drafts": 2}],
     "one after another": [{"method": "concatenate", "parts": [SKIP, level("quantized")]}],
 }
+KEEPING = installed(KEEPING)
 
 
 @pytest.mark.parametrize("name", KEEPING)

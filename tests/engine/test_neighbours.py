@@ -7,6 +7,7 @@ import tape
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from installed import installed
 from stacks import PROMPTS, built, model, stacks
 
 from hierspec import Hierarchy, SamplingParams
@@ -54,7 +55,7 @@ def hierarchies(family):
     found["shared pool, then a draft"] = {
         "levels": [{"method": "concatenate", "parts": [[pool], [model(family["draft"], 6)]]}]
     }
-    return found
+    return installed(found)
 
 
 WINDOWS = ["windows", "running window", "fixed threshold", "greedy level, window", "exit, window"]
@@ -231,16 +232,3 @@ def test_both_ways_of_drafting_leave_the_dice_alike(tiny_family, monkeypatch, bu
     assert any(spent > len(tokens) for tokens, spent in together[0]), (
         "some uniforms are thrown away"
     )
-
-
-def test_a_shared_pool_teaches_no_text_that_is_sampled(tiny_family):
-    """The same seed twice: drafts written with its own random numbers would be kept too often."""
-    pool = {"method": "ngram_pool", "num_speculative_tokens": 3, "shared": True}
-    hierarchy = built(tiny_family, {"levels": [pool]}, "cpu", "float64")
-    first = rows(hierarchy, PROMPTS, ["as it is", "greedy", "hot"], 3)
-    pool_of_all = hierarchy.root.below.model.shared_pool
-    known = {key: dict(followers) for key, followers in pool_of_all.grams.items()}
-    assert known
-    assert rows(hierarchy, PROMPTS, ["as it is", "hot", "hot"], 3)[0] == first[0]
-    assert {key: dict(followers) for key, followers in pool_of_all.grams.items()} == known
-    assert rows(hierarchy, PROMPTS[:1], ["greedy"], 3) != first[:1]

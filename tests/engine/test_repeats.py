@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fakes.engines import read
+from installed import installed
 from loading import hierarchy_of
 from stacks import model
 
@@ -34,7 +35,7 @@ def configurations(family):
     draft, small = family["draft"], family["small"]
     search = {"context_window": 2, "bayes_interval": 3, "enough": 2.0}
     swift = method("layer_skip", skip=0.5)
-    return {
+    found = {
         "draft model": [model(draft, 4)],
         "drafts ahead": [model(draft, 4, ahead=True)],
         "running window": [model(draft, 6, window={"kind": "entropy"})],
@@ -58,6 +59,7 @@ def configurations(family):
             {"method": "concatenate", "parts": [[method("suffix", 2)], [model(draft, 3)]]}
         ],
     }
+    return installed(found)
 
 
 def request(prompt, tokens=16, **more):

@@ -9,6 +9,7 @@ import json
 
 import pytest
 import torch
+from installed import installed
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
@@ -78,14 +79,16 @@ def test_three_levels_write_greedily_what_generate_writes_in_ragged_batches(fami
 
 @pytest.mark.parametrize(
     "drafts",
-    [
-        ["ngram"],
-        ["suffix"],
-        ["exit:1"],
-        ["exit:1", "exit:2"],
-        [{"method": "ngram_pool", "num_speculative_tokens": 4}],
-        [{"method": "adaptive_exit", "exit_layers": [1, 2], "num_speculative_tokens": 3}],
-    ],
+    installed(
+        [
+            ["ngram"],
+            ["suffix"],
+            ["exit:1"],
+            ["exit:1", "exit:2"],
+            [{"method": "ngram_pool", "num_speculative_tokens": 4}],
+            [{"method": "adaptive_exit", "exit_layers": [1, 2], "num_speculative_tokens": 3}],
+        ]
+    ),
 )
 def test_drafts_without_a_model_of_their_own(model, drafts):
     assert ours(Hierarchy(model, drafts=drafts), 24) == [theirs(model, s, 24) for s in SOURCES]

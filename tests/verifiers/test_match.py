@@ -10,6 +10,7 @@ import pytest
 import torch
 from engine_paths import VERIFYING, like, patched
 from fakes.tables import Ahead, Device
+from installed import installed
 from loading import hierarchy_of
 from scipy.stats import chi2
 from tabular_cases import V, chain, models
@@ -47,6 +48,7 @@ LEVELS = {
     "a tail": [{"method": "concatenate", "parts": [SMALL, EXIT, SUFFIX]}],
     "several drafts below": [{**SMALL, "num_drafts": 3}, {**EXIT, "verify": "rrs"}],
 }
+LEVELS = installed(LEVELS)
 OPTIONS = {"max_new_tokens": 16, "ignore_eos": True}
 SAMPLING = {
     "plain": {"temperature": 1.0},

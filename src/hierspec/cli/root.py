@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -91,8 +90,6 @@ def _add_what_packages_offer() -> None:
         (PLAN_OPTIONS, add_to_plan, "hierspec plan:"),
     ):
         for words, entry in sorted(plugins.entry_point_names(kind).items()):
-            if find_spec(entry.module.partition(".")[0]) is None:  # a checkout without that package
-                continue
             try:
                 add(words, entry.load())
             except (Exception, SystemExit) as error:

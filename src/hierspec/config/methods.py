@@ -104,10 +104,9 @@ def find(name: str) -> type[LevelConfig] | None:
         import_module(f"{GROUP}.{name}")
     elif name not in _REGISTERED:
         plugins.load_inherited()
-        if name not in _REGISTERED and name in plugins.entry_point_names(GROUP):
-            plugins.load_entry_point(GROUP, name)
-            if name not in _REGISTERED:
-                raise HierspecError(f"the package that offers method {name!r} registers none")
+        offered = None if name in _REGISTERED else plugins.load_entry_point(GROUP, name)
+        if offered is not None and name not in _REGISTERED:
+            raise HierspecError(f"the package that offers method {name!r} registers none")
     return _REGISTERED.get(name)
 
 

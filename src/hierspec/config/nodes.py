@@ -87,7 +87,7 @@ def _check_only_level(below: Node | None) -> None:
         if learns_alone and node is not below:
             raise HierspecError(
                 f"level {node.name!r} learns from the target's checks of its drafts, so it must be "
-                "the only level: remove the others, or use ngram_pool in its place"
+                "the only level: remove the others"
             )
 
 

@@ -1,13 +1,15 @@
-"""Presets by name, each with its citation; :mod:`.systems` and :mod:`.baselines` define them.
+"""Presets by name, each with its citation; :mod:`.systems` and :mod:`.drafters` define them.
 
-By default they use the shipped family, so that every preset runs on a new machine. Citations are
-keys of ``PAPERS``.
+Installed packages add their own: an entry point of the group ``hierspec.presets`` is a module that
+registers some when it is imported. By default presets use the shipped family, so that every one
+runs on a new machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,48 +19,30 @@ from hierspec.config.drafts import is_method
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import check_model_name, model_config
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.methods.draft_model import DraftModelConfig
+from hierspec.utils import plugins
 from hierspec.utils.files import expand_user
 from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped
 
-from . import baselines  # noqa: F401  # importing it registers its presets
+from . import drafters  # noqa: F401  # importing it registers its presets
 from .systems import MODEL, PRESETS, PresetModels
 
+GROUP = "hierspec.presets"  # of entry points
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 
-PAPERS = {
-    "P1": "Fast inference via hierarchical speculative decoding",
-    "P2": "An exploration of hierarchical speculative decoding (Chen)",
-    "P3": "HiSpec: hierarchical speculative decoding for LLMs",
-    "P4": "Overcoming joint intractability with lossless hierarchical speculative decoding",
-    "P5": "Hierarchical speculative decoding with dynamic windows for efficient language model "
-    "inference (Syu and Lee)",
-    "Speculative": "Fast inference from transformers via speculative decoding "
-    "(Leviathan et al., 2023, arXiv 2211.17192); accelerating large language model decoding with "
-    "speculative sampling (Chen et al., 2023, arXiv 2302.01318)",
-    "LayerSkip": "LayerSkip: early-exit inference and self-speculative decoding "
-    "(Elhoushi et al., 2024, arXiv 2404.16710)",
-    "SuffixDecoding": "SuffixDecoding: extreme speculative decoding for emerging AI applications "
-    "(Oliaro et al., 2024, arXiv 2411.04975)",
-    "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2025, arXiv 2410.06916)",
-    "QuantSpec": "QuantSpec: self-speculative decoding with hierarchical quantized KV cache "
-    "(Tiwari et al., 2025, arXiv 2502.10424)",
-    "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",
-    "EAGLE-3": "EAGLE-3: scaling up inference acceleration of large language models via "
-    "training-time test (Li et al., 2025, arXiv 2503.01840)",
-    "SpecDec++": "SpecDec++: boosting speculative decoding via adaptive candidate lengths "
-    "(Huang et al., 2024, arXiv 2405.19715)",
-    "PEARL": "PEARL: parallel speculative decoding with adaptive draft length "
-    "(Liu et al., 2024, arXiv 2408.11850)",
-    "CS-Drafting": "Cascade speculative drafting for even faster LLM inference "
-    "(Chen et al., 2023, arXiv 2312.11462)",
-    "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
-    "(Fu et al., 2024, arXiv 2402.02057)",
-    "TriForce": "TriForce: lossless acceleration of long sequence generation with hierarchical "
-    "speculative decoding (Sun et al., 2024, arXiv 2404.11912)",
-}
+
+def _add_presets_of_packages() -> None:
+    """Import the modules that installed packages offer; one that fails costs its own presets."""
+    for name in plugins.entry_point_names(GROUP):
+        try:
+            plugins.load_entry_point(GROUP, name)
+        except HierspecError as error:
+            warnings.warn(f"presets are left out: {error}", HierspecWarning, stacklevel=2)
+
+
+_add_presets_of_packages()
 
 
 def preset(

@@ -1,4 +1,4 @@
-"""The five papers' systems as presets; :mod:`.baselines` has those of other papers.
+"""The five papers' systems as presets.
 
 Each is a function from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
 own where they give any. Two things differ to keep the target's distribution (MATH): recovered and
@@ -90,7 +90,7 @@ class Preset:
     """A named configuration.
 
     Attributes:
-        source: key of :data:`hierspec.presets.registry.PAPERS`; empty if there is no paper.
+        source: key of ``PAPERS``; empty if there is no paper.
         max_drafts: how many draft models it uses; ``None``: any number.
         target, drafts: the models used if the user names none.
         needs: what its drafts are.
@@ -107,6 +107,25 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {}
+PAPERS = {
+    "P1": "Fast inference via hierarchical speculative decoding",
+    "P2": "An exploration of hierarchical speculative decoding (Chen)",
+    "P3": "HiSpec: hierarchical speculative decoding for LLMs",
+    "P4": "Overcoming joint intractability with lossless hierarchical speculative decoding",
+    "P5": "Hierarchical speculative decoding with dynamic windows for efficient language model "
+    "inference (Syu and Lee)",
+    "Speculative": "Fast inference from transformers via speculative decoding "
+    "(Leviathan et al., 2023, arXiv 2211.17192); accelerating large language model decoding with "
+    "speculative sampling (Chen et al., 2023, arXiv 2302.01318)",
+    "LayerSkip": "LayerSkip: early-exit inference and self-speculative decoding "
+    "(Elhoushi et al., 2024, arXiv 2404.16710)",
+    "SuffixDecoding": "SuffixDecoding: extreme speculative decoding for emerging AI applications "
+    "(Oliaro et al., 2024, arXiv 2411.04975)",
+    "QuantSpec": "QuantSpec: self-speculative decoding with hierarchical quantized KV cache "
+    "(Tiwari et al., 2025, arXiv 2502.10424)",
+    "EAGLE-3": "EAGLE-3: scaling up inference acceleration of large language models via "
+    "training-time test (Li et al., 2025, arXiv 2503.01840)",
+}
 
 
 def register_preset(

@@ -6,13 +6,13 @@ A mistake in one is the user's: it is said in one line that names the file and t
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import inspect
 import os
 import sys
 import traceback
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,10 +37,10 @@ def load_file(file: str | Path) -> ModuleType:
     name = f"hierspec_plugin_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look for the types of their fields
     _FILES[str(path)] = str(file)
     try:
@@ -60,16 +60,20 @@ def load_inherited() -> None:
 @cache
 def entry_point_names(group: str) -> dict[str, EntryPoint]:
     """Return what installed packages offer under a group, by name."""
-    return {entry.name: entry for entry in entry_points(group=group)}
+    declared = _declared(group).items()
+    return {name: entry for name, entry in declared if find_spec(_package(entry)) is not None}
 
 
 def load_entry_point(group: str, name: str) -> Any:
     """Import what an installed package offers under a name; ``None`` if none does.
 
     Raises:
-        HierspecError: importing it raised.
+        HierspecError: importing it raised, or the package that it is in is not there.
     """
     entry = entry_point_names(group).get(name)
+    if entry is None and name in _declared(group):
+        package = _package(_declared(group)[name])
+        raise HierspecError(f"{name!r} is in {package}, which is not installed")
     if entry is None:
         return None
     try:
@@ -81,6 +85,16 @@ def load_entry_point(group: str, name: str) -> Any:
     if file:
         _FILES[str(Path(file).resolve())] = file
     return found
+
+
+@cache
+def _declared(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group, also of a checkout that lacks the package."""
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.module.partition(".")[0]
 
 
 def place_of(error: BaseException) -> str:

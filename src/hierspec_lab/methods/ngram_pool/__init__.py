@@ -1,4 +1,4 @@
-"""Copies from a pool of n-grams: :mod:`hierspec.drafters.ngram_pool` [after Lookahead]."""
+"""Copies from a pool of n-grams: :mod:`.pool` [after Lookahead]."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class NgramPoolConfig(LookUpConfig):
         self._check_range("ngram_min", "ngram_max")
 
     def make(self, target: TargetInfo) -> LookUp:
-        from hierspec.drafters.ngram_pool import NgramPool
+        from .pool import NgramPool
 
         return NgramPool(self.ngram_min, self.ngram_max, self.shared)

@@ -1,4 +1,4 @@
-"""N-grams that the target writes beside its checks: :mod:`hierspec.drafters.lookahead`."""
+"""N-grams that the target writes beside its checks: :mod:`.window`."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ class LookaheadConfig(LookUpConfig):
         return self.window_size + self.num_speculative_tokens - 1 + self.max_candidates
 
     def make(self, target: TargetInfo) -> LookUp:
-        from hierspec.drafters.lookahead import Lookahead
+        from .window import Lookahead
 
         return Lookahead(self.num_speculative_tokens + 1, self.window_size, self.max_candidates)

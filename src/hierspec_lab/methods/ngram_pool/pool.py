@@ -1,6 +1,6 @@
 """A pool of n-grams seen so far, which drafts what followed them. [after Fu et al. 2024, Lookahead]
 
-Lookahead decoding (:mod:`hierspec.drafters.lookahead`) keeps n-grams that the target itself
+Lookahead decoding (:mod:`hierspec_lab.methods.lookahead`) keeps n-grams that the target itself
 produced, looks up those that begin with the text's last token, and verifies them. This drafter does
 so at less expense:
 
@@ -31,9 +31,8 @@ from dataclasses import dataclass, field
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal
+from hierspec.drafters.base import CheckedDraft, LookUp, likeliest_tokens
 from hierspec.errors import HierspecError
-
-from .base import CheckedDraft, LookUp, likeliest_tokens
 
 MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 tokens of text at 1 to 4
 _MAX_ORDER = 32

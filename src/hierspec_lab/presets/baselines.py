@@ -1,7 +1,7 @@
 """Presets from other papers, with which the five papers' systems are compared.
 
-Each is a function, as in :mod:`hierspec.presets.systems`; ``docs/presets.md`` lists how they differ
-from what their authors describe.
+Each is a function, as in :mod:`hierspec.presets.systems`, and found by an entry point of the group
+``hierspec.presets``; ``docs/presets.md`` lists how they differ from what their authors describe.
 """
 
 from __future__ import annotations
@@ -11,22 +11,35 @@ from hierspec.config.schema import HierarchyConfig
 from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
 from hierspec.errors import HierspecError
 from hierspec.methods.adaptive_exit import AdaptiveExitConfig
-from hierspec.methods.eagle3 import Eagle3LevelConfig
 from hierspec.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
-from hierspec.methods.lookahead import LookaheadConfig
 from hierspec.methods.prompt_lookup import PromptLookupConfig
-from hierspec.methods.quantized import QuantizedConfig
 from hierspec.methods.retrieval import RetrievalConfig
-from hierspec.methods.suffix import SuffixConfig
-from hierspec.zoo.registry import MID_ACCEPTANCE, SMOLLM2_EAGLE3, SMOLLM2_NAME
-
-from .systems import (
-    DRAFT_BUDGET,
+from hierspec.presets.systems import (
+    PAPERS,
     PresetModels,
     draft_level,
     layers_at_shares,
     nearest_layers,
     register_preset,
+)
+from hierspec.zoo.registry import MID_ACCEPTANCE
+from hierspec_lab.methods.lookahead import LookaheadConfig
+
+PAPERS.update(
+    {
+        "SWIFT": "SWIFT: on-the-fly self-speculative decoding (Xia et al., 2025, arXiv 2410.06916)",
+        "AdaDecode": "AdaDecode: adaptive layer parallelism (Wei et al., 2025, arXiv 2506.03700)",
+        "SpecDec++": "SpecDec++: boosting speculative decoding via adaptive candidate lengths "
+        "(Huang et al., 2024, arXiv 2405.19715)",
+        "PEARL": "PEARL: parallel speculative decoding with adaptive draft length "
+        "(Liu et al., 2024, arXiv 2408.11850)",
+        "CS-Drafting": "Cascade speculative drafting for even faster LLM inference "
+        "(Chen et al., 2023, arXiv 2312.11462)",
+        "Lookahead": "Lookahead decoding: breaking the sequential dependency of inference "
+        "(Fu et al., 2024, arXiv 2402.02057)",
+        "TriForce": "TriForce: lossless acceleration of long sequence generation with hierarchical "
+        "speculative decoding (Sun et al., 2024, arXiv 2404.11912)",
+    }
 )
 
 SPECDEC_PP_BUDGET = 20  # [SpecDec++ §4]
@@ -102,39 +115,6 @@ def cs_drafting(models: PresetModels) -> HierarchyConfig:
     return models.with_levels(ConcatenateConfig(parts=tuple(cascade)))
 
 
-# --- common methods without a draft model, and further drafters
-
-
-@register_preset("prompt-lookup", "copies from the context, no draft model", max_drafts=0)
-def prompt_lookup(models: PresetModels) -> HierarchyConfig:
-    """Copy from the context, without a draft model."""
-    return models.with_levels(PromptLookupConfig(num_speculative_tokens=DRAFT_BUDGET))
-
-
-@register_preset(
-    "suffix", "copies what followed most often in the text", "SuffixDecoding", max_drafts=0
-)
-def suffix(models: PresetModels) -> HierarchyConfig:
-    """Copy the most frequent continuation in the text (Oliaro et al., 2024), without a draft model.
-
-    :mod:`hierspec.drafters.suffix` says what differs: one draft instead of a tree, and no store of
-    earlier outputs unless the level asks for one.
-    """
-    return models.with_levels(SuffixConfig(num_speculative_tokens=16))
-
-
-@register_preset(
-    "quantized", "the target in int8 drafts on its own cache", "QuantSpec", max_drafts=0
-)
-def quantized(models: PresetModels) -> HierarchyConfig:
-    """Draft with an int8 copy of the target (after Tiwari et al., 2025).
-
-    QuantSpec drafts with 4-bit weights and keeps a 4-bit copy of the keys and values; here weights
-    are int8 and the cache is the target's own.
-    """
-    return models.with_levels(QuantizedConfig(num_speculative_tokens=10))
-
-
 @register_preset(
     "swift",
     "the target drafts without 45 % of its attentions and MLPs, searched for while decoding; "
@@ -195,7 +175,7 @@ def adadecode(models: PresetModels) -> HierarchyConfig:
 def lookahead(models: PresetModels) -> HierarchyConfig:
     """Decode by lookahead (Fu et al., 2024) with their example's window: N = 5, W = 7, G = 7.
 
-    :mod:`hierspec.drafters.lookahead` says how, and what differs.
+    :mod:`hierspec_lab.methods.lookahead.window` says how, and what differs.
     """
     return models.with_levels(LookaheadConfig(num_speculative_tokens=4), verify="rrs")
 
@@ -215,21 +195,3 @@ def triforce(models: PresetModels) -> HierarchyConfig:
     """
     small = draft_level(models.drafts[-1], 3)
     return models.with_levels(small, RetrievalConfig(num_speculative_tokens=8, verify="tokenwise"))
-
-
-@register_preset(
-    "eagle3",
-    "a network that reads the target's hidden states",
-    "EAGLE-3",
-    max_drafts=1,
-    target=SMOLLM2_NAME,
-    drafts=(SMOLLM2_EAGLE3,),
-    needs="an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
-)
-def eagle3(models: PresetModels) -> HierarchyConfig:
-    """Draft a chain with an EAGLE-3 network (Li et al., 2025, draft a tree); verify it by block.
-
-    The draft model is the folder of a network, as ``hierspec heads train --kind eagle3`` writes it.
-    """
-    drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
-    return models.with_levels(drafter, verify="block")

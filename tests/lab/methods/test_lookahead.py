@@ -6,17 +6,22 @@ import dataclasses
 import random
 
 import pytest
+from engine_cases import MANY, PROMPT, TIGHT, generation
+from engine_roads import distance
 from loading import hierarchy_of
+from tabular_cases import chain, models
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.core.context import Context
 from hierspec.core.distributions import OneHotDistributions
+from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.base import DraftCall
-from hierspec.drafters.lookahead import Lookahead
+from hierspec.exact.engine_law import generation_law
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
+from hierspec_lab.methods.lookahead.window import Lookahead
 
 V = 50
 
@@ -196,3 +201,12 @@ def test_metrics_count_a_shared_beginning_once(hierarchy):
     (level,) = result.to_dict()["levels"]
     assert level["num_accepted_tokens"] <= level["num_draft_tokens"]
     assert dataclasses.asdict(hierarchy.config)["levels"][0]["window_size"] == 4
+
+
+@pytest.mark.parametrize("prompts", [(PROMPT,), MANY])
+def test_a_lookahead_window_is_filled_by_the_checks_of_its_own_drafts(prompts):
+    (target,) = models("random", 1, seed=2)
+    leaf = Draft(0, "lookahead", Lookahead(3, 2, 2), 2, num_drafts=6)
+    root = chain([target], ["rrs"], [], below=leaf)
+    found = generation_law(generation(root, prompts=prompts, tokens=4))
+    assert distance(found, target, PROMPT, 4) < TIGHT

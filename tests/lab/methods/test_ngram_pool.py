@@ -6,19 +6,25 @@ from collections import Counter
 
 import pytest
 import torch
+from engine_cases import MANY, PROMPT, TIGHT, generation
+from engine_roads import distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loading import hierarchy_of
-from tabular_cases import chain
+from stacks import PROMPTS, built
+from tabular_cases import chain, models
 
+from hierspec import SamplingParams
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
+from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
-from hierspec.drafters import ngram_pool
-from hierspec.drafters.ngram_pool import MAX_NGRAMS, NgramPool, Pool
+from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
+from hierspec_lab.methods.ngram_pool import pool as ngram_pool
+from hierspec_lab.methods.ngram_pool.pool import MAX_NGRAMS, NgramPool, Pool
 
 
 def reference(texts, low, high, recent, limit):
@@ -157,3 +163,33 @@ def test_naive_is_refused_over_a_pool():
     root = chain([NgramPool(1, 2), None], [get("naive")], [3])
     with pytest.raises(ValueError, match="no distribution at contexts other"):
         check(root)
+
+
+def test_a_shared_pool_teaches_no_text_that_is_sampled(tiny_family):
+    """The same seed twice: drafts written with its own random numbers would be kept too often."""
+    pool = {"method": "ngram_pool", "num_speculative_tokens": 3, "shared": True}
+    hierarchy = built(tiny_family, {"levels": [pool]}, "cpu", "float64")
+
+    def rows(*temperatures):
+        sampling = [SamplingParams(temperature=one) for one in temperatures]
+        prompts = PROMPTS[: len(sampling)]
+        options = {"max_new_tokens": 12, "ignore_eos": True, "seed": 3}
+        return [
+            r.token_ids for r in hierarchy.generate_batch(prompts, sampling=sampling, **options)
+        ]
+
+    first = rows(1.0, 0.0, 1.7)
+    pool_of_all = hierarchy.root.below.model.shared_pool
+    known = {key: dict(followers) for key, followers in pool_of_all.grams.items()}
+    assert known
+    assert rows(1.0, 1.7, 1.7)[0] == first[0]
+    assert {key: dict(followers) for key, followers in pool_of_all.grams.items()} == known
+    assert rows(0.0) != first[:1]
+
+
+@pytest.mark.parametrize("prompts", [(PROMPT,), MANY])
+def test_an_ngram_pool_learns_from_what_was_rejected(prompts):
+    (target,) = models("random", 1, seed=2)
+    root = chain([target], ["tokenwise"], [], below=Draft(0, "pool", NgramPool(1, 2), 2))
+    found = generation_law(generation(root, prompts=prompts, tokens=4))
+    assert distance(found, target, PROMPT, 4) < TIGHT

@@ -27,9 +27,8 @@ from typing import ClassVar
 
 from hierspec.core.distributions import Distributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
+from hierspec.drafters.base import CheckedDraft, DraftCall, LookUp, LookUpDraft, likeliest_tokens
 from hierspec.errors import HierspecError
-
-from .base import CheckedDraft, DraftCall, LookUp, LookUpDraft, likeliest_tokens
 
 Gram = tuple[int, ...]
 

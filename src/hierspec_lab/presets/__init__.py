@@ -1,0 +1,1 @@
+"""Systems of other papers, by the names of presets."""
