@@ -7,7 +7,7 @@ import random
 
 import pytest
 from engine_cases import MANY, PROMPT, TIGHT, generation
-from engine_roads import distance
+from engine_paths import distance
 from loading import hierarchy_of
 from tabular_cases import chain, models
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 from engine_cases import MANY, PROMPT, TIGHT, generation
-from engine_roads import distance
+from engine_paths import distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loading import hierarchy_of
