@@ -28,16 +28,25 @@ from hierspec.exact.adapters import (
 from hierspec.exact.published import PUBLISHED, by_rule, table_row
 from hierspec.exact.race import agreement, joint_law
 from hierspec.exact.splitting import outcome_law
+from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 
-LOSSY = {"transformers-ensemble", "branch-released", "sequential-capped", "typical-acceptance"}
+LOSSY = {
+    "transformers-ensemble",
+    "vllm-grammar",
+    "vllm-cpu-temperature",
+    "sglang-cpu",
+    "branch-released",
+    "sequential-capped",
+    "typical-acceptance",
+}
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "published-verifiers.md"
 
 
 @functools.cache
 def finding(name):
     """Return what the page's command finds of a verifier."""
-    return examine(PUBLISHED[name].verify)
+    return PUBLISHED[name].examine()
 
 
 @functools.cache
@@ -69,6 +78,20 @@ def test_the_page_prints_what_enumeration_finds(name):
             assert said == recomputed
         else:
             assert float(said) == pytest.approx(float(recomputed), abs=1.001e-4)
+
+
+def test_a_forbidden_token_is_followed_by_the_residual_and_not_by_the_target():
+    """Where the target forbids what was drafted, a draw from the target itself is another law."""
+    p, q = (TabularModel(3, 0, {"": row}) for row in ([0.5, 0.5, 0.0], [0.6, 0.1, 0.3]))
+    laws = {name: round_law(PUBLISHED[name].verify, p, q, 1) for name in ("vllm", "vllm-grammar")}
+    first = {
+        name: [sum(prob for text, prob in law.items() if text[0] == x) for x in range(3)]
+        for name, law in laws.items()
+    }
+    assert first["vllm"] == pytest.approx([0.5, 0.5, 0.0], abs=1e-12)
+    assert first["vllm-grammar"] == pytest.approx([0.65, 0.35, 0.0], abs=1e-12)
+    without_forbidden = examine(PUBLISHED["vllm-grammar"].verify, forbidding_seeds=0)
+    assert without_forbidden.lossless, "what only pairs that forbid tokens can show"
 
 
 def test_the_page_lists_them_all():

@@ -78,9 +78,10 @@ def _examine_verifier(name: str, as_json: bool) -> int:
     if name == "all":
         print(table())
         return 0
-    result = examine(
-        PUBLISHED[name].verify if name in PUBLISHED else load_adapter(name, known=PUBLISHED)
-    )
+    if name in PUBLISHED:
+        result = PUBLISHED[name].examine()
+    else:
+        result = examine(load_adapter(name, known=PUBLISHED))
     if as_json:
         print(json.dumps({"lossless": result.lossless, "tv": result.tv, "tokens": result.tokens}))
     else:

@@ -40,6 +40,7 @@ TOLERANCE = 1e-9
 VOCABULARY = 3  # with two tokens, a residual cannot be wrong
 LENGTHS = (1, 2, 3)
 SEEDS = 4  # pairs of models for each draft length
+FORBIDDING_SEEDS = 2  # more of them, whose target forbids tokens, as a grammar does
 _NEAR_EDGES = (0.02, 0.97)  # where in a box a run is repeated: just inside its lower, its upper end
 _MIN_REPEATED = 1e-9  # in a smaller box, rounding may move a number over an edge
 _REPETITIONS = 8  # of a run at the same numbers, to see whether it is a function of them
@@ -51,7 +52,8 @@ class VerifierFinding:
 
     Attributes:
         tv: by draft length: the largest total variation distance of a round.
-        tokens: by draft length: expected tokens per round, averaged over the models.
+        tokens: by draft length: expected tokens per round, averaged over the models whose target
+            forbids none.
     """
 
     tv: dict[int, float]
@@ -63,9 +65,20 @@ class VerifierFinding:
 
 
 def examine(
-    adapter: Adapter, lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS
+    adapter: Adapter,
+    lengths: Sequence[int] = LENGTHS,
+    seeds: int = SEEDS,
+    *,
+    forbidding_seeds: int = FORBIDDING_SEEDS,
+    deterministic: bool = False,
 ) -> VerifierFinding:
     """Enumerate a verifier over random pairs of models of three tokens.
+
+    Args:
+        forbidding_seeds: further pairs, whose target gives about a third of the tokens probability
+            0, as under a grammar, and whose drafter does not.
+        deterministic: it is known to draw nothing; without that, what is not seen to draw is
+            refused.
 
     Raises:
         HierspecError: it returns something other than 1 to n + 1 token ids, or its random numbers
@@ -78,9 +91,11 @@ def examine(
         adapter(torch.zeros(min(lengths), dtype=torch.int64), uniform[1:], uniform.clone())
     with ForeignRandomness() as foreign:
         for n in lengths:
-            for seed in range(seeds):
+            for seed in range(seeds + forbidding_seeds):
                 generator = torch.Generator().manual_seed(seed)
-                q, p = (TabularModel.random(VOCABULARY, 1, generator) for _ in range(2))
+                kind = "random" if seed < seeds else "zeros"
+                q = TabularModel.random(VOCABULARY, 1, generator)
+                p = TabularModel.random(VOCABULARY, 1, generator, kind)
                 try:
                     law, drawn = _round_law(adapter, p, q, n)
                 except _TwoAnswersError as error:
@@ -97,10 +112,11 @@ def examine(
                     raise _refusal(adapter, reason) from None
                 num_drawn += drawn
                 tv[n] = max(tv[n], distance(law, p, n + 1))
-                tokens[n] += sum(prob * len(text) for text, prob in law.items()) / seeds
+                if seed < seeds:
+                    tokens[n] += sum(prob * len(text) for text, prob in law.items()) / seeds
         if sources := foreign.sources():
             raise _refusal(adapter, f"draws random numbers from {sources}")
-    if not num_drawn:
+    if not num_drawn and not deterministic:
         raise _refusal(adapter, "draws no random numbers that are seen")
     return VerifierFinding(tv, tokens)
 

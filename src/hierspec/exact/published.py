@@ -24,12 +24,18 @@ class Published:
     Attributes:
         source: where it was published, and what had to be replaced so that it can be enumerated.
         own_code: whether the package's own function is called; otherwise it was written anew.
+        deterministic: whether it draws no random numbers.
     """
 
     name: str
     source: str
     own_code: bool
     verify: Adapter
+    deterministic: bool = False
+
+    def examine(self, lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> VerifierFinding:
+        """Enumerate it: see :func:`hierspec.exact.adapters.examine`."""
+        return examine(self.verify, lengths, seeds, deterministic=self.deterministic)
 
 
 def transformers_step(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
@@ -77,6 +83,32 @@ def vllm_without_draft_probs(
 ) -> Sequence[int]:
     """Return vLLM's round for drafts without probabilities, as of n-grams: q is one-hot."""
     return vllm_rejection(tokens, torch.nn.functional.one_hot(tokens, p.shape[1]).double(), p)
+
+
+def vllm_grammar(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
+    """Return vLLM's round where a grammar forbids tokens, those that ``p`` gives probability 0.
+
+    The draft ends before the first forbidden token, and what follows is drawn from the target
+    itself, not from the residual.
+    """
+    forbidden = (p[torch.arange(len(tokens)), tokens] == 0).tolist()
+    n = [*forbidden, True].index(True)
+    return vllm_rejection(tokens[:n], q[:n], p[: n + 1])
+
+
+def vllm_cpu_temperature(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
+    """Return vLLM's round on a CPU, with a temperature of .5 in memory that was never written.
+
+    What the checked rows are divided by is expanded into a copy that is dropped; the row after the
+    last token is divided by the request's own temperature, here 1.
+    """
+    checked = p[:-1] ** 2  # the softmax of twice the logits
+    return vllm_rejection(tokens, q, torch.cat([checked / checked.sum(-1, keepdim=True), p[-1:]]))
+
+
+def sglang_cpu(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
+    """Return SGLang's round on a CPU: the target's likeliest tokens, at every temperature."""
+    return _until_unlike(p.argmax(-1).tolist(), tokens.tolist())
 
 
 def gpt_fast(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
@@ -133,18 +165,22 @@ def sequential_capped(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) ->
 
 def sample_and_compare(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
     """Return tokens drawn from the target, up to the first that differs from the draft's."""
-    target_tokens = torch.multinomial(p, 1)[:, 0].tolist()
+    return _until_unlike(torch.multinomial(p, 1)[:, 0].tolist(), tokens.tolist())
+
+
+def _until_unlike(target_tokens: list[int], drafted: list[int]) -> list[int]:
+    """Return the target's tokens up to the first that differs from the draft's."""
     out: list[int] = []
-    for token, drafted in zip(target_tokens, [*tokens.tolist(), -1], strict=True):
+    for token, other in zip(target_tokens, [*drafted, -1], strict=True):
         out.append(token)
-        if token != drafted:
+        if token != other:
             break
     return out
 
 
 def typical_acceptance(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
     """Return Medusa's round: tokens of probability above min(ε, δ exp(−H)), ε = .09, δ = √ε."""
-    thresholds = torch.minimum(torch.tensor(0.09), 0.3 * (p * p.log()).sum(-1).exp())
+    thresholds = torch.minimum(torch.tensor(0.09), 0.3 * (-torch.special.entr(p).sum(-1)).exp())
     out: list[int] = []
     for i, token in enumerate(tokens.tolist()):
         if p[i, token] <= thresholds[i]:
@@ -227,6 +263,25 @@ PUBLISHED = {
             False,
             vllm_without_draft_probs,
         ),
+        Published(
+            "vllm-grammar",
+            "vLLM 0.33, the same where a grammar forbids tokens that were drafted",
+            False,
+            vllm_grammar,
+        ),
+        Published(
+            "vllm-cpu-temperature",
+            "vLLM 0.32 on CPUs, the same with .5 left over where its temperature of 1 belongs",
+            False,
+            vllm_cpu_temperature,
+        ),
+        Published(
+            "sglang-cpu",
+            "SGLang 0.5.23 on CPUs, EAGLE's verification at a temperature of 1",
+            False,
+            sglang_cpu,
+            deterministic=True,
+        ),
         Published("gpt-fast", "gpt-fast, speculative step", False, gpt_fast),
         Published(
             "sequential-standard",
@@ -270,7 +325,7 @@ def table(lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> str:
     header = ["verifier", "what", "lossless", *(f"distance, n = {n}" for n in lengths)]
     rows = [header, ["---" for _ in header]]
     for verifier in PUBLISHED.values():
-        rows.append(table_row(verifier, examine(verifier.verify, lengths, seeds)))
+        rows.append(table_row(verifier, verifier.examine(lengths, seeds)))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
