@@ -18,7 +18,7 @@ def test_counting_is_transparent():
     inner, window = EntropyWindow(), Counting(EntropyWindow())
     assert (window.signal, window.fixed_length) == ("entropy", False)
     state = window.observe(window.init(), (0.5, 2.0, 1.0), 1)
-    assert window.counts(state) == Counts(drafts=1, drafted=3, kept=1, rejected=1)
+    assert window.counts(state) == Counts(drafts=1, drafted=3, accepted=1, rejected=1)
     own = inner.observe(inner.init(), (0.5, 2.0, 1.0), 1)
     assert window.clear_counts(state) == (*Counts(), *own)
     for value in (1.9, 2.1):

@@ -64,7 +64,7 @@ def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
             raise error_at(
                 [i, "window"],
                 "an acceptance window belongs to a first level of method draft_model, whose head "
-                "predicts which of its tokens are kept; use the entropy window here",
+                "predicts which of its tokens are accepted; use the entropy window here",
             )
         if i == 0:
             continue

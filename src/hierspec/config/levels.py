@@ -39,7 +39,7 @@ class Capabilities:
         cache: ``own``, or none at all; ``target``: it reads and writes the target's; ``layers``: it
             is the target's first layers, which the target does not run again for its drafts.
         reads_tokenizer: it reads the target's, for one to compare its own with.
-        predicts: its model may predict which of its tokens are kept, for the acceptance window.
+        predicts: its model may predict which of its tokens are accepted, for the acceptance window.
         planned: ``auto`` and ``hierspec plan`` may choose it.
         cost: what a call of it costs, as far as that is known unmeasured: 0 next to nothing, 1 a
             part of the target, 2 a model of its own, 3 the whole target.
@@ -99,7 +99,7 @@ class LevelConfig:
         lenience: for ``verify: lenient``.
         temperature: absolute; ``None``: the request's. Ignored when greedy.
         window: the rule by which it hands up before its budget is reached.
-        bonus: whether it adds one more token to a fully kept draft.
+        bonus: whether it adds one more token to a fully accepted draft.
         num_drafts: how many alternative drafts it makes; only for a first level under a level that
             verifies by ``induced-block``, ``traversal``, ``block-rrs``, ``rrs`` or
             ``rrs-without-replacement``.

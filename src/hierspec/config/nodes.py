@@ -39,7 +39,7 @@ def build_nodes(
         levels: smallest first; level configurations or concatenations of them.
         model_and_name: called once for each node, lowest first.
         verifier: the rule by which the target verifies the last level.
-        bonus: whether the target adds a token to a fully kept draft.
+        bonus: whether the target adds a token to a fully accepted draft.
     """
     builder = _Builder(model_and_name)
     below = builder.build_chain(levels, "levels")

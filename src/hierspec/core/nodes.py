@@ -53,7 +53,7 @@ class Verify(Generic[VerifierModel, DrafterModel]):
     Attributes:
         rule: how it verifies ``below``.
         below: the node that drafts for it; ``None`` for plain decoding.
-        bonus: whether one more token of this level's model follows a draft that was kept whole.
+        bonus: whether one more token of this level's model follows a draft that was accepted whole.
         exact_length: whether to cut what is handed up to ``budget``, as some rules above require.
     """
 

@@ -76,8 +76,8 @@ class Verdict:
     """What a check decided.
 
     Attributes:
-        num_accepted: τ, how many draft tokens were kept.
-        emitted: the kept tokens, then the recovered or bonus token (absent where the node drops
+        num_accepted: τ, how many draft tokens were accepted.
+        emitted: the accepted tokens, then the recovered or bonus token (absent where the node drops
             its bonus), each with its own full distribution of the verifying level.
         logprobs: log-probability of each emitted token under the *raw* (untempered) target, nats;
             empty unless requested.

@@ -67,8 +67,8 @@ class Stop:
     """Where a multi-draft rule stopped.
 
     Attributes:
-        draft: a draft that begins with all kept tokens.
-        num_accepted: τ, how many of its tokens were kept.
+        draft: a draft that begins with all accepted tokens.
+        num_accepted: τ, how many of its tokens were accepted.
         distribution: [V] of the token that follows: the last residual, or the bonus row.
     """
 
@@ -140,7 +140,8 @@ class Verifier:
         raise HierspecError(f"verifier {self.name!r} has no method acceptance(batch): write it")
 
     def correction(self, batch: Batch, accepted: Acceptance, tau: torch.Tensor) -> torch.Tensor:
-        """Return the distribution of the token after the kept ones, [B, V], not always normalised.
+        """Return the distribution of the token after the accepted ones, [B, V], not always
+        normalised.
 
         ``tau`` is [B]. At τ = n it is the bonus row p_{n+1}; else :meth:`rest`, and p itself where
         that vanishes by rounding (p = q there).
@@ -187,15 +188,15 @@ class Verifier:
             assert scores is not None, "the rule compares a token's score with the best"
             n, device = len(draft), scores.device
             tokens, own = torch.tensor(draft, device=device), torch.tensor(choices, device=device)
-            return count_kept(self.kept_by_scores(tokens, own[:n], scores[:n]))
-        return count_kept(map(eq, draft, choices))
+            return count_accepted(self.accepted_by_scores(tokens, own[:n], scores[:n]))
+        return count_accepted(map(eq, draft, choices))
 
     @property
     def scores_decide(self) -> bool:
-        """Whether :meth:`kept_by_scores` decides greedily, not equality with the choices."""
+        """Whether :meth:`accepted_by_scores` decides greedily, not equality with the choices."""
         return False
 
-    def kept_by_scores(
+    def accepted_by_scores(
         self, tokens: torch.Tensor, choices: torch.Tensor, scores: torch.Tensor
     ) -> torch.Tensor:
         """Return which of n drafted tokens a greedy verifier keeps, [n] bool, without a wait.
@@ -225,11 +226,11 @@ class Verifier:
         yield  # unreachable: it makes this method a generator
 
 
-def count_kept(kept: Iterable[object] | torch.Tensor) -> int:
+def count_accepted(accepted: Iterable[object] | torch.Tensor) -> int:
     """Return how many of n flags, [n] if a tensor, there are before the first false one."""
-    if isinstance(kept, torch.Tensor):
-        return int(kept.long().cumprod(0).sum())
-    return sum(1 for _ in takewhile(bool, kept))
+    if isinstance(accepted, torch.Tensor):
+        return int(accepted.long().cumprod(0).sum())
+    return sum(1 for _ in takewhile(bool, accepted))
 
 
 def residual(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 A window is a stateless policy over an explicit, hashable state. A level asks ``stops`` after
 every step (a token for a drafter, a round for a verifying level) and the token that made it stop
-is always kept: dropping a token because of its own value is lossy, stopping after it is not
+is always accepted: dropping a token because of its own value is lossy, stopping after it is not
 (MATH §2). A drafter passes the signals of its draft so far, a verifying level those of its latest
 round. ``observe`` sees the verdict of the level above and returns the next state.
 
@@ -106,8 +106,9 @@ class ConfidenceWindow(_Stateless):
 class AcceptanceWindow(_Stateless):
     """Stop once a rejection is likelier than ``threshold`` somewhere in the draft.
 
-    The draft model predicts of each token how likely it is kept if those before it are; 1 − their
-    product is the chance that the draft is not kept whole. [SpecDec++, Huang et al. 2024, §3]
+    The draft model predicts of each token how likely it is accepted if those before it are; 1 −
+    their product is the chance that the draft is not accepted whole. [SpecDec++, Huang et al. 2024,
+    §3]
 
     Attributes:
         threshold: a probability; the paper's h.
@@ -129,19 +130,19 @@ class Counts(NamedTuple):
     Attributes:
         drafts: how many non-empty ones were verified.
         drafted: how many tokens they held.
-        kept: how many of those tokens were kept.
-        rejected: how many drafts were not kept whole.
+        accepted: how many of those tokens were accepted.
+        rejected: how many drafts were not accepted whole.
     """
 
     drafts: float = 0.0
     drafted: float = 0.0
-    kept: float = 0.0
+    accepted: float = 0.0
     rejected: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """A window that stops as ``inner`` does, and counts what the level above kept in its state.
+    """A window that stops as ``inner`` does, and counts what the level above accepted in its state.
 
     A controller reads the counts between rounds (:mod:`hierspec.engine.control`). They never make a
     draft stop, so no outcome of a round affects that round.
@@ -164,9 +165,9 @@ class Counting:
         return self.inner.stops(signals, state[len(Counts()) :])
 
     def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
-        drafts, drafted, kept, rejected = self.counts(state)
+        drafts, drafted, accepted, rejected = self.counts(state)
         n = len(signals)
-        counts = (drafts + 1.0, drafted + n, kept + num_accepted, rejected + (num_accepted < n))
+        counts = (drafts + 1.0, drafted + n, accepted + num_accepted, rejected + (num_accepted < n))
         return (*counts, *self.inner.observe(state[len(counts) :], signals, num_accepted))
 
     def counts(self, state: State) -> Counts:

@@ -110,7 +110,7 @@ class Learner(CacheUser, Protocol):
 
         Args:
             p: the target's distributions at every position of the draft, and after it.
-            num_accepted: how many of its tokens were kept.
+            num_accepted: how many of its tokens were accepted.
             checked: all drafts that were checked, this one among them.
         """
         ...

@@ -1,15 +1,15 @@
 """Drafting on while the target verifies: PEARL (Liu et al. 2024, arXiv 2408.11850).
 
-While the target checks a draft, its drafter continues that draft as if all of it were kept, in a
-thread of its own. Where it is, the next round has its draft already (the paper's post-verify); for
-that the target adds no bonus token to a draft kept whole. Where it is not, what was drafted ahead
-is thrown away, and the next draft is a single token, which the target checks while the drafter goes
-on after it (pre-verify).
+While the target checks a draft, its drafter continues that draft as if all of it were accepted, in
+a thread of its own. Where it is, the next round has its draft already (the paper's post-verify);
+for that the target adds no bonus token to a draft accepted whole. Where it is not, what was drafted
+ahead is thrown away, and the next draft is a single token, which the target checks while the
+drafter goes on after it (pre-verify).
 
 Neither this nor the threads' timing changes the output's distribution. The uniforms of the draft
 ahead are taken before the thread starts and are used for nothing else, so they are independent of
-whether the draft is kept; given the text it continues, its tokens are drawn from the drafter's
-distributions like any others. Its length depends only on how many tokens the last round kept.
+whether the draft is accepted; given the text it continues, its tokens are drawn from the drafter's
+distributions like any others. Its length depends only on how many tokens the last round accepted.
 """
 
 from __future__ import annotations

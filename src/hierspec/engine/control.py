@@ -2,7 +2,7 @@
 
 At the start of each round of the target a controller chooses a *plan*: a hierarchy made of the
 loaded levels. It knows only the rounds before: how many tokens each emitted, and how many drafted
-tokens of every level were kept. So given the text and all that happened so far, a round is the
+tokens of every level were accepted. So given the text and all that happened so far, a round is the
 round of some fixed lossless hierarchy, and the output law stays the target's whatever the
 controller does [MATH §2]. :mod:`hierspec.exact` certifies that by enumeration, the controller's
 state included.
@@ -39,7 +39,7 @@ class RoundReport:
 
     Attributes:
         num_emitted: tokens it added to the text.
-        counts: by node index: how many of that level's tokens were drafted, kept and rejected.
+        counts: by node index: how many of that level's tokens were drafted, accepted and rejected.
     """
 
     num_emitted: int
@@ -197,8 +197,8 @@ class Steering:
 class JumpingController:
     """A controller that jumps between given plans, for certificates and tests.
 
-    Its choice depends on everything that it may know of earlier rounds, kept tokens of inner levels
-    included, and not on speed.
+    Its choice depends on everything that it may know of earlier rounds, accepted tokens of inner
+    levels included, and not on speed.
 
     Args:
         root: the loaded hierarchy, a plain chain.
@@ -220,7 +220,7 @@ class JumpingController:
     def update(self, state: int, report: RoundReport) -> int:
         total = state + 1 + report.num_emitted
         for index, counts in enumerate(report.counts):
-            total += (index + 2) * int(counts.kept) + int(counts.rejected)
+            total += (index + 2) * int(counts.accepted) + int(counts.rejected)
         return total % len(self.plans)
 
 

@@ -32,7 +32,7 @@ class LevelStatsDict(TypedDict):
 
 @dataclass(slots=True)
 class LevelStats:
-    """Counters of one level. Accepted tokens are those that the level above kept.
+    """Counters of one level. Accepted tokens are those that the level above accepted.
 
     Attributes:
         calls: forwards of its model (a batch of sequences is one call).
@@ -40,7 +40,7 @@ class LevelStats:
             drafts from one position count as one.
         num_draft_tokens: of all drafts, alternatives included; a prefix that several drafts
             share is verified once and counts once.
-        accepted_per_pos: how often the token at each draft position was kept.
+        accepted_per_pos: how often the token at each draft position was accepted.
         forward_seconds: inside the model's forward.
         verify_seconds: of applying its verification rule, without its forward.
         seconds: of forward, distributions, draws and verification together.
@@ -67,7 +67,7 @@ class LevelStats:
 
     @property
     def acceptance_rate(self) -> float:
-        """Kept tokens over drafted tokens; 0 where nothing was drafted."""
+        """Accepted tokens over drafted tokens; 0 where nothing was drafted."""
         return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
 
     def to_dict(self) -> LevelStatsDict:
@@ -143,7 +143,7 @@ class SequenceMetrics(Observer):
         self._names = dict(names)
         # By weak references: a sequence that is gone is forgotten in any case.
         self._stats = WeakKeyDictionary[LiveSequence, dict[int, LevelStats]]()
-        # (tokens drafted, tokens kept) of each level when round_counts was last called
+        # (tokens drafted, tokens accepted) of each level when round_counts was last called
         self._previous = WeakKeyDictionary[LiveSequence, dict[int, tuple[int, int]]]()
 
     def follow(self, sequence: LiveSequence) -> None:
@@ -157,13 +157,13 @@ class SequenceMetrics(Observer):
         return tuple(self._stats.pop(sequence, {}).values())
 
     def round_counts(self, sequence: LiveSequence) -> tuple[tuple[str, int, int], ...]:
-        """Return (level, tokens drafted, tokens kept) since the last call, smallest level first."""
+        """Return (level, tokens drafted, accepted) since the last call, smallest level first."""
         previous, out = self._previous[sequence], list[tuple[str, int, int]]()
         for index, stats in self._stats[sequence].items():
-            drafted, kept = previous.get(index, (0, 0))
+            drafted, accepted = previous.get(index, (0, 0))
             previous[index] = (stats.num_draft_tokens, stats.num_accepted_tokens)
             if stats.num_draft_tokens > drafted:
-                new = stats.num_draft_tokens - drafted, stats.num_accepted_tokens - kept
+                new = stats.num_draft_tokens - drafted, stats.num_accepted_tokens - accepted
                 out.append((stats.name, *new))
         return tuple(out)
 
@@ -181,6 +181,6 @@ def _count_owners(levels: Mapping[int, LevelStats], draft: Proposal, num_accepte
         end = start + 1
         while end < len(owners) and owners[end] == owners[start]:
             end += 1
-        kept = min(max(num_accepted - start, 0), end - start)
-        levels[owners[start]].count_draft(end - start, kept, start)
+        accepted = min(max(num_accepted - start, 0), end - start)
+        levels[owners[start]].count_draft(end - start, accepted, start)
         start = end

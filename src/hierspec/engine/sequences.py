@@ -27,7 +27,7 @@ from .caches import SessionCache, Slots, close_slots
 class AheadDraft:
     """A draft for the next round, made while the last draft was verified (:mod:`.ahead`).
 
-    It continues the text as it would be if that draft were kept whole.
+    It continues the text as it would be if that draft were accepted whole.
 
     Attributes:
         length: of that text.

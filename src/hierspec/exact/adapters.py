@@ -2,7 +2,7 @@
 
 An *adapter* is a function ``verify(tokens, q, p) → emitted tokens`` around such code. It gets the n
 drafted tokens [n] int64, the distributions they were drawn from [n, V] and the target's [n + 1, V],
-both float64, and returns the tokens of its round: the kept ones and those that follow them. It
+both float64, and returns the tokens of its round: the accepted ones and those that follow them. It
 draws random numbers with ``torch.rand``, ``rand_like`` and ``multinomial``, which are replaced by
 every possible result (:mod:`hierspec.exact.splitting`).
 

@@ -10,8 +10,8 @@ is one per model, the first only drafts, the last only verifies. If there is a c
 level below the target gives the number of its ``model``.
 
 ``"control": [[2, 3], [0, 1], [0, 0]]`` certifies budgets that change between rounds: each entry is
-a plan, one budget per level below the target (0: not used), and the tokens kept in the last round,
-level by level, decide the next plan (:class:`hierspec.engine.control.JumpingController`).
+a plan, one budget per level below the target (0: not used), and the tokens accepted in the last
+round, level by level, decide the next plan (:class:`hierspec.engine.control.JumpingController`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TableConfig:
     """A model's distributions by its last ``order`` tokens.
 
     Attributes:
-        acceptance: under the same keys, the predicted probability that each next token is kept;
+        acceptance: under the same keys, the predicted probability that each next token is accepted;
             for windows that read it.
     """
 

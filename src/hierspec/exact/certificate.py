@@ -51,7 +51,7 @@ class Certificate:
             target's own.
         conclusive: whether the horizon is at least the longest proposal + 2, and either ``tv``
             shows a loss or all states were compared and there is none.
-        expected_accepted: draft tokens kept in the target's first verification.
+        expected_accepted: draft tokens accepted in the target's first verification.
         expected_tokens_per_target_call: E[tokens] / E[calls] of the first round.
         paths: branches enumerated for the law.
         horizon: tokens compared.

@@ -26,7 +26,7 @@ def rounds_from_survival(survival: np.ndarray, longest: int) -> np.ndarray:
     """Compute γ for measured survival curves, by renewal, for all lengths and budgets at once.
 
     Args:
-        survival: [..., L+1]; S(m), the probability that the first m draft tokens are kept.
+        survival: [..., L+1]; S(m), the probability that the first m draft tokens are accepted.
         longest: T̄ ≤ L, the largest draft length and budget.
 
     Returns:

@@ -123,8 +123,9 @@ class _Drafts:
 
     Attributes:
         lengths: [T, B] distribution of the length.
-        kept_by: of verifiers [B], two arrays [T, B]: the probability that exactly m tokens are kept
-            and the next one is rejected; and that there are n tokens, all of them kept.
+        kept_by: of verifiers [B], two arrays [T, B]: the probability that exactly m tokens are
+            accepted and the next one is rejected; and that there are n tokens, all of them
+            accepted.
         spent: [levels, B] expected milliseconds of each level.
         owner: index of the level whose tokens they are; of several the largest.
     """
@@ -194,7 +195,8 @@ class _Stack:
             rejected, full = self._kept(lengths, models, verifiers)
             for columns, joint in joints:
                 joint = joint[verifiers[columns]]  # [columns, M+1, M+1]
-                # [m]: at least m tokens and the first m kept; m tokens in all, each of them kept.
+                # [m]: at least m tokens and the first m accepted; m tokens in all, each of them
+                # accepted.
                 reached = _fit(joint.sum(1).T, len(lengths) + 1)
                 ended = _fit(np.diagonal(joint, axis1=1, axis2=2).T, len(lengths))
                 full[:, columns] = _cut_at_budget(

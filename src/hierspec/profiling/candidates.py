@@ -248,7 +248,7 @@ class PoolMember:
 
     @property
     def survives_on_texts(self) -> bool:
-        """Whether scores of a text say how much of its drafts there is kept."""
+        """Whether scores of a text say how much of its drafts there is accepted."""
         if self.candidate is None or not self.candidate.makes_one:
             return False
         return self.candidate.level.capabilities.drafts_as_it_scores

@@ -112,7 +112,7 @@ def stopping_lengths(window: Window, drafts: FollowedDrafts, kept: np.ndarray) -
 
 
 def joint_survival(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
-    """Return the probability of stopping after n tokens with the first m kept, [M+1, M+1].
+    """Return the probability of stopping after n tokens with the first m accepted, [M+1, M+1].
 
     Args:
         lengths: [N] of the drafts; ``curves``: [N, M+1], their survival.

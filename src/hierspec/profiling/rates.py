@@ -47,7 +47,7 @@ class FollowedDrafts:
         lengths: its number of tokens; data-dependent for look-ups.
         signals: [n] what the candidate's window reads at its tokens; NaN where it has no signal.
         tokenwise: by verifier, [M+1]: the probability, given the draft, that the rule keeps its
-            first m tokens; 0 past its end. Of several drafts, whether m tokens were kept.
+            first m tokens; 0 past its end. Of several drafts, whether m tokens were accepted.
         block: the same for the block rule: w_m, whose mean is that probability (MATH §0).
     """
 
@@ -150,9 +150,9 @@ def follow_texts(
     A text x drawn from p may be seen as what rounds have written: given x, tokenwise has kept its
     first m tokens with probability Π min(1, q/p), and the block rule with min(1, min Π q/p) over
     prefixes. So means over texts are the survival of real drafts under the target. (q gives a
-    look-up's proposal 1.) Under a model k between the two, tokens are taken to be kept each with
-    their 1 − TV from k: its own continuations are not among the texts. Drafts begin after a round
-    from any position, as they do in :func:`follow_drafts`.
+    look-up's proposal 1.) Under a model k between the two, tokens are taken to be accepted each
+    with their 1 − TV from k: its own continuations are not among the texts. Drafts begin after a
+    round from any position, as they do in :func:`follow_drafts`.
     """
     target, size = len(pool.members) - 1, drafting.max_budget
     member = pool.members[drafter]

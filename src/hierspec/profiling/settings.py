@@ -31,8 +31,8 @@ class ProfileSettings:
         cost_seconds: no cost is timed a third time after so many seconds.
         min_ratio: a model verifies another only if its call costs this many times as much.
         thorough: run real drafts, and time every pair of models. Else the scores of the texts say
-            how much of most drafts is kept, models that cannot pay are left out, and each verifier
-            below the target is timed above one drafter; shorter on a target that is slow.
+            how much of most drafts is accepted, models that cannot pay are left out, and each
+            verifier below the target is timed above one drafter; shorter on a target that is slow.
         ignore_eos: let the target's texts go on where they end, as requests that ignore it do.
 
     Raises:

@@ -285,8 +285,8 @@ def scores_error(
 class ScoredTokens:
     """What windows and log-probabilities read of rows [n + 1, V] of raw scores, on an accelerator.
 
-    Made before it is known how many of n drafted tokens are kept: token i < n of what is emitted is
-    the drafted one where it is kept, else the verifier's own.
+    Made before it is known how many of n drafted tokens are accepted: token i < n of what is
+    emitted is the drafted one where it is accepted, else the verifier's own.
 
     Args:
         drafted: n tokens.
@@ -331,7 +331,7 @@ class ScoredTokens:
         return self._entropies.look()[:num_rows].tolist()
 
     def logprobs(self, num_accepted: int, num_rows: int) -> list[float]:
-        """See :func:`logprobs`, for the kept tokens and the verifier's own after them."""
+        """See :func:`logprobs`, for the accepted tokens and the verifier's own after them."""
         assert self._surprises is not None
         drafted, own = self._surprises.look()
         return [*drafted[:num_accepted].tolist(), *own[num_accepted:num_rows].tolist()]

@@ -1,1 +1,1 @@
-"""Verification rules: which drafted tokens are kept, and what follows them [MATH §1]."""
+"""Verification rules: which drafted tokens are accepted, and what follows them [MATH §1]."""

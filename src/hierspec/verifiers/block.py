@@ -1,4 +1,4 @@
-"""Block verification: the whole draft is judged at once; the longest passing prefix is kept.
+"""Block verification: the whole draft is judged at once; the longest passing prefix is accepted.
 
 Sun et al. (2024). The *capped branch resampling* of P4 (§5.2, Algorithm 2 with the capping of its
 Definition 5 applied at the draft's end too) is the same rule under another derivation, hence the

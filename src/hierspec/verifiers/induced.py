@@ -42,30 +42,30 @@ class InducedBlock(Block):
     multi_draft = True
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
-        alive, kept = list(range(len(drafts))), 0
+        alive, accepted = list(range(len(drafts))), 0
         f, q = target_row(p[0], 0), None
         while True:
-            path = _Path.choose(drafts, p, alive, kept, f, q)
+            path = _Path.choose(drafts, p, alive, accepted, f, q)
             w = prefix_weights(
                 list(map(token_prob, path.p, path.tokens)),
                 list(map(token_prob, path.induced, path.tokens)),
             )
             stop, weight = yield from scan_from_end(w, path.excess)
-            kept += stop
+            accepted += stop
             f = path.p[stop]
             if stop == len(path.tokens):
-                return Stop(path.draft, kept, f)
+                return Stop(path.draft, accepted, f)
             rest = dense_residual(f, path.induced[stop], weight)
             f = normalised(rest, f)
             token, q = path.tokens[stop], path.q[stop]
             first, *alive = path.alive[stop]
             # Where the first draft's token was taken and no draft is longer, no choice has depended
             # on which drafts share that token, so that all can still be used.
-            if path.rank[stop] is not None or any(len(drafts[j]) > kept + 1 for j in alive):
-                alive = [j for j in (first, *alive) if drafts[j].tokens[kept] != token]
+            if path.rank[stop] is not None or any(len(drafts[j]) > accepted + 1 for j in alive):
+                alive = [j for j in (first, *alive) if drafts[j].tokens[accepted] != token]
                 q = restrict(q, path.rank[stop], token) if alive else q
             if not alive:
-                return Stop(path.draft, kept, f)
+                return Stop(path.draft, accepted, f)
 
 
 @dataclass(slots=True, eq=False)

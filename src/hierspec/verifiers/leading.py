@@ -76,7 +76,7 @@ class Leading(Verifier):
     def scores_decide(self) -> bool:
         return self.top_m > 1
 
-    def kept_by_scores(
+    def accepted_by_scores(
         self, tokens: torch.Tensor, choices: torch.Tensor, scores: torch.Tensor
     ) -> torch.Tensor:
         ids = leading_tokens(scores, self.top_m)

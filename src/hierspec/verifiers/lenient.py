@@ -1,4 +1,4 @@
-"""Lenient acceptance: a drafted token is kept with ``lenience`` times the usual probability.
+"""Lenient acceptance: a drafted token is accepted with ``lenience`` times the usual probability.
 
 Leviathan et al. (2023, Appendix A.5); CS-Drafting (Chen et al. 2023) verifies so between its draft
 models. As a final rule it is lossy. As an intermediate rule it is sound, because the distribution
@@ -28,7 +28,7 @@ from .formulas import at_drafted, capped_ratios, draft_token_probs, set_ends
 class Lenient(Verifier):
     """h_i = min(1, ℓ p_i(x_i)/q_i(x_i)), tested token by token; with ℓ = 1 it is ``tokenwise``.
 
-    Greedy: a token is kept whose untempered probability is at least 1/ℓ of the largest.
+    Greedy: a token is accepted whose untempered probability is at least 1/ℓ of the largest.
 
     Attributes:
         lenience: ℓ, at least 1.
@@ -74,7 +74,7 @@ class Lenient(Verifier):
     def scores_decide(self) -> bool:
         return self.lenience > 1.0
 
-    def kept_by_scores(
+    def accepted_by_scores(
         self, tokens: torch.Tensor, choices: torch.Tensor, scores: torch.Tensor
     ) -> torch.Tensor:
         width = scores.shape[1]

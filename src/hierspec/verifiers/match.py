@@ -1,4 +1,4 @@
-"""Match: the verifier draws its own tokens; drafted ones are kept up to the first that differs.
+"""Match: the verifier draws its own tokens; drafted ones are accepted up to the first that differs.
 
 A draft changes the speed, never the text. So the text at a seed can be plain decoding's at that
 seed, token for token, whatever drafts: as the target's rule, ``match`` has the runtime key all
@@ -11,7 +11,7 @@ integers, as in greedy decoding.
 
 Below another rule there is no shared noise: a position drafted twice would see the same noise
 twice. The rule with uniforms of its own is: keep x with probability p(x), and at the first token
-that is not kept draw from p without it. That is what the methods here implement and ``certify``
+that is not accepted draw from p without it. That is what the methods here implement and ``certify``
 enumerates; it never keeps more than the races do. [MATH §3]
 """
 

@@ -1,16 +1,16 @@
 """Multi-draft rules: recursive rejection sampling, and block verification of each draft.
 
-RRS [Miao et al., 2024; Yang et al., 2024] tries candidates one after another: y_j is kept with
+RRS [Miao et al., 2024; Yang et al., 2024] tries candidates one after another: y_j is accepted with
 min(1, f(y_j)/q_j(y_j)), where f starts as p and after a rejection is norm(max(f − q_j, 0)). Whole
 drafts share prefixes: at each position the candidates are the next tokens of those drafts that
-begin with all that was kept. *Without replacement* is a matter of drafting: the drafts' first
+begin with all that was accepted. *Without replacement* is a matter of drafting: the drafts' first
 tokens are drawn from q without those drawn already, and every draft reports the distribution its
 tokens were really drawn from. The rule reads that, so one rule serves both.
 
 block-RRS is the sound form of P4's Algorithm 3 (appendix F). The first draft is verified by
-block; where it stops, the next draft that begins with all that was kept is verified by block from
-there on, with target rows (residual, p, p, …) and w restarted at 1; the token that follows comes
-from the last residual. P4 instead carries R_τ on and leaves the end uncapped: lossy.
+block; where it stops, the next draft that begins with all that was accepted is verified by block
+from there on, with target rows (residual, p, p, …) and w restarted at 1; the token that follows
+comes from the last residual. P4 instead carries R_τ on and leaves the end uncapped: lossy.
 
 A rule is a generator that yields acceptance probabilities and is sent each test's outcome. So the
 runtime draws a uniform for each, and the exact interpreter follows both outcomes. [MATH §3]
@@ -49,21 +49,21 @@ class RRS(Tokenwise):
         active, depth = list(range(len(drafts))), 0
         while True:
             candidates = [j for j in active if len(drafts[j]) > depth]
-            prefix_draft = (candidates or active)[0]  # begins with all that was kept
+            prefix_draft = (candidates or active)[0]  # begins with all that was accepted
             f = target_row(p[prefix_draft], depth)
-            kept: int | None = None
+            accepted: int | None = None
             for j in candidates:
                 token = drafts[j].tokens[depth]
                 q_x = drafts[j].distributions.prob(depth, token)
                 if (yield capped_ratio(token_prob(f, token), q_x)):
-                    kept = j
+                    accepted = j
                     break
                 f = normalised_residual(f, drafts[j].distributions, depth)
-            if kept is None:
+            if accepted is None:
                 return Stop(prefix_draft, depth, f)
             # An earlier draft's equal token was tried and rejected; only later ones are fresh.
-            token = drafts[kept].tokens[depth]
-            active = [j for j in candidates if j >= kept and drafts[j].tokens[depth] == token]
+            token = drafts[accepted].tokens[depth]
+            active = [j for j in candidates if j >= accepted and drafts[j].tokens[depth] == token]
             depth += 1
 
 
@@ -81,7 +81,7 @@ class BlockRRS(Block):
     multi_draft = True
 
     def choose(self, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
-        prefix_draft, tau = 0, 0  # the draft whose first τ tokens are kept
+        prefix_draft, tau = 0, 0  # the draft whose first τ tokens are accepted
         f = target_row(p[0], 0)
         for j, draft in enumerate(drafts):
             if len(draft) <= tau or draft.tokens[:tau] != drafts[prefix_draft].tokens[:tau]:
@@ -104,8 +104,8 @@ def optimal_acceptance(p: torch.Tensor, q: torch.Tensor, num_drafts: int) -> flo
     """Return how likely the best lossless rule keeps one of several draft tokens of one position.
 
     The tokens are drawn independently from q. By max-flow and min-cut it is the minimum over all
-    sets H of tokens of p(H) + 1 − q(H)^K: draws that all lie in H are kept with p(H) at most. For
-    a given q(H), p(H) is smallest where H takes the tokens in the order of p/q, and between two
+    sets H of tokens of p(H) + 1 − q(H)^K: draws that all lie in H are accepted with p(H) at most.
+    For a given q(H), p(H) is smallest where H takes the tokens in the order of p/q, and between two
     such sets the expression is concave in q(H), so only prefixes of that order are tried,
     whatever K.
 
@@ -144,7 +144,7 @@ def normalised_residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenDraft:
-    """A verdict, and the index of the draft whose tokens it kept."""
+    """A verdict, and the index of the draft whose tokens it accepted."""
 
     verdict: Verdict
     draft: int
@@ -176,8 +176,8 @@ def verify_drafts(
     if all(greedy.applies(case) for case in cases):
         reads = Reads()
         verdicts = [decide() for decide in [greedy.start(case, reads) for case in cases]]
-        kept = [verdict.num_accepted for verdict in verdicts]
-        best = kept.index(max(kept))  # with one-hot rows every rule decides like this
+        accepted = [verdict.num_accepted for verdict in verdicts]
+        best = accepted.index(max(accepted))  # with one-hot rows every rule decides like this
         return ChosenDraft(verdicts[best], best)
     stop = run_tests(rule.choose(drafts, p), rng)
     case = cases[stop.draft]

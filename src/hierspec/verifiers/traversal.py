@@ -55,7 +55,7 @@ def _test_node(
                 return stop
         rest = residual_row(f, q, depth, w)
         total, f = mass(rest), normalised(rest, f)
-        if w < 1.0:  # else it stays: D/D, or f = q, whose token is always kept
+        if w < 1.0:  # else it stays: D/D, or f = q, whose token is always accepted
             w = pass_chance(total, w)
     if depth and not (yield w):
         return None

@@ -46,7 +46,7 @@ def verify(
         p: n + 1 rows of the verifier.
         rng: n + 1 uniforms are taken.
         scores: [n+1, V], for rules that read them.
-        bonus: whether one more token follows a draft (n ≥ 1) that was kept whole.
+        bonus: whether one more token follows a draft (n ≥ 1) that was accepted whole.
         index: of the verifying node, recorded as owner of what is emitted.
     """
     return device.verdicts([DraftCase(rule, draft, p, rng, scores, bonus, index)])[0]
@@ -70,7 +70,7 @@ class StartedBatch(NamedTuple):
 
     Attributes:
         next_tokens: for each of B drafts, where an accelerator decides: [n_b + 1] int64 there, the
-            token that the verifier emits in each row if it is there that no more is kept.
+            token that the verifier emits in each row if it is there that no more is accepted.
         finish: waits for the accelerator, if there is one, and returns the verdicts.
     """
 

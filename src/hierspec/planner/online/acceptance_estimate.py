@@ -66,11 +66,11 @@ class AcceptanceEstimate:
         Args:
             predicted: [L+1] passes that the estimates expect of the first n positions.
         """
-        num_tests = counts.kept + counts.rejected
+        num_tests = counts.accepted + counts.rejected
         if not num_tests:
             return evidence
         expected = counts.drafts * interpolate(predicted, num_tests / counts.drafts)
-        new: Tests = (counts.kept, num_tests, expected)
+        new: Tests = (counts.accepted, num_tests, expected)
         passed, old_tests, _ = evidence.tests
         rate = (passed + self.weight * expected / num_tests) / (old_tests + self.weight)
         fall = _add_to_score(evidence.fall, _log_ratio(rate, -_CHANGE, counts), new)
@@ -118,7 +118,8 @@ def _log_ratio(rate: float, change: float, counts: Counts) -> float:
     """Return a round's log-likelihood ratio, in nats, for a rate ``change`` log-odds away."""
     rate = min(max(rate, 0.01), 0.99)
     new = 1.0 / (1.0 + math.exp(-_logit(rate) - change))
-    return counts.kept * math.log(new / rate) + counts.rejected * math.log((1 - new) / (1 - rate))
+    passed, failed = math.log(new / rate), math.log((1 - new) / (1 - rate))
+    return counts.accepted * passed + counts.rejected * failed
 
 
 def predict_passes(estimates: Estimates, drafter: int, verifier: int) -> np.ndarray:

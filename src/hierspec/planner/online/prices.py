@@ -105,7 +105,7 @@ def spent_ms(estimates: Estimates, chain: Chain, drafts: Sequence[Counts]) -> fl
             if place == 0:
                 total += counts.drafts * interpolate(estimates.draft_ms[model], mean)
         if place + 1 < len(drafts):  # rounds of a middle level that had nothing to verify
-            tokens = drafts[place + 1].drafted - counts.kept
+            tokens = drafts[place + 1].drafted - counts.accepted
             answered = counts.rejected if above in chain.dropped_bonus else counts.drafts
             total += max(tokens - answered, 0.0) * float(estimates.draft_ms[above, 1])
     verified = drafts[-1].drafts if drafts else 0.0

@@ -21,7 +21,7 @@ class DraftCase(NamedTuple):
         p: n + 1 rows of the verifier.
         rng: of the draft's sequence.
         scores: [n+1, V] untempered, for rules that read them.
-        bonus: whether one more token follows a draft (n ≥ 1) that was kept whole.
+        bonus: whether one more token follows a draft (n ≥ 1) that was accepted whole.
         owner: index of the node, recorded as owner of what is emitted.
     """
 
@@ -34,14 +34,14 @@ class DraftCase(NamedTuple):
     owner: int
 
     def drops_bonus(self, tau: int) -> bool:
-        """Return whether no token follows because the whole, non-empty draft was kept.
+        """Return whether no token follows because the whole, non-empty draft was accepted.
 
         That is decided by count, never by a token's value.
         """
         return not self.bonus and tau == len(self.draft) > 0
 
     def verdict(self, tau: int, token: int | None, distributions: Distributions) -> Verdict:
-        """Build the verdict of τ kept tokens, then ``token``; ``distributions`` has enough rows."""
+        """Build the verdict of τ accepted tokens, then ``token``; of enough ``distributions``."""
         tokens, origins = self.draft.tokens[:tau], self.draft.origins[:tau]
         if token is not None:
             tokens, origins = (*tokens, token), (*origins, self.owner)

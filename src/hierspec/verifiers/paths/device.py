@@ -61,8 +61,8 @@ def start(
             except those of a user's rule, which the host checks.
 
     Returns:
-        The tokens that follow the kept ones, [B] int64, on the device; and what waits and gives the
-        verdicts.
+        The tokens that follow the accepted ones, [B] int64, on the device; and what waits and gives
+        the verdicts.
     """
     rule, shape = cases[0].rule, BatchShape.of_cases(cases)
     uniforms = [case.rng.take(len(case.draft) + 1).tolist() for case in cases]
@@ -82,9 +82,9 @@ def start(
             next_token = checked_token(token, mass)
             rows = decision.reported
             distributions = case.p if rows is None else DenseDistributions(rows[b])
-            kept = int(tau)
-            token = None if case.drops_bonus(kept) else next_token
-            out.append(case.verdict(kept, token, distributions))
+            num_accepted = int(tau)
+            token = None if case.drops_bonus(num_accepted) else next_token
+            out.append(case.verdict(num_accepted, token, distributions))
         return out
 
     return stops[:, 1].long(), finish
