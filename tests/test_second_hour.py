@@ -1,6 +1,8 @@
 """The second hour of three kinds of users, as they would type it, on small models on disk."""
 
 import contextlib
+import dataclasses
+import io
 import json
 import re
 import signal
@@ -18,6 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import hierspec
 from hierspec.cli import run
 from hierspec.config import methods
+from hierspec.server.loading import load
+from hierspec.server.settings import ServeSettings
 from hierspec.utils import plugins
 from hierspec.verifiers import registry
 
@@ -98,6 +102,42 @@ def serving(*words):
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
     assert "Traceback" not in said
+
+
+def test_of_a_gguf_file_without_a_tokenizer(hour, tmp_path, monkeypatch):
+    pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
+    model, save = gguf_files.tiny(), gguf_files.save
+    whole, bare = tmp_path / "whole.gguf", tmp_path / "bare.gguf"
+    save(whole, model)
+    save(bare, model, vocabulary=lambda writer: writer.add_tokenizer_model("no_vocab"))
+    tokenizer = hierspec.Hierarchy(str(whole)).tokenizer
+    tokenizer.save_pretrained(tmp_path / "beside")
+
+    asked = ["generate", "-p", "the the", "-n", 8, "--json", "-m"]
+    status, expected, _ = hour(*asked, whole)
+    assert status == 0
+    for name in (whole, "beside", "beside/tokenizer.json"):
+        status, output, _ = hour(*asked, bare, "--tokenizer", name)
+        assert status == 0
+        assert json.loads(output)["token_ids"] == json.loads(expected)["token_ids"]
+    fast = hierspec.Hierarchy(str(bare), tokenizer)
+    assert fast.generate("the the", max_new_tokens=8).text == json.loads(expected)["text"]
+    assert hour("generate", "-m", bare, "--ids", "-p", "4 5", "-n", 3)[0] == 0
+
+    assert "--tokenizer FOLDER" in hour(*asked, bare)[2]
+    assert "--tokenizer FOLDER" in hour("chat", "-m", bare)[2]
+    auto = [*asked, bare, "--hierarchy", "auto"]
+    assert "not in auto" in hour(*auto)[2]
+    assert "name another --hierarchy" in hour(*auto, "--tokenizer", whole)[2]
+    assert "no tokenizer at 'nowhere'" in hour(*asked, bare, "--tokenizer", "nowhere")[2]
+    monkeypatch.setattr("sys.stdin", io.StringIO("the the\n"))
+    assert hour("chat", "-m", bare, "--tokenizer", whole, "-n", 2)[0] == 0
+    settings = ServeSettings(model=str(bare), tokenizer=str(whole))
+    served = load(settings)["default"]
+    assert served.tokenizer.chat_template == gguf_files.TEMPLATE
+    assert served.eos_token_ids() == hierspec.Hierarchy(str(whole)).eos_token_ids() == {0}
+    with pytest.raises(hierspec.HierspecError, match="another --hierarchy"):
+        dataclasses.replace(settings, hierarchy="auto").check_models()
 
 
 def test_of_somebody_with_transformers(hour, tmp_path):

@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
+from hierspec.config import build
 from hierspec.utils.testing import save_tiny
 
 
@@ -173,8 +174,8 @@ def test_a_target_alone_gets_the_same_drafter_from_every_command(folder, command
         settings = ServeSettings(model=str(folder))
         assert load(settings)["default"].config == expected
         return
-    real = Hierarchy.from_config
-    monkeypatch.setattr(Hierarchy, "from_config", lambda *a: seen.append(a[0]) or real(*a))
+    real = build.build
+    monkeypatch.setattr(build, "build", lambda *a: seen.append(a[0]) or real(*a))
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     argv = ["--max-new-tokens", "3", "--target", str(folder)]
     assert run([command, *(["w5 w9"] if command == "generate" else []), *argv]) == 0
@@ -182,7 +183,8 @@ def test_a_target_alone_gets_the_same_drafter_from_every_command(folder, command
 
 
 def test_a_model_without_a_template_cannot_chat(tmp_path, capsys):
-    save_tiny("llama", tmp_path, dtype=torch.float32)
+    save_chat_model(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
     assert run(["chat", "--target", str(tmp_path)]) == 2
     assert "no chat template" in capsys.readouterr().err
 

@@ -28,8 +28,10 @@ from .options import (
     StopOption,
     StopTokenId,
     Threads,
+    TokenizerOption,
     TopK,
     TopP,
+    load_hierarchy,
     parse_template_kwargs,
     split_values,
     target_config,
@@ -68,6 +70,7 @@ def chat(
     stop: StopOption = None,
     stop_token_id: StopTokenId = None,
     chat_template_kwargs: ChatTemplateKwargs = None,
+    tokenizer: TokenizerOption = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -109,10 +112,13 @@ def chat(
     config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
     console = notes()
 
-    from hierspec.api import Hierarchy
-
     with warnings_as_notes(console):
-        models = Hierarchy.from_config(config)
+        models = load_hierarchy(config, tokenizer)
+    if models.tokenizer is None:
+        raise HierspecError(
+            f"{config.target.model} has no tokenizer: name one that has a chat template "
+            "(--tokenizer FOLDER)"
+        )
     if not getattr(models.tokenizer, "chat_template", None):
         raise HierspecError(
             f"{config.target.model} has no chat template: chat needs an instruction-tuned model "

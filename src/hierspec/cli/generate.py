@@ -14,7 +14,6 @@ import typer
 from hierspec.errors import HierspecError
 
 from .options import (
-    MODEL,
     PRESETS,
     BatchSize,
     ChatTemplateKwargs,
@@ -31,10 +30,12 @@ from .options import (
     StopTokenId,
     TemperatureOption,
     Threads,
+    TokenizerOption,
     TopK,
     TopP,
     hierarchy_option,
     json_option,
+    load_hierarchy,
     load_tokenizer,
     note_unused,
     parse_template_kwargs,
@@ -66,10 +67,7 @@ def generate(
         ),
     ] = None,
     draft: DraftsOption = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help=f"A model with the tokenizer of a target that has none: {MODEL}."),
-    ] = None,
+    tokenizer: TokenizerOption = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -179,7 +177,7 @@ def generate(
     from hierspec.config import arguments, model_defaults
     from hierspec.config.drafts import is_method
     from hierspec.presets import defaults
-    from hierspec.presets.registry import AUTO, read_hierarchy
+    from hierspec.presets.registry import AUTO, TOKENIZER_WITH_AUTO, read_hierarchy
     from hierspec.sampling.parameters import SamplingParams
     from hierspec.utils.threads import use_threads
 
@@ -213,6 +211,8 @@ def generate(
         raise HierspecError("--chat-template-kwargs are for the chat template: add --chat")
     if measure_again and config is not None:
         raise HierspecError("--measure-again is for --hierarchy auto: nothing else is measured")
+    if tokenizer is not None and config is None:
+        raise HierspecError(TOKENIZER_WITH_AUTO)
     use_threads(threads)
     note_unused(sampling)
     if note:
@@ -229,9 +229,7 @@ def generate(
     else:
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
         _check_lengths(texts, config.target.model, tokenizer, bool(chat), variables)
-        models = _load(config, as_json, console)
-    if tokenizer is not None:
-        models.tokenizer = _load_fitting_tokenizer(tokenizer, models)
+        models = _load(config, tokenizer, as_json, console)
     if not as_json and (unread := model_defaults.ignored_sampling(models.config.target.model)):
         say(
             console,
@@ -341,32 +339,16 @@ def _check_lengths(
         check_length(template.ids(prompt), limit, place)
 
 
-def _load_fitting_tokenizer(name: str, models: Hierarchy) -> Any:
-    """Load the tokenizer of ``--tokenizer``; refuse one with more tokens than the target scores."""
-    tokenizer = load_tokenizer(name)
-    if tokenizer is None:
-        raise HierspecError(
-            f"no tokenizer at {name!r}: give the folder of a saved tokenizer or of a model that "
-            "has one beside it"
-        )
-    if len(tokenizer) > (size := models.root.model.vocab_size):
-        raise HierspecError(
-            f"the tokenizer of {name!r} has {len(tokenizer)} tokens, and the target scores {size}: "
-            "it is another model's"
-        )
-    return tokenizer
-
-
-def _load(config: HierarchyConfig, quiet: bool, console: Console) -> Hierarchy:
+def _load(
+    config: HierarchyConfig, tokenizer: str | None, quiet: bool, console: Console
+) -> Hierarchy:
     from .rendering import warnings_as_notes
 
     status = contextlib.nullcontext()
     if not quiet and console.is_terminal:
         status = console.status(f"loading {config.target.model}")
     with status, warnings_as_notes(console):
-        from hierspec.api import Hierarchy
-
-        return Hierarchy.from_config(config)
+        return load_hierarchy(config, tokenizer)
 
 
 def _plan(

@@ -15,7 +15,8 @@ from typer.core import TyperCommand, TyperOption
 from hierspec.errors import HierspecError
 
 if TYPE_CHECKING:
-    from hierspec.config.schema import TargetConfig
+    from hierspec.api import Hierarchy
+    from hierspec.config.schema import HierarchyConfig, TargetConfig
     from hierspec.sampling.parameters import SamplingParams
 
 # In help texts; :class:`NamesChoices` replaces those in braces
@@ -92,6 +93,12 @@ Threads = Annotated[
 ]
 PromptsOption = Annotated[
     Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
+]
+TokenizerOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"For a target without a tokenizer of its own: a folder with one, or a model: {MODEL}."
+    ),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that are decoded together.")]
 MaxNewTokens = Annotated[
@@ -192,6 +199,18 @@ def target_config(model: str, dtype: str | None, device: str | None) -> TargetCo
 
     check_model_name(model)
     return TargetConfig(model=model, dtype=dtype or "auto", device=device or "auto")
+
+
+def load_hierarchy(config: HierarchyConfig, tokenizer: str | None = None) -> Hierarchy:
+    """Load a hierarchy's models; ``tokenizer`` is the value of ``--tokenizer``."""
+    from hierspec.api import Hierarchy
+    from hierspec.config.build import build
+    from hierspec.config.checkpoints import Loaded
+
+    loaded = Loaded()
+    if tokenizer is not None:
+        loaded.use_tokenizer(config.target.model, tokenizer)
+    return Hierarchy(build(config, loaded))
 
 
 def load_tokenizer(model: str) -> Any:

@@ -20,6 +20,7 @@ from .options import (
     ServiceFile,
     ServiceSettings,
     Threads,
+    TokenizerOption,
     split_values,
 )
 
@@ -31,6 +32,7 @@ def serve(
     model: ServedModel = None,
     hierarchy: HierarchyOption = None,
     draft: DraftsOption = None,
+    tokenizer: TokenizerOption = None,
     dtype: Dtype = None,
     device: Device = None,
     threads: Threads = None,
@@ -88,6 +90,7 @@ def serve(
         "model": model,
         "hierarchy": hierarchy,
         "draft": draft and split_values(draft),
+        "tokenizer": tokenizer,
         "measure_again": measure_again or None,
         "dtype": dtype,
         "device": device,

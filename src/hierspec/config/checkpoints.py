@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from hierspec.zoo import registry
 from .in_memory import ModelInMemory
 from .model_defaults import model_eos_ids
 from .schema import TargetConfig
+from .target import model_config
 
 _SHORT_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
 _SHORT_DTYPES |= {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
@@ -43,6 +45,35 @@ class Loaded:
         self.backends[key_of(target)] = backend
         self.tokenizers[target.model] = tokenizer
         self.eos_ids_by_model[target.model] = frozenset()
+
+    def use_tokenizer(self, target: str, name: str) -> None:
+        """Give a target the tokenizer of another model, or of a folder, and what ends its texts.
+
+        Args:
+            name: a model with a tokenizer, the folder of one, or a ``tokenizer.json`` in it.
+
+        Raises:
+            HierspecError: there is none, or it has more tokens than the target scores.
+        """
+        file = expand_user(name)
+        if file.is_file() and file.name.startswith("tokenizer"):
+            name = str(file.parent)
+        source = registry.resolve(name) if registry.can_resolve(name) else name
+        if (tokenizer := load_tokenizer(source)) is None:
+            raise HierspecError(
+                f"no tokenizer at {name!r}: give the folder of a saved tokenizer or of a model "
+                "that has one beside it"
+            )
+        size = model_config(target).vocab_size
+        if len(tokenizer) > size:
+            raise HierspecError(
+                f"the tokenizer of {name!r} has {len(tokenizer)} tokens, and the target scores "
+                f"{size}: it is another model's"
+            )
+        self.tokenizers[target] = tokenizer
+        if not self.eos_ids(target):
+            with contextlib.suppress(HierspecError):  # a folder without a configuration
+                self.eos_ids_by_model[target] = self.eos_ids(name)
 
     def eos_ids(self, model: str) -> frozenset[int]:
         """Return the ids that end a text of a model, apart from its tokenizer's own."""

@@ -30,6 +30,10 @@ from . import drafters  # noqa: F401  # importing it registers its presets
 from .systems import MODEL, PRESETS, PresetModels
 
 GROUP = "hierspec.presets"  # of entry points
+TOKENIZER_WITH_AUTO = (
+    "the hierarchy auto measures with the tokenizer saved beside the model: leave --tokenizer out, "
+    "or name another --hierarchy"
+)
 AUTO = "auto"  # no fixed configuration: measured and planned on the machine at hand
 
 

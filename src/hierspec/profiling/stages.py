@@ -12,6 +12,7 @@ import numpy as np
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
+from hierspec.zoo.gguf.files import is_gguf
 
 from . import agreement, costs, curves, rates
 from .candidates import CandidatePool
@@ -351,6 +352,8 @@ def _ids(pool: CandidatePool, text: str | Sequence[int]) -> list[int]:
         fix = "put its tokenizer.json there"
         if isinstance(pool.target.model, ModelInMemory):
             fix = "save it in a folder, and set model.config.name_or_path to that"
+        elif is_gguf(pool.target.model):
+            fix = "with --tokenizer FOLDER it runs in a --hierarchy of your choice, not in auto"
         raise HierspecError(
             f"{pool.target.model!r} has no tokenizer beside it, so prompts cannot be read: {fix}"
         )

@@ -48,7 +48,10 @@ def _load(
         target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
         again = settings.measure_again
         return Hierarchy.auto(target, settings.draft, measure_again=again, report=report)
-    return Hierarchy(build(settings.configuration(hierarchy), loaded))
+    config = settings.configuration(hierarchy)
+    if settings.tokenizer is not None:
+        loaded.use_tokenizer(config.target.model, settings.tokenizer)
+    return Hierarchy(build(config, loaded))
 
 
 def default_cache_tokens(hierarchy: Hierarchy) -> int:

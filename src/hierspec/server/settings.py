@@ -57,6 +57,7 @@ class ServeSettings:
             what is likely the best drafter that needs no other model.
         hierarchies: further hierarchies by name, which requests may ask for.
         draft: draft models of presets, smallest first.
+        tokenizer: of a target that has none: a folder with one, or a model.
         measure_again: for the hierarchy ``auto``: measure anew, whatever is kept.
         dtype: of the weights: ``float32``, ``bfloat16``, … or ``auto``.
         device: ``cpu``, ``cuda``, … or ``auto``.
@@ -93,6 +94,7 @@ class ServeSettings:
         dataclasses.field(default_factory=dict)
     )
     draft: Strings = ()
+    tokenizer: NonEmptyString | None = None
     measure_again: Boolean = False
     dtype: NonEmptyString = "auto"
     device: NonEmptyString = "auto"
@@ -191,12 +193,14 @@ class ServeSettings:
             HierspecError: names the one that is missing; or nothing is to be measured again.
         """
         from hierspec.config.target import check_model_name
-        from hierspec.presets.registry import AUTO
+        from hierspec.presets.registry import AUTO, TOKENIZER_WITH_AUTO
 
         check_model_name(self.target)
         names = (self.hierarchy, *self.hierarchies.values())
         if self.measure_again and AUTO not in names:
             raise HierspecError("measure_again is for --hierarchy auto: nothing else is measured")
+        if self.tokenizer is not None and AUTO in names:
+            raise HierspecError(TOKENIZER_WITH_AUTO)
         for name in names:
             if name not in (None, AUTO):
                 self.configuration(name)

@@ -119,6 +119,7 @@ def _rotate(matrix: Doubles) -> Doubles:
 
 
 def _write(source: GgufSource, folder: Path, name: str) -> None:
+    assert source.tokenizer_path is not None  # the file of zoo:smollm2 has a tokenizer
     for file in source.tokenizer_path.iterdir():
         if file.name != kept_folder.MANIFEST:
             shutil.copyfile(file, folder / file.name)

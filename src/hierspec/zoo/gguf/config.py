@@ -186,10 +186,11 @@ def architecture_of(header: Header) -> Architecture:
     return family
 
 
-def read_config(header: Header, vocabulary: Vocabulary, read: KeyReader) -> dict[str, Any]:
+def read_config(header: Header, vocabulary: Vocabulary | None, read: KeyReader) -> dict[str, Any]:
     """Return the contents of the model's ``config.json``.
 
     Args:
+        vocabulary: ``None``: the file says nothing of its tokens, and has as many as it embeds.
         read: (a tensor's name) → its values, for factors of rotations.
 
     Raises:
@@ -219,17 +220,24 @@ def read_config(header: Header, vocabulary: Vocabulary, read: KeyReader) -> dict
         "num_attention_heads": heads,
         "num_key_value_heads": header.positive(f"{key}.attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "max_position_embeddings": vocabulary.context_length,
+        "max_position_embeddings": header.context_length,
         "rms_norm_eps": header.number(f"{key}.attention.layer_norm_rms_epsilon"),
         "rope_parameters": rope_parameters(header, head_dim, read, family.partial_rotation),
-        "vocab_size": len(vocabulary.tokens),
+        "vocab_size": _num_embedded(header) if vocabulary is None else len(vocabulary.tokens),
         "hidden_act": "silu",
         "tie_word_embeddings": tied,
-        "bos_token_id": vocabulary.bos,
-        "eos_token_id": vocabulary.ends or None,
-        "pad_token_id": vocabulary.token_id("padding"),
+        "bos_token_id": vocabulary and vocabulary.bos,
+        "eos_token_id": (vocabulary and vocabulary.ends) or None,
+        "pad_token_id": vocabulary and vocabulary.token_id("padding"),
     }
     return {**sizes, **family.extra(header, sizes)}
+
+
+def _num_embedded(header: Header) -> int:
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise header.damaged("lacks the tensor token_embd.weight")
+    return embedding.shape[0]
 
 
 def _has_bias(header: Header, part: str) -> bool:

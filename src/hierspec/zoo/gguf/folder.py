@@ -19,7 +19,7 @@ from hierspec.zoo.content import content_hash
 from .config import architecture_of, read_config
 from .files import check_file, shards
 from .header import Header, read_header
-from .tokenizer import Vocabulary, build_tokenizer
+from .tokenizer import Vocabulary, build_tokenizer, has_tokenizer
 from .weights import check_package, check_tensors, factors
 
 FORMAT = 3  # version of the folders, raised when what is written changes
@@ -28,6 +28,8 @@ _WITH_WEIGHTS = 2  # the version whose folders held the weights, too
 
 def model_folder(path: str | Path) -> Path:
     """Return the folder with a GGUF file's configuration and tokenizer; write it at first.
+
+    There is no ``tokenizer.json`` in it if the file has no tokenizer.
 
     Args:
         path: of the file, or of the first of several parts.
@@ -45,7 +47,7 @@ def model_folder(path: str | Path) -> Path:
         return folder
     header = read_header(path)
     architecture_of(header)
-    vocabulary = Vocabulary(header)
+    vocabulary = Vocabulary(header) if has_tokenizer(header) else None
     check_package(header)
     noun = f"the configuration and tokenizer of {path.name}"
     kept_folder.make(folder, FORMAT, header.name, noun, partial(_write, header, vocabulary))
@@ -58,10 +60,11 @@ def _folder_of(path: Path, hashes: list[str], version: int) -> Path:
     return cache_folder("models") / f"{path.stem}-{digest.hexdigest()[:16]}"
 
 
-def _write(header: Header, vocabulary: Vocabulary, folder: Path) -> None:
+def _write(header: Header, vocabulary: Vocabulary | None, folder: Path) -> None:
     config = read_config(header, vocabulary, partial(factors, header))
     check_tensors(header, config)
-    build_tokenizer(vocabulary).save_pretrained(folder)
+    if vocabulary is not None:
+        build_tokenizer(vocabulary).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     ends = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     (folder / "generation_config.json").write_text(json.dumps(ends, indent=1))

@@ -77,6 +77,10 @@ class Header:
         """llama.cpp's name of the model's architecture, the prefix of the keys of its sizes."""
         return self.string("general.architecture")
 
+    @property
+    def context_length(self) -> int:
+        return self.positive(f"{self.architecture}.context_length")
+
     def refuse(self, what: str) -> HierspecError:
         """Return the error of a file that is right, but cannot be run."""
         return HierspecError(f"{self.name} {what}")

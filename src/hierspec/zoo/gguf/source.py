@@ -26,7 +26,8 @@ def open_gguf(path: str | Path, name: str) -> GgufSource:
         HierspecError: as :func:`.folder.model_folder`.
     """
     folder = model_folder(path)
-    return GgufSource(Path(path), name, folder, read_config(folder))
+    tokenizer_path = folder if (folder / "tokenizer.json").is_file() else None
+    return GgufSource(Path(path), name, tokenizer_path, read_config(folder))
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class GgufSource:
 
     path: Path
     name: str
-    tokenizer_path: Path
+    tokenizer_path: Path | None
     config: Any
 
     @cached_property

@@ -18,6 +18,12 @@ from .header import Header
 from .pre_tokenizers import SPLITS, Split
 
 
+def has_tokenizer(header: Header) -> bool:
+    """Return whether a file says anything of its tokens; some converters leave all of it out."""
+    kind = header.fields.get("tokenizer.ggml.model", "none")
+    return kind not in ("none", "no_vocab") or "tokenizer.ggml.tokens" in header.fields
+
+
 class TokenKind(IntEnum):
     """A token's type, as llama.cpp numbers them."""
 
@@ -162,10 +168,6 @@ class Vocabulary:
             raise self.header.damaged("adds a token at a text's end, but does not name it")
         return adds
 
-    @property
-    def context_length(self) -> int:
-        return self.header.positive(f"{self.header.architecture}.context_length")
-
 
 def build_tokenizer(vocabulary: Vocabulary) -> Any:
     """Return a tokenizer of transformers.
@@ -194,7 +196,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> Any:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         clean_up_tokenization_spaces=False,
-        model_max_length=vocabulary.context_length,
+        model_max_length=vocabulary.header.context_length,
         **{name: vocabulary.tokens[i] for name, i in roles.items() if i is not None},
     )
     tokenizer.chat_template = vocabulary.header.string("tokenizer.chat_template", "") or None
