@@ -5,14 +5,12 @@ import json
 import shutil
 
 import pytest
-import torch
 from chat_cases import save_chat_model
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
 from hierspec.config import build
-from hierspec.utils.testing import save_tiny
 
 
 @pytest.fixture(scope="module")
