@@ -85,6 +85,32 @@ def test_formula_is_an_upper_bound_where_budgets_overshoot():
         ).ms_per_token * (1 - 1e-13)
 
 
+def test_a_level_without_a_bonus_is_priced_by_what_it_costs_then():
+    """Exits after 1, 2 and 8 layers of 8, one token each [MATH §4]: passes a token, by hand."""
+    a, b = 0.7, 0.8
+    n = np.arange(9)
+    survival, with_bonus = np.full((2, 3, 3, 9), np.nan)
+    without = np.full((3, 3, 9), np.nan)
+    layers = np.array([1, 2, 8]) / 8
+    for i, k, rate in ((0, 1, a), (1, 2, b)):
+        survival[i, k] = rate**n
+        with_bonus[i, k] = layers[k]
+        without[i, k] = np.where(n > 0, layers[k] - layers[i], layers[k])
+    exits = Estimates(
+        ("draft", "middle", "target"),
+        survival,
+        layers[:, None] * n,
+        with_bonus,
+        1.0,
+        verify_without_bonus_ms=without,
+    )
+    kept = latency(exits, Chain((0, 1, 2), (1, 1))).ms_per_token
+    dropped = latency(exits, Chain((0, 1, 2), (1, 1), dropped_bonus=(1,))).ms_per_token
+    # With the bonus the middle level hands up two tokens where it keeps the drafted one.
+    assert kept == pytest.approx((1 + 2 + 8) / 8 / (1 + b + a * b**2))
+    assert dropped == pytest.approx((1 + (2 - 1) + 8) / 8 / (1 + b))
+
+
 def test_the_formula_refuses_what_it_does_not_cover():
     estimates = ideal([1.0, 5.0, 40.0], [[0, 0.6, None], [0, 0, 0.8], [0, 0, 0]])
     for chain in (

@@ -46,6 +46,8 @@ def random_measured(rng, count, budget, longest=24, window=True):
     for i, k in itertools.combinations(range(count), 2):
         survival[i, k] = np.concatenate([[1], np.cumprod(rng.uniform(0.3, 1, longest))])
         verify[i, k] = costs[k] * (1 + np.cumsum(rng.uniform(0, 0.1, longest + 1)))
+    # Dropping a bonus may cost anything less.
+    without_bonus = verify * rng.uniform(0.3, 1, (count, count, 1))
     joint_survival = {}
     if window:
         stops = np.concatenate([[0], rng.dirichlet(np.ones(budget))])
@@ -62,6 +64,7 @@ def random_measured(rng, count, budget, longest=24, window=True):
         plain_ms=float(costs[-1]),
         max_budget=budget,
         joint_survival=joint_survival,
+        verify_without_bonus_ms=without_bonus,
     )
 
 

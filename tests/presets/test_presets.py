@@ -75,6 +75,10 @@ def test_builds(name, levels, verify):
     config = made(name)
     assert [shape(level) for level in config.levels] == levels
     assert config.verify == verify
+    # HiSpec's check without a bonus spares the layers that its exits share.
+    assert [level.bonus for level in config.levels] == [
+        not (name == "hispec" and level.verify) for level in config.levels
+    ]
 
 
 def test_the_ablation_of_dynamic_windows_differs_in_windows_only():

@@ -158,6 +158,36 @@ def test_a_draft_of_nothing_costs_a_plain_call():
     assert known.verify_ms[0, 1, 0] == pytest.approx(9 + 0.25)
 
 
+def test_a_check_without_a_bonus_has_a_row_less_and_spares_the_shared_layers():
+    """Exits after 2 and 6 layers of a trunk, 1 ms a layer and 1 ms a head; a drafter of its own."""
+    models = [
+        {"name": name, "owner": owner, "level": level, "weights": None, "call_ms": 1.0}
+        for name, owner, level in (
+            ("other", "other", {"method": "draft_model", "model": "other"}),
+            ("exit 2", "trunk", {"method": "early_exit", "exit_layer": 2}),
+            ("exit 6", "trunk", {"method": "early_exit", "exit_layer": 6}),
+            ("target", "trunk", None),
+        )
+    ]
+    plain_ms = (0.5, 3.0, 7.0, 9.0)
+
+    def cost(drafter, verifier, check):
+        times = {str(n): dict.fromkeys(("mean", "median", "low", "high"), ms) | {"count": 1}
+                 for n, ms in enumerate(check, 0 if drafter is None else 1)}  # fmt: skip
+        return {"drafter": drafter, "verifier": verifier, "draft": {}, "check": times}
+
+    _, _, measured = made()
+    costs = [cost(None, k, [ms]) for k, ms in enumerate(plain_ms)]
+    costs += [cost(i, 2, [7.5, 8.0, 8.5]) for i in (0, 1)]
+    known = estimated(models, {}, measured | {"costs": costs, "pairs": []}, max_budget=3)
+    for drafter, shared_ms in ((0, 0.0), (1, 2.0)):
+        np.testing.assert_allclose(known.check_ms(True)[drafter, 2, :4], [7.0, 7.5, 8.0, 8.5])
+        np.testing.assert_allclose(
+            known.check_ms(False)[drafter, 2, :4],
+            [7.0, *(np.array([7.0, 7.5, 8.0]) - shared_ms)],
+        )
+
+
 def test_a_price_is_the_mean_over_classes():
     known = estimated(*made(), max_budget=4)
     chain = Chain((0, 1), (2,))

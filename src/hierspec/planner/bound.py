@@ -12,9 +12,10 @@ Why it holds for random lengths and overshoot: the rounds of a level are alike a
 their number M is a stopping time, so with N the length from below (Wald) it holds E[M] E[f(N)]
 tokens, overshoot included, at a cost of E[M] (E[C_below] + E[verify(N)]). By induction E[C_below]
 ≥ κ_i E[N], and E[κ_i N + verify(N)] ≥ κ_k E[f(N)] since it holds for every n. The target's own
-rounds are one such level. Cutting what is handed up only loses tokens that were paid for, and
-dropping the bonus only lowers f, so both are covered. P1's corollary is too: it charges the same
-rounds and counts no overshoot.
+rounds are one such level. Cutting what is handed up only loses tokens that were paid for, so it is
+covered. P1's corollary is too: it charges the same rounds and counts no overshoot. A level that
+drops its bonus has a price and an f of its own, f(n) - S_ik(n): where levels may, κ_k is the
+minimum over both.
 
 Three cases are not covered and enter as terms of their own: a drafter that stops by itself, whose
 length depends on its tokens, is priced exactly under each verifier for each budget; a
@@ -60,6 +61,9 @@ class _Term:
     is_single: bool = False
 
 
+_by_ms = attrgetter("ms")
+
+
 def lower_bound(
     estimates: Estimates,
     *,
@@ -67,23 +71,38 @@ def lower_bound(
     usable: Collection[int] | None = None,
     tail: int = 0,
     orders: bool = False,
+    dropped_bonus: bool = True,
 ) -> Bound:
     """Return the bound over all chains of at most ``max_models`` models, target included.
 
     Args:
         usable: models that may take part; all by default.
         tail: longest tail that chains may have.
+        dropped_bonus: whether middle levels may drop their bonus token.
         orders: whether P2's two orders count as well.
     """
     if estimates.classes:  # a chain's price is the mean of prices that are each bounded
-        bound = partial(lower_bound, max_models=max_models, usable=usable, tail=tail, orders=orders)
+        bound = partial(
+            lower_bound,
+            max_models=max_models,
+            usable=usable,
+            tail=tail,
+            orders=orders,
+            dropped_bonus=dropped_bonus,
+        )
         ms = sum(bound(part).ms for part in estimates.classes) / len(estimates.classes)
         return Bound(ms, bound(replace(estimates, classes=())).chain)
     target = estimates.target
     models = sorted({*(range(target) if usable is None else usable), target})
     depth_limit = len(models) if max_models is None else min(max_models, len(models))
     yields = np.cumsum(estimates.survival, axis=2)  # [i, k, n]: f(n)
-    single = {k: _single(estimates, yields, models, k) for k in models}
+    # Of a verifier, whether it keeps its bonus; by what it costs then, dropping can pay.
+    drops = dropped_bonus and estimates.verify_without_bonus_ms is not None
+    ways = {k: (True, False) if drops and k < target else (True,) for k in models}
+    single = {
+        k: min((_single(estimates, yields, models, k, bonus) for bonus in ways[k]), key=_by_ms)
+        for k in models
+    }
 
     # One pass upwards suffices where any number may take part; else one pass a level.
     tables = [{k: _Term() for k in models}]
@@ -97,11 +116,15 @@ def lower_bound(
                 kappa = last[i].ms
                 if not estimates.can_draft(i, k) or not np.isfinite(kappa):
                     continue
-                terms = [table[k], _chained(estimates, yields, i, k, kappa)]
+                terms = [table[k]]
+                terms += [_chained(estimates, yields, i, k, kappa, bonus) for bonus in ways[k]]
                 for s in models[: models.index(i)] if tail else ():
                     if estimates.can_draft(s, k):
-                        terms.append(_tailed(estimates, yields, s, i, k, kappa, tail))
-                table[k] = min(terms, key=attrgetter("ms"))
+                        terms += [
+                            _tailed(estimates, yields, s, i, k, kappa, tail, bonus)
+                            for bonus in ways[k]
+                        ]
+                table[k] = min(terms, key=_by_ms)
         if max_models is None:
             tables = [table]
             break
@@ -112,9 +135,12 @@ def lower_bound(
     return Bound(ms, _chain(estimates, tables))
 
 
-def _chained(estimates: Estimates, yields: np.ndarray, i: int, k: int, kappa: float) -> _Term:
+def _chained(
+    estimates: Estimates, yields: np.ndarray, i: int, k: int, kappa: float, bonus: bool
+) -> _Term:
     lengths = np.arange(1, yields.shape[2])
-    ratios = (kappa * lengths + estimates.verify_ms[i, k, 1:]) / yields[i, k, 1:]
+    tokens = yields[i, k, 1:] - (0.0 if bonus else estimates.survival[i, k, 1:])
+    ratios = (kappa * lengths + estimates.check_ms(bonus)[i, k, 1:]) / tokens
     best = int(ratios.argmin())
     return _Term(float(ratios[best]), i, best + 1)
 
@@ -127,30 +153,37 @@ def _tailed(
     k: int,
     kappa: float,
     longest: int,
+    bonus: bool,
 ) -> _Term:
     """Price n tokens of model i, then 1..``longest`` of model s, verified by model k."""
     last = yields.shape[2] - 1
     n, t = np.arange(1, last + 1)[:, None], np.arange(1, longest + 1)[None]
-    call = estimates.verify_ms[i, k, np.minimum(n + t, last)]
-    tokens = yields[i, k, 1:, None] + estimates.survival[i, k, 1:, None] * (yields[s, k, t] - 1.0)
+    call = estimates.check_ms(bonus)[i, k, np.minimum(n + t, last)]
+    of_tail = yields[s, k, t] - 1.0 - (0.0 if bonus else estimates.survival[s, k, t])
+    tokens = yields[i, k, 1:, None] + estimates.survival[i, k, 1:, None] * of_tail
     ratios = (kappa * n + estimates.draft_ms[s, t] + call) / tokens
     best = int(ratios.min(1).argmin())
     return _Term(float(ratios.min()), i, best + 1)
 
 
-def _single(estimates: Estimates, yields: np.ndarray, models: list[int], k: int) -> _Term:
-    """Return the cheapest draft of a single model that model k verifies, priced exactly."""
+def _single(
+    estimates: Estimates, yields: np.ndarray, models: list[int], k: int, bonus: bool
+) -> _Term:
+    """Return the cheapest draft of a single model that model k verifies, priced exactly.
+
+    What a drafter that stops by itself yields without a bonus is taken as what it yields with it.
+    """
     best, n = _Term(), np.array(estimates.budgets)
+    check_ms = estimates.check_ms(bonus)
     for i in (i for i in models if estimates.can_draft(i, k)):
         if estimates.stops_by_itself(i):
             chains = [Chain((i, k), (budget,)) for budget in estimates.budgets]
-            ratios = prices(estimates, chains)[0].sum(0)
+            ratios = prices(replace(estimates, verify_ms=check_ms), chains)[0].sum(0)
         else:
-            ratios = (estimates.draft_ms[i, n] + estimates.verify_ms[i, k, n]) / yields[i, k, n]
+            tokens = yields[i, k, n] - (0.0 if bonus else estimates.survival[i, k, n])
+            ratios = (estimates.draft_ms[i, n] + check_ms[i, k, n]) / tokens
         index = int(ratios.argmin())
-        best = min(
-            best, _Term(float(ratios[index]), i, index + 1, is_single=True), key=attrgetter("ms")
-        )
+        best = min(best, _Term(float(ratios[index]), i, index + 1, is_single=True), key=_by_ms)
     return best
 
 

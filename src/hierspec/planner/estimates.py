@@ -107,6 +107,9 @@ class Estimates:
         draft_ms: [K+1, L+1]; milliseconds for n tokens of model i, drafted one by one.
         verify_ms: [K+1, K+1, L+1]; ``[i, k, n]`` is one call of model k on n tokens that model i
             handed up, verification included.
+        verify_without_bonus_ms: the same where model k drops its bonus token: the last of the n
+            tokens does not go through it, and where an exit of k's own trunk drafted them, nor
+            through the layers they share; ``None``: as ``verify_ms``.
         plain_ms: milliseconds a token of plain decoding with the target.
         memory: bytes of each model's own weights, by what owns them (early exits share a trunk);
             ``owners[i]`` says which entry model i needs.
@@ -134,6 +137,7 @@ class Estimates:
     classes: tuple[Estimates, ...] = ()
     on_target_cache: tuple[bool, ...] = ()
     multi_drafters: frozenset[int] = frozenset()
+    verify_without_bonus_ms: np.ndarray | None = None
 
     @property
     def target(self) -> int:
@@ -148,6 +152,12 @@ class Estimates:
     def budgets(self) -> range:
         """Budgets that a level may have."""
         return range(1, min(self.max_budget, self.longest) + 1)
+
+    def check_ms(self, bonus: bool) -> np.ndarray:
+        """Return [K+1, K+1, L+1] milliseconds of calls of levels that keep or drop their bonus."""
+        if bonus or self.verify_without_bonus_ms is None:
+            return self.verify_ms
+        return self.verify_without_bonus_ms
 
     def can_draft(self, i: int, k: int) -> bool:
         """Return whether model i can draft for model k."""

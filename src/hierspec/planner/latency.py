@@ -154,7 +154,10 @@ class _Stack:
         self.lengths = np.arange(min(estimates.longest, longest) + 1)[:, None]
         # Curves by length first, so that gathering many pairs gives [T, B].
         self._survival = estimates.survival.transpose(2, 0, 1)[: len(self.lengths)]
-        self._verify = estimates.verify_ms.transpose(2, 0, 1)[: len(self.lengths)]
+        self._verify = {
+            bonus: estimates.check_ms(bonus).transpose(2, 0, 1)[: len(self.lengths)]
+            for bonus in (True, False)
+        }
 
     def hand_up(self, overshoot: bool) -> _Drafts:
         """Return the drafts that reach the target."""
@@ -241,7 +244,8 @@ class _Stack:
 
     def call_ms(self, drafts: _Drafts, level: int) -> np.ndarray:
         """Return [levels, B] milliseconds of one call of a level on ``drafts``."""
-        verify = self._verify[:, self.models[drafts.owner], self.models[level]]
+        pair = self.models[drafts.owner], self.models[level]
+        verify = np.where(self.bonus[level], *(self._verify[b][:, *pair] for b in (True, False)))
         return self._row(level, (drafts.lengths * verify).sum(0))
 
     def _kept(self, lengths: np.ndarray, models: np.ndarray, verifiers: np.ndarray) -> Kept:

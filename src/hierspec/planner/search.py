@@ -89,6 +89,7 @@ def plan(
         usable=space.usable,
         tail=variations.tail,
         orders=variations.orders,
+        dropped_bonus=variations.dropped_bonus,
     )
     choices = [
         PricedChain(chain, compute_ms(estimates, chain)) for chain in _distinct_levels(ranking, top)
@@ -273,7 +274,9 @@ def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Ch
         if space.can_stack((i, target))
         for budget in space.budgets
     ]
-    bound = lower_bound(estimates, max_models=space.max_models, usable=space.usable)
+    bound = lower_bound(
+        estimates, max_models=space.max_models, usable=space.usable, dropped_bonus=False
+    )
     starts = [Chain((target,)), bound.chain, *_best_chains(prices, singles, _STARTS)]
     search(prices, space, starts + _distinct_levels(formula, _STARTS))
     if space.variations.orders and (space.max_models is None or space.max_models >= 3):

@@ -33,6 +33,7 @@ def estimates(
     # Each draft pays the extra once, so it is charged to the call that verifies the draft.
     call_ms = costs.verify_calls(size) + first_step_extra_ms[:, :, None]
     target, per_token = count - 1, measured.token_ms
+    call_without_bonus_ms = _without_bonus(call_ms, models, costs)
 
     def with_curves(curves: Callable[[MeasuredPair], MeasuredClass]) -> Estimates:
         survival = np.full((count, count, size), np.nan)
@@ -51,6 +52,7 @@ def estimates(
             survival=survival,
             draft_ms=draft_ms,
             verify_ms=verify_ms,
+            verify_without_bonus_ms=call_without_bonus_ms,
             plain_ms=costs.plain_call(target) + per_token,
             max_budget=max_budget,
             owners=tuple(model.owner for model in models),
@@ -66,6 +68,36 @@ def estimates(
         return average
     parts = [with_curves(lambda pair, c=c: pair.classes[c]) for c in range(num_classes)]
     return dataclasses.replace(average, classes=tuple(parts))
+
+
+def _without_bonus(
+    call_ms: np.ndarray, models: Sequence[MeasuredModel], costs: _Costs
+) -> np.ndarray:
+    """Return [K+1, K+1, size] ms of checks by levels that drop their bonus [MATH §4].
+
+    The last drafted token does not go through the verifier, so the call has a row less: that of a
+    draft shorter by one. If a smaller exit of the same trunk drafted it, it does not go through the
+    layers they share either, so that this pass over their weights, which is in every measured
+    check, is saved: e layers, as the plain calls of the two exits differ by the layers between
+    them.
+    """
+    out = call_ms.copy()
+    out[:, :, 1:] = call_ms[:, :, :-1]
+    exits = [_exit_layer(model) for model in models]
+    for k, (verifier, upper) in enumerate(zip(models, exits, strict=True)):
+        for i, (drafter, lower) in enumerate(zip(models[:k], exits, strict=False)):
+            if lower and upper and lower < upper and drafter.owner == verifier.owner:
+                layer_ms = (costs.plain_call(k) - costs.plain_call(i)) / (upper - lower)
+                saved = np.clip(lower * layer_ms, 0.0, None)
+                # Not below a pass of one row through the layers between the exits.
+                floor = (upper - lower) * max(layer_ms, 0.0)
+                out[i, k, 1:] = np.maximum(out[i, k, 1:] - saved, np.minimum(out[i, k, 1:], floor))
+    return out
+
+
+def _exit_layer(model: MeasuredModel) -> int:
+    """Return after how many layers a model ends; 0 if it is no exit."""
+    return int((model.level or {}).get("exit_layer", 0))
 
 
 def _uses_target_trunk(model: MeasuredModel, target: MeasuredModel) -> bool:

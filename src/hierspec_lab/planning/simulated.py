@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -277,7 +277,11 @@ def simulate_chain(
             else SampledAcceptances(estimates, acceptances == "iid", seed)
         )
         if isinstance(costs, str):
-            costs = SimulatedCosts(estimates) if costs == "real" else constant_costs(estimates)
+            costs = (
+                SimulatedCosts(estimates, chain.dropped_bonus)
+                if costs == "real"
+                else constant_costs(estimates)
+            )
         root = build_root(chain, estimates.names)
         return simulate(root, source, costs, rounds, lengths=source.start_draft)
     rounds_per_class = -(-rounds // len(estimates.classes))
@@ -304,8 +308,10 @@ def constant_costs(estimates: Estimates) -> list[float]:
 class SimulatedCosts:
     """The estimates' costs; longer drafts are priced as the longest that is known."""
 
-    def __init__(self, estimates: Estimates) -> None:
-        self._draft, self._check = estimates.draft_ms.tolist(), estimates.verify_ms.tolist()
+    def __init__(self, estimates: Estimates, dropped_bonus: Collection[int] = ()) -> None:
+        self._draft = estimates.draft_ms.tolist()
+        self._check = {bonus: estimates.check_ms(bonus).tolist() for bonus in (True, False)}
+        self._dropped_bonus = dropped_bonus
         self._last, self._steps = estimates.longest, constant_costs(estimates)
 
     def draft(self, model: int, n: int) -> float:
@@ -314,7 +320,8 @@ class SimulatedCosts:
     def check(self, drafter: int | None, model: int, n: int) -> float:
         if drafter is None:
             return self._steps[model]
-        return self._check[drafter][model][min(n, self._last)]
+        check_ms = self._check[model not in self._dropped_bonus]
+        return check_ms[drafter][model][min(n, self._last)]
 
 
 def _mean(parts: Sequence[Simulation]) -> Simulation:

@@ -50,7 +50,15 @@ def estimates(seed: int = 0) -> Estimates:
             base, slope = 5.0**k * random.uniform(0.8, 1.2), random.uniform(0.1, 0.4)
             verify_ms[i, k] = base * (1 + slope * lengths / 4) + (lengths > 6) * 0.3 * base
     draft_ms = np.stack([5.0**i * (lengths * 0.9 + 0.3 * (lengths > 0)) for i in range(4)])
-    return Estimates(("a", "b", "c", "d"), survival, draft_ms, verify_ms, 5.0**3)
+    without_bonus_ms = verify_ms * random.uniform(0.5, 1.0, (4, 4, 1))
+    return Estimates(
+        ("a", "b", "c", "d"),
+        survival,
+        draft_ms,
+        verify_ms,
+        5.0**3,
+        verify_without_bonus_ms=without_bonus_ms,
+    )
 
 
 def windowed(seed: int = 0) -> Estimates:

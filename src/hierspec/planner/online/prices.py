@@ -85,7 +85,8 @@ def worst_ms(estimates: Estimates, chain: Chain) -> float:
     spent = float(estimates.draft_ms[drafter, : longest + 1].max())
     budgets = (*chain.budgets[1:], 1)  # the target's round is one
     for model, budget in zip(chain.models[1:], budgets, strict=True):
-        spent = budget * (spent + float(estimates.verify_ms[drafter, model, : longest + 1].max()))
+        check_ms = estimates.check_ms(model not in chain.dropped_bonus)
+        spent = budget * (spent + float(check_ms[drafter, model, : longest + 1].max()))
         drafter, longest = model, budget + longest
     return spent
 
@@ -101,7 +102,8 @@ def spent_ms(estimates: Estimates, chain: Chain, drafts: Sequence[Counts]) -> fl
         above = chain.models[place + 1]
         if counts.drafts:
             mean = counts.drafted / counts.drafts
-            total += counts.drafts * interpolate(estimates.verify_ms[model, above], mean)
+            check_ms = estimates.check_ms(above not in chain.dropped_bonus)
+            total += counts.drafts * interpolate(check_ms[model, above], mean)
             if place == 0:
                 total += counts.drafts * interpolate(estimates.draft_ms[model], mean)
         if place + 1 < len(drafts):  # rounds of a middle level that had nothing to verify
