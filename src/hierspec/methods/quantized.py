@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
@@ -16,8 +16,10 @@ from hierspec.config.target import model_config
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import is_adapter
 from hierspec.utils import machine
-from hierspec.utils.schema import checked_dataclass
+from hierspec.utils.schema import Boolean, Expected, checked_dataclass
 from hierspec.zoo import registry
+
+_Calibrate = Annotated[Boolean | Literal["auto"], Expected('true, false or "auto"')]
 
 
 @register_level
@@ -27,6 +29,8 @@ class QuantizedConfig(LevelConfig):
 
     Attributes:
         bits: for each weight in the layers: 8, 6, 5 or 4; outside the compiled kernels 8 or 4.
+        calibrate: whether it is rounded for the inputs that the layers have in texts of the
+            target's own; ``auto``: in fewer than 8 bits, where that takes a minute at most.
     """
 
     capabilities = Capabilities(cache="target", planned=True, cost=3)
@@ -35,23 +39,25 @@ class QuantizedConfig(LevelConfig):
 
     method: Literal["quantized"] = "quantized"
     bits: Literal[8, 6, 5, 4] = 8
+    calibrate: _Calibrate = "auto"
 
     def make(self, target: TargetInfo) -> Any:
-        """Return the copy; levels of equal bits share it."""
+        """Return the copy; levels of equal bits and calibration share it."""
         from hierspec.lm.lean.quantized import quantize
         from hierspec.lm.trunk.cuda_graph_copy import self_draft_for
 
         trunk = target.trunk
         return target.share(
-            (QuantizedConfig, self.bits),
-            lambda: self_draft_for(trunk, quantize(trunk.backend, self.bits)),
+            (QuantizedConfig, self.bits, self.calibrate),
+            lambda: self_draft_for(trunk, quantize(trunk.backend, self.bits, self.calibrate)),
         )
 
     def name_on(self, target: str, model: Any) -> str:
         return f"{target}:int{self.bits}"
 
     def weights_on(self, target: str, dtype: str, backend: str) -> str:
-        return f"{target} (int{self.bits})"
+        how = {"auto": "", True: ", calibrated", False: ", rounded"}[self.calibrate]
+        return f"{target} (int{self.bits}{how})"
 
     @classmethod
     def from_short(cls, draft: str) -> Mapping[str, Any] | None:

@@ -10,7 +10,8 @@ from kernel_cases import ROUNDED, check_products, shapes_of
 from hierspec.lm.native import library, matrices
 from hierspec.lm.native.formats import FORMATS, SUPER
 from hierspec.lm.native.gguf_blocks import DECODERS, decode, values
-from hierspec.lm.native.matrices import PackedMatrix, pack_codes, round_to
+from hierspec.lm.native.matrices import PackedMatrix, pack_codes
+from hierspec.lm.native.rounding import round_to
 
 needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 

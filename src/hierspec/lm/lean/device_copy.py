@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hierspec.lm.native.formats import FORMATS, GROUP
-from hierspec.lm.native.matrices import round_to
+from hierspec.lm.native.rounding import round_to
 
 from .decoder import LeanBackend
 from .fused import has_triton

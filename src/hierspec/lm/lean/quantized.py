@@ -9,11 +9,13 @@ A model in the compiled kernels is copied there
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, Literal
 
 from hierspec.errors import HierspecError
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import COPY_FORMS, NativeBackend
+from hierspec.lm.native.calibration import NotCalibratedWarning, calibrated_copy, is_quick
 from hierspec.lm.native.formats import FORMATS
 
 from .decoder import LeanBackend
@@ -35,15 +37,28 @@ def copies_that_pay(own_bits: float | None = None) -> list[int]:
     return [bits for bits, size in sizes.items() if size <= _PAYS * (own_bits or 16)]
 
 
-def quantize(backend: Any, bits: int = 8) -> LeanBackend:
+def quantize(backend: Any, bits: int = 8, calibrate: bool | Literal["auto"] = False) -> LeanBackend:
     """Return a copy of a lean model in 8, 6, 5 or 4 bits; embedding, norms and caches are shared.
+
+    Args:
+        calibrate: whether it is rounded for the inputs that the model's matrices have
+            (:mod:`hierspec.lm.native.calibration`); ``"auto"``: in fewer than 8 bits, where that
+            takes a minute at most.
+
+    Warns:
+        NotCalibratedWarning: that is not possible here, and was asked for.
 
     Raises:
         HierspecError: the model runs on another backend, or it has no copy in so many bits where it
             runs: outside the compiled kernels there are 8 and 4.
     """
     if isinstance(backend, NativeBackend):
-        return backend.copy_in(bits)
+        if calibrate == "auto":
+            calibrate = bits < 8 and is_quick(backend.shape)
+        return calibrated_copy(backend, bits) if calibrate else backend.copy_in(bits)
+    if calibrate is True:
+        text = f"{backend.name} runs outside the compiled kernels, where copies are not calibrated"
+        warnings.warn(text, NotCalibratedWarning, stacklevel=2)
     if not isinstance(backend, LeanBackend):
         raise HierspecError(
             f"a quantized draft needs plain weights of a Llama-shaped model, and {backend.name} "

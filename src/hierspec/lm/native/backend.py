@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ FORMS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 COPY_FORMS = {8: "Q8_0", 6: "Q6_1", 5: "Q5_1", 4: "Q4_1"}
 _LARGE_VOCAB = 8192
 NEAR = 8.0  # nats below the best score in few bits within which scores are computed in 8
+Rounded = Callable[[int, Mapping[str, PackedMatrix]], Mapping[str, PackedMatrix]]
 
 
 class NativeBackend(LeanBackend):
@@ -98,6 +99,10 @@ class NativeBackend(LeanBackend):
         used = (*(matrix for layer in layers for matrix in layer), self._output)
         self.formats = ", ".join(dict.fromkeys(matrix.format.name for matrix in used))
         self.fast_path = f"native, {self.formats} weights"
+
+    @property
+    def layer_weights(self) -> tuple[LayerWeights, ...]:
+        return self._layers.weights
 
     @property
     def num_bytes(self) -> int:
@@ -183,7 +188,7 @@ class NativeBackend(LeanBackend):
         """See :func:`hierspec.lm.products.product`."""
         return NativeProduct(self, PackedMatrix.of(weight, bias=bias))
 
-    def copy_in(self, bits: int) -> NativeBackend:
+    def copy_in(self, bits: int, rounded: Rounded | None = None) -> NativeBackend:
         """Return the same model in fewer bits; embedding, norms and caches are shared.
 
         So are matrices that take no more bits as they are. Those of a file in few bits that the
@@ -192,6 +197,8 @@ class NativeBackend(LeanBackend):
         Args:
             bits: 8, 6, 5 or 4; a large vocabulary's scores are computed in 4 bits, and near the
                 best again in 8.
+            rounded: a layer's number and matrices → its matrices in fewer bits, asked in order;
+                default: each weight rounded by itself.
         """
         form = COPY_FORMS[bits]
         copied = copy.copy(self)
@@ -199,8 +206,11 @@ class NativeBackend(LeanBackend):
         file = None if self._file is None else _Loader(self._file, self.shape, self, True)
         layers = list[LayerWeights]()
         for i, layer in enumerate(self._layers.weights):
-            source = layer if file is None else file.packed_layer(i)
-            fewer = {name: m.in_fewer_bits(form) for name, m in source.matrices().items()}
+            source = (layer if file is None else file.packed_layer(i)).matrices()
+            if rounded is None:
+                fewer = {name: matrix.in_fewer_bits(form) for name, matrix in source.items()}
+            else:
+                fewer = rounded(i, source)
             layers.append(replace(layer, **fewer))
         copied._owns_embedding = False
         copied._layers = NativeLayers(self.library, layers, self.shape, self.attention_dtype)

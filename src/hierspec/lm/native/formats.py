@@ -52,6 +52,11 @@ class Format:
         return {"F32": 32, "F16": 16, "BF16": 16}.get(self.name, self.low + self.high)
 
     @property
+    def most(self) -> int:
+        """The largest code."""
+        return (1 << self.bits) - 1
+
+    @property
     def bits_per_weight(self) -> float:
         """Bits of memory that a weight takes in the kernels' layout, scales included."""
         if self.is_float:

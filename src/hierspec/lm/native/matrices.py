@@ -17,12 +17,10 @@ from hierspec.lm.weights import Stored
 
 from .formats import FORMATS, GROUP, SUPER, Format
 from .gguf_blocks import DECODERS, Codes, decode, values
+from .rounding import round_to
 
 PANEL = 16  # outputs side by side, as in matrix.h
 _QUADS = GROUP // 4
-_FITTED = 4  # bits of a code up to which steps are fitted: with more it changes little
-_PARTS = (1.0, 0.9, 0.8, 0.7)  # of a group's range; those beyond are clipped
-_ROUNDS = 2  # of codes for steps and steps for codes
 _AT_ONCE = 1 << 18  # weights that are packed at a time: what is between fits into the caches
 _CHUNK, _LINE = 64 << 20, 64  # bytes of memory taken at once; of a line of the cache
 
@@ -145,6 +143,14 @@ class PackedMatrix:
             return _pack(self.dense(lo, hi), fewer)
 
         return self._packed(fewer, self.num_out, self.width, pack, self.bias_of_outputs)
+
+    def with_panels(self, form: Format, panels: torch.Tensor) -> PackedMatrix:
+        """Return a matrix of other numbers, uint8 [panels, bytes], with this one's bias."""
+
+        def pack(lo: int, hi: int) -> torch.Tensor:
+            return panels[lo // PANEL : -(-hi // PANEL)]
+
+        return self._packed(form, self.num_out, self.width, pack, self.bias_of_outputs)
 
     @property
     def num_bytes(self) -> int:
@@ -338,75 +344,3 @@ def unpack_codes(panels: torch.Tensor, form: Format, width: int) -> Codes:
             else:
                 steps = steps.contiguous().view(torch.int8)
     return Codes(found[:, : groups * GROUP], steps, lowest, *units)
-
-
-def round_to(weight: torch.Tensor, form: Format) -> Codes:
-    """Round a matrix [out, in] to codes with a step (and a lowest value) for 32 inputs.
-
-    Raises:
-        ValueError: the format is one that only files have.
-    """
-    if form.units or form.table:
-        raise ValueError(f"{form.name} is a format of files, not one to round to")
-    # The last group is padded with its own last weight, which widens no range.
-    padded = weight.float()
-    if padding := -weight.size(1) % GROUP:
-        padded = torch.cat([padded, padded[:, -1:].expand(-1, padding)], 1)
-    groups = padded.view(len(weight), -1, GROUP)
-    most = (1 << form.bits) - 1
-    if form.lowest:
-        steps, lowest = _steps_and_lowest(groups, most, form.bits <= _FITTED)
-        start = lowest
-    else:
-        steps, lowest = (groups.abs().amax(2) / (most - form.zero)).half(), None
-        start = -form.zero * steps.float()
-    codes = _codes(groups, steps, start, most).to(torch.uint8).flatten(1)[:, : weight.size(1)]
-    return Codes(codes, steps, lowest)
-
-
-def _steps_and_lowest(
-    groups: torch.Tensor, most: int, fitted: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the float16 step and lowest value of each group [out, n, 32] for codes 0 … most.
-
-    Those of the group's range or, fitted, of some part of it: of each part its codes, then the step
-    and lowest value with the least squared error for these codes, twice over, where that is less.
-    """
-    low, high = groups.aminmax(dim=2)
-    steps, lowest = ((high - low) / most).half(), low.half()
-    if not fitted:
-        return steps, lowest
-    middle, half = (low + high) / 2, (high - low) / 2
-    mean = groups.mean(2)
-    centred = groups - mean[..., None]
-    least = _squared_error(groups, steps, lowest, most)
-    for part in _PARTS:
-        step, start = (2 * part / most) * half, middle - part * half
-        for _ in range(_ROUNDS):
-            codes = _codes(groups, step, start, most)
-            mean_code = codes.mean(2)
-            codes -= mean_code[..., None]
-            step = (codes * centred).sum(2) / codes.square().sum(2).clamp_min_(1e-20)
-            start = mean - step * mean_code
-        pair = step.half(), start.half()
-        error = _squared_error(groups, *pair, most)
-        better = error < least
-        least = torch.where(better, error, least)
-        steps = torch.where(better, pair[0], steps)
-        lowest = torch.where(better, pair[1], lowest)
-    return steps, lowest
-
-
-def _codes(
-    groups: torch.Tensor, steps: torch.Tensor, lowest: torch.Tensor, most: int
-) -> torch.Tensor:
-    """Return the nearest codes 0 … most of groups [out, n, 32], float32."""
-    steps = steps.float().clamp_min(1e-20)[..., None]
-    return (groups - lowest.float()[..., None]).div_(steps).round_().clamp_(0, most)
-
-
-def _squared_error(
-    groups: torch.Tensor, steps: torch.Tensor, lowest: torch.Tensor, most: int
-) -> torch.Tensor:
-    rounded = _codes(groups, steps, lowest, most).mul_(steps.float()[..., None])
-    return rounded.add_(lowest.float()[..., None]).sub_(groups).square_().sum(2)

@@ -1,0 +1,223 @@
+"""Copies in few bits that are rounded for the inputs which the model gives its matrices.
+
+:mod:`.rounding` needs the second moments of these inputs. They are taken of texts that the model
+draws itself, from its first token on: what is drafted later is its own text, too, and no other has
+to be at hand [after LLM-QAT, Liu et al. 2023, arXiv 2305.17888]. Each layer is read with the
+model's own weights below it. The rounded matrices are kept in the user's cache, under a hash of the
+weights they are made of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from rich.progress import Progress
+
+from hierspec.errors import HierspecError, HierspecWarning
+from hierspec.lm.backend import LayerParts, Span
+from hierspec.lm.lean.shape import LlamaShape
+from hierspec.utils.files import cache_folder, write_atomically
+from hierspec.utils.terminal import console
+
+from .backend import COPY_FORMS, NativeBackend
+from .formats import FORMATS, GROUP, Format
+from .gguf_blocks import Codes
+from .matrices import PANEL, PackedMatrix, pack_codes
+from .rounding import round_to
+
+_RECIPE = 1  # raised when other codes are made of the same weights
+_TEXTS, _LENGTH = 24, 97  # the texts; tokens of each, whose first no copy ever reads
+_SEED = 0
+_QUICK = 250_000_000  # weights of the layers up to which it takes about a minute
+_SHARING = (("q", "k", "v"), ("proj",), ("gate", "up"), ("down",))  # matrices of equal inputs
+_DIGEST = hashlib.sha256().digest_size
+log = logging.getLogger(__name__)
+
+
+class NotCalibratedWarning(HierspecWarning):
+    """A copy is rounded weight by weight although its calibration was asked for."""
+
+
+def is_quick(shape: LlamaShape) -> bool:
+    """Return whether a copy is calibrated in about a minute, or less."""
+    heads = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
+    per_layer = (heads + 3 * shape.intermediate_size) * shape.hidden_size
+    return shape.num_layers * per_layer <= _QUICK
+
+
+def calibrated_copy(backend: NativeBackend, bits: int) -> NativeBackend:
+    """Return the model in fewer bits, as :meth:`.NativeBackend.copy_in`, calibrated once.
+
+    Warns:
+        NotCalibratedWarning: the inputs are no numbers to calibrate on.
+    """
+    form, path = FORMATS[COPY_FORMS[bits]], None
+    with contextlib.suppress(HierspecError):  # no home folder
+        path = cache_folder("copies") / f"{_key(backend)}-{form.name}"
+    if path is not None and (kept := _read(path)) is not None:
+        return backend.copy_in(bits, partial(_take, io.BytesIO(kept), form))
+    screen = console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        calibration = _Calibration(backend, form, progress)
+        try:
+            copied = backend.copy_in(bits, calibration.round)
+        except torch.linalg.LinAlgError:
+            text = f"{backend.name} cannot be calibrated, its states are no numbers"
+            warnings.warn(text, NotCalibratedWarning, stacklevel=2)
+            return backend.copy_in(bits)
+    if path is not None and calibration.made:
+        content = b"".join(panels.numpy().tobytes() for panels in calibration.made)
+        with contextlib.suppress(HierspecError):  # it is made again next time
+            write_atomically(path, hashlib.sha256(content).digest() + content, "a copy")
+    return copied
+
+
+class _Calibration:
+    """Rounds layers, the lowest first; nothing is computed before one has to be rounded.
+
+    Attributes:
+        made: panels of the rounded matrices, in order.
+    """
+
+    def __init__(self, backend: NativeBackend, form: Format, progress: Progress) -> None:
+        self._form, self._moments = form, _moments(backend, progress)
+        self._num_read = 0  # layers
+        self.made = list[torch.Tensor]()
+
+    def round(self, layer: int, matrices: Mapping[str, PackedMatrix]) -> Mapping[str, PackedMatrix]:
+        rounded, wanted = dict(matrices), _wider(matrices, self._form)
+        if not wanted:
+            return rounded
+        of_inputs = next(islice(self._moments, layer - self._num_read, None))
+        self._num_read = layer + 1
+        for sharing, moments in zip(_SHARING, of_inputs, strict=True):
+            if not (names := [name for name in sharing if name in wanted]):
+                continue
+            together = torch.cat([matrices[name].dense() for name in names])
+            codes, start = round_to(together, self._form, moments), 0
+            for name in names:
+                end = start + matrices[name].num_out
+                own = Codes(*(None if part is None else part[start:end] for part in codes))
+                panels = pack_codes(own, self._form)
+                rounded[name] = matrices[name].with_panels(self._form, panels)
+                self.made.append(panels)
+                start = end
+        return rounded
+
+
+@torch.inference_mode()
+def _moments(backend: NativeBackend, progress: Progress) -> Iterator[list[torch.Tensor]]:
+    """Yield each layer's mean of x xᵀ, float32 [in, in], over its inputs x of each kind."""
+    shape, threads = backend.shape, torch.get_num_threads()
+    length = min(_LENGTH, backend.max_length)
+    log.info("calibrating a copy of %s on its own texts, once", backend.name)
+    title, count = f"calibrating a copy of {backend.name}, once", length - 1 + backend.num_layers
+    advance = partial(progress.advance, progress.add_task(title, total=count))
+    ids, caches = _draw_texts(backend, length, advance)
+    spans = [Span(cache, 0, length) for cache in caches]
+    h = backend.embed(ids.flatten(), spans)
+    mask = torch.ones(length, length, dtype=torch.bool, device="cpu").tril()
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        rows = x.view(_TEXTS, length, -1)[:, 1:].flatten(0, 1)
+        return rows.T @ rows / len(rows)
+
+    for i, layer in enumerate(backend.layer_weights):
+        found = [mean(_normed(h, layer.norm, shape.eps))]
+        q = backend.queries(h, i, spans).unflatten(1, (_TEXTS, length)).transpose(0, 1)
+        h = backend.run_parts(h, [LayerParts(i, True, False)], spans)
+        pairs = [backend.keys_and_values(cache, i, length) for cache in caches]
+        k, v = (torch.stack(parts).float() for parts in zip(*pairs, strict=True))
+        window = shape.windows[i]
+        seen = mask if window is None else mask.triu(1 - window)
+        attended = F.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
+        found.append(mean(attended.transpose(1, 2).reshape(len(h), -1)))
+        found.append(mean(_normed(h, layer.mlp_norm, shape.eps)))
+        norm = (layer.mlp_norm, shape.eps * shape.hidden_size)
+        gate, up = (
+            backend.library.multiply(matrix, h, threads, *norm) for matrix in (layer.gate, layer.up)
+        )
+        found.append(mean(F.silu(gate).mul_(up)))
+        h = backend.run_parts(h, [LayerParts(i, False, True)], spans)
+        advance()
+        yield found
+
+
+def _draw_texts(
+    backend: NativeBackend, length: int, advance: Callable[[], None]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return texts [_TEXTS, length] that the model draws at temperature 1, and their caches."""
+    generator = torch.Generator("cpu").manual_seed(_SEED)
+    caches = [backend.new_cache(length) for _ in range(_TEXTS)]
+    ids = torch.randint(backend.vocab_size, (_TEXTS, length), generator=generator, device="cpu")
+    if isinstance(first := getattr(backend.config, "bos_token_id", None), int):
+        ids[:, 0] = first
+    for i in range(length - 1):
+        spans = [Span(cache, i, 1) for cache in caches]
+        h = backend.layers(backend.embed(ids[:, i], spans), 0, backend.num_layers, spans)
+        laws = backend.head(h).softmax(-1)
+        race = torch.empty_like(laws).exponential_(generator=generator)
+        ids[:, i + 1] = laws.div_(race).argmax(1)
+        advance()
+    return ids, caches
+
+
+def _normed(h: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Return h [N, d] as the next matrices read it; ``weight`` has √d in it."""
+    size = h.square().sum(-1, keepdim=True).add_(eps * h.size(1)).rsqrt_()
+    return h * size * weight
+
+
+def _wider(matrices: Mapping[str, PackedMatrix], form: Format) -> list[str]:
+    """Return the names of matrices that take more bits than a format, in order."""
+    bits = form.bits_per_weight
+    return [name for name, m in matrices.items() if m.format.bits_per_weight > bits]
+
+
+def _take(
+    kept: io.BytesIO, form: Format, _layer: int, matrices: Mapping[str, PackedMatrix]
+) -> Mapping[str, PackedMatrix]:
+    """Read the next layer's matrices of a kept copy."""
+    rounded = dict(matrices)
+    for name in _wider(matrices, form):
+        matrix = matrices[name]
+        rows, groups = -(-matrix.num_out // PANEL), -(-matrix.width // GROUP)
+        size = rows * groups * round(form.bits_per_weight * GROUP * PANEL / 8)
+        panels = torch.frombuffer(bytearray(kept.read(size)), dtype=torch.uint8).view(rows, -1)
+        rounded[name] = matrix.with_panels(form, panels)
+    return rounded
+
+
+def _key(backend: NativeBackend) -> str:
+    """Return a hash of all that a copy's layers depend on, but for its format."""
+    digest = hashlib.sha256(f"{_RECIPE} {backend.shape}".encode())
+    for layer in backend.layer_weights:
+        for matrix in layer.matrices().values():
+            digest.update(matrix.format.name.encode())
+            digest.update(matrix.panels.numpy().data)
+            if matrix.bias is not None:
+                digest.update(matrix.bias.numpy().data)
+        for norm in (layer.norm, layer.mlp_norm, layer.head_norm):
+            if norm is not None:
+                digest.update(norm.numpy().data)
+    return digest.hexdigest()[:20]
+
+
+def _read(path: Path) -> bytes | None:
+    """Return a kept copy; ``None`` where there is none, or a damaged one."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, content = content[:_DIGEST], content[_DIGEST:]
+    return content if hashlib.sha256(content).digest() == digest else None
