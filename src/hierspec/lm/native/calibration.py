@@ -48,6 +48,10 @@ class NotCalibratedWarning(HierspecWarning):
     """A copy is rounded weight by weight although its calibration was asked for."""
 
 
+class _NoNumbersError(Exception):
+    """A layer's inputs are infinite or NaN."""
+
+
 def is_quick(shape: LlamaShape) -> bool:
     """Return whether a copy is calibrated in about a minute, or less."""
     heads = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
@@ -71,7 +75,7 @@ def calibrated_copy(backend: NativeBackend, bits: int) -> NativeBackend:
         calibration = _Calibration(backend, form, progress)
         try:
             copied = backend.copy_in(bits, calibration.round)
-        except torch.linalg.LinAlgError:
+        except _NoNumbersError:
             text = f"{backend.name} cannot be calibrated, its states are no numbers"
             warnings.warn(text, NotCalibratedWarning, stacklevel=2)
             return backend.copy_in(bits)
@@ -103,11 +107,15 @@ class _Calibration:
         for sharing, moments in zip(_SHARING, of_inputs, strict=True):
             if not (names := [name for name in sharing if name in wanted]):
                 continue
+            if not moments.isfinite().all():
+                raise _NoNumbersError
             together = torch.cat([matrices[name].dense() for name in names])
             codes, start = round_to(together, self._form, moments), 0
             for name in names:
                 end = start + matrices[name].num_out
-                own = Codes(*(None if part is None else part[start:end] for part in codes))
+                rows = slice(start, end)
+                lowest = None if codes.lowest is None else codes.lowest[rows]
+                own = Codes(codes.codes[rows], codes.steps[rows], lowest)
                 panels = pack_codes(own, self._form)
                 rounded[name] = matrices[name].with_panels(self._form, panels)
                 self.made.append(panels)
