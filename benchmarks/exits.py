@@ -72,8 +72,8 @@ def with_own_cache(target: dict[str, Any]) -> Any:
     from hierspec.config.build import Built
     from hierspec.config.nodes import build_nodes
     from hierspec.config.numbered import NumberedConfig
-    from hierspec.lm.layer_skip import SkippingBackend, evenly_spaced_layers
     from hierspec.lm.trunk.trunk import Trunk
+    from hierspec_lab.methods.layer_skip.skipping import SkippingBackend, evenly_spaced_layers
 
     plain = Hierarchy.from_config({"target": target, "levels": [], "verify": "tokenwise"})
     backend = plain.root.model.trunk.backend

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from hierspec.config import methods
 from hierspec.verifiers import registry
 
+LAB = find_spec("hierspec_lab") is not None
 Cases = TypeVar("Cases", dict[str, Any], list[Any])
 
 

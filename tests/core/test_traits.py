@@ -3,7 +3,6 @@
 import pytest
 
 from hierspec.core import traits
-from hierspec.drafters.declining import DecliningExit
 from hierspec.drafters.prompt_lookup import PromptLookup
 
 
@@ -25,7 +24,6 @@ class Denying:
         (Plain, False, True, False),
         (Telling, True, False, True),
         (Denying, False, True, False),
-        (DecliningExit, True, True, False),
         (PromptLookup, False, False, False),
     ],
 )

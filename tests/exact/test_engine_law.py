@@ -33,7 +33,6 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.exact import ExactInterpreter, output_law
 from hierspec.exact.engine_law import engine_law
-from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.tabular import TabularModel
@@ -152,14 +151,6 @@ def test_prompt_lookup(path, rule, batch):
     (target,) = models("random", 1, seed=1)
     root = chain([target], [rule], [], below=Draft(0, "lookup", PromptLookup(1, 2), 2))
     assert tv(root, 4, neighbours=BATCHES[batch], path=path) < TIGHT
-
-
-def test_an_adaptive_exit():
-    first, deeper, target = models("random", 3, seed=7)
-    model = AdaptiveExit([first, deeper], 0.6, "exits")
-    for window in ("fixed", "confidence"):
-        root = chain([target], ["block"], [], below=Draft(0, "exits", model, 2, WINDOWS[window]))
-        assert tv(root, 3, SamplingParams(temperature=0.8), BATCHES[3]) < TIGHT
 
 
 def test_an_ngram_table():

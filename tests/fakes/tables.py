@@ -10,8 +10,6 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
-from hierspec.drafters.declining import DecliningExit
-from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import DeviceDrafts, Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.sampler import NoDistributionError
@@ -43,14 +41,6 @@ class ModelAsTable(AsTable):
         if key not in self.found:
             self.found[key] = super().distribution(key)
         return self.found[key]
-
-
-class TabularExit(AsTable, AdaptiveExit):
-    """Exits chosen by confidence, over tables."""
-
-
-class DecliningTabularExit(AsTable, DecliningExit):
-    """Exits of which none may be sure, over tables."""
 
 
 class Ahead(TabularModel):

@@ -288,7 +288,8 @@ def test_what_cannot_take_them_says_so_by_name(model):
         assert "\n" not in str(caught.value)
 
     skipping = {"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 2}
-    refused("layer_skip does not take", lambda: Hierarchy(model, drafts=[skipping]))
+    for level in installed([skipping]):
+        refused("layer_skip does not take", lambda level=level: Hierarchy(model, drafts=[level]))
     refused("quantized", lambda: Hierarchy(model, drafts=["quantized"]))
     decoder = tiny_model("llama", seed=1, dtype=torch.float32)
     refused("decoder-only", lambda: Hierarchy(decoder, drafts=[model]))

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
+from installed import LAB
 
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
-from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
@@ -21,6 +21,10 @@ from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.utils.testing import save_tiny, tiny_config
+
+if LAB:
+    from hierspec_lab.methods.layer_skip.skipping import SkippingBackend
+
 
 TEXT = [3 + (7 * i * i + 5 * i) % 90 for i in range(40)]
 SHARED = 24
@@ -34,7 +38,8 @@ def saved(tmp_path_factory):
 
 
 FAMILIES = ("llama", "hf llama", "deepseek_v3", "bloom", "gemma2")
-OTHERS = ("deterministic", "skipping", "fixed shapes", "quantized", "eagle3", "eagle3 on hf")
+OTHERS = ("deterministic", "fixed shapes", "quantized", "eagle3", "eagle3 on hf")
+OTHERS += ("skipping",) if LAB else ()
 
 
 @pytest.fixture(params=[*FAMILIES, *OTHERS])

@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+from installed import installed
 
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
@@ -50,7 +51,8 @@ def test_every_way_in_shares_one_copy(family):
     model, small = tiny(family), tiny(family, layers=1)
     expected = generated(model)
     assert ours(model) == ours(model, drafts=[small, "ngram"]) == expected
-    stacks = (None, [], ["exit:1", "quantized"], [small], [{"method": "layer_skip", "skip": 0.5}])
+    stacks = (None, [], ["exit:1", "quantized"], [small])
+    stacks = (*stacks, *installed([[{"method": "layer_skip", "skip": 0.5}]]))
     backend = take(model).backend
     assert isinstance(backend, NativeBackend)
     for drafts in stacks:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from installed import installed
 from loading import hierarchy_of
 from transformers import AutoModelForCausalLM
 
@@ -74,7 +75,7 @@ def levels_below(path):
     """Drafts of several kinds, which share the target's cache or have their own."""
     lookup = {"method": "prompt_lookup", "num_speculative_tokens": 2}
     itself = {"method": "draft_model", "model": path, "dtype": "float64"}
-    return {
+    found = {
         "none": [],
         "skipping": [SKIP],
         "exit": [{"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 3}],
@@ -82,6 +83,7 @@ def levels_below(path):
         "itself": [lookup, {**itself, "num_speculative_tokens": 5, "verify": "block"}],
         "ahead": [{**itself, "num_speculative_tokens": 3, "ahead": True}],
     }
+    return installed(found)
 
 
 def built(path, levels, backend="auto"):

@@ -9,17 +9,16 @@ import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
 from heads_cases import random_head
+from installed import LAB
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
-from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query, takes_trees
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import KINDS, MLP
 from hierspec.lm.hf.decoder import HFBackend
-from hierspec.lm.layer_skip import SkippingBackend
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
@@ -32,6 +31,11 @@ from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.utils.testing import save_tiny, tiny_config
+
+if LAB:
+    from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit
+    from hierspec_lab.methods.layer_skip.skipping import SkippingBackend
+
 
 V = 90
 
@@ -47,7 +51,8 @@ FAMILIES = (
     *("bloom", "falcon_alibi", "gpt_neo"),
 )
 OTHERS = (
-    *("adaptive llama", "skipping", "fixed shapes", "eagle3", "eagle3 on hf", "table"),
+    *(("adaptive llama", "skipping") if LAB else ()),
+    *("fixed shapes", "eagle3", "eagle3 on hf", "table"),
     *("single llama", "single mistral"),  # several sequences' attention in the kernels
     *("bit-exact llama", "bit-exact mistral", "bit-exact qwen3"),
 )
@@ -186,7 +191,7 @@ def test_trees_score_as_their_paths_do_and_what_is_accepted_stays(models):
             for bits in (8, 4)
         ),
         "8 bits of torch",
-        *("without a layer", "hf without a layer"),
+        *(("without a layer", "hf without a layer") if LAB else ()),
     ],
 )
 def test_a_draft_on_the_targets_cache_grows_trees_there(saved, kind):
@@ -229,13 +234,13 @@ def test_a_draft_on_the_targets_cache_grows_trees_there(saved, kind):
 
 def test_what_a_draft_on_the_targets_cache_has_computed_of_a_path_is_kept(saved):
     """A level between two others checks a tree, and goes on after the path it has accepted."""
-    model, text = copied("without a layer", saved), [5, 6, 7, 8]
+    model, text = copied("8 bits of torch", saved), [5, 6, 7, 8]
     slot, tree = model.open(), Tree.merge([[9, 10], [11, 12]])[0]
     model.score([Query(slot, Context(text), len(text), tree=tree)])
     before, longer = model.tokens, [*text, 11, 12, 13]
     row = model.score([Query(slot, Context(longer), len(longer))])
     assert model.tokens - before == 1
-    assert torch.allclose(row, model.score([Query(model.open(), Context(longer), 7)]), atol=1e-9)
+    assert torch.allclose(row, model.score([Query(model.open(), Context(longer), 7)]), atol=1e-5)
 
 
 def test_a_tree_grows_in_its_slot_and_only_what_is_new_is_computed(saved):

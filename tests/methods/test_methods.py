@@ -16,11 +16,9 @@ from hierspec.errors import HierspecError
 from hierspec.profiling import candidates
 
 OPTIONS = {
-    "adaptive_exit": {"exit_layers": [1, 2]},
     "draft_model": {"model": "m"},
     "eagle3": {"model": "m"},
     "early_exit": {"exit_layer": 1},
-    "layer_skip": {"skip": 0.5},
 }
 LEVELS = {
     method_name(level): parse_level(

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 from eagle3_cases import save_drafter
+from installed import installed
 from server_cases import asking
 from transformers import (
     AutoConfig,
@@ -35,6 +36,7 @@ LEVELS = {
     "layers left out": [{"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}],
     "eagle3": [{"method": "eagle3", "num_speculative_tokens": 3}],
 }
+LEVELS = installed(LEVELS)
 BODIES = [
     {
         "prompt": f"{'the ' * (i % 4)}number {i % 3} on {'in the ' * (30 * (i % 3))}",
@@ -107,8 +109,12 @@ def reasons(own):
         ({"backend": "hf"}, [], "runs on transformers' own layers"),
         ({"backend": "lean"}, [], "runs outside the compiled kernels"),
         ({"dtype": "float64"}, [], "runs outside the compiled kernels"),
-        ({}, [{"method": "retrieval", "budget": 16}], "runs layers that"),
-        ({}, [{"method": "layer_skip", "skip": 0.4, "search": {}}], "searches for layers"),
+        *installed(
+            [
+                ({}, [{"method": "retrieval", "budget": 16}], "runs layers that"),
+                ({}, [{"method": "layer_skip", "skip": 0.4, "search": {}}], "searches for layers"),
+            ]
+        ),
         ({}, [{**DRAFT, "backend": "hf"}], "the draft .*runs on transformers' own layers"),
     ],
 )

@@ -47,7 +47,6 @@ def hierarchies(family, tmp_path_factory):
         "eagle3 below an exit": [eagle3, {**EXIT, "exit_layer": 2, "num_speculative_tokens": 5}],
     }
     target = {"model": family["target"], "dtype": "float32"}
-    chains["skipping"] = [{"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}]
     return lambda name, rule="block": Hierarchy.from_config(
         {"target": target, "levels": chains[name], "verify": rule}
     )
@@ -91,12 +90,12 @@ def test_greedy_texts_are_those_of_plain_decoding(hierarchies, name):
     assert words(texts(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
 
 
-@pytest.mark.parametrize("name", ["quantized", "skipping", "eagle3 below an exit"])
+@pytest.mark.parametrize("name", ["quantized", "eagle3 below an exit"])
 def test_names_have_no_folders(hierarchies, family, name):
     models = hierarchies(name)
     (answer,) = texts(served(models), [{**BODIES[0], "seed": 1}], together=False)
     shown = [level["name"] for level in answer["speculative"]["levels"]]
-    ends = {"quantized": ["target:int8"], "skipping": ["target~2/3"]}
+    ends = {"quantized": ["target:int8"]}
     assert shown[-1:] == ends.get(name, ["target@2"])
     assert str(Path(family["target"]).parent) not in json.dumps(answer)
 

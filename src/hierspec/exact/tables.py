@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from hierspec.core import traits
 from hierspec.core.nodes import LevelNode
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.drafters.declining import DecliningExit
 
 
 class NextTokenTable(Protocol):
@@ -136,7 +136,7 @@ class ModelRows:
     def declines(self, node: LevelNode, context: tuple[int, ...]) -> bool:
         """Return whether a leaf's model leaves the token after ``context`` to the level above."""
         model, order = node.model, node.model.order
-        if not isinstance(model, DecliningExit):
+        if not traits.declines(model):
             return False
         return model.is_unsure_after(context[max(len(context) - order, 0) :])
 

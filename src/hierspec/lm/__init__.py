@@ -3,6 +3,5 @@
 ``load.load`` gives a :class:`~.backend.Backend`, by ``hf`` (any transformers decoder) or ``lean``
 (Llama-shaped models, faster); ``trunk.Trunk(backend).view()`` makes it a
 :class:`~.base.LanguageModel`, and ``Trunk(backend, exits).view(layer)`` an early exit of it.
-``adaptive_exit``, ``layer_skip`` and ``exit_heads`` make other drafters of the same weights, and
-``tabular`` has models for proofs.
+``exit_heads`` makes other drafters of the same weights, and ``tabular`` has models for proofs.
 """

@@ -10,10 +10,7 @@ from hierspec.config.chains import AnyLevelConfig, ConcatenateConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
 from hierspec.errors import HierspecError
-from hierspec.methods.adaptive_exit import AdaptiveExitConfig
-from hierspec.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
 from hierspec.methods.prompt_lookup import PromptLookupConfig
-from hierspec.methods.retrieval import RetrievalConfig
 from hierspec.presets.systems import (
     PAPERS,
     PresetModels,
@@ -23,7 +20,10 @@ from hierspec.presets.systems import (
     register_preset,
 )
 from hierspec.zoo.registry import MID_ACCEPTANCE
+from hierspec_lab.methods.adaptive_exit import AdaptiveExitConfig
+from hierspec_lab.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
 from hierspec_lab.methods.lookahead import LookaheadConfig
+from hierspec_lab.methods.retrieval import RetrievalConfig
 
 PAPERS.update(
     {

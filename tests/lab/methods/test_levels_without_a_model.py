@@ -14,10 +14,10 @@ from loading import hierarchy_of
 
 from hierspec import HierarchyConfig, SamplingParams
 from hierspec.drafters import model as drafting
-from hierspec.lm.adaptive_exit import AdaptiveExit
-from hierspec.lm.layer_skip import evenly_spaced_layers
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
+from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit
+from hierspec_lab.methods.layer_skip.skipping import evenly_spaced_layers
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 SKIP = {"method": "layer_skip", "skip_layers": [1], "num_speculative_tokens": 3}

@@ -63,8 +63,8 @@ def quantize(backend: Any, bits: int = 8, calibrate: bool | Literal["auto"] = Fa
         raise HierspecError(
             f"a quantized draft needs plain weights of a Llama-shaped model, and {backend.name} "
             "runs on transformers' own modules here: merge an adapter into its model first (peft's "
-            "merge_and_unload), or draft with the model's own layers (early_exit and layer_skip; "
-            "the presets layerskip and swift)"
+            "merge_and_unload), or draft with the model's own layers (early_exit; the preset "
+            "layerskip)"
         )
     from .device_copy import DeviceCopy
 

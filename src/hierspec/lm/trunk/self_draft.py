@@ -2,7 +2,7 @@
 
 In fewer bits: after QuantSpec (Tiwari et al. 2025, arXiv 2502.10424), which drafts with 4-bit
 weights and a 4-bit cache; here the cache is the target's. Or without some of its layers, as SWIFT
-does it (Xia et al. 2025, arXiv 2410.06916; :mod:`hierspec.lm.layer_skip`).
+does it (Xia et al. 2025, arXiv 2410.06916).
 
 For every token the target has checked, the draft reads the target's keys and values, so it needs no
 pass over the prompt and its errors do not add up; past them it writes its own, which the target's

@@ -14,20 +14,20 @@ from tabular_cases import V
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
-from hierspec.drafters import skip_search
-from hierspec.drafters.skip_search import SearchedSkip, SearchingDrafter, SkipSearches
 from hierspec.engine.generation import Generation
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
 from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
-from hierspec.lm.layer_skip import Skip
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.skip_search import SearchSettings, SkipSearch
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
+from hierspec_lab.methods.layer_skip import drafter as skip_search
+from hierspec_lab.methods.layer_skip.drafter import SearchedSkip, SearchingDrafter, SkipSearches
+from hierspec_lab.methods.layer_skip.search import SearchSettings, SkipSearch
+from hierspec_lab.methods.layer_skip.skipping import Skip
 
 
 class Wild(SkipSearch):

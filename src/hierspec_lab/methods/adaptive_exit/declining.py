@@ -13,11 +13,11 @@ import torch
 
 from hierspec.core.distributions import Distributions
 from hierspec.core.nodes import Draft
-from hierspec.lm.adaptive_exit import AdaptiveExit
+from hierspec.drafters.model import GrowingDraft, ModelDrafter
 from hierspec.sampling.scores import distributions
 from hierspec.utils.reads import pick
 
-from .model import GrowingDraft, ModelDrafter
+from .model import AdaptiveExit
 
 
 class DecliningExit(AdaptiveExit):

@@ -3,7 +3,7 @@
 Zhang et al. (2023, Draft & Verify) and Xia et al. (2025, SWIFT) draft with the target itself and
 leave parts out: the attention of some layers, the MLP of others. The remaining ones read the
 target's keys and values of all text that the target has seen (:mod:`hierspec.lm.trunk.self_draft`).
-:mod:`hierspec.lm.skip_search` searches for parts that a draft can do without.
+:mod:`.search` searches for parts that a draft can do without.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from hierspec.errors import HierspecError
-
-from .backend import Backend, DivisibleBackend, LayerParts, Span, position_switch
+from hierspec.lm.backend import Backend, DivisibleBackend, LayerParts, Span, position_switch
 
 if TYPE_CHECKING:
     import torch

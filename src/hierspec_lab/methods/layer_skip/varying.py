@@ -1,7 +1,7 @@
 """The target without parts that differ from sequence to sequence, and change between rounds.
 
 The parts left out for a sequence are kept in its slot, and the drafter chooses them before a round
-(:mod:`hierspec.drafters.skip_search`). Sequences that leave out the same parts share forwards. All
+(:mod:`.drafter`). Sequences that leave out the same parts share forwards. All
 draft on the target's cache, so cached keys and values stay valid after a new choice.
 """
 
@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 
 from hierspec.core.context import Context
+from hierspec.lm.backend import Span
+from hierspec.lm.base import NextScores, Query, Slot
+from hierspec.lm.trunk.self_draft import SelfDraft
+from hierspec.lm.trunk.trunk import SlotSharingModel, Trunk
 
-from .backend import Span
-from .base import NextScores, Query, Slot
-from .layer_skip import Skip, SkippingBackend
-from .trunk.self_draft import SelfDraft
-from .trunk.trunk import SlotSharingModel, Trunk
+from .skipping import Skip, SkippingBackend
 
 _MAX_MODELS = 64  # cached, one for each choice
 

@@ -20,17 +20,17 @@ from transformers import AutoConfig
 from hierspec.core.context import Context
 from hierspec.lm import poison
 from hierspec.lm.base import Query
-from hierspec.lm.layer_skip import Skip, SkippingBackend
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.native import library
 from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
-from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.utils.testing import save_tiny
+from hierspec_lab.methods.layer_skip.skipping import Skip, SkippingBackend
+from hierspec_lab.methods.retrieval.model import RetrievalModel
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8, *range(60, 80)]]
 DRAFTS = {  # that write to the target's cache

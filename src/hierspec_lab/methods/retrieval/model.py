@@ -25,8 +25,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, RetrievalBackend, Span
 from hierspec.lm.base import Query, Slot, check_query
 from hierspec.lm.trees import Branches
-
-from .trunk import SlotSharingModel, Trunk
+from hierspec.lm.trunk.trunk import SlotSharingModel, Trunk
 
 
 @dataclass(slots=True, eq=False)

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from .layer_skip import Skip, evenly_spaced_parts
+from .skipping import Skip, evenly_spaced_parts
 
 _NUM_DRAWN, _NUM_EXCHANGED = 512, 128  # numbers of sets that the process chooses from
 _KAPPA = 2.5  # of the upper confidence bound: standard deviations above the mean

@@ -7,17 +7,20 @@ from collections import Counter
 
 import pytest
 import torch
+from engine_cases import BATCHES, TIGHT, WINDOWS, tv
+from exit_tables import TabularExit
 from fakes.models import Ledger, ToyBackend
-from fakes.tables import TabularExit
 from loading import hierarchy_of
 from tabular_cases import FAMILIES, V, chain, models
 
 from hierspec.core.context import Context
+from hierspec.core.nodes import Draft
 from hierspec.exact.certificate import certify_tree
-from hierspec.lm.adaptive_exit import AdaptiveExit
 from hierspec.lm.base import Query
 from hierspec.lm.trunk.trunk import Trunk
+from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.soundness import check
+from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit
 
 EXITS = {
     "method": "adaptive_exit",
@@ -152,3 +155,11 @@ def test_the_target_computes_nothing_that_an_exit_has(tiny_family):
     # A draft's last token and a bonus are read by the next call alone: never more than all written.
     assert tokens[0] <= length + level["num_draft_tokens"] - level["num_accepted_tokens"]
     assert tokens[0] >= tokens[1] >= tokens[2] >= length - 1
+
+
+def test_the_engines_law_is_the_targets():
+    first, deeper, target = models("random", 3, seed=7)
+    model = AdaptiveExit([first, deeper], 0.6, "exits")
+    for window in ("fixed", "confidence"):
+        root = chain([target], ["block"], [], below=Draft(0, "exits", model, 2, WINDOWS[window]))
+        assert tv(root, 3, SamplingParams(temperature=0.8), BATCHES[3]) < TIGHT

@@ -1,4 +1,4 @@
-"""The target on chosen parts of its cache: :mod:`hierspec.lm.trunk.retrieval` [TriForce]."""
+"""The target on chosen parts of its cache: :mod:`.model` [TriForce]."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class RetrievalConfig(LevelConfig):
     def make(self, target: TargetInfo) -> Any:
         """Return the target on parts of its cache; levels of equal choices share it."""
         from hierspec.lm.encoder_decoder import check_decoder_only
-        from hierspec.lm.trunk.retrieval import RetrievalModel
+
+        from .model import RetrievalModel
 
         view = target.trunk.view()
         check_decoder_only(view, "retrieval", "draft with early_exit or a smaller model")

@@ -16,10 +16,10 @@ from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
-from hierspec.lm.trunk.retrieval import RetrievalModel
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.utils.testing import save_tiny
+from hierspec_lab.methods.retrieval.model import RetrievalModel
 
 V, LENGTH, BUDGET, CHUNK = 61, 90, 40, 4
 

@@ -12,18 +12,18 @@ from loading import hierarchy_of
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
-from hierspec.lm.layer_skip import (
+from hierspec.lm.load import load
+from hierspec.lm.trunk.self_draft import SelfDraft
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.utils.testing import save_tiny, tiny_model
+from hierspec_lab.methods.layer_skip.skipping import (
     Skip,
     SkippingBackend,
     contiguous_ranges,
     evenly_spaced_layers,
     evenly_spaced_parts,
 )
-from hierspec.lm.load import load
-from hierspec.lm.trunk.self_draft import SelfDraft
-from hierspec.lm.trunk.trunk import Trunk
-from hierspec.lm.varying_skip import RecentTokens, VaryingSkip
-from hierspec.utils.testing import save_tiny, tiny_model
+from hierspec_lab.methods.layer_skip.varying import RecentTokens, VaryingSkip
 
 IDS = [3, 9, 27, 81, 51, 61, 91, 81]
 SKIP = Skip((1, 2), (2, 3))

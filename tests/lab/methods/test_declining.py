@@ -7,17 +7,17 @@ from __future__ import annotations
 import pytest
 from engine_cases import BATCHES, PROMPT, SAMPLING, TIGHT
 from engine_paths import distance
-from fakes.tables import DecliningTabularExit
+from exit_tables import DecliningTabularExit
 from tabular_cases import FAMILIES, V, chain, models
 
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import ConfidenceWindow, FixedWindow
-from hierspec.drafters.declining import DecliningDrafter
 from hierspec.exact.certificate import certify_tree
 from hierspec.exact.engine_law import engine_law
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
+from hierspec_lab.methods.adaptive_exit.declining import DecliningDrafter
 
 FLOOR = 0.65
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from hierspec import Hierarchy, HierarchyConfig
-from hierspec.drafters.skip_search import SearchedSkip, SkipSearches
-from hierspec.lm.layer_skip import Skip, evenly_spaced_parts
-from hierspec.lm.skip_search import SearchSettings, SkipSearch, posterior
-from hierspec.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
 from hierspec.utils.testing import save_tiny
+from hierspec_lab.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
+from hierspec_lab.methods.layer_skip.drafter import SearchedSkip, SkipSearches
+from hierspec_lab.methods.layer_skip.search import SearchSettings, SkipSearch, posterior
+from hierspec_lab.methods.layer_skip.skipping import Skip, evenly_spaced_parts
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 LEVEL = {

@@ -1,6 +1,6 @@
 """The target without some of its layers drafts, on its own cache [SWIFT].
 
-:mod:`hierspec.lm.layer_skip` leaves them out; :mod:`hierspec.lm.skip_search` searches for them.
+:mod:`.skipping` leaves them out; :mod:`.search` searches for them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from hierspec.config.fields import Layers
 from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.errors import HierspecError
-from hierspec.lm.layer_skip import Skip, SkippingBackend, evenly_spaced_layers
-from hierspec.lm.skip_search import SearchSettings
 from hierspec.utils.schema import (
     Boolean,
     Count,
@@ -28,12 +26,15 @@ from hierspec.utils.schema import (
     error_at,
 )
 
+from .search import SearchSettings
+from .skipping import Skip, SkippingBackend, evenly_spaced_layers
+
 _SWIFT = SearchSettings()
 
 
 @checked_dataclass
 class SkipSearchConfig:
-    """The fields of :class:`~hierspec.lm.skip_search.SearchSettings` except the share.
+    """The fields of :class:`~.search.SearchSettings` except the share.
 
     Attributes:
         shared: one search for all greedy texts of a hierarchy, earlier ones included.
@@ -113,9 +114,10 @@ class LayerSkipConfig(LevelConfig):
 
     def make(self, target: TargetInfo) -> Any:
         """Return the target without some layers or parts; equal skips share it."""
-        from hierspec.drafters.skip_search import SearchedSkip, SkipSearches
         from hierspec.lm.encoder_decoder import check_decoder_only
         from hierspec.lm.trunk.self_draft import SelfDraft
+
+        from .drafter import SearchedSkip, SkipSearches
 
         trunk = target.trunk
         check_decoder_only(trunk.view(), "layer_skip", "draft with early_exit or a smaller model")

@@ -1,6 +1,6 @@
 """The first exit of the target that is sure of a token drafts it [AdaDecode].
 
-:mod:`hierspec.lm.adaptive_exit` is the model; :mod:`hierspec.drafters.declining` ends drafts.
+:mod:`.model` is the model; :mod:`.declining` ends drafts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from pydantic import Field, Strict, field_validator
 from hierspec.config.fields import HeadsPath, Layers
 from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
+from hierspec.methods.early_exit import exit_model, heads_files
 from hierspec.utils.schema import Expected, checked_dataclass
-
-from .early_exit import exit_model, heads_files
 
 if TYPE_CHECKING:
     from hierspec.lm.backend import Backend
@@ -62,8 +61,8 @@ class AdaptiveExitConfig(LevelConfig):
         return layers
 
     def make(self, target: TargetInfo) -> Any:
-        from hierspec.drafters.declining import DecliningExit
-        from hierspec.lm.adaptive_exit import AdaptiveExit
+        from .declining import DecliningExit
+        from .model import AdaptiveExit
 
         exits = [exit_model(target, layer, self.head) for layer in self.exit_layers]
         kind = DecliningExit if self.unsure == "target" else AdaptiveExit

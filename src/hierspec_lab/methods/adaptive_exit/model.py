@@ -7,7 +7,7 @@ that is depends on the row's context alone, not on the token drawn from it. So t
 fixed before the draw, every rule that is exact for a model is exact for this one, and the levels
 above read the very distribution that the token was drawn from [MATH §2].
 
-A draft that leaves unsure tokens to the target (:mod:`hierspec.drafters.declining`) ends before
+A draft that leaves unsure tokens to the target (:mod:`.declining`) ends before
 such a row's token is drawn. That, too, follows from the context alone, so output stays exact; the
 length of a draft depends on its tokens, as with a window. Rows that no exit is sure of have the
 last exit's distribution.
@@ -26,9 +26,8 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
+from hierspec.lm.base import LanguageModel, Query, Slot, scores_part, takes_trees
 from hierspec.utils.reads import pick, sent
-
-from .base import LanguageModel, Query, Slot, scores_part, takes_trees
 
 
 class AdaptiveExit:

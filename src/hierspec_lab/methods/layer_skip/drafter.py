@@ -1,7 +1,7 @@
 """A leaf that looks, between rounds, for the parts of the target it can best draft without. [SWIFT]
 
 When a text has grown since its last draft, one more candidate is scored on its last tokens
-(:meth:`~hierspec.lm.varying_skip.VaryingSkip.measure_matches`), and the best set so far drafts
+(:meth:`~.varying.VaryingSkip.measure_matches`), and the best set so far drafts
 until the text grows again. What is left out in a round thus depends on what was committed before
 it, and on nothing in the round: given the past, a round is that of a fixed hierarchy, and output
 stays exact under every rule.
@@ -17,13 +17,13 @@ import time
 from collections.abc import Sequence
 
 from hierspec.core.nodes import Draft
+from hierspec.drafters.base import DraftCall, Drafts
+from hierspec.drafters.model import ModelDrafter
 from hierspec.lm.base import Slot
-from hierspec.lm.skip_search import SearchSettings, SkipSearch
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.lm.varying_skip import RecentTokens, VaryingSkip
 
-from .base import DraftCall, Drafts
-from .model import ModelDrafter
+from .search import SearchSettings, SkipSearch
+from .varying import RecentTokens, VaryingSkip
 
 
 class SkipSearches:
@@ -61,7 +61,7 @@ class SkipSearches:
 
 
 class SearchedSkip(VaryingSkip):
-    """A :class:`~hierspec.lm.varying_skip.VaryingSkip` whose choices are searched for."""
+    """A :class:`~.varying.VaryingSkip` whose choices are searched for."""
 
     rows_differ = "searches for layers to leave out on all texts"
 
