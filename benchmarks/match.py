@@ -1,7 +1,7 @@
 """Reproducible sampling: texts under ``match`` against plain decoding's at the same seed.
 
 Every hierarchy, alone and in a batch, must write plain decoding's text token for token; what that
-costs in kept drafts is measured beside it: the closed form of the races (`hierspec.exact.race`)
+costs in kept drafts is measured beside it: the closed form of the races (`tests/race_law.py`)
 against 1 − TV and against its bound (1 − TV)/(1 + TV), and tokens a call of the target. The file is
 written after every hierarchy, and the same command goes on.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.core.context import Context
 from hierspec.core.rng import PhiloxRng
-from hierspec.exact.race import agreement, least_agreement
 from hierspec.lm.base import Query
 from hierspec.verifiers.formulas import overlap
+
+sys.path.append(str(common.ROOT / "tests"))
+from race_law import agreement, least_agreement
 
 SMALL = {"method": "draft_model", "model": "zoo:small"}
 MID = {"method": "draft_model", "model": "zoo:mid"}

@@ -6,6 +6,7 @@ import contextlib
 import os
 
 import pytest
+from engine_law import Neighbour, engine_law
 from engine_paths import CHUNKS, VERIFYING, Taped, distance, patched
 
 from hierspec.core.nodes import Verify, initial_states
@@ -15,7 +16,6 @@ from hierspec.drafters.model import ModelDrafter
 from hierspec.engine.generation import Generation
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
-from hierspec.exact.engine_law import Neighbour, engine_law
 from hierspec.sampling.parameters import SamplingParams
 
 TIGHT = 1e-9

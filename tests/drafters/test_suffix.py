@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
+from engine_law import Neighbour, engine_law
 from engine_paths import VERIFYING, distance, patched
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from hierspec.drafters import suffix
 from hierspec.drafters.base import DraftCall
 from hierspec.drafters.suffix import Suffix
 from hierspec.drafters.suffix_automaton import SuffixAutomaton
-from hierspec.exact.engine_law import Neighbour, engine_law
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
 from hierspec.utils.testing import save_tiny

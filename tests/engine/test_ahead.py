@@ -7,6 +7,7 @@ import math
 import time
 
 import pytest
+from engine_law import generation_law
 from loading import hierarchy_of
 from tabular_cases import V, models
 
@@ -20,7 +21,6 @@ from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
 from hierspec.errors import HierspecError
 from hierspec.exact.certificate import certify_tree
-from hierspec.exact.engine_law import generation_law
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
 

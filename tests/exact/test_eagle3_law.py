@@ -8,13 +8,13 @@ import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
 from engine_cases import PROMPT, TIGHT
+from engine_law import Neighbour, engine_law
 from engine_paths import distance
 from fakes.tables import ModelAsTable, TabledNetwork
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
-from hierspec.exact.engine_law import Neighbour, engine_law
 from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model

@@ -22,6 +22,7 @@ from engine_cases import (
     requests_for_drafts,
     tv,
 )
+from engine_law import engine_law
 from engine_paths import CHUNKS, VERIFYING, Taped, distance, like, patched
 from fakes.tables import Ahead, Device, Single
 from tabular_cases import V, chain, models
@@ -32,7 +33,6 @@ from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.exact import ExactInterpreter, output_law
-from hierspec.exact.engine_law import engine_law
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.tabular import TabularModel

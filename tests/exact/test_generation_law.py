@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 from engine_cases import MANY, PROMPT, TIGHT, generation
+from engine_law import generation_law
 from engine_paths import distance, like
 from estimate_cases import estimates, rates
 from tabular_cases import chain, models
 
 from hierspec.core.windows import EntropyWindow
 from hierspec.engine.control import JumpingController
-from hierspec.exact.engine_law import generation_law
 from hierspec.lm.tabular import TabularModel
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController

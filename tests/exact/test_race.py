@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from race_law import agreement, joint_law, least_agreement
 from scipy.stats import chi2
 
 from hierspec.core.distributions import race
 from hierspec.core.rng import PhiloxRng
-from hierspec.exact.race import agreement, joint_law, least_agreement
 
 
 def laws(size):

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from engine_cases import ALIKE, MULTI_DRAFT, PROMPT, SAMPLING
+from engine_law import engine_law
 from engine_paths import distance
 from fakes.tables import ModelAsTable
 from installed import LAB
 
 from hierspec.core.nodes import Draft, Verify
-from hierspec.exact.engine_law import engine_law
 from hierspec.lm.base import takes_trees
 from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load

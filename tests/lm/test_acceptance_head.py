@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 from acceptance_cases import SHIPPED, hierarchy, level
+from engine_law import Neighbour, engine_law
 from tabular_cases import V, chain
 from tabular_cases import models as tables
 
@@ -18,7 +19,6 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import AcceptanceWindow, Counting, FixedWindow
 from hierspec.exact.certificate import certify_tree
-from hierspec.exact.engine_law import Neighbour, engine_law
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams

@@ -16,7 +16,6 @@ from hierspec.cli import run
 from hierspec.core.context import Context
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.engine.runner import ServingRunner
-from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
 from hierspec.lm.hf.t5 import T5Backend
 from hierspec.lm.load import load, wrap

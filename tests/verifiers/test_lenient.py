@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from engine_law import engine_law
 from tabular_cases import FAMILIES, V, chain, models
 
 from hierspec import Hierarchy
 from hierspec.config.schema import HierarchyConfig
 from hierspec.errors import HierspecError
 from hierspec.exact.certificate import certify_tree
-from hierspec.exact.engine_law import engine_law
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.lenient import Lenient
 from hierspec.verifiers.registry import get

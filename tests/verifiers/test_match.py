@@ -12,6 +12,7 @@ from engine_paths import VERIFYING, like, patched
 from fakes.tables import Ahead, Device
 from installed import installed
 from loading import hierarchy_of
+from race_law import agreement
 from scipy.stats import chi2
 from tabular_cases import V, chain, models
 
@@ -21,7 +22,6 @@ from hierspec.core.windows import EntropyWindow
 from hierspec.drafters.suffix import Suffix
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
-from hierspec.exact.race import agreement
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get

@@ -5,9 +5,8 @@ seed, token for token, whatever drafts: as the target's rule, ``match`` has the 
 randomness by the position in the text, and every level draws by a race with the noise of its
 position (:func:`hierspec.core.distributions.race`). Two distributions that race with the same noise
 draw the same token with probability Σ_x 1 / Σ_z max(p(z)/p(x), q(z)/q(x)), at least
-(1 − TV)/(1 + TV) [Daliri et al. 2024], where ``tokenwise`` keeps 1 − TV; ``hierspec.exact.race``
-computes their joint distribution. Distributions are one-hot to all levels then, and rules compare
-integers, as in greedy decoding.
+(1 − TV)/(1 + TV) [Daliri et al. 2024], where ``tokenwise`` keeps 1 − TV. Distributions are one-hot
+to all levels then, and rules compare integers, as in greedy decoding.
 
 Below another rule there is no shared noise: a position drafted twice would see the same noise
 twice. The rule with uniforms of its own is: keep x with probability p(x), and at the first token

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 from engine_cases import BATCHES, PROMPT, SAMPLING, TIGHT
+from engine_law import engine_law
 from engine_paths import distance
 from exit_tables import DecliningTabularExit
 from tabular_cases import FAMILIES, V, chain, models
@@ -13,7 +14,6 @@ from tabular_cases import FAMILIES, V, chain, models
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import ConfidenceWindow, FixedWindow
 from hierspec.exact.certificate import certify_tree
-from hierspec.exact.engine_law import engine_law
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check

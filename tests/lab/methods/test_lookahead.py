@@ -7,6 +7,7 @@ import random
 
 import pytest
 from engine_cases import MANY, PROMPT, TIGHT, generation
+from engine_law import generation_law
 from engine_paths import distance
 from loading import hierarchy_of
 from tabular_cases import chain, models
@@ -18,7 +19,6 @@ from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.base import DraftCall
-from hierspec.exact.engine_law import generation_law
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
 from hierspec_lab.methods.lookahead.window import Lookahead

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 from engine_cases import MANY, PROMPT, TIGHT, generation
+from engine_law import generation_law
 from engine_paths import distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, OneHotDistributions
 from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
-from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check

@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 import torch
 from engine_cases import PROMPT, SAMPLING, TIGHT
+from engine_law import generation_law
 from engine_paths import distance
 from tabular_cases import V
 
@@ -17,7 +18,6 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.engine.generation import Generation
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
-from hierspec.exact.engine_law import generation_law
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.trunk.trunk import Trunk

@@ -22,9 +22,8 @@ from hierspec.engine.generation import Generation
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.errors import HierspecError
+from hierspec.exact.splitting import outcome_law
 from hierspec.sampling.parameters import SamplingParams
-
-from .splitting import outcome_law
 
 TokenIds = tuple[int, ...]
 
