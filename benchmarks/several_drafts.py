@@ -34,12 +34,13 @@ from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig
 from hierspec.core.distributions import DenseDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers.multi_draft import optimal_acceptance, outcomes
+from hierspec.verifiers.multi_draft import outcomes
 from hierspec.verifiers.registry import get
 from hierspec_lab.papers import prompts
 
 sys.path.append(str(common.ROOT / "tests"))
 from joint_law import joint_law
+from optimal_acceptance import optimal_acceptance
 
 RULES = ("rrs", "block-rrs", "traversal", "induced-block")
 ONE, OPTIMUM = "one draft, block", "optimum"

@@ -22,10 +22,22 @@ from hierspec.engine.generation import Generation
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.errors import HierspecError
-from hierspec.exact.splitting import outcome_law
+from hierspec.exact.splitting import outcomes
 from hierspec.sampling.parameters import SamplingParams
 
 TokenIds = tuple[int, ...]
+
+
+def outcome_law(program: Callable[[Any], Any]) -> dict[Any, float]:
+    """Return the law of a program's outcome, over all uniforms that it may draw.
+
+    Args:
+        program: called with an rng once for each box of uniforms; each call must begin anew.
+    """
+    law: dict[Any, float] = {}
+    for rng, outcome in outcomes(program):
+        law[outcome] = law.get(outcome, 0.0) + rng.probability
+    return law
 
 
 def generation_law(start: Callable[[], Generation], sequence: int = 0) -> dict[TokenIds, float]:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from hierspec.core.nodes import Draft, Node, Verify
+from hierspec.core.round import Coroutine
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.engine.trace import Tracer, event_of
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
@@ -31,8 +33,12 @@ def models(family: str, count: int, order: int = 1, seed: int = 0) -> list[Tabul
     if family == "equal":
         return [TabularModel.random(V, order, generator)] * count
     if family == "disjoint":  # neighbours in the hierarchy never agree
-        pair = TabularModel.disjoint(V, order, generator)
-        return [pair[i % 2] for i in range(count)]
+        half, tables = V // 2, ({}, {})
+        for key in TabularModel.random(V, order, generator).table():
+            low, high = (TabularModel.random(n, 0, generator).table()[""] for n in (half, V - half))
+            tables[0][key] = [*low, *[0.0] * (V - half)]
+            tables[1][key] = [*[0.0] * half, *high]
+        return [TabularModel(V, order, tables[i % 2]) for i in range(count)]
     return [TabularModel.random(V, order, generator, family) for _ in range(count)]
 
 
@@ -102,3 +108,22 @@ def drive(coroutine, interpreter):
             return stop.value
         interpreter._prefetch([request])
         answer = max(interpreter._answers(request), key=lambda branch: branch[0])[1]
+
+
+def record_requests(
+    coroutine: Coroutine, tracer: Tracer, sequence: int = 0, committed: int = 0
+) -> Coroutine:
+    """Wrap a coroutine for any interpreter, so that each request is recorded with its answer.
+
+    Requests of coroutines that it waits for are recorded only if those are wrapped too.
+    """
+    answer: Any = None
+    while True:
+        try:
+            request = coroutine.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = yield request
+        event = event_of(request, answer, sequence, committed)
+        if event is not None:
+            tracer.record(event)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 
-from tabular_cases import chain, drive, models
+from tabular_cases import chain, drive, models, record_requests
 
 from hierspec.core.nodes import initial_states
 from hierspec.core.requests import Propose
 from hierspec.core.round import verified
-from hierspec.engine.trace import JsonLinesTracer, ListTracer, record_requests
+from hierspec.engine.trace import JsonLinesTracer, ListTracer
 from hierspec.exact import ExactInterpreter
 
 

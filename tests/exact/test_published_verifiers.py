@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from engine_law import outcome_law
 from race_law import agreement, joint_law
 from scipy.integrate import quad
 from scipy.stats import chi2
@@ -27,7 +28,6 @@ from hierspec.exact.adapters import (
     round_law,
 )
 from hierspec.exact.published import PUBLISHED, by_rule, table_row
-from hierspec.exact.splitting import outcome_law
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 

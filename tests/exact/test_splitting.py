@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from engine_law import outcome_law
 from engine_paths import patched
 
 from hierspec.core import distributions as distributions
-from hierspec.exact.splitting import outcome_law
 
 
 def test_what_is_compared_is_enumerated():

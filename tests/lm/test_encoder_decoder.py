@@ -9,6 +9,7 @@ import json
 
 import pytest
 import torch
+from engine_law import generation_law
 from installed import installed
 
 from hierspec import Hierarchy, HierspecError

@@ -62,11 +62,6 @@ def test_families_are_laws_and_reproducible(kind):
         assert distributions.max(1).values.mean() > 0.7
 
 
-def test_disjoint():
-    low, high = TabularModel.disjoint(5, 1, torch.Generator().manual_seed(1))
-    assert torch.minimum(low.distribution([0]), high.distribution([0])).sum() == 0
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [

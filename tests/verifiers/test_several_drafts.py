@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fakes.randomness import FixedUniforms
+from optimal_acceptance import optimal_acceptance
 from tabular_cases import FAMILIES, pair
 from tabular_cases import models as family_models
 from tabular_cases import several as tree
@@ -23,7 +24,7 @@ from hierspec.core.windows import EntropyWindow
 from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers import induced
-from hierspec.verifiers.multi_draft import optimal_acceptance, outcomes, verify_drafts
+from hierspec.verifiers.multi_draft import outcomes, verify_drafts
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
 

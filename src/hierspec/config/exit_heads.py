@@ -217,25 +217,6 @@ def save_tensors(
     write_atomically(path, save, noun)
 
 
-def load_into(heads: Heads, file: HeadsFile) -> None:
-    """Load the tensors of a file into heads that are to be trained further.
-
-    Raises:
-        HierspecError: they are of another size.
-    """
-    state = {
-        f"{layer}.{part}": tensor
-        for layer in file.exits
-        for part, tensor in file.tensors(layer).items()
-    }
-    try:
-        heads.load_state_dict(state)
-    except RuntimeError as error:
-        raise HierspecError(
-            f"{file.path} holds heads of another size ({first_line(error)}): start afresh"
-        ) from None
-
-
 def locate(ref: str | Path) -> Path:
     """Return the file of heads for its path, for its folder's, or for ``zoo:smollm2-heads``."""
     path = expand_user(trained.locate(str(ref)))

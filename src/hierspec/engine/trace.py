@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TextIO
 
 from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Check, NodeRequest, Propose, Row
-from hierspec.core.round import Coroutine
 from hierspec.utils.json_lines import read_line
 from hierspec.utils.records import Record
 
@@ -125,25 +124,6 @@ def _alternatives(proposal: Proposal) -> dict[str, Any]:
     if not proposal.alternatives:
         return {}
     return {"others": [list(draft.tokens) for draft in proposal.alternatives]}
-
-
-def record_requests(
-    coroutine: Coroutine, tracer: Tracer, sequence: int = 0, committed: int = 0
-) -> Generator[NodeRequest, Any, Any]:
-    """Wrap a coroutine for any interpreter, so that each request is recorded with its answer.
-
-    Requests of coroutines that it waits for are recorded only if those are wrapped too.
-    """
-    answer: Any = None
-    while True:
-        try:
-            request = coroutine.send(answer)
-        except StopIteration as stop:
-            return stop.value
-        answer = yield request
-        event = event_of(request, answer, sequence, committed)
-        if event is not None:
-            tracer.record(event)
 
 
 class _AnyEvent(Record):

@@ -257,18 +257,6 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
     return tensor.flatten().tolist()
 
 
-def outcome_law(program: Callable[[Any], T]) -> dict[T, float]:
-    """Return the law of a program's outcome, over all uniforms that it may draw.
-
-    Args:
-        program: called with an rng once for each box of uniforms; each call must begin anew.
-    """
-    law: dict[T, float] = {}
-    for rng, outcome in outcomes(program):
-        law[outcome] = law.get(outcome, 0.0) + rng.probability
-    return law
-
-
 def outcomes(program: Callable[[Any], T]) -> Iterator[tuple[SplittingRng, T]]:
     """Yield every box of uniforms that a program distinguishes, as its rng, with the outcome."""
     boxes: list[list[Interval]] = [[]]

@@ -2,31 +2,19 @@
 
 Caches are allocated without being written to, and a rewind leaves what it forgets in memory. Who
 reads either gets numbers that look plausible and differ from run to run. The environment variable
-``HIERSPEC_POISON_CACHES=1`` turns the mode on, :func:`poisoned` does for a block; it is slow.
+``HIERSPEC_POISON_CACHES=1`` turns the mode on; it is slow.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 enabled = os.environ.get("HIERSPEC_POISON_CACHES", "0") != "0"
-
-
-@contextmanager
-def poisoned() -> Iterator[None]:
-    """Turn the mode on for a block, in all threads."""
-    global enabled
-    before, enabled = enabled, True
-    try:
-        yield
-    finally:
-        enabled = before
 
 
 def empty(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -132,20 +132,6 @@ class TabularModel(UncachedModel):
         table = {key: _draw(vocab, generator, kind) for key in _contexts(vocab, order)}
         return cls(vocab, order, table, name=name)
 
-    @classmethod
-    def disjoint(
-        cls, vocab: int, order: int, generator: torch.Generator
-    ) -> tuple[TabularModel, TabularModel]:
-        """Draw two models that never agree: one has its mass on the lower ids, one on the upper."""
-        if vocab < 2:
-            raise HierspecError(f"two disjoint distributions need at least 2 tokens, got {vocab}")
-        half = vocab // 2
-        low, high = {}, {}
-        for key in _contexts(vocab, order):
-            low[key] = _draw(half, generator, "random") + [0.0] * (vocab - half)
-            high[key] = [0.0] * half + _draw(vocab - half, generator, "random")
-        return cls(vocab, order, low, name="low"), cls(vocab, order, high, name="high")
-
     def _row(self, context: Sequence[int]) -> int:
         key = tuple(context[max(0, len(context) - self.order) :]) if self.order else ()
         try:

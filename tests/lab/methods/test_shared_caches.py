@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 from itertools import product
+from unittest import mock
 
 import pytest
 import torch
@@ -193,7 +194,7 @@ def test_any_history_of_forms_leaves_the_target_its_own_scores(path, trunk_class
     """With trees, forks, rewinds and calls that fail half-way."""
     backend = LeanBackend(from_directory(path), torch.float64)
     unpoisoned, _ = history(backend, trunk_class, seed)
-    with poison.poisoned():
+    with mock.patch.object(poison, "enabled", True):
         scores, wanted = history(backend, trunk_class, seed)
     for found, other in zip(scores, unpoisoned, strict=True):
         assert torch.equal(found, other)
@@ -213,7 +214,7 @@ def test_a_pair_of_forms_reads_what_one_of_them_or_the_target_wrote(
         return [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **SAMPLED)]
 
     unpoisoned = sampled()
-    with poison.poisoned():
+    with mock.patch.object(poison, "enabled", True):
         assert sampled() == unpoisoned
         greedy = [r.token_ids for r in hierarchy.generate_batch(PROMPTS, **GREEDY)]
     assert greedy == plain(backend)

@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 from tabular_cases import chain as tabular_chain
-from tabular_cases import drive, models
+from tabular_cases import drive, models, record_requests
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli, preset
 from hierspec.config.numbered import chain
 from hierspec.core.nodes import initial_states
 from hierspec.core.round import verified
 from hierspec.engine import trace as tracing
-from hierspec.engine.trace import JsonLinesTracer, ListTracer, record_requests
+from hierspec.engine.trace import JsonLinesTracer, ListTracer
 from hierspec.exact import ExactInterpreter
 from hierspec.lm.trees import Tree
 from hierspec_lab.plotting.figures import GREEN, ORANGE, VERMILION

@@ -21,7 +21,7 @@ from rich.console import Console
 from torch import nn
 
 from hierspec.config import exit_heads as files
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, first_line
 from hierspec.lm.backend import Backend
 from hierspec.lm.encoder_decoder import check_decoder_only
 from hierspec.lm.exit_heads import FULL, MLP, Heads
@@ -142,7 +142,7 @@ def train(
     frozen = Frozen(backend, exits)
     heads = Heads(settings.kind, exits, backend, vocabulary, inner, settings.seed)
     if initial is not None:
-        files.load_into(heads, initial)
+        load_into(heads, initial)
     store = StateStore(
         states or folder,
         f"states-{json_digest([weights, model, exits, str(backend.dtype)])}",
@@ -331,3 +331,22 @@ def _measure_by_domain(
         }
         for domain, total in sums.items()
     }
+
+
+def load_into(heads: Heads, file: files.HeadsFile) -> None:
+    """Load the tensors of a file into heads that are to be trained further.
+
+    Raises:
+        HierspecError: they are of another size.
+    """
+    state = {
+        f"{layer}.{part}": tensor
+        for layer in file.exits
+        for part, tensor in file.tensors(layer).items()
+    }
+    try:
+        heads.load_state_dict(state)
+    except RuntimeError as error:
+        raise HierspecError(
+            f"{file.path} holds heads of another size ({first_line(error)}): start afresh"
+        ) from None

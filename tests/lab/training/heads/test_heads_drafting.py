@@ -10,7 +10,7 @@ from heads_cases import hierarchy, level, rows_of
 from heads_training import FAMILIES, QUICK
 from joint_law import chi_square, joint_law, sample
 
-from hierspec.config.exit_heads import load_head, load_into, read
+from hierspec.config.exit_heads import load_head, read
 from hierspec.config.schema import TargetConfig
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
@@ -23,7 +23,7 @@ from hierspec.utils.testing import save_tiny
 from hierspec.zoo import fingerprint
 from hierspec_lab.training.heads.frozen import Frozen
 from hierspec_lab.training.heads.settings import HeadsSettings
-from hierspec_lab.training.heads.train import train
+from hierspec_lab.training.heads.train import load_into, train
 
 
 @pytest.mark.parametrize("name", FAMILIES)
