@@ -72,16 +72,13 @@ def certify(
 
 def _examine_verifier(name: str, as_json: bool) -> int:
     """Enumerate one verifier, or print a table of all published ones."""
-    from hierspec.exact.adapters import examine, load_adapter
-    from hierspec.exact.published import PUBLISHED, table
+    from hierspec.exact.adapters import examine, load_adapter, published, table
 
     if name == "all":
         print(table())
         return 0
-    if name in PUBLISHED:
-        result = PUBLISHED[name].examine()
-    else:
-        result = examine(load_adapter(name, known=PUBLISHED))
+    known = published().get(name)
+    result = known.examine() if known else examine(load_adapter(name))
     if as_json:
         print(json.dumps({"lossless": result.lossless, "tv": result.tv, "tokens": result.tokens}))
     else:

@@ -17,7 +17,7 @@ law; the total variation distance measures how much it differs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -36,6 +36,7 @@ from .splitting import SplittingRng, outcomes, run
 
 Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
 
+GROUP = "hierspec.published_verifiers"  # of entry points, each a sequence of :class:`Published`
 TOLERANCE = 1e-9
 VOCABULARY = 3  # with two tokens, a residual cannot be wrong
 LENGTHS = (1, 2, 3)
@@ -119,6 +120,57 @@ def examine(
     if not num_drawn and not deterministic:
         raise _refusal(adapter, "draws no random numbers that are seen")
     return VerifierFinding(tv, tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published verifier.
+
+    Attributes:
+        source: where it was published, and what had to be replaced so that it can be enumerated.
+        own_code: whether the package's own function is called; otherwise it was written anew.
+        deterministic: whether it draws no random numbers.
+    """
+
+    name: str
+    source: str
+    own_code: bool
+    verify: Adapter
+    deterministic: bool = False
+
+    def examine(self, lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> VerifierFinding:
+        """Enumerate it: see :func:`examine`."""
+        return examine(self.verify, lengths, seeds, deterministic=self.deterministic)
+
+
+def published() -> dict[str, Published]:
+    """Return the published verifiers that installed packages offer, by name."""
+    entries = plugins.entry_point_names(GROUP)
+    offered = (one for name in entries for one in plugins.load_entry_point(GROUP, name))
+    return {verifier.name: verifier for verifier in offered}
+
+
+def table(lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> str:
+    """Return the table of all published verifiers in ``docs/published-verifiers.md``.
+
+    Raises:
+        HierspecError: no package offers any.
+    """
+    verifiers = published()
+    if not verifiers:
+        raise HierspecError("no package with published verifiers is installed")
+    header = ["verifier", "what", "lossless", *(f"distance, n = {n}" for n in lengths)]
+    rows = [header, ["---" for _ in header]]
+    for verifier in verifiers.values():
+        rows.append(table_row(verifier, verifier.examine(lengths, seeds)))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def table_row(verifier: Published, finding: VerifierFinding) -> list[str]:
+    """Return the cells of a verifier's row in the table."""
+    name = f"`{verifier.name}`" + (" (its own code)" if verifier.own_code else "")
+    distances = ["< 1e-9" if tv < 1e-9 else f"{tv:.4f}" for tv in finding.tv.values()]
+    return [name, verifier.source, "yes" if finding.lossless else "**no**", *distances]
 
 
 def round_law(
@@ -266,22 +318,18 @@ def replace_torch_random(rng: SplittingRng) -> Iterator[None]:
             setattr(torch, name, function)
 
 
-def load_adapter(location: str, known: Iterable[str] = ()) -> Adapter:
+def load_adapter(location: str) -> Adapter:
     """Import a function from ``FILE.py:NAME``.
 
-    Args:
-        location: where it is.
-        known: names that may stand there as well; what is no file is told the nearest.
-
     Raises:
-        HierspecError: it is not there.
+        HierspecError: it is not there; what is no file is told the nearest published verifier.
     """
     file, _, name = location.rpartition(":")
     if not name or not file:  # FILE.py and FILE.py: lack the function
         file, name = location.removesuffix(":"), ""
     path = Path(file)
     if path.suffix != ".py":
-        near = nearest_key(location, known)
+        near = nearest_key(location, published())
         hint = f"did you mean {near!r}? Give" if near else "give"
         raise HierspecError(
             f"no adapter {location!r}; {hint} FILE.py:FUNCTION, or one of those that --adapter all "

@@ -17,20 +17,22 @@ from scipy.integrate import quad
 from scipy.stats import chi2
 from tabular_cases import models
 
-from hierspec.cli.certify import certify
 from hierspec.errors import HierspecError
 from hierspec.exact.adapters import (
     LENGTHS,
     distance,
     examine,
     load_adapter,
+    published,
     replace_torch_random,
     round_law,
+    table_row,
 )
-from hierspec.exact.published import PUBLISHED, by_rule, table_row
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
+from hierspec_lab.verifiers.published import VERIFIERS, by_rule
 
+PUBLISHED = {verifier.name: verifier for verifier in VERIFIERS}
 LOSSY = {
     "transformers-ensemble",
     "vllm-grammar",
@@ -40,7 +42,7 @@ LOSSY = {
     "sequential-capped",
     "typical-acceptance",
 }
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "published-verifiers.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "published-verifiers.md"
 
 
 @functools.cache
@@ -96,7 +98,7 @@ def test_a_forbidden_token_is_followed_by_the_residual_and_not_by_the_target():
 
 def test_the_page_lists_them_all():
     heads, rows = printed()
-    assert list(rows) == list(PUBLISHED)
+    assert list(rows) == list(PUBLISHED) == list(published())
     assert heads[-len(LENGTHS) :] == [f"distance, n = {n}" for n in LENGTHS]
 
 
@@ -197,60 +199,6 @@ def test_a_round_has_the_interpreters_law():
     assert tokens["block"] > tokens["gpt-fast"], "no one-draft rule keeps more than block"
 
 
-def test_a_file_of_ones_own(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "import torch\n\n\ndef verify(tokens, q, p):\n"
-        "    return [*tokens.tolist(), int(torch.multinomial(p[-1:], 1))]\n"
-    )
-    found = examine(load_adapter(f"{path}:verify"), lengths=(1,), seeds=1)
-    assert not found.lossless, "it keeps everything"
-    with pytest.raises(ValueError, match="no function 'verfy'"):
-        load_adapter(f"{path}:verfy")
-    with pytest.raises(ValueError, match=r"give FILE\.py:FUNCTION"):
-        load_adapter("nobody")
-
-
-def test_what_is_no_round():
-    def silent(tokens, q, p):
-        return []
-
-    with pytest.raises(ValueError, match="returns 1 to 2 token ids"):
-        examine(silent, lengths=(1,), seeds=1)
-
-
-def test_torch_is_left_as_it_was():
-    before = torch.rand, torch.multinomial, torch.rand_like
-    examine(PUBLISHED["gpt-fast"].verify, (1,), 1)
-    assert (torch.rand, torch.multinomial, torch.rand_like) == before
-
-
-def test_the_command(tmp_path, capsys):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "import torch\n\n\ndef verify(tokens, q, p):\n"
-        "    return [int(torch.multinomial(q[:1], 1))]\n"
-    )
-    assert certify(adapter=f"{path}:verify") == 1
-    assert "NOT lossless" in capsys.readouterr().out
-    with pytest.raises(HierspecError, match=r"either CASE\.json or --adapter"):
-        certify()
-
-
-def test_an_adapters_file_that_is_missing_is_named() -> None:
-    with pytest.raises(HierspecError, match=r"no file 'nofile\.py' with the adapter 'verify'"):
-        load_adapter("nofile.py:verify")
-
-
-def test_an_adapter_that_is_not_named_in_full_gets_a_hint(tmp_path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text("def verify(tokens, q, p): ...", encoding="utf-8")
-    for location in (f"{file}", f"{file}:"):
-        with pytest.raises(
-            HierspecError, match=r"which function of .*mine\.py\? Give .*:FUNCTION$"
-        ):
-            load_adapter(location)
-    with pytest.raises(HierspecError, match=r"no file 'gone\.py'$"):
-        load_adapter("gone.py")
+def test_a_name_that_is_nearly_one_gets_a_hint():
     with pytest.raises(HierspecError, match="did you mean 'transformers'"):
-        load_adapter("trasformers", known=PUBLISHED)
+        load_adapter("trasformers")

@@ -1,7 +1,7 @@
 """Published verifiers as adapters (:mod:`hierspec.exact.adapters`), to be enumerated.
 
 If a package is installed, its own function is called. The others are written anew from their
-publications, for one draft; the table :data:`PUBLISHED` names the sources.
+publications, for one draft; :data:`VERIFIERS` names the sources.
 
 Below, r_i = p_i(x_i)/q_i(x_i), R_k = r_1⋯r_k and w_k = R_k / max(1, R_1, …, R_k), which is
 min(1, w_{k−1} r_k) [MATH §1].
@@ -10,32 +10,10 @@ min(1, w_{k−1} r_k) [MATH §1].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from .adapters import LENGTHS, SEEDS, Adapter, VerifierFinding, examine
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A published verifier.
-
-    Attributes:
-        source: where it was published, and what had to be replaced so that it can be enumerated.
-        own_code: whether the package's own function is called; otherwise it was written anew.
-        deterministic: whether it draws no random numbers.
-    """
-
-    name: str
-    source: str
-    own_code: bool
-    verify: Adapter
-    deterministic: bool = False
-
-    def examine(self, lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> VerifierFinding:
-        """Enumerate it: see :func:`hierspec.exact.adapters.examine`."""
-        return examine(self.verify, lengths, seeds, deterministic=self.deterministic)
+from hierspec.exact.adapters import Published
 
 
 def transformers_step(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:
@@ -241,96 +219,75 @@ def _draw(row: torch.Tensor) -> int:
     return int(torch.multinomial(row[None], 1))
 
 
-PUBLISHED = {
-    verifier.name: verifier
-    for verifier in (
-        Published("transformers", "transformers, assisted generation", True, transformers_step),
-        Published(
-            "transformers-ensemble",
-            "the same, `assistant_ensemble_weight=0.5` (documented as a bias)",
-            True,
-            transformers_ensemble,
-        ),
-        Published(
-            "vllm",
-            "vLLM, rejection sampler; a draw stands for its race of exponential numbers",
-            False,
-            vllm_rejection,
-        ),
-        Published(
-            "vllm-no-draft-probs",
-            "the same, drafts without probabilities",
-            False,
-            vllm_without_draft_probs,
-        ),
-        Published(
-            "vllm-grammar",
-            "vLLM 0.33, the same where a grammar forbids tokens that were drafted",
-            False,
-            vllm_grammar,
-        ),
-        Published(
-            "vllm-cpu-temperature",
-            "vLLM 0.32 on CPUs, the same with .5 left over where its temperature of 1 belongs",
-            False,
-            vllm_cpu_temperature,
-        ),
-        Published(
-            "sglang-cpu",
-            "SGLang 0.5.23 on CPUs, EAGLE's verification at a temperature of 1",
-            False,
-            sglang_cpu,
-            deterministic=True,
-        ),
-        Published("gpt-fast", "gpt-fast, speculative step", False, gpt_fast),
-        Published(
-            "sequential-standard",
-            "sequential-speculative-decoding 0.1.1, standard step",
-            False,
-            sequential_standard,
-        ),
-        Published(
-            "sample-and-compare", "drawing the target's own tokens", False, sample_and_compare
-        ),
-        Published(
-            "block",
-            "Sun et al. 2024, block verification: our own rule",
-            False,
-            block_of_hierspec,
-        ),
-        Published(
-            "branch-released",
-            "P4, branch resampling as printed and released",
-            False,
-            released_branch,
-        ),
-        Published(
-            "sequential-capped",
-            "sequential-speculative-decoding 0.1.1, capped step",
-            False,
-            sequential_capped,
-        ),
-        Published(
-            "typical-acceptance",
-            "Medusa (Cai et al. 2024), typical acceptance",
-            False,
-            typical_acceptance,
-        ),
-    )
-}
-
-
-def table(lengths: Sequence[int] = LENGTHS, seeds: int = SEEDS) -> str:
-    """Return the table of all published verifiers in ``docs/published-verifiers.md``."""
-    header = ["verifier", "what", "lossless", *(f"distance, n = {n}" for n in lengths)]
-    rows = [header, ["---" for _ in header]]
-    for verifier in PUBLISHED.values():
-        rows.append(table_row(verifier, verifier.examine(lengths, seeds)))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def table_row(verifier: Published, finding: VerifierFinding) -> list[str]:
-    """Return the cells of a verifier's row in the table."""
-    name = f"`{verifier.name}`" + (" (its own code)" if verifier.own_code else "")
-    distances = ["< 1e-9" if tv < 1e-9 else f"{tv:.4f}" for tv in finding.tv.values()]
-    return [name, verifier.source, "yes" if finding.lossless else "**no**", *distances]
+VERIFIERS = (
+    Published("transformers", "transformers, assisted generation", True, transformers_step),
+    Published(
+        "transformers-ensemble",
+        "the same, `assistant_ensemble_weight=0.5` (documented as a bias)",
+        True,
+        transformers_ensemble,
+    ),
+    Published(
+        "vllm",
+        "vLLM, rejection sampler; a draw stands for its race of exponential numbers",
+        False,
+        vllm_rejection,
+    ),
+    Published(
+        "vllm-no-draft-probs",
+        "the same, drafts without probabilities",
+        False,
+        vllm_without_draft_probs,
+    ),
+    Published(
+        "vllm-grammar",
+        "vLLM 0.33, the same where a grammar forbids tokens that were drafted",
+        False,
+        vllm_grammar,
+    ),
+    Published(
+        "vllm-cpu-temperature",
+        "vLLM 0.32 on CPUs, the same with .5 left over where its temperature of 1 belongs",
+        False,
+        vllm_cpu_temperature,
+    ),
+    Published(
+        "sglang-cpu",
+        "SGLang 0.5.23 on CPUs, EAGLE's verification at a temperature of 1",
+        False,
+        sglang_cpu,
+        deterministic=True,
+    ),
+    Published("gpt-fast", "gpt-fast, speculative step", False, gpt_fast),
+    Published(
+        "sequential-standard",
+        "sequential-speculative-decoding 0.1.1, standard step",
+        False,
+        sequential_standard,
+    ),
+    Published("sample-and-compare", "drawing the target's own tokens", False, sample_and_compare),
+    Published(
+        "block",
+        "Sun et al. 2024, block verification: our own rule",
+        False,
+        block_of_hierspec,
+    ),
+    Published(
+        "branch-released",
+        "P4, branch resampling as printed and released",
+        False,
+        released_branch,
+    ),
+    Published(
+        "sequential-capped",
+        "sequential-speculative-decoding 0.1.1, capped step",
+        False,
+        sequential_capped,
+    ),
+    Published(
+        "typical-acceptance",
+        "Medusa (Cai et al. 2024), typical acceptance",
+        False,
+        typical_acceptance,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Verifiers of other projects, to be judged by enumeration."""
