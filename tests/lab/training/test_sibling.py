@@ -23,7 +23,7 @@ from hierspec_lab.training.smollm2 import sibling as training
 from hierspec_lab.training.smollm2.sibling import SiblingSettings
 
 SETTINGS = SiblingSettings(
-    sizes=((1, 16, 2, 16), (2, 8, 1, 16)), vocabulary=64, minutes=0.02, batch=256, compile=False
+    sizes=((1, 16, 2, 16), (2, 8, 1, 16)), vocabulary=64, minutes=0.02, batch=256
 )
 
 
@@ -114,12 +114,7 @@ def test_training_and_engine_compute_the_same(model: Path, trained) -> None:
     own = load_file(folder / "model.safetensors")
     ids = own[sibling.VOCABULARY].long()
     network: Any = training.initial_networks(from_directory(model), settings, ids)[info["size"]]
-    projections = {
-        "embed_projection": own.pop(sibling.EMBED_PROJECTION),
-        "head_projection": own.pop(sibling.HEAD_PROJECTION),
-    }
-    own.pop(sibling.VOCABULARY)
-    network.load_state_dict(own | projections)
+    network.set_tensors(own)
     network.dtype = torch.float32
     for name in ("embedding", "output", "cos", "sin"):
         setattr(network, name, getattr(network, name).float())
@@ -154,6 +149,22 @@ def test_an_interrupted_training_goes_on(model: Path, conversations: Path, tmp_p
     assert not out.exists()
     assert training.train(str(model), SETTINGS, out, [conversations])["steps"] > 2
     assert sibling.is_sibling(str(out))
+
+
+def test_it_begins_with_the_weights_of_another(
+    model: Path, conversations: Path, trained, tmp_path
+) -> None:
+    folder, info = trained
+    size = next(one for one in SETTINGS.sizes if info["size"] == f"{one[0]}x{one[1]}")
+    settings = dataclasses.replace(SETTINGS, sizes=(size,), vocabulary=80, minutes=1e-6)
+    out = tmp_path / "smollm2-sibling"
+    assert (
+        training.train(str(model), settings, out, [conversations], start_from=folder)["steps"] == 1
+    )
+    own, new = (load_file(one / "model.safetensors") for one in (folder, out))
+    assert len(new.pop(sibling.VOCABULARY)) == 80 > len(own.pop(sibling.VOCABULARY))
+    for name, tensor in own.items():  # the one step, of a rate that is warming up, changes little
+        assert float((new[name] - tensor).abs().max()) < 1e-3
 
 
 def test_what_cannot_be_is_said_in_a_line(model: Path, trained, tmp_path, monkeypatch) -> None:

@@ -2,8 +2,8 @@
 
 Its embedding and its head are the larger model's, each multiplied by a matrix
 (:mod:`hierspec.zoo.sibling`), so that only layers and the two matrices are learnt. The larger
-model's last hidden states over the texts are computed once; a step then runs the siblings alone,
-and several sizes share the cost of the teacher's distributions.
+model's likeliest tokens at every place of the texts are computed once; a step then runs the
+siblings alone.
 
 The planner's formula chooses the size, from acceptance on held-out text and the measured time of a
 call (:func:`estimate_speedups`).
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hierspec.errors import HierspecError
@@ -40,17 +41,18 @@ from hierspec_lab.training.family.export import llama_config, write_folder
 from hierspec_lab.training.family.model import Llama, Shape
 from hierspec_lab.training.fit import (
     Losses,
+    Objective,
     Phase,
     TimedSchedule,
     TrainingStep,
-    compile_if,
     curve,
     fit,
 )
-from hierspec_lab.training.losses import distances, kl_then_tv
+from hierspec_lab.training.losses import Likeliest, head_distances, kl_then_tv
 from hierspec_lab.training.models import as_written, load_weights_and_tokenizer
 from hierspec_lab.training.store import FeatureStore, Passes, limited_reporter
 
+_LIKELIEST = 64  # tokens of the larger model's distribution that are learnt
 _DEPTH = 5  # tokens of a draft whose yield is reported
 _MAX_DRAFT = 8  # tokens, of the drafts priced in :func:`estimate_speedups`
 _PROMPT_WEIGHT = 0.2  # of a token of a prompt, relative to one that the model wrote
@@ -82,7 +84,6 @@ class SiblingSettings:
     longest: int = 640
     matrix_rate: float = 4e-3
     adamw_rate: float = 4e-3
-    compile: bool = True
     seed: int = 0
 
 
@@ -131,6 +132,13 @@ class SiblingNetwork(Llama):
             **parameters,
         }
 
+    def set_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over such tensors, whatever tokens they scored."""
+        parameters = {name: tensors[name] for name in tensors.keys() - {sibling.VOCABULARY}}
+        parameters["embed_projection"] = parameters.pop(sibling.EMBED_PROJECTION)
+        parameters["head_projection"] = parameters.pop(sibling.HEAD_PROJECTION)
+        self.load_state_dict(parameters)
+
 
 def train(
     target: str,
@@ -138,12 +146,17 @@ def train(
     output: Path,
     text_paths: Sequence[Path],
     *,
+    start_from: Path | None = None,
     report_progress: ReportProgress = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:
     """Train siblings of all sizes, and write the one with the largest speedup into ``output``.
 
     The folder ``OUTPUT.training`` keeps all sizes; from there an interrupted training goes on.
+
+    Args:
+        start_from: folder of a sibling of the settings' only size, to begin with its weights;
+            which tokens it scored does not matter.
 
     Returns what ``sibling.json`` says: settings, figures on held-out texts, and the speedup of each
     size.
@@ -165,6 +178,9 @@ def train(
     train_texts = [store.texts[i] for i in store.numbers()]
     ids = most_frequent_ids(train_texts, settings.vocabulary, source.config.vocab_size)
     networks = initial_networks(source, settings, ids)
+    if start_from is not None:
+        (network,) = networks.values()
+        network.set_tensors(load_file(start_from / "model.safetensors"))
     schedule = TimedSchedule(
         1,
         (Phase(1.0, 1, settings.batch),),
@@ -175,7 +191,7 @@ def train(
     )
     result = fit(
         nn.ModuleDict(networks),
-        _objective(networks, _teacher(store, source, ids), store, settings, report_progress),
+        _objective(networks, likeliest(store, source, ids), store, settings, report_progress),
         schedule,
         folder,
         settings.seed,
@@ -240,54 +256,51 @@ def initial_networks(
     return networks
 
 
-def _teacher(store: FeatureStore, source: WeightSource, ids: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the larger model's scorer: last hidden states [n, D] → [n, v], bfloat16."""
+@torch.no_grad()
+def likeliest(store: FeatureStore, source: WeightSource, ids: Tensor) -> Likeliest:
+    """Return the larger model's likeliest tokens among ``ids`` at every token of a store."""
     rows = source.tensor(HEAD)[ids].bfloat16()
-
-    @torch.no_grad()
-    def scores(last: Tensor) -> Tensor:
-        return store.backend.head(last, lambda x: F.linear(x.bfloat16(), rows)).bfloat16()
-
-    return scores
+    size = (store.tokens, min(_LIKELIEST, len(ids)))
+    found = Likeliest(torch.empty(size, dtype=torch.int32), torch.empty(size, dtype=torch.bfloat16))
+    for i, (start, text) in enumerate(zip(store.starts, store.texts, strict=True)):
+        last = store.features(i, 0, len(text.ids))[:, -1]
+        scores = store.backend.head(last, lambda x: F.linear(x.bfloat16(), rows))
+        probs, columns = scores.float().softmax(-1).topk(size[1])
+        found.columns[start : start + len(last)] = columns
+        found.probs[start : start + len(last)] = probs
+    return found
 
 
 def _objective(
     networks: dict[str, SiblingNetwork],
-    teacher: Callable[[Tensor], Tensor],
+    teacher: Likeliest,
     store: FeatureStore,
     settings: SiblingSettings,
     report_progress: ReportProgress,
-) -> Callable[[TrainingStep], Losses]:
+) -> Objective:
     passes = Passes(store, settings.batch, settings.seed)
-
-    def weighted_distances(
-        state: Tensor, head: Tensor, scores: Tensor, weights: Tensor
-    ) -> tuple[Tensor, ...]:
-        return distances(scores, F.linear(state, head), weights)
-
-    learn = compile_if(settings.compile, weighted_distances)
 
     def objective(step: TrainingStep) -> Losses:
         numbers = passes.texts_at(step.number)
         rows, length = len(numbers), max(len(store.texts[i].ids) for i in numbers) - 1
-        size = max(settings.batch, rows * length)  # one shape, or it would be compiled again
         ids = torch.zeros(rows, length, dtype=torch.int64)
-        last = torch.zeros(size, store.backend.hidden_size)
-        weights = torch.zeros(size)
+        place = torch.zeros(rows, length, dtype=torch.int64)  # in the store
+        weights = torch.zeros(rows, length)
         for row, i in enumerate(numbers):
             text = store.texts[i]
-            n, start = len(text.ids) - 1, row * length
+            n = len(text.ids) - 1
             ids[row, :n] = torch.tensor(text.ids[:-1])
-            last[start : start + n] = store.features(i, 0, n)[:, -1]
-            weights[start : start + n] = _PROMPT_WEIGHT
+            place[row, :n] = store.starts[i] + torch.arange(n)
+            weights[row, :n] = _PROMPT_WEIGHT
             for low, high in text.predicted:
-                weights[start + max(low - 1, 0) : start + min(high - 1, n)] = 1.0
-        scores = teacher(last)
+                weights[row, max(low - 1, 0) : min(high - 1, n)] = 1.0
+        taken = weights > 0
+        columns, probs = (of_all[place[taken]] for of_all in teacher)
+        learnt = Likeliest(columns.long(), probs)
         total, parts = torch.zeros(()), {}
         for name, network in networks.items():
-            state = network(ids)[-1].flatten(0, 1)
-            state = F.pad(state, (0, 0, 0, size - len(state)))
-            kl, tv = learn(state, network.head(), scores, weights)
+            state = network(ids)[-1][taken]
+            kl, tv = head_distances(state, network.head(), learnt, weights[taken])
             total = total + kl_then_tv(kl, tv, step.progress)
             parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
         if step.number % 10 == 0:
