@@ -21,6 +21,8 @@ from hierspec.profiling.memory import parameters
 from hierspec.zoo import registry, sibling
 from hierspec_lab.training.smollm2 import sibling as training
 from hierspec_lab.training.smollm2.sibling import SiblingSettings
+from hierspec_lab.training.store import FeatureStore
+from hierspec_lab.training.texts import TrainingText
 
 SETTINGS = SiblingSettings(
     sizes=((1, 16, 2, 16), (2, 8, 1, 16)), vocabulary=64, minutes=0.02, batch=256
@@ -126,6 +128,25 @@ def test_training_and_engine_compute_the_same(model: Path, trained) -> None:
     h = engine.layers(engine.embed(text, span), 0, engine.num_layers, span)
     # What training keeps of the model's matrices, and of rotations, is bfloat16.
     torch.testing.assert_close(mine, engine.head(h)[:, ids], atol=0.05, rtol=0.05)
+
+
+def test_it_learns_the_larger_models_own_distributions(model: Path, tmp_path) -> None:
+    source = from_directory(model)
+    larger: Any = load(source, torch.float32, backend="lean")
+    store, ids = FeatureStore(tmp_path, larger, (), 2**30), torch.arange(0, 4096, 3)
+    rows = [(1, 2, 3, 4), (9, 8, 7)]
+    store.extend(TrainingText(str(row), row, ((1, len(row)),), "") for row in rows)
+    found = training.likeliest(store, ids)
+    reference: Any = load(source, torch.float32, backend="deterministic")
+    for start, row in zip(store.starts, rows, strict=True):
+        span = [Span(reference.new_cache(len(row)), 0, len(row))]
+        h = reference.embed(torch.tensor(row), span)
+        scores = reference.head(reference.layers(h, 0, reference.num_layers, span))
+        columns, probs = (of_all[start : start + len(row)] for of_all in found)
+        expected = scores.softmax(-1).gather(1, ids[columns.long()])
+        torch.testing.assert_close(probs.float(), expected, rtol=0.02, atol=1e-5)
+        others = scores.softmax(-1)[:, ids].scatter(1, columns.long(), 0.0)
+        assert bool((others.amax(-1) <= 1.02 * expected.amin(-1)).all())
 
 
 @pytest.mark.parametrize("verify", ["block", "tokenwise"])

@@ -169,9 +169,7 @@ def plan(model: Path, monkeypatch) -> build.DraftersSettings:
         eagle3=Eagle3Settings(
             feature_layers=(1, 2, 3), draft_vocab=64, intermediate=16, depth=2, steps=2, batch=64
         ),
-        sibling=SiblingSettings(
-            sizes=((1, 16, 2, 16),), vocabulary=64, minutes=0.01, batch=256, compile=False
-        ),
+        sibling=SiblingSettings(sizes=((1, 16, 2, 16),), vocabulary=64, minutes=0.01, batch=256),
     )
 
 

@@ -78,7 +78,7 @@ class SiblingSettings:
         (2, 192, 3, 448),
         (4, 256, 4, 640),
     )
-    vocabulary: int = 8192
+    vocabulary: int = 4096
     minutes: float = 45.0
     batch: int = 4096
     longest: int = 640
@@ -191,7 +191,7 @@ def train(
     )
     result = fit(
         nn.ModuleDict(networks),
-        _objective(networks, likeliest(store, source, ids), store, settings, report_progress),
+        _objective(networks, likeliest(store, ids), store, settings, report_progress),
         schedule,
         folder,
         settings.seed,
@@ -257,15 +257,17 @@ def initial_networks(
 
 
 @torch.no_grad()
-def likeliest(store: FeatureStore, source: WeightSource, ids: Tensor) -> Likeliest:
-    """Return the larger model's likeliest tokens among ``ids`` at every token of a store."""
-    rows = source.tensor(HEAD)[ids].bfloat16()
+def likeliest(store: FeatureStore, ids: Tensor) -> Likeliest:
+    """Return the larger model's likeliest tokens among ``ids`` at every token of a store.
+
+    Columns are int32, to take half the memory; probabilities are those among all tokens.
+    """
     size = (store.tokens, min(_LIKELIEST, len(ids)))
     found = Likeliest(torch.empty(size, dtype=torch.int32), torch.empty(size, dtype=torch.bfloat16))
     for i, (start, text) in enumerate(zip(store.starts, store.texts, strict=True)):
         last = store.features(i, 0, len(text.ids))[:, -1]
-        scores = store.backend.head(last, lambda x: F.linear(x.bfloat16(), rows))
-        probs, columns = scores.float().softmax(-1).topk(size[1])
+        scores = store.backend.head(last.to(store.backend.dtype)).float()
+        probs, columns = scores.softmax(-1)[:, ids].topk(size[1])
         found.columns[start : start + len(last)] = columns
         found.probs[start : start + len(last)] = probs
     return found
