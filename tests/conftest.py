@@ -15,31 +15,30 @@ if not any(Path("/dev").glob("nvidia*")):
 
 import pytest
 
+# This checkout's entry points, also for the processes that tests start: those that are installed
+# may be of another checkout, or older. Before any import of the package, which looks for them.
+CHECKOUT = Path(__file__).resolve().parents[1]
+ENTRY_POINTS = CHECKOUT / ".pytest_cache" / "entry_points"
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    declared = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["entry-points"]
+    file = ENTRY_POINTS / "hierspec_checkout-0.dist-info" / "entry_points.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        "".join(
+            "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()), ""])
+            for group, entries in declared.items()
+        )
+    )
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ENTRY_POINTS), *inherited])
+sys.path.insert(0, str(ENTRY_POINTS))
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell runs in the background ignores Ctrl-C, and so would every process of a test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several workers side by side
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
-
-
-def pytest_configure(config):
-    """Declare this checkout's entry points, to the processes that tests start too: those that are
-    installed may be of another checkout, or older."""
-    folder = config.cache.mkdir("entry_points")
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        groups = tomllib.loads((config.rootpath / "pyproject.toml").read_text())["project"]
-        lines = [
-            line
-            for group, entries in groups["entry-points"].items()
-            for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
-        ]
-        declared = folder / "hierspec_checkout-0.dist-info" / "entry_points.txt"
-        declared.parent.mkdir(exist_ok=True)
-        declared.write_text("\n".join(lines))
-        inherited = filter(None, [os.environ.get("PYTHONPATH")])
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *inherited])
-    sys.path.insert(0, str(folder))
 
 
 @pytest.hookimpl(wrapper=True)
