@@ -225,7 +225,7 @@ class Hierarchy:
         results = self.generate_batch([prompt], **options)
         if len(results) > 1:
             raise HierspecError(
-                f"generate returns one result, and {len(results)} were asked: use "
+                f"generate returns one result, and {len(results)} were asked for: use "
                 "generate_batch([prompt], num_return_sequences=...)"
             )
         return results[0]

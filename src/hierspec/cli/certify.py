@@ -25,9 +25,9 @@ def certify(
     adapter: Annotated[
         str | None,
         typer.Option(
-            help="Instead of a case, a verifier: FILE.py:FUNCTION, called as verify(tokens, q, p), "
-            "distributions of drafter and target; a published one by its name; or all, for a table "
-            "of these."
+            help="Instead of a case, check a verifier: FILE.py:FUNCTION, called as verify(tokens, "
+            "q, p) with the distributions of drafter and target; or a published one by its name; "
+            "or all, for a table of the published ones."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -38,7 +38,7 @@ def certify(
         bool,
         typer.Option(
             "--allow-inconclusive",
-            help="Exit status 0 also where no loss was found and losslessness is not proved.",
+            help="Exit with status 0 also if no loss was found but losslessness is not proved.",
         ),
     ] = False,
 ) -> int:

@@ -62,7 +62,8 @@ def chat(
     top_k: TopK = None,
     min_p: MinP = None,
     repetition_penalty: Annotated[
-        float | None, typer.Option(help=f"Above 1, tokens of the text become rarer. {_OWN}")
+        float | None,
+        typer.Option(help=f"Above 1: makes tokens that are in the text less likely. {_OWN}"),
     ] = None,
     frequency_penalty: FrequencyPenalty = 0.0,
     presence_penalty: PresencePenalty = 0.0,

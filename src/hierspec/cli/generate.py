@@ -89,7 +89,9 @@ def generate(
     min_p: MinP = None,
     repetition_penalty: Annotated[
         float,
-        typer.Option(help="Above 1, tokens of the text so far become rarer, as in transformers."),
+        typer.Option(
+            help="Above 1: makes tokens that are in the text less likely (as in transformers)."
+        ),
     ] = 1.0,
     frequency_penalty: FrequencyPenalty = 0.0,
     presence_penalty: PresencePenalty = 0.0,
@@ -100,7 +102,7 @@ def generate(
     ] = False,
     stop_token_id: StopTokenId = None,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Continue after an end-of-text token.")
+        bool, typer.Option("--ignore-eos", help="Do not stop at an end-of-text token.")
     ] = False,
     chat: Annotated[
         bool | None,
@@ -124,7 +126,7 @@ def generate(
     compare: Annotated[
         bool,
         typer.Option(
-            "--compare", help="Then decode with the target alone, and compare text and speed."
+            "--compare", help="Decode with the target alone as well, and compare text and speed."
         ),
     ] = False,
     trace: Annotated[
@@ -135,7 +137,8 @@ def generate(
     measure_again: Annotated[
         bool,
         typer.Option(
-            "--measure-again", help="With --hierarchy auto: measure anew, whatever is kept."
+            "--measure-again",
+            help="With --hierarchy auto: measure again, even if a profile is stored.",
         ),
     ] = False,
     as_json: Annotated[

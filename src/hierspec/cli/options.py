@@ -52,15 +52,15 @@ def hierarchy_option(note: str = "") -> Any:
     """Return the option ``--hierarchy``, with a note on what there is to choose from."""
     return typer.Option(
         help=f"A preset's name, a .json or .toml file, or inline JSON. {note}Default: the preset "
-        "called hierarchy with draft models and for the shipped family; for any other target, "
-        "zoo:smollm2 among them, the drafter that is likely the best and needs no other model."
+        "named hierarchy if there are draft models or the target is of the shipped family; else "
+        "(also for zoo:smollm2) the drafter that is likely the best and needs no second model."
     )
 
 
 def draft_option(note: str) -> Any:
     """Return the option ``--draft``; its help ends in ``note``."""
     return typer.Option(
-        help=f"Draft model, smallest first; repeated, or with commas between. {note}"
+        help=f"Draft models, smallest first: repeat the option, or separate by commas. {note}"
     )
 
 
@@ -83,16 +83,17 @@ DraftsOption = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="float32, bfloat16, …; default: a GGUF file's own bits; of a checkpoint its own, but "
-        "float32 on a CPU that does not compute in it."
+        help="Data type of the weights: float32, bfloat16, …; default: the one they are stored "
+        "in, or float32 on a CPU that cannot compute in that."
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: as found.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: a GPU if there is one.")]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; default: all cores.")
 ]
 PromptsOption = Annotated[
-    Path | None, typer.Option(help="A .jsonl file, a prompt a line; default: some built in.")
+    Path | None,
+    typer.Option(help="A .jsonl file with a prompt on each line; default: built-in prompts."),
 ]
 TokenizerOption = Annotated[
     str | None,
@@ -100,7 +101,7 @@ TokenizerOption = Annotated[
         help=f"For a target without a tokenizer of its own: a folder with one, or a model: {MODEL}."
     ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that are decoded together.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="How many prompts are decoded together.")]
 MaxNewTokens = Annotated[
     int,
     typer.Option(
@@ -122,25 +123,28 @@ MinP = Annotated[
     ),
 ]
 FrequencyPenalty = Annotated[
-    float, typer.Option(help="Taken off a token's score for each time it was written (vLLM).")
+    float,
+    typer.Option(help="Lowers a token's score by this for each time it was written (as in vLLM)."),
 ]
 PresencePenalty = Annotated[
-    float, typer.Option(help="Taken off the score of every token that was written (vLLM).")
+    float,
+    typer.Option(help="Lowers the score of every token that was written by this (as in vLLM)."),
 ]
 Deterministic = Annotated[
     bool,
     typer.Option(
         "--deterministic",
-        help="Let the target score a token bit for bit the same, however many tokens are scored "
-        "with it, or refuse: Llama-shaped models on CPUs do in any case.",
+        help="Guarantee that a token's scores do not depend, to the last bit, on how many tokens "
+        "are scored in the same call; refuse models that cannot. Llama-shaped models on CPUs "
+        "with a C compiler always can.",
     ),
 ]
 Temperatures = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FLOAT",
-        help="Temperature to measure at, 0 is greedy; repeated, or with commas between. Default: "
-        "0 and 1.",
+        help="Temperatures to measure at (0 is greedy): repeat the option, or separate by commas. "
+        "Default: 0 and 1.",
     ),
 ]
 StopOption = Annotated[
@@ -162,7 +166,7 @@ FreshSeed = Annotated[
     int | None, typer.Option(help="Random seed, below 2**64; default: a fresh one.")
 ]
 AsJson = Annotated[bool, json_option()]
-ShowList = Annotated[bool, typer.Option("--list", help="List what there is, and do nothing else.")]
+ShowList = Annotated[bool, typer.Option("--list", help="List what is available, and exit.")]
 
 # Of a service, and of what sends it requests
 ServedModel = Annotated[str | None, target_option(_SERVED, "--model", "--target", "-m")]

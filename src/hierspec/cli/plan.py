@@ -44,10 +44,11 @@ def plan(
         int | None, typer.Option(min=1, help="Maximum number of models, the target included.")
     ] = None,
     max_speculative_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Maximum tokens asked of a level; default: 15.")
+        int | None,
+        typer.Option(min=1, help="Maximum num_speculative_tokens of a level; default: 15."),
     ] = None,
     memory_budget: Annotated[
-        str | None, typer.Option(help="Memory for weights, such as 2GiB or 500MB.")
+        str | None, typer.Option(help="Limit for the memory of weights, such as 2GiB or 500MB.")
     ] = None,
     temperature: Annotated[
         float | None,
@@ -56,10 +57,13 @@ def plan(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Use a profile of other hardware, versions or weights than those here."
+            "--force",
+            help="Use a profile even if hardware, versions or weights differ from those here.",
         ),
     ] = False,
-    top: Annotated[int, typer.Option(min=1, help="Hierarchies to show, the best included.")] = 5,
+    top: Annotated[
+        int, typer.Option(min=1, help="How many hierarchies to show, the best included.")
+    ] = 5,
     to: Annotated[
         str | None,
         typer.Option(

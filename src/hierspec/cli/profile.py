@@ -49,7 +49,7 @@ def profile(
     max_speculative_tokens: Annotated[
         int,
         typer.Option(
-            min=1, max=32, help="Longest draft to measure, in tokens: plans go up to this length."
+            min=1, max=32, help="Longest draft to measure, in tokens; plans use no longer ones."
         ),
     ] = 15,
     num_prompts: Annotated[int, typer.Option(min=1, help="Prompts to use.")] = 16,
@@ -57,11 +57,15 @@ def profile(
         int, typer.Option(min=8, help="Tokens that the target adds to each prompt at most.")
     ] = 128,
     places: Annotated[
-        int, typer.Option(min=1, help="Places of a text, on average, where drafts are tried.")
+        int,
+        typer.Option(min=1, help="Average number of places in a text at which drafts are tried."),
     ] = 6,
     repeats: Annotated[int, typer.Option(min=1, help="How often each cost is timed.")] = 6,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Prompts are questions, in the target's chat template.")
+        bool,
+        typer.Option(
+            "--chat", help="Treat prompts as questions, and apply the target's chat template."
+        ),
     ] = False,
     dtype: Dtype = None,
     device: Device = None,

@@ -46,21 +46,23 @@ def serve(
     api_key: Annotated[
         list[str] | None,
         typer.Option(
-            help="A key that requests must send; repeatable, then any of them will do. Safer in "
-            "the variable HIERSPEC_SERVE_API_KEY, which lists of processes do not show."
+            help="API key that requests must send; repeat for several, of which any is accepted. "
+            "It is safer in the variable HIERSPEC_SERVE_API_KEY, which lists of processes do not "
+            "show."
         ),
     ] = None,
     allow_without_key: Annotated[
         bool,
         typer.Option(
             "--allow-without-key",
-            help="Without a key, listen even where other machines can send requests.",
+            help="Accept requests from other machines even if no API key is set.",
         ),
     ] = False,
     measure_again: Annotated[
         bool,
         typer.Option(
-            "--measure-again", help="With --hierarchy auto: measure anew, whatever is kept."
+            "--measure-again",
+            help="With --hierarchy auto: measure again, even if a profile is stored.",
         ),
     ] = False,
     config: ServiceFile = None,

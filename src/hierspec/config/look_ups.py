@@ -43,7 +43,7 @@ class LookUpConfig(LevelConfig):
 
     @property
     def only_drafts(self) -> str:
-        return f"{self.method} has no distribution to verify with; put it first"
+        return f"{self.method} cannot verify drafts, since it only copies text; put it first"
 
     def weight_bytes(self, model: Any) -> int:
         return 0
@@ -63,4 +63,6 @@ def check_not_of_look_ups(level: LevelConfig) -> None:
         if getattr(level, name) != allowed:
             raise HierspecError(f"{name}: {level.method} {message}")
     if level.verify is not None:
-        raise HierspecError(f"{level.method} has no distribution to verify with; put it first")
+        raise HierspecError(
+            f"{level.method} cannot verify drafts, since it only copies text; put it first"
+        )

@@ -58,7 +58,7 @@ class ServeSettings:
         hierarchies: further hierarchies by name, which requests may ask for.
         draft: draft models of presets, smallest first.
         tokenizer: of a target that has none: a folder with one, or a model.
-        measure_again: for the hierarchy ``auto``: measure anew, whatever is kept.
+        measure_again: for the hierarchy ``auto``: measure again, even if a profile is stored.
         dtype: of the weights: ``float32``, ``bfloat16``, … or ``auto``.
         device: ``cpu``, ``cuda``, … or ``auto``.
         threads: of torch; default: torch's own choice.

@@ -129,7 +129,9 @@ def apply_to_larger(folder: Path, function: Callable[[str], Any]) -> Any:
     model = read_description(folder)["model"]
     subject = f"{folder / FILE} names {model!r} as the larger model, which"
     if not model or is_sibling(model):
-        raise HierspecError(f"{subject} cannot be one: write the right model's name there")
+        raise HierspecError(
+            f"{subject} is missing or a sibling itself: name the model it was distilled from"
+        )
     try:
         return function(model)
     except HierspecError as error:

@@ -176,7 +176,7 @@ def test_a_level_that_ends_its_draft_only_drafts():
 
 
 def test_a_pool_cannot_verify():
-    with pytest.raises(ValueError, match="ngram_pool has no distribution to verify with"):
+    with pytest.raises(ValueError, match="ngram_pool cannot verify drafts"):
         HierarchyConfig.from_dict({"target": "t", "levels": [EXITS, POOL]})
 
 

@@ -41,7 +41,7 @@ def check_config(name: str, config: Any) -> None:
     name = f"{name} ({config.model_type})"
     if is_encoder_decoder(config) and config.model_type not in _T5:
         raise HierspecError(
-            f"{name} is an encoder-decoder model of a shape that is not driven: choose one of the "
+            f"{name} is an encoder-decoder model of an unsupported kind: choose one of the "
             f"T5 family ({', '.join(_T5)}), or a decoder-only language model"
         )
     if _mixes_rows(getattr(config, "quantization_config", None)):

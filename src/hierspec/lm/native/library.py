@@ -146,7 +146,7 @@ class Library:
         library = _load_or_compile(self._compiler, "products.c", (f"-DFORMAT={name}",))
         if library is None:
             raise HierspecError(
-                f"the products for {name} do not compile here: set HIERSPEC_KERNELS=0 to run "
+                f"the kernels for {name} do not compile here: set HIERSPEC_KERNELS=0 to run "
                 "torch's own operations"
             )
         library.hierspec_rows.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
