@@ -175,14 +175,14 @@ class Text:
     def read_prompt(self) -> None:
         from hierspec.core.context import Context
 
-        self.trunk.score([self._query(Context(self.tokens, ()), len(self.tokens))], 0)
+        self.trunk.exit_model(0).score([self._query(Context(self.tokens, ()), len(self.tokens))])
 
     def check(self, rows: int) -> None:
         """Read so many tokens at once, and score the one after each."""
         from hierspec.core.context import Context
 
         context = Context([*self.tokens, *self._new(1)], self._new(rows - 1))
-        self.trunk.score([self._query(context, len(self.tokens) + 1)], 0)
+        self.trunk.exit_model(0).score([self._query(context, len(self.tokens) + 1)])
 
     def draft(self, sampler: Any) -> None:
         from hierspec.core.context import Context

@@ -48,7 +48,7 @@ class Way:
     def __init__(self, trunk: Trunk) -> None:
         self.trunk, self.slot, self.fresh = trunk, Slot(), count()
         self.text = [5 + (7 * i) % 4000 for i in range(CONTEXT)]
-        self.trunk.score([self.query(())], 0)
+        self.trunk.exit_model(0).score([self.query(())])
 
     def query(self, draft: tuple[int, ...]) -> Query:
         return Query(self.slot, Context(self.text, draft), CONTEXT)
@@ -57,7 +57,7 @@ class Way:
         return tuple(5 + next(self.fresh) % 4000 for _ in range(n))
 
     def check(self, n: int) -> None:
-        self.trunk.score([self.query(self.new(n))], 0)
+        self.trunk.exit_model(0).score([self.query(self.new(n))])
 
     def draft(self, sampler: Sampler) -> None:
         context = Context(self.text, self.new(1))
@@ -65,7 +65,7 @@ class Way:
         if isinstance(self.trunk, CudaGraphTrunk):
             self.trunk.calls(0).draft([query], [DRAFT], sampler, [[0.5] * DRAFT])
             return
-        scores, next_scores = self.trunk.score_stepwise([query], [DRAFT], 0)
+        scores, next_scores = self.trunk.view().score_stepwise([query], [DRAFT])
         for _ in range(DRAFT - 1):
             scores = next_scores([0], sampler.pick(scores, [0.5])[0])
         sampler.pick(scores, [0.5])

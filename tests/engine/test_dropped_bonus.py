@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hierspec import Hierarchy
-from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.trunk.trunk import ExitModel
 
 PROMPTS = [[5, 9, 11, 3]]
 DRAFT, MIDDLE = 1, 2  # layers of the two exits; the target has 3
@@ -16,13 +16,13 @@ DRAFT, MIDDLE = 1, 2  # layers of the two exits; the target has 3
 def generate(target: str, bonus: bool, temperature: float, monkeypatch: Any) -> tuple[Any, Any]:
     """Texts, and per check of the middle level: drafted tokens of all rows, passes over layers."""
     checks: list[tuple[int, list[int]]] = []
-    score = Trunk.score
+    score = ExitModel.score
 
-    def watched(trunk: Trunk, queries: Any, index: int, head: Any = None) -> Any:
-        before = list(trunk.counters.tokens)
-        scores = score(trunk, queries, index, head)
-        if trunk.exits[index] == MIDDLE:
-            run = [n - m for n, m in zip(trunk.counters.tokens, before, strict=True)]
+    def watched(model: ExitModel, queries: Any) -> Any:
+        before = list(model.trunk.counters.tokens)
+        scores = score(model, queries)
+        if model.exit_layer == MIDDLE:
+            run = [n - m for n, m in zip(model.trunk.counters.tokens, before, strict=True)]
             checks.append((sum(query.num_rows for query in queries), run))
         return scores
 
@@ -32,7 +32,7 @@ def generate(target: str, bonus: bool, temperature: float, monkeypatch: Any) -> 
     ]
     hierarchy = Hierarchy({"target": {"model": target, "dtype": "float64"}, "levels": exits})
     with monkeypatch.context() as patch:
-        patch.setattr(Trunk, "score", watched)
+        patch.setattr(ExitModel, "score", watched)
         results = hierarchy.generate_batch(
             PROMPTS, max_new_tokens=40, temperature=temperature, seed=3
         )

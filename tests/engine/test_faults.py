@@ -21,7 +21,7 @@ from hierspec.engine.runner import ServingRunner
 from hierspec.engine.sequences import LiveSequence
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.waiting import WaitingQueue
-from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.trunk.trunk import ExitModel
 
 # Where each call is made to fail here, in one of the ways; benchmarks/faults.py does all.
 MODULES = ("engine.loop", "engine.engine", "engine.waiting", "engine.prefixes", "engine.runtime")
@@ -102,8 +102,8 @@ def test_a_dead_thread_is_a_problem_and_the_next_request_starts_another(engine, 
 
 
 def test_a_step_that_hangs_is_a_problem_until_it_goes_on(engine, monkeypatch):
-    let_go, score = threading.Event(), Trunk.score
-    monkeypatch.setattr(Trunk, "score", lambda *args: let_go.wait(20) and score(*args))
+    let_go, score = threading.Event(), ExitModel.score
+    monkeypatch.setattr(ExitModel, "score", lambda *args: let_go.wait(20) and score(*args))
     readers = submit(engine, [5, 6])
     assert engine.problem is None
     until(lambda: engine.problem is not None)

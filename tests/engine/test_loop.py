@@ -18,7 +18,7 @@ from hierspec.engine.request import DeadlineError, Request, RequestCancelledErro
 from hierspec.engine.runner import ServingRunner
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.waiting import DrainingError, QueueFullError
-from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.trunk.trunk import ExitModel
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +102,13 @@ def test_choices_of_one_request_are_those_of_a_batch(models, loop):
 
 def test_a_long_prompt_is_read_in_pieces_beside_running_streams(models, loop, monkeypatch):
     widest = []
-    score = Trunk.score
+    score = ExitModel.score
 
     def watched(self, queries, *rest):
         widest.append(sum(len(q.context) - q.slot.overlap(q.context, 10**9) for q in queries))
         return score(self, queries, *rest)
 
-    monkeypatch.setattr(Trunk, "score", watched)
+    monkeypatch.setattr(ExitModel, "score", watched)
     engine = loop(prefill_chunk=32, prefix_caching=False)
     slow = request(prompt_of(1, 400), 4, seed=1)
     readers = read(engine, request(prompt_of(2), 40, seed=2), slow, request(prompt_of(3), 4))
@@ -244,14 +244,14 @@ def test_those_that_outlast_the_grace_period_are_told(loop):
 def test_a_failing_forward_fails_only_its_own(models, loop, monkeypatch):
     """A forward that one sequence breaks, whoever is in it: the others never notice."""
     poison = 77
-    score = Trunk.score
+    score = ExitModel.score
 
     def failing(self, queries, *rest):
         if any(poison in query.context.tokens()[:3] for query in queries):
             raise RuntimeError("on purpose")
         return score(self, queries, *rest)
 
-    monkeypatch.setattr(Trunk, "score", failing)
+    monkeypatch.setattr(ExitModel, "score", failing)
     healthy = [request([5 + i, 6, 7, 8], 12, seed=i, params=PARAMS[i % 4]) for i in range(6)]
     broken = [request([poison, 4, 5], 12), request([4, poison, 5], 12)]
     readers = read(loop(), *healthy[:3], *broken, *healthy[3:])

@@ -108,12 +108,11 @@ class Pair:
         index, which = self.rng.randrange(len(self.trunks[0].exits)), self.some()
         drafts = [tuple(self.ids(self.rng.randrange(5))) for _ in which]
         found = [
-            trunk.score(
+            trunk.exit_model(index).score(
                 [
                     Query(slots[i], Context(self.texts[i], draft), len(self.texts[i]))
                     for i, draft in zip(which, drafts, strict=True)
-                ],
-                index,
+                ]
             )
             for trunk, slots in zip(self.trunks, self.slots, strict=True)
         ]
@@ -128,7 +127,8 @@ class Pair:
             for slots in self.slots
         )
         plain, fixed = self.trunks
-        a = drafted(*plain.score_stepwise(ours, counts, index), counts, sampler, uniforms)
+        scored = plain.exit_model(index).score_stepwise(ours, counts)
+        a = drafted(*scored, counts, sampler, uniforms)
         b = fixed.calls(index).draft(theirs, counts, sampler, uniforms)
         assert [len(one) for one in a.tokens] == counts
         assert a.tokens == b.tokens
@@ -225,14 +225,14 @@ def test_rows_come_back_and_are_cleaned(backend, fixed):
     trunk = fixed()
     slots = [trunk.open() for _ in range(3)]
     for slot in slots:
-        trunk.score([Query(slot, Context([1, 2, 3]), 3)], 0)
+        trunk.exit_model(0).score([Query(slot, Context([1, 2, 3]), 3)])
     assert [slot.state.row for slot in slots] == [0, 1, 2]
     poison(trunk, 1)
     trunk.close(slots[1])
     again = trunk.open()
-    scores = trunk.score([Query(again, Context([1, 2, 3]), 3)], 0)
+    scores = trunk.exit_model(0).score([Query(again, Context([1, 2, 3]), 3)])
     assert again.state.row == 1
-    assert close(scores, trunk.score([Query(slots[0], Context([1, 2, 3]), 3)], 0))
+    assert close(scores, trunk.exit_model(0).score([Query(slots[0], Context([1, 2, 3]), 3)]))
     del slots, slot  # a caller that forgets to close
     assert trunk.open() is not None
     assert sorted(trunk.arena._free) == [0, 2, 3]
@@ -242,11 +242,11 @@ def test_one_sequence_of_nonsense_does_not_reach_another(backend, fixed):
     trunk = fixed()
     good, bad = trunk.open(), trunk.open()
     ask = lambda slot: Query(slot, Context([7, 7, 7]), 3)  # noqa: E731
-    expected = trunk.score([ask(good)], 0)
-    trunk.score([ask(bad)], 0)
+    expected = trunk.exit_model(0).score([ask(good)])
+    trunk.exit_model(0).score([ask(bad)])
     poison(trunk, bad.state.row)
     for _ in range(4):
-        both = trunk.score([ask(good), ask(bad)], 0)
+        both = trunk.exit_model(0).score([ask(good), ask(bad)])
         assert close(both[:1], expected)
         assert both[1].isnan().all()
         for sampler in READINGS[:2]:
@@ -260,7 +260,7 @@ def test_an_interruption_costs_nothing_but_time(backend, fixed, monkeypatch):
     trunk, plain = fixed((1,)), Trunk(backend, (1,))
     slot, other = trunk.open(), plain.open()
     text = [9, 9, 3, 40]
-    trunk.score([Query(slot, Context(text), 4)], 1)
+    trunk.exit_model(1).score([Query(slot, Context(text), 4)])
 
     def stop(*_):
         raise KeyboardInterrupt
@@ -269,14 +269,14 @@ def test_an_interruption_costs_nothing_but_time(backend, fixed, monkeypatch):
         patch.setattr("hierspec.utils.graphs.GraphCall.run", stop)
         for call in (
             lambda: trunk.calls(0).draft([Query(slot, Context(text), 4)], [3], READINGS[0], [()]),
-            lambda: trunk.score([Query(slot, Context([*text, 5, 6]), 5)], 1),
+            lambda: trunk.exit_model(1).score([Query(slot, Context([*text, 5, 6]), 5)]),
         ):
             with pytest.raises(KeyboardInterrupt):
                 call()
     again = [*text, 5, 8]
     assert close(
-        trunk.score([Query(slot, Context(again), 2)], 1),
-        plain.score([Query(other, Context(again), 2)], 1),
+        trunk.exit_model(1).score([Query(slot, Context(again), 2)]),
+        plain.exit_model(1).score([Query(other, Context(again), 2)]),
     )
 
 
@@ -346,7 +346,8 @@ def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
         query = Query(trunk.open(), Context(text), 3)
         found = trunk.calls(0).draft([query], [3], sampler, [[0.2, 0.7, 0.4]])
         (tokens,), (values,) = found.tokens, found.signals
-        rows = trunk.score([Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)], 0)
+        again = Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)
+        rows = trunk.view().score([again])
         assert values == pytest.approx(compute_signals(rows, tokens, kind), abs=1e-9)
 
 
@@ -354,7 +355,7 @@ def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):
     trunk, plain = fixed((1,)), Trunk(backend, (1,))
     slot, other = trunk.open(), plain.open()
     text = [9, 9, 3, 40]
-    trunk.score([Query(slot, Context(text), 4)], 1)
+    trunk.exit_model(1).score([Query(slot, Context(text), 4)])
 
     real, made = torch.zeros, []
 
@@ -367,10 +368,10 @@ def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch, "zeros", out_of_memory)
         with pytest.raises(torch.OutOfMemoryError):
-            trunk.score([Query(trunk.open(), Context([1] * 400), 400)], 1)
+            trunk.exit_model(1).score([Query(trunk.open(), Context([1] * 400), 400)])
     again = [*text, 5]
-    found = trunk.score([Query(slot, Context(again), 5)], 1)
-    assert close(found, plain.score([Query(other, Context(again), 5)], 1))
+    found = trunk.exit_model(1).score([Query(slot, Context(again), 5)])
+    assert close(found, plain.exit_model(1).score([Query(other, Context(again), 5)]))
 
 
 @pytest.mark.parametrize(
@@ -410,9 +411,9 @@ def test_room_for_an_announced_text_is_made_before_it_grows(backend, fixed):
     trunk = fixed()
     trunk.reserve(400)
     slot, text = trunk.open(), [1, 2, 3]
-    trunk.score([Query(slot, Context(text), 3)], 0)
+    trunk.exit_model(0).score([Query(slot, Context(text), 3)])
     address = trunk.arena.cache.data_ptr()
-    trunk.score([Query(slot, Context([*text, *[5] * 397]), 400)], 0)
+    trunk.exit_model(0).score([Query(slot, Context([*text, *[5] * 397]), 400)])
     assert trunk.arena.cache.data_ptr() == address
     assert trunk.arena.capacity % 16 == 0
 

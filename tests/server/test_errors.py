@@ -8,7 +8,7 @@ import json
 import pytest
 from server_cases import RESPONSES, TEXT, app_of, asking, chunks, post
 
-from hierspec.lm.trunk.trunk import Trunk
+from hierspec.lm.trunk.trunk import ExitModel
 
 REFUSED = {
     "unknown": ({**TEXT, "max_token": 3}, "did you mean 'max_tokens'"),
@@ -177,7 +177,7 @@ def test_an_unforeseen_failure_is_told_without_a_trace_of_itself(family, monkeyp
         raise RuntimeError("secret path")
 
     app = app_of(family)
-    monkeypatch.setattr(Trunk, "score", failing)
+    monkeypatch.setattr(ExitModel, "score", failing)
     whole, streamed = asking(
         app,
         lambda client: asyncio.gather(

@@ -105,7 +105,7 @@ class Responder:
         drafts: list[Proposal] = []
         if calls:
             drafts, forwards, seconds = group.drafter.draft(calls)
-            self._report_forwards(group.index, forwards, seconds)
+            self._observers.on_forward(group.index, forwards, seconds)
         new = iter(drafts)
         proposals = [next(new) if ahead is None else ahead for ahead in made_ahead]
         return [(draft or Proposal(), own) for draft, own in zip(proposals, states, strict=True)]
@@ -202,7 +202,7 @@ class Responder:
             yield
             return
         in_thread = can_draft_in_thread(node, leaf, calls)
-        report = partial(self._report_forwards, leaf.index)
+        report = partial(self._observers.on_forward, leaf.index)
         with self._background.drafting(group.drafter, calls, in_thread, report):
             yield
 
@@ -332,13 +332,10 @@ class Responder:
         """
         began = time.perf_counter()
         scores = node.model.score(queries)
-        self._report_forwards(node.index, 1, time.perf_counter() - began)
+        self._observers.on_forward(node.index, 1, time.perf_counter() - began)
         if rows is not None:
             scores = pick(scores, rows)
         return scores, distributions(jobs, scores, reads)
-
-    def _report_forwards(self, index: int, forwards: int, seconds: float) -> None:
-        self._observers.on_forward(index, forwards, seconds)
 
     def _checks_trees(self, node: ModelVerify) -> bool:
         """Return whether several drafts are checked as a tree in one slot of the node's model.

@@ -113,17 +113,11 @@ class Runner:
         Args:
             num_streams: number of live requests, including those whose prompts are being read.
         """
-        return self._run(requests, lambda request: None)
-
-    def _run(
-        self, requests: Sequence[Request], plan: Callable[[Request], ModelVerify | None]
-    ) -> list[Verdict | BaseException]:
-        """Run a round in which each request follows ``plan(request)``; ``None``: its steering's."""
         outcomes: dict[Request, Verdict | BaseException] = {}
         prepared: list[Request] = []
         for request in requests:
             try:
-                request.prepare_round(plan(request))
+                request.prepare_round(self.plan_for(request))
                 prepared.append(request)
             except FAILURES as error:
                 outcomes[request] = error
@@ -131,6 +125,10 @@ class Runner:
             verdicts = self.runtime.try_round(prepared) if prepared else []
         outcomes.update(zip(prepared, verdicts, strict=True))
         return [outcomes[request] for request in requests]
+
+    def plan_for(self, request: Request) -> ModelVerify | None:
+        """Return the plan of a request's next round; ``None``: let its steering choose."""
+        return None
 
     def record(self, request: Request, verdict: Verdict, now: float) -> None:
         """Record a request's round, before its tokens are committed."""
@@ -183,6 +181,7 @@ class ServingRunner(Runner):
             log_observer_errors=True,
         )
         self.load = LoadControl(len(self.plans.draft_plans), adapt_to_load, controlled)
+        self._draft_plan = self.plans.full  # of the round in progress
         self.names = {level.index: display_name(level.name) for level in walk_levels(self.root)}
         below = [level.index for level in walk_levels(self.root.below)]
         self.sequence_metrics = SequenceMetrics({index: self.names[index] for index in below})
@@ -206,8 +205,8 @@ class ServingRunner(Runner):
         measurable = measurable and in_same_class(num_streams, len(requests))
         # ... and if it reads no prompt.
         measurable = measurable and all(request.started for request in requests)
-        draft_plan = self.plans.draft_plans[plan]
-        outcomes = self._run(requests, lambda request: self._plan(request, draft_plan))
+        self._draft_plan = self.plans.draft_plans[plan]
+        outcomes = super().run_round(requests, num_streams)
         if measurable:
             seconds = time.monotonic() - began
             num_tokens = sum(len(v.emitted) for v in outcomes if isinstance(v, Verdict))
@@ -237,9 +236,8 @@ class ServingRunner(Runner):
             log.exception("drafts do not follow the load in this round")
             return 0
 
-    def _plan(self, request: Request, plan: ModelVerify) -> ModelVerify | None:
-        """Return the plan of a request's next round; ``None``: let its steering choose."""
-        plans = self.plans
+    def plan_for(self, request: Request) -> ModelVerify | None:
+        plans, plan = self.plans, self._draft_plan
         if not request.speculative:
             return plans.plain
         if request.prediction and plans.predictor is not None and request.started:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -119,7 +118,14 @@ class Runtime:
         failed: dict[LiveSequence, BaseException] = {}
         snapshots = [task.sequence.snapshot() for task in tasks] if len(tasks) > 1 else []
         try:
-            answers = self._answer(tasks)
+            began = time.perf_counter()
+            answers = self._responder.answer(tasks)
+            seconds = time.perf_counter() - began
+            # Only now, since a call that fails is repeated.
+            if (checks := self._responder.checks) is not None:
+                self._training.note(checks)
+                self._observers.on_verify(checks)
+            self._observers.on_answer(tasks, answers, began, seconds)
         except FAILURES as error:
             if len(tasks) == 1:
                 return {tasks[0].sequence: error}
@@ -136,18 +142,6 @@ class Runtime:
             except FAILURES as error:
                 failed[task.sequence] = error
         return failed
-
-    def _answer(self, tasks: list[Task]) -> list[Any]:
-        """Answer the requests of these tasks in one call."""
-        began = time.perf_counter()
-        answers = self._responder.answer(tasks)
-        seconds = time.perf_counter() - began
-        # Only now, since a call that fails is repeated.
-        if (checks := self._responder.checks) is not None:
-            self._training.note(checks)
-            self._observers.on_verify(checks)
-        self._observers.on_answer(tasks, answers, began, seconds)
-        return answers
 
     def _infos(self, plan: ModelVerify) -> Mapping[int, NodeInfo]:
         """Return the information on each node of a plan, by index."""

@@ -294,7 +294,7 @@ class CudaGraphTrunk(Trunk):
         self.graphs = Graphs(backend.device)
         self.arena = Arena(self.forward, len(self.exits), self.graphs.clear)
 
-    def exit_model(self, index: int, head: ScoreHead | None) -> ExitModel:
+    def exit_model(self, index: int, head: ScoreHead | None = None) -> ExitModel:
         return CudaGraphExitModel(self, index, head)
 
     def make_room(self, slot: Slot, end: int) -> SlotState:
@@ -316,9 +316,6 @@ class CudaGraphTrunk(Trunk):
         """Return the recorded calls of an exit."""
         return _ExitCalls(self, index, head)
 
-    def score(self, queries: Sequence[Query], index: int, head: ScoreHead | None = None) -> Tensor:
-        return self.calls(index, head).score(queries)
-
 
 class _ExitCalls(RecordedCalls):
     """The calls of an exit: each token goes once through each segment."""
@@ -328,7 +325,7 @@ class _ExitCalls(RecordedCalls):
         self.index, self.head = index, head
 
     def score_unrecorded(self, queries: Sequence[Query]) -> Tensor:
-        return Trunk.score(self.trunk, queries, self.index, self.head)
+        return ExitModel(self.trunk, self.index, self.head).score(queries)
 
     def starts(self, item: PreparedQuery) -> list[int]:
         return item.state.lengths[: self.index + 1]
@@ -426,6 +423,9 @@ class CudaGraphExitModel(DeviceDrafter, ExitModel):
 
     def recorded_calls(self) -> RecordedCalls:
         return self.trunk.calls(self.index, self.head)
+
+    def score(self, queries: Sequence[Query]) -> Tensor:
+        return self.recorded_calls().score(queries)
 
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:

@@ -61,7 +61,7 @@ class EncoderDecoderTrunk(Trunk):
         self.encoder_calls = 0
         self._encoded: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
 
-    def exit_model(self, index: int, head: ScoreHead | None) -> EncoderDecoderModel:
+    def exit_model(self, index: int, head: ScoreHead | None = None) -> EncoderDecoderModel:
         return EncoderDecoderModel(self, index, head)
 
     def prepare(self, query: Query) -> PreparedQuery:
@@ -84,7 +84,7 @@ class EncoderDecoderTrunk(Trunk):
             self.rewind(slot, 0)
             cache.encoded, cache.source = None, context.source
 
-    def _run_segments(self, prepared: list[PreparedQuery], index: int) -> None:
+    def run_segments(self, prepared: list[PreparedQuery], index: int) -> None:
         caches: list[SourceCache] = [item.state.cache for item in prepared]
         if new := [cache for cache in caches if cache.encoded is None]:
             sources = list(dict.fromkeys(cache.source for cache in new))
@@ -94,7 +94,7 @@ class EncoderDecoderTrunk(Trunk):
                 self.encoder_calls += 1
             for cache in new:
                 cache.encoded = self._encoded[cache.source] = encoded[cache.source]
-        super()._run_segments(prepared, index)
+        super().run_segments(prepared, index)
 
 
 class EncoderDecoderModel(ExitModel):

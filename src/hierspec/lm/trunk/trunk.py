@@ -90,24 +90,9 @@ class Trunk(TrunkSlots):
             )
         return self.exit_model(self.exits.index(layer), head)
 
-    def exit_model(self, index: int, head: ScoreHead | None) -> ExitModel:
+    def exit_model(self, index: int, head: ScoreHead | None = None) -> ExitModel:
+        """Return the language model that ends at ``self.exits[index]``."""
         return ExitModel(self, index, head)
-
-    def score(
-        self, queries: Sequence[Query], index: int, head: ScoreHead | None = None
-    ) -> torch.Tensor:
-        """Return scores [Σ num_rows, V] at exit ``self.exits[index]`` for all rows of queries."""
-        if parts := self.divided(queries):
-            return torch.cat([self.score([part], index, head) for part in parts])
-        with torch.inference_mode():
-            prepared = [self.prepare(query) for query in queries]
-            self._run_segments(prepared, index)
-            rows = [item.select_rows(item.state.outputs[index]) for item in prepared]
-            h = rows[0] if len(rows) == 1 else torch.cat(rows)
-            self.counters.head_rows += len(h)
-        # Outside inference mode, so that callers may write into the scores they get.
-        with torch.no_grad():
-            return (head or self.backend.head)(h)
 
     @torch.inference_mode()
     def hidden_states(
@@ -123,49 +108,32 @@ class Trunk(TrunkSlots):
             PreparedQuery(self._prepare_slot(slot, context, end), slot.tokens, first, end)
             for slot, context, first, end in ranges
         ]
-        self._run_segments(prepared, max(indices))
+        self.run_segments(prepared, max(indices))
         return [
             torch.cat([item.state.outputs[i][item.first : item.end] for i in indices], 1)
             for item in prepared
         ]
 
-    @torch.inference_mode()
-    def score_stepwise(
-        self,
-        queries: Sequence[Query],
-        counts: Sequence[int],
-        index: int,
-        head: ScoreHead | None = None,
-    ) -> tuple[torch.Tensor, NextScores]:
-        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`, at exit ``self.exits[index]``.
-
-        A step knows where it will write, so no context is compared and no cache looked up.
-        """
-        scores = self.score(queries, index, head)
-        slots = [query.slot for query in queries]
-        for query, count in zip(queries, counts, strict=True):
-            self.make_room_for_draft(query, count)
-
-        @torch.inference_mode()
-        def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-            # Added before it is computed: the reverse would not survive an interruption.
-            for i, token in zip(indices, tokens, strict=True):
-                slots[i].tokens.append(token)
-            states = [slots[i].state for i in indices]
-            spans = [Span(state.cache, state.lengths[0], 1) for state in states]
-            h = self.embed(tokens, spans)
-            for segment in range(index + 1):
-                h = self._run_layers(h, segment, states, spans)
-            self.counters.head_rows += len(h)
-            return (head or self.backend.head)(h)
-
-        return scores, next_scores
-
-    def _run_segments(self, prepared: list[PreparedQuery], index: int) -> None:
+    def run_segments(self, prepared: list[PreparedQuery], index: int) -> None:
         """Run every query's tokens through the segments up to ``index``."""
         while goals := self._next_lengths(prepared, index):
             for segment in range(index + 1):
-                self._run_segment(prepared, goals, segment)
+                pending = [
+                    (item, item.span(item.state.lengths[segment], goal))
+                    for item, goal in zip(prepared, goals, strict=True)
+                    if goal > item.state.lengths[segment]
+                ]
+                if not pending:
+                    continue
+                spans = [span for _, span in pending]
+                if segment == 0:
+                    parts = [item.tokens[s.start : s.start + s.n] for item, s in pending]
+                    h = self.embed([token for part in parts for token in part], spans)
+                else:
+                    inputs = [item.state.outputs[segment - 1] for item, _ in pending]
+                    parts = [x[s.start : s.start + s.n] for x, s in zip(inputs, spans, strict=True)]
+                    h = parts[0] if len(parts) == 1 else torch.cat(parts)
+                self.run_segment(h, segment, [item.state for item, _ in pending], spans)
 
     def _next_lengths(self, prepared: list[PreparedQuery], index: int) -> list[int]:
         """Return the length of each query in segment ``index`` after the next pass, of at most
@@ -179,25 +147,6 @@ class Trunk(TrunkSlots):
             budget -= step
             goals.append(length + step)
         return goals if budget < self.chunk else []
-
-    def _run_segment(self, prepared: list[PreparedQuery], goals: list[int], segment: int) -> None:
-        """Run every query's tokens up to its goal through one segment."""
-        pending = [
-            (item, item.span(item.state.lengths[segment], goal))
-            for item, goal in zip(prepared, goals, strict=True)
-            if goal > item.state.lengths[segment]
-        ]
-        if not pending:
-            return
-        spans = [span for _, span in pending]
-        if segment == 0:
-            ids = [token for item, s in pending for token in item.tokens[s.start : s.start + s.n]]
-            h = self.embed(ids, spans)
-        else:
-            inputs = [item.state.outputs[segment - 1] for item, _ in pending]
-            parts = [x[s.start : s.start + s.n] for x, s in zip(inputs, spans, strict=True)]
-            h = parts[0] if len(parts) == 1 else torch.cat(parts)
-        self._run_layers(h, segment, [item.state for item, _ in pending], spans)
 
     def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """Return the input of the first segment, [N, d], for N token ids at ``spans``."""
@@ -213,7 +162,7 @@ class Trunk(TrunkSlots):
         size = self.backend.vocab_size
         return [i if i < size else 0 for i in ids]
 
-    def _run_layers(
+    def run_segment(
         self, h: torch.Tensor, segment: int, states: Sequence[SlotState], spans: Sequence[Span]
     ) -> torch.Tensor:
         """Run a segment on ``h`` [N, d]; return its output, and store it in ``states``."""
@@ -278,13 +227,46 @@ class ExitModel:
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`."""
-        return self.trunk.score(queries, self.index, self.head)
+        trunk = self.trunk
+        if parts := trunk.divided(queries):
+            return torch.cat([self.score([part]) for part in parts])
+        with torch.inference_mode():
+            prepared = [trunk.prepare(query) for query in queries]
+            trunk.run_segments(prepared, self.index)
+            rows = [item.select_rows(item.state.outputs[self.index]) for item in prepared]
+            h = rows[0] if len(rows) == 1 else torch.cat(rows)
+            trunk.counters.head_rows += len(h)
+        # Outside inference mode, so that callers may write into the scores they get.
+        with torch.no_grad():
+            return (self.head or trunk.backend.head)(h)
 
+    @torch.inference_mode()
     def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
     ) -> tuple[torch.Tensor, NextScores]:
-        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`."""
-        return self.trunk.score_stepwise(queries, counts, self.index, self.head)
+        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`.
+
+        A step knows where it will write, so no context is compared and no cache looked up.
+        """
+        trunk, scores = self.trunk, self.score(queries)
+        slots = [query.slot for query in queries]
+        for query, count in zip(queries, counts, strict=True):
+            trunk.make_room_for_draft(query, count)
+
+        @torch.inference_mode()
+        def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+            # Added before it is computed: the reverse would not survive an interruption.
+            for i, token in zip(indices, tokens, strict=True):
+                slots[i].tokens.append(token)
+            states = [slots[i].state for i in indices]
+            spans = [Span(state.cache, state.lengths[0], 1) for state in states]
+            h = trunk.embed(tokens, spans)
+            for segment in range(self.index + 1):
+                h = trunk.run_segment(h, segment, states, spans)
+            trunk.counters.head_rows += len(h)
+            return (self.head or trunk.backend.head)(h)
+
+        return scores, next_scores
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"
