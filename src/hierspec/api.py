@@ -92,6 +92,7 @@ class Hierarchy:
         self.controller = controller
         self.plan: Plan | None = None  # of auto: the planner's choice, its price and the runners-up
         self._watches = target.watches
+        self._checked: list[tuple[bool, Controller | None]] = []  # that are sound
         self._lock = threading.Lock()
 
     @classmethod
@@ -294,8 +295,10 @@ class Hierarchy:
         call = CallOptions.of(options)
         requests = call.requests(prompts, self.root.model, self.tokenizer, self.eos_token_ids)
         greedy = all(request.params.greedy for request in requests)
-        for plan in [self.root] if self.controller is None else self.controller.plans:
-            check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
+        if (kind := (greedy, self.controller)) not in self._checked:
+            for plan in [self.root] if self.controller is None else self.controller.plans:
+                check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
+            self._checked.append(kind)
         return Generation(
             self.root,
             requests,
