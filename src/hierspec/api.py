@@ -15,7 +15,6 @@ from hierspec.config.build import Built, build
 from hierspec.config.call import CallOptions
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.model_defaults import add_tokenizer_eos
-from hierspec.config.options import refuse_unknown_arguments
 from hierspec.config.schema import HierarchyConfig
 from hierspec.core.nodes import describe
 from hierspec.engine.control import Controller
@@ -75,7 +74,7 @@ class Hierarchy:
             HierspecError: a model that cannot be driven, or of another vocabulary; an argument that
                 does not exist, with what it is called here.
         """
-        refuse_unknown_arguments(unknown)
+        arguments.refuse_unknown_arguments(unknown)
         if not isinstance(target, Built):
             from hierspec.presets.defaults import configuration_of
 
@@ -172,7 +171,7 @@ class Hierarchy:
 
         if "tokenizer" in unknown or arguments.is_tokenizer(drafts):
             raise HierspecError(arguments.AUTO_TOKENIZER)
-        refuse_unknown_arguments(unknown)
+        arguments.refuse_unknown_arguments(unknown)
         target_config = arguments.target(target)
         names = arguments.model_names(drafts, "drafts")
         choice = choose(

@@ -14,11 +14,11 @@ from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaLi
 
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
+from hierspec.config.arguments import SAMPLING
 from hierspec.config.call import CallOptions
 from hierspec.config.checkpoints import load_tokenizer
 from hierspec.config.drafts import levels
 from hierspec.config.model_defaults import GenerationConfigWarning
-from hierspec.config.options import SAMPLING
 from hierspec.utils.testing import tiny_model
 from hierspec.zoo import registry
 

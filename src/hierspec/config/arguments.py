@@ -8,13 +8,61 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import short_repr
+from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.schema import nearest_key, short_repr
 
 from .in_memory import ModelInMemory, is_model, wrap_model
 from .schema import TargetConfig
+
+SAMPLING = tuple(field.name for field in fields(SamplingParams))
+
+
+def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse an argument that ``Hierarchy(...)`` does not have; name what replaces it."""
+    for name in given:
+        hint = _ARGUMENT_HINTS.get(name)
+        if hint is None and name in (*SAMPLING, *generation_config_fields()):
+            hint = f"it is an option of each call: generate(prompt, {name}=...)"
+        near = nearest_key(name, ["target", "tokenizer", "drafts", "controller"])
+        if hint is None and near is not None:
+            hint = f"did you mean {near!r}?"
+        raise HierspecError(f"Hierarchy has no {name!r}: {hint or 'see help(Hierarchy)'}")
+
+
+_IN_MAPPING = (
+    'give a mapping: Hierarchy({{"target": {{"model": ..., "{}": ...}}, "levels": [...]}})'
+)
+_ARGUMENT_HINTS = {
+    **dict.fromkeys(
+        ("draft", "draft_model", "assistant_model", "assistant", "speculative_model"),
+        "use drafts=[model], smallest first",
+    ),
+    **dict.fromkeys(
+        ("num_speculative_tokens", "num_assistant_tokens"),
+        'give levels: drafts=[{"method": "draft_model", "model": ..., '
+        '"num_speculative_tokens": ...}]',
+    ),
+    **dict.fromkeys(("dtype", "torch_dtype"), _IN_MAPPING.format("dtype")),
+    **dict.fromkeys(("device", "device_map"), _IN_MAPPING.format("device")),
+    **dict.fromkeys(
+        ("preset", "name"), "use Hierarchy.from_preset(name, target=model, drafts=[...])"
+    ),
+    **dict.fromkeys(
+        ("hierarchy", "config", "levels"), "use Hierarchy.from_config(file, mapping or preset)"
+    ),
+    "model": "the target is the first argument: Hierarchy(model, tokenizer, drafts=[...])",
+}
+
+
+def generation_config_fields() -> frozenset[str]:
+    """Return the names of what a ``GenerationConfig`` of transformers holds."""
+    from transformers import GenerationConfig
+
+    return frozenset(GenerationConfig().to_dict())
 
 
 def prompt_list(value: Any) -> list[Any]:
@@ -50,6 +98,8 @@ def token_ids(value: Any, name: str = "a prompt") -> list[int]:
             f"{name} must be a text or a list of token ids, not {short_repr(value)}"
         )
     ids = list(value)
+    if all(type(token) is int for token in ids):
+        return ids
     if ids and all(isinstance(token, str) for token in ids):
         raise HierspecError(
             f"{name} holds {short_repr(ids[0])}, which is not a token id: give one text without "
@@ -71,17 +121,6 @@ def seed(value: Any) -> int | None:
     if not 0 <= number < 2**64:
         raise HierspecError(f"seed must be at least 0 and below 2**64, not {number}")
     return number
-
-
-def stop_strings(value: Any) -> tuple[str, ...]:
-    """Return the texts that end the output, from one, several or ``None``."""
-    if value is None:
-        return ()
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        raise HierspecError(f"stop must be a text or a list of texts, not {short_repr(value)}")
-    return tuple(value)
 
 
 def eos_ids(value: Any) -> frozenset[int]:

@@ -1,7 +1,13 @@
-"""The options of a call, declared once, and the requests that they make of its prompts."""
+"""The options of a call, declared once, and the requests that they make of its prompts.
+
+Options that transformers and vLLM call otherwise are refused with their names here; no option is
+ignored.
+"""
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -15,8 +21,9 @@ from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel
 from hierspec.lm.encoder_decoder import split_prompt
 from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.schema import check_keys, nearest_key, short_repr
 
-from . import arguments, generation_config, options
+from . import arguments, generation_config
 from .template import Template
 
 MAX_NEW_TOKENS = 128
@@ -92,7 +99,7 @@ class CallOptions:
         names = [each.name for each in fields(cls) if each.name != "params"]
         own = {name: value for name, value in given.items() if name in names}
         params = {name: value for name, value in given.items() if name not in names}
-        options.refuse_unknown_options(params, names)
+        _refuse_unknown_options(params, names)
         return cls(**own, params=params)
 
     def requests(
@@ -122,7 +129,7 @@ class CallOptions:
         vocab_size, count, max_time = model.vocab_size, len(ids), None
         lengths, num_samples = self.max_new_tokens, self.num_return_sequences
         if self.generation_config is None:
-            sampling = options.sampling_params(self.sampling, self.params, count)
+            sampling = _sampling_params(self.sampling, self.params, count)
             stop, eos_ids = self.stop, eos_token_ids(self.eos_token_id)
         else:
             settings = generation_config.convert_config(
@@ -132,18 +139,18 @@ class CallOptions:
                 eos_token_ids(None),
             )
             others = {"sampling": self.sampling, "stop": self.stop, **self.params}
-            options.refuse_beside_config({**others, "eos_token_id": self.eos_token_id})
+            _refuse_beside_config({**others, "eos_token_id": self.eos_token_id})
             if settings.max_new_tokens is not None:
                 if lengths != MAX_NEW_TOKENS:
-                    options.refuse_beside_config({"max_new_tokens": lengths})
+                    _refuse_beside_config({"max_new_tokens": lengths})
                 lengths = settings.max_new_tokens
             sampling, stop, max_time = settings.sampling, settings.stop, settings.max_time
             eos_ids = eos_token_ids(settings.eos_token_ids)
             if num_samples == 1:
                 num_samples = settings.num_return_sequences
         for params in sampling:
-            options.check_logit_bias(params, vocab_size)
-        num_samples = options.num_samples(num_samples, sampling)
+            _check_logit_bias(params, vocab_size)
+        num_samples = _num_samples(num_samples, sampling)
         stop_ids = arguments.stop_token_ids(self.stop_token_ids, vocab_size)
         stops = [
             StopConditions(
@@ -156,13 +163,13 @@ class CallOptions:
                 include_stop_str=self.include_stop_str,
             )
             for texts, length in zip(
-                options.stop_strings(stop, count), options.lengths(lengths, count), strict=True
+                _stop_strings(stop, count), _lengths(lengths, count), strict=True
             )
         ]
-        seeds = options.seeds(self.seed, count, num_samples)
-        num_logprobs = options.logprobs(self.logprobs)
-        until = options.stop_test(self.until, self.stopping_criteria, max_time)
-        caches = options.caches(self.cache, count * num_samples)
+        seeds = _seeds(self.seed, count, num_samples)
+        num_logprobs = _logprobs(self.logprobs)
+        until = _stop_test(self.until, self.stopping_criteria, max_time)
+        caches = _caches(self.cache, count * num_samples)
         places = [place for place in range(count) for _ in range(num_samples)]
         return [
             Request(
@@ -177,6 +184,224 @@ class CallOptions:
             )
             for place, (seed, number), cache in zip(places, seeds, caches, strict=True)
         ]
+
+
+def _refuse_unknown_options(options: Mapping[str, Any], other_names: Sequence[str]) -> None:
+    """Refuse an option that does not exist; name the one that replaces it.
+
+    Args:
+        other_names: names of the call's options beyond those of sampling.
+    """
+    for name in options:
+        if name in arguments.SAMPLING:
+            continue
+        hint = _OPTION_HINTS.get(name)
+        if hint is None and name in arguments.generation_config_fields():
+            hint = f"give it as generation_config=GenerationConfig({name}=...)"
+        near = nearest_key(name, [*arguments.SAMPLING, *other_names])
+        if hint is None and near is not None:
+            hint = f"did you mean {near!r}? help(Hierarchy.generate) lists them all"
+        raise HierspecError(f"no option {name!r}: {hint or 'help(Hierarchy.generate) lists them'}")
+
+
+_OPTION_HINTS = {
+    "assistant_model": "name draft models in drafts= when the Hierarchy is made",
+    "do_sample": "temperature=0 is greedy (the default), and any above it samples",
+    "hierarchy": "make the Hierarchy with it: Hierarchy.from_config(hierarchy)",
+    **dict.fromkeys(
+        ("input_ids", "inputs"),
+        "the ids are the prompt, one row of them, and come first: generate(input_ids[0], ...)",
+    ),
+    "attention_mask": "give each prompt without padding, as a list of ids",
+    "max_length": "use max_new_tokens, which does not count the prompt",
+    "max_tokens": "use max_new_tokens",
+    "n": "use num_return_sequences",
+    "num_beams": "beam search is not supported",
+    "stop_strings": "use stop",
+    "use_cache": "there always is one",
+}
+
+
+def _sampling_params(value: Any, options: Mapping[str, Any], count: int) -> list[SamplingParams]:
+    """Return sampling parameters for each of ``count`` prompts.
+
+    Args:
+        value: the argument ``sampling``: parameters or a mapping for all, or a list with one entry
+            for each.
+        options: the parameters passed one by one; a number may be a list with one for each.
+    """
+    if value is not None and options:
+        raise HierspecError(f"give sampling=... or {', '.join(options)}, not both")
+    if value is not None:
+        return [_params(entry) for entry in _broadcast(value, count, "sampling")]
+    shared = {name: options[name] for name in _NOT_NUMBERS if name in options}
+    numbers = {
+        name: _broadcast(options[name], count, name) for name in options if name not in shared
+    }
+    if not any(isinstance(options[name], list | tuple) for name in numbers):
+        return [SamplingParams.make(**options)] * count
+    rows = [{name: values[i] for name, values in numbers.items()} for i in range(count)]
+    return [SamplingParams.make(**shared, **row) for row in rows]
+
+
+_NOT_NUMBERS = ("logit_bias", "logits_processors")
+
+
+def _params(value: Any) -> SamplingParams:
+    if isinstance(value, SamplingParams):
+        return value
+    if isinstance(value, Mapping):
+        return SamplingParams.make(**check_keys(value, list(arguments.SAMPLING), "sampling"))
+    raise HierspecError(f"sampling must be SamplingParams or a mapping, not {short_repr(value)}")
+
+
+def _refuse_beside_config(options: Mapping[str, Any]) -> None:
+    """Refuse options that are not ``None``, since a ``generation_config`` sets them too."""
+    for name, value in options.items():
+        if value is not None:
+            raise HierspecError(f"generation_config sets {name} too: leave it out, or set it there")
+
+
+def _lengths(value: Any, count: int) -> list[int | None]:
+    """Return each prompt's ``max_new_tokens``; ``None``: as many as fit into the context."""
+    return [
+        None if length is None else arguments.integer(length, "max_new_tokens")
+        for length in _broadcast(value, count, "max_new_tokens")
+    ]
+
+
+def _num_samples(value: Any, sampling: Sequence[SamplingParams]) -> int:
+    """Return the number of samples of each prompt."""
+    number = arguments.integer(value, "num_return_sequences")
+    if number < 1:
+        raise HierspecError(f"num_return_sequences must be at least 1, not {number}")
+    if number > 1 and any(params.greedy for params in sampling):
+        raise HierspecError(
+            "num_return_sequences above 1 needs sampling, since greedy decoding gives one text: "
+            "set a temperature above 0"
+        )
+    return number
+
+
+def _seeds(value: Any, count: int, num_samples: int) -> list[tuple[int, int]]:
+    """Return (seed, index among the sequences with that seed) of each sequence."""
+    if isinstance(value, list | tuple):
+        own = [_seed(each) for each in _broadcast(value, count, "seed")]
+        return [(seed, sample) for seed in own for sample in range(num_samples)]
+    seed = _seed(value)
+    return [(seed, place) for place in range(count * num_samples)]
+
+
+def _seed(value: Any) -> int:
+    seed = arguments.seed(value)
+    return secrets.randbits(32) if seed is None else seed
+
+
+def _check_logit_bias(sampling: SamplingParams, vocab_size: int) -> None:
+    """Refuse biases of tokens outside the vocabulary."""
+    for token, _ in sampling.logit_bias:
+        if token >= vocab_size:
+            raise HierspecError(
+                f"logit_bias: the target has {vocab_size} tokens, from 0 on, and no token {token}"
+            )
+
+
+def _caches(value: Any, count: int) -> list[SessionCache | None]:
+    """Return a session cache, or ``None``, for each sequence."""
+    if value is None:
+        return [None] * count
+    if isinstance(value, SessionCache):
+        if count != 1:
+            raise HierspecError(
+                f"a cache serves one sequence, and there are {count}: give a list of caches"
+            )
+        return [value]
+    given = _broadcast(value, count, "cache")
+    if not all(cache is None or isinstance(cache, SessionCache) for cache in given):
+        raise HierspecError("cache must be a SessionCache, or a list of them (Hierarchy.session())")
+    return given
+
+
+def _logprobs(value: Any) -> int | None:
+    """Return of how many alternatives to each token to report log-probabilities; ``None``: none,
+    not even its own."""
+    if value is None or isinstance(value, bool):
+        return 0 if value else None
+    number = arguments.integer(value, "logprobs")
+    if number < 0:
+        raise HierspecError(
+            f"logprobs must be true, or how many alternatives to report, not {number}"
+        )
+    return number
+
+
+def _broadcast(value: Any, count: int, name: str) -> list[Any]:
+    """Return a value for each of ``count`` prompts, from a list of them or one for all."""
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise HierspecError(f"{name} has {len(value)} entries for {count} prompts")
+    return list(value)
+
+
+def _stop_strings(value: Any, count: int) -> list[tuple[str, ...]]:
+    """Return the stop strings of each prompt.
+
+    A text or a list of texts is for all prompts; of a list that contains lists, or ``None``, each
+    prompt has one entry.
+    """
+    is_nested = isinstance(value, list | tuple) and any(not isinstance(v, str) for v in value)
+    if is_nested and all(v is None or isinstance(v, str | list | tuple) for v in value):
+        return [_stop_strings(entry, 1)[0] for entry in _broadcast(value, count, "stop")]
+    if value is None or isinstance(value, str):
+        return [() if value is None else (value,)] * count
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise HierspecError(f"stop must be a text or a list of texts, not {short_repr(value)}")
+    return [tuple(value)] * count
+
+
+StopTest = Callable[[int, Sequence[int]], bool]  # (sequence, its tokens so far) → whether it ends
+
+
+def _stop_test(until: Any, criteria: Any, max_time: float | None) -> StopTest | None:
+    """Combine what ends sequences; return ``None`` if nothing does.
+
+    Args:
+        until: a test of the caller's.
+        criteria: of transformers; called for one text at a time, without scores.
+        max_time: seconds from now.
+    """
+    if until is not None and not callable(until):
+        raise HierspecError(
+            f"until must be a function of (sequence, tokens), not {short_repr(until)}"
+        )
+    candidates: list[Any] = [until, _criteria_test(criteria)]
+    tests: list[StopTest] = [test for test in candidates if test is not None]
+    if max_time is not None:
+        deadline = time.monotonic() + max_time
+        tests.append(lambda sequence, tokens: time.monotonic() > deadline)
+    if len(tests) < 2:
+        return tests[0] if tests else None
+    return lambda sequence, tokens: any(test(sequence, tokens) for test in tests)
+
+
+def _criteria_test(value: Any) -> StopTest | None:
+    if value is None:
+        return None
+    criteria = list(value) if isinstance(value, Iterable) else [value]
+    for criterion in criteria:
+        if not callable(criterion):
+            raise HierspecError(
+                "stopping_criteria must be functions of (input_ids [1, L], scores), like those "
+                f"of transformers, not {short_repr(criterion)}"
+            )
+    import torch
+
+    def is_met(_: int, tokens: Sequence[int]) -> bool:
+        ids = torch.tensor([list(tokens)])
+        return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in criteria)
+
+    return is_met
 
 
 def _check_prompt(ids: list[int], model: LanguageModel, place: str) -> list[int]:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hierspec.config.call import CallOptions
 from hierspec.engine.request import Request
-from hierspec.engine.stopping import StopConditions
 from hierspec.sampling.parameters import Processor, SamplingParams
 from hierspec.utils.checks import MIN_TEMPERATURE
 
@@ -59,50 +59,38 @@ def engine_requests(
             f"stop_token_ids: {max(stop_ids)} is not a token id below {service.vocab_size}",
             param="stop_token_ids",
         )
-    conditions = StopConditions(
-        eos_token_ids=service.hierarchies[hierarchy].eos_token_ids(),
-        ignore_eos=body.ignore_eos,
-        stop=stop,
-        stop_token_ids=stop_ids,
-        max_new_tokens=max(max_tokens, 1),
-        max_length=service.max_length,
-        include_stop_str=body.include_stop_str_in_output,
-        shown_special_ids=shown_ids(service.tokenizer) if processors else frozenset(),
-    )
     timeouts = [seconds for seconds in (settings.request_timeout, body.timeout) if seconds]
     timeout = min(timeouts, default=None)
+    own = service.hierarchies[hierarchy]
     # Under `match` the target's own random numbers decide, whatever was drafted.
-    same_for_any_plan = params.greedy or service.hierarchies[hierarchy].root.rule.draft_independent
-    fixed_plan = body.seed is not None and not same_for_any_plan
-    seed = secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1)
-    prediction = predicted_tokens(service, body)
-    out: list[Request] = []
+    same_for_any_plan = params.greedy or own.root.rule.draft_independent
     for prompt in prompts:
         check_prompt(service, prompt)
-        for _ in range(n):
-            place = len(out)
-            if processors:
-                own_processors = tuple(processors[place])
-                params = dataclasses.replace(params, logits_processors=own_processors)
-            out.append(
-                Request(
-                    prompt=prompt,
-                    params=params,
-                    stop=conditions,
-                    seed=seed,
-                    place=place,
-                    num_logprobs=logprobs,
-                    num_prompt_logprobs=prompt_logprobs,
-                    hierarchy=hierarchy,
-                    priority=body.priority,
-                    deadline=None if timeout is None else time.monotonic() + timeout,
-                    tenant=tenant,
-                    speculative=body.speculative is not False,
-                    fixed_plan=fixed_plan,
-                    prediction=prediction,
-                )
-            )
-    return out
+    call = CallOptions(
+        max_new_tokens=max(max_tokens, 1),
+        seed=secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1),
+        stop=stop,
+        stop_token_ids=sorted(stop_ids),
+        ignore_eos=body.ignore_eos,
+        include_stop_str=body.include_stop_str_in_output,
+        logprobs=False if logprobs is None else logprobs,
+        sampling=params,
+    )
+    copies = [prompt for prompt in prompts for _ in range(n)]
+    requests = call.requests(copies, own.root.model, None, lambda chosen: own.eos_token_ids())
+    deadline = None if timeout is None else time.monotonic() + timeout
+    prediction = predicted_tokens(service, body)
+    for request in requests:
+        request.num_prompt_logprobs, request.hierarchy = prompt_logprobs, hierarchy
+        request.priority, request.deadline, request.tenant = body.priority, deadline, tenant
+        request.speculative = body.speculative is not False
+        request.fixed_plan = body.seed is not None and not same_for_any_plan
+        request.prediction = prediction
+    for request, held_by in zip(requests, processors, strict=False):
+        request.params = dataclasses.replace(params, logits_processors=tuple(held_by))
+        shown = shown_ids(service.tokenizer)
+        request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
+    return requests
 
 
 def predicted_tokens(service: Service, body: GenerationRequest) -> list[int]:
