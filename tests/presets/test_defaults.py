@@ -171,3 +171,9 @@ def test_presets_with_exits_take_the_nearest_trained_ones(name, trained_at, laye
     assert [level.exit_layer for level in levels] == layers
     for level in levels:
         assert level.head == ("heads" if level.exit_layer in trained_at else None)
+
+
+@pytest.mark.parametrize(("missing", "target"), [("", "zoo:smollm2"), ("gguf", "zoo:large")])
+def test_the_target_where_none_is_named(missing, target, monkeypatch):
+    monkeypatch.setattr(defaults, "missing_packages", lambda: missing)
+    assert defaults.default_target() == target

@@ -24,7 +24,7 @@ PRESETS = "{presets}"
 MODEL = "directory, hub id, FILE.gguf, or zoo:NAME"
 METHODS = "{methods}"
 SHIPPED_DRAFTS = "Default for the shipped family: zoo:small and zoo:trunk."
-_SERVED = "Default: zoo:smollm2 where its packages are installed, else zoo:large."
+_DEFAULT_TARGET = "Default: zoo:smollm2 where its packages are installed, else zoo:large."
 
 
 class NamesChoices(TyperCommand):
@@ -75,6 +75,7 @@ def json_option(help_text: str = "Print one JSON object instead of text.") -> An
 
 
 Target = Annotated[str, target_option("")]
+TargetOrDefault = Annotated[str | None, target_option(_DEFAULT_TARGET)]
 HierarchyOption = Annotated[str | None, hierarchy_option()]
 DraftsOption = Annotated[
     list[str] | None,
@@ -169,7 +170,7 @@ AsJson = Annotated[bool, json_option()]
 ShowList = Annotated[bool, typer.Option("--list", help="List what is available, and exit.")]
 
 # Of a service, and of what sends it requests
-ServedModel = Annotated[str | None, target_option(_SERVED, "--model", "--target", "-m")]
+ServedModel = Annotated[str | None, target_option(_DEFAULT_TARGET, "--model", "--target", "-m")]
 ServiceFile = Annotated[
     Path | None, typer.Option(help="File of settings, .json or .toml; docs/serving.md lists them.")
 ]

@@ -15,7 +15,7 @@ from .options import (
     Device,
     Dtype,
     PromptsOption,
-    Target,
+    TargetOrDefault,
     Temperatures,
     Threads,
     json_option,
@@ -34,7 +34,7 @@ def profile(
     ] = None,
     *,
     output: Annotated[Path, output_option("File to write; an interrupted run is continued.")],
-    target: Target = "zoo:large",
+    target: TargetOrDefault = None,
     candidates: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,6 +80,9 @@ def profile(
 
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
+    from hierspec.presets.defaults import default_target
+
+    target = target or default_target()
     target_settings = target_config(target, dtype, device)
 
     from hierspec.profiling.candidates import default_names, parse

@@ -60,6 +60,11 @@ def missing_packages() -> str:
     return f"for a chat model, {SMOLLM2_NAME}: {' and '.join(commands)}" if commands else ""
 
 
+def default_target() -> str:
+    """Return the released model if its packages are installed, else the largest of the family."""
+    return registry.SHIPPED_TARGET if missing_packages() else SMOLLM2_NAME
+
+
 def choose_default(
     target: str | None = None,
     drafts: Sequence[str] = (),

@@ -141,12 +141,9 @@ class ServeSettings:
     def target(self) -> str:
         """The model served: ``model`` if it is set; else ``zoo:smollm2`` if its packages are
         installed; else the largest of the shipped family."""
-        from hierspec.presets import defaults
-        from hierspec.zoo.registry import SHIPPED_TARGET
+        from hierspec.presets.defaults import default_target
 
-        return self.model or (
-            SHIPPED_TARGET if defaults.missing_packages() else defaults.SMOLLM2_NAME
-        )
+        return self.model or default_target()
 
     def configuration(self, hierarchy: str | None) -> HierarchyConfig:
         """Return a hierarchy by name (not ``auto``): a preset, a file, or the default for ``None``.
