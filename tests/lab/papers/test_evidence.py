@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from hierspec.errors import HierspecError
-from hierspec_lab.papers.evidence import effects, experiments, page, recorded
+from hierspec_lab.papers.evidence import effects, experiments, formula, page, recorded
 from hierspec_lab.papers.evidence.claims import (
     Claim,
     Finding,
@@ -345,7 +345,7 @@ def test_a_damaged_file_is_refused_in_one_line(break_file, message, tmp_path):
 
 def test_claims_are_about_what_is_measured():
     names = {item.name for item in ITEMS}
-    assert len(names) == len(ITEMS) == 59
+    assert len(names) == len(ITEMS) == 74
     for claim in CLAIMS:
         assert claim.item in names, claim.item
         for name in claim.experiments:
@@ -354,13 +354,52 @@ def test_claims_are_about_what_is_measured():
     assert {name for claim in CLAIMS for name in claim.experiments} == EXPERIMENTS.keys()
     for item in ITEMS:
         claimed = any(claim.item == item.name for claim in CLAIMS)
-        assert claimed or page.fixed_verdicts(item), item.name
+        judged = page.fixed_verdicts(item) + page.judged_by_files(item, page.read_results(FOLDER))
+        assert claimed or judged, item.name
 
 
 def test_never_fewer_than_24_prompts():
     for experiment in EXPERIMENTS.values():
         assert experiment.max_prompts >= 24
         assert 24 % experiment.batch_size == 0
+
+
+def test_claims_on_stacks_are_on_what_the_formula_chooses():
+    """P1 Table 4 compares the formula's choice with the other kind, whichever that is."""
+    files = page.read_results(FOLDER)
+    ours = {
+        name: claim.ours
+        for claim in CLAIMS
+        if claim.item == "P1 Table 4"
+        for name in claim.experiments
+    }
+    for name in formula.FILES:
+        reading = formula.read_formula(files[name])
+        assert reading.choice in ours[name]
+        chosen_is_stacked = reading.choice.startswith(formula.STACKED)
+        for speedups in (reading.predicted, reading.measured):
+            assert (reading.stacked_over_single(speedups) > 1) == chosen_is_stacked
+
+
+def test_rates_of_coin_flips_are_found_again():
+    """Shares kept of n tokens, and rounds of the target, drawn at a known rate."""
+    alpha, n = 0.6, 3
+    share = sum(alpha**m for m in range(1, n + 1)) / n
+    levels = [
+        {"name": "s", "calls": 0, "drafted": 3_000_000, "accepted": round(3_000_000 * share)},
+        {"name": "t", "calls": 0, "drafted": 0, "accepted": 0},
+    ]
+    rng = random.Random(1)
+    rounds = []
+    for _ in range(4000):
+        kept = 0
+        while kept < 5 and rng.random() < alpha:
+            kept += 1
+        rounds.append((5, kept))
+    file = file_of([run("three 3-5", 0, levels=levels, rounds=rounds)])
+    file.methods["three 3-5"] = {"levels": [{"num_speculative_tokens": n}, {}]}
+    assert formula.rate_of_shares(file, ["three 3-5"]) == pytest.approx(alpha, abs=1e-6)
+    assert formula.rate(file, ["three 3-5"]) == pytest.approx(alpha, abs=0.02)
 
 
 # --- the page

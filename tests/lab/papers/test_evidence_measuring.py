@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 
+import numpy as np
 import pytest
 import torch
 from fakes.models import FakeFamily
@@ -49,8 +50,28 @@ def test_counts_are_the_runs(tmp_path):
         for less, more in (("tokenwise", "block"), ("block", "ideal")):
             for low, high in zip(longest.by_rule[less], longest.by_rule[more], strict=True):
                 assert low <= high + 1e-6
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+def test_prices_of_exits_are_what_the_counters_say(bonus):
+    """Passes over the layers that the trunk counts, over the calls by level and their prices."""
+    family = FAMILIES["trunk"]
+    spec, models = hispec(family, 1, 2), family.models()
+    low, high = spec.levels
+    levels = (low, {**high, "bonus": bonus})
+    method = counting.HierarchyMethod("hispec", models, levels, **spec.top_level)
     prices = counting.call_prices(method)
-    assert sum(prices.values()) == pytest.approx(1.0)  # a shared trunk is paid for once
+    trunk = method.hierarchy.root.model.trunk
+    layers = np.diff([0, *trunk.exits])
+    text, request = list(range(40, 52)), counting.RunRequest(24, 0.0, 3)
+    method.run(text, request)  # the prompt's own call is not a call of a level
+    before = np.array(trunk.counters.calls)
+    run = method.run(text, request)
+    passes = (np.array(trunk.counters.calls) - before) @ layers / trunk.exits[-1] - 1
+    priced = sum(level.calls * prices[level.name] for level in run.counters)
+    # A check of no draft, at the end of a text, runs all layers of its exit with or without.
+    assert passes == pytest.approx(priced, abs=0.0 if bonus else 0.5)
+    assert prices[run.counters[1].name] == pytest.approx(2 / 8 if bonus else 1 / 8)
 
 
 @pytest.fixture

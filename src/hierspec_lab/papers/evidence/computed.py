@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from hierspec_lab.papers.p1 import tables as p1_tables
 from hierspec_lab.papers.p2.formula import interleaved_tokens
+from hierspec_lab.papers.p5.redundancy import TABLE_4 as PRINTED_P5_TABLE_4
 from hierspec_lab.papers.prompts import MATHEMATICS
 
 from . import effects
 from .files import ExperimentFile, ExperimentRun
+from .formula import FILES, read_formula
 from .items import TABLES_SOURCE, FixedVerdict
 from .methods import MULTI_DRAFT_RULES
 from .sequential import LOOKS, estimate
@@ -31,9 +36,92 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def computed_verdicts(item: str) -> list[FixedVerdict]:
     """Return the verdicts on an item that are computed, without a measurement."""
-    if item in ("P1 Table 1", "P1 Table 8", "P1 Table 9"):
-        return [_judge_printed_table(item.removeprefix("P1 "))]
-    return [_judge_table_a1()] if item == "P2 Table A.1" else []
+    if item in ("P1 Table 1", "P1 Table 8"):
+        return [_judge_growth(item.removeprefix("P1 "))]
+    if item == "P1 Table 9":
+        return [_judge_printed_table("Table 9")]
+    if item == "P1 Theorem 2.2":
+        return [_judge_latency()]
+    if item in _THEOREMS_OF_P4:
+        return [_judge_branches(item)]
+    return [_judge_table_a1()] if item in ("P2 Table A.1", "P2 Theorem 3.2") else []
+
+
+def judge_sweep(files: Mapping[str, ExperimentFile]) -> list[FixedVerdict]:
+    """Decide P1's claim that what its formula chooses is within 2 % of the best of a sweep."""
+    readings = [read_formula(files[name]) for name in FILES if name in files]
+    if not readings:
+        return []
+    worst = min(reading.choice_over_best for reading in readings)
+    sizes = sorted(len(reading.measured) for reading in readings)
+    reason = (
+        f"by weights, in {len(readings)} files with {sizes[0]} to {sizes[-1]} choices of models "
+        f"and budgets each: the formula's choice at the acceptances measured has at least "
+        f"{worst:.3f} of the best one's speed-up"
+    )
+    return [FixedVerdict("holds" if worst >= 0.98 else "does not hold", reason, "the table below")]
+
+
+def _judge_growth(name: str) -> FixedVerdict:
+    """Decide whether the speed-up grows with every further model, and count the printed digits."""
+    table = _tables_of_p1()[name]
+    speedups = [row.cells[0].computed for row in table.rows]
+    grows = all(low < high for low, high in pairwise(speedups))
+    cells = list(table.cells())
+    reason = (
+        f"recomputed from the printed inputs: {speedups[1]:.3f}× with two models, "
+        f"{speedups[-1]:.3f}× with six, {'more' if grows else 'not more'} with each; "
+        f"the printed digits are others ({table.matching} of {len(cells)} cells follow)"
+    )
+    return FixedVerdict("holds" if grows else "does not hold", reason, TABLES_SOURCE)
+
+
+def _judge_latency() -> FixedVerdict:
+    """Decide whether P1's formula is the expected latency of Algorithm 1, overshoot handed up."""
+    rows = _tables_of_p1()["Table 1"].rows[1:]
+    excess = [row.cells[1].computed / row.extra[-1] - 1 for row in rows]
+    reason = (
+        f"the expected latency with one drafter, and an upper bound with more: "
+        f"{100 * min(excess[1:]):.1f} to {100 * max(excess):.1f} % too high at the plans of Table "
+        f"1, since Algorithm 1 hands up what overshoots a budget as well; with γ computed exactly"
+    )
+    is_exact = max(map(abs, excess)) < 1e-9
+    return FixedVerdict("holds" if is_exact else "does not hold", reason, TABLES_SOURCE)
+
+
+_THEOREMS_OF_P4 = ("P4 Theorem 1", "P4 Theorem 2", "P4 Theorem 4")
+_BRANCH_CASES = 200
+
+
+def _judge_branches(item: str) -> FixedVerdict:
+    """Decide a theorem on divergences within a branch, on random laws of two tokens of four."""
+    random = np.random.default_rng(0)
+    largest_error = 0.0
+    for _ in range(_BRANCH_CASES):
+        # [x, y]: laws of a first and a second token, p and q.
+        (p, p_next), (q, q_next) = (
+            (random.dirichlet(np.ones(4)), random.dirichlet(np.ones(4), 4)) for _ in range(2)
+        )
+        joint_p, joint_q = p[:, None] * p_next, q[:, None] * q_next
+        deficit, excess = (
+            np.maximum(d, 0.0).sum(1) for d in (joint_p - joint_q, joint_q - joint_p)
+        )
+        if item == "P4 Theorem 1":
+            # Acceptance leaves min(p, q) of each text, and resampling moves the rejected excess.
+            recovered = np.minimum(joint_p, joint_q).sum(1) + np.minimum(deficit, excess)
+            missing = joint_p.sum(1) - recovered
+            error = float(np.abs(missing - np.maximum(deficit - excess, 0.0)).max())
+        elif item == "P4 Theorem 2":
+            asymmetry = (deficit - excess) / q  # given the drafted prefix
+            error = float(np.abs(asymmetry - (p / q - 1)).max())
+        else:
+            children = np.maximum(deficit - excess, 0.0).sum()
+            error = float(abs(children - np.maximum(p - q, 0.0).sum()))
+        largest_error = max(largest_error, error)
+    reason = f"on {_BRANCH_CASES} random pairs of laws, off by less than 10⁻¹²"
+    if largest_error < 1e-12:
+        return FixedVerdict("holds", reason, "computed")
+    return FixedVerdict("does not hold", f"off by up to {largest_error:.2g}", "computed")
 
 
 @cache
@@ -86,6 +174,10 @@ def sections(files: Mapping[str, ExperimentFile]) -> list[str]:
         tables = [_cost_table(name, files[name]) for name in names if name in files]
         if tables:
             parts += [f"## {title}", introduction, *tables]
+    formula_rows = [_formula_row(name, files[name]) for name in FILES if name in files]
+    if formula_rows:
+        parts += ["## P1 Table 4: what the formula says, and what was measured", _P1_TABLE_4]
+        parts.append(markdown_table(_FORMULA_HEADER, formula_rows))
     if "p4-trunk" in files:
         parts += ["## P4 Table 1 beside the printed", _P4_TABLE_1, _rule_table(files["p4-trunk"])]
     if "p4-eagle3-several" in files:
@@ -93,6 +185,10 @@ def sections(files: Mapping[str, ExperimentFile]) -> list[str]:
     by_position = [_position_table(name, files[name]) for name in _LONG_FILES if name in files]
     if by_position:
         parts += ["## P4 Figure A.1 by position", _P4_FIGURE_A1, *by_position]
+    redundancy = [row for name in _SAMPLING if name in files for row in _sigmas(name, files[name])]
+    if redundancy:
+        parts += ["## P5 Table 4 beside the printed", _P5_TABLE_4]
+        parts.append(markdown_table(("file", "system", "σ %", "η %", "printed"), redundancy))
     by_domain = [_domain_table(name, files[name]) for name in _DOMAIN_FILES if name in files]
     if by_domain:
         parts += ["## P5 Table 3: mathematics apart", _P5_TABLE_3, *by_domain]
@@ -115,6 +211,29 @@ token costs less, and more calls are made.""",
 machine, so such families have calls only.""",
     ),
 )
+_P1_TABLE_4 = """\
+Acceptance rates α as measured, put into P1's formula at the prices of the same methods: the best
+stack of three over the best single draft, what it chooses of all, and what was measured (means
+over prompts; the claims above compare by prompt and cross-fit the choice). The small drafter never
+drafts for the target by itself at the synthetic cost."""
+_FORMULA_HEADER = (
+    "file",
+    "α small by large",
+    "small by target",
+    "large by target",
+    "three over one, formula",
+    "measured",
+    "its choice",
+    "choice over best measured",
+)
+_P5_TABLE_4 = """\
+σ: the share of what the target was offered that it did not keep; η: calls of the target a token;
+printed: MT-Bench, Llama 70B, 7B and 68M, temperature 1. P5 hands up where M2 is not "confident in
+the current output", H(q_2^i) > τ_2, and does not say at which i. Read as here (at any token of the
+round) the full system has a smaller σ and a greater η than vanilla M2 in every file, where the
+printed ones are nearly alike: this is not what P5 ran. Other readings (the last token's, the mean)
+are not measured."""
+_SAMPLING = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
 _P5_TABLE_3 = """Gain of the full system over vanilla M2, problems of mathematics (GSM8K and
 Spec-Bench's) and the rest. P5 prints 2.95 / 2.40 = 1.23 on all, 2.08 / 2.29 = .91 on mathematics,
 3.04 / 2.41 = 1.26 on the rest, and blames a drafter that knows no mathematics."""
@@ -141,6 +260,33 @@ a draft of ten: mean over all drafts of that length. P4 gives these chances as f
 figure for GSM8K as a picture only; HSD's, with the cap at the end, is block's."""
 _LONG_FILES = ("p4-trunk-long", "p4-smollm2-long")
 _DATA_SETS = ("gsm8k", "humaneval", "summarization")
+
+
+def _formula_row(name: str, file: ExperimentFile) -> tuple[str, ...]:
+    """Return a file's row of the table on P1's formula."""
+    reading = read_formula(file)
+    return (
+        f"`{name}.json`",
+        *("" if rate is None else f"{rate:.3f}" for rate in reading.rates),
+        f"{reading.stacked_over_single(reading.predicted):.2f}",
+        f"{reading.stacked_over_single(reading.measured):.2f}",
+        reading.choice,
+        f"{reading.choice_over_best:.3f}",
+    )
+
+
+def _sigmas(name: str, file: ExperimentFile) -> list[tuple[str, ...]]:
+    """Return the rows of a file's systems beside P5 Table 4."""
+    rows = []
+    for system, (sigma, eta, _) in PRINTED_P5_TABLE_4.items():
+        runs = file.runs_of(system)
+        rounds = [counts for run in runs for counts in run.rounds]
+        if rounds:
+            kept = sum(counts.kept for counts in rounds) / sum(c.offered for c in rounds)
+            own_eta = 100 / _tokens_per_call(runs)
+            cells = (f"{100 * (1 - kept):.1f}", f"{own_eta:.1f}", f"{sigma} / {eta}")
+            rows.append((f"`{name}.json`", system, *cells))
+    return rows
 
 
 def _rule_table(file: ExperimentFile) -> str:

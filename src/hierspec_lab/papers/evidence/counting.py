@@ -239,16 +239,19 @@ def _entropies(
 def call_prices(method: HierarchyMethod) -> dict[str, float] | None:
     """Return what a call of each level costs in calls of the target, by weights read.
 
-    ``None`` where the weights are unknown. Early exits of one trunk share what they have computed:
-    a level is charged for the layers between the exit below it and its own.
+    ``None`` where the weights are unknown. Early exits of one trunk share what they have computed,
+    but the last drafted token has not been through the layers they share: a check reads them too,
+    unless its level drops the bonus token [MATH §4].
     """
     num_parameters = level_parameters(method)
     if not num_parameters:
         return None
-    total, already_charged = max(num_parameters.values()), 0
-    prices = {}
-    shares_trunk = all(level["method"] == "early_exit" for level in method.configuration["levels"])
-    for name, count in num_parameters.items():
-        prices[name] = (count - already_charged) / total
-        already_charged = count if shares_trunk else 0
+    total = max(num_parameters.values())
+    prices = {name: count / total for name, count in num_parameters.items()}
+    levels = method.configuration["levels"]
+    if all(level["method"] == "early_exit" for level in levels):
+        names = list(prices)
+        for i, level in enumerate(levels):
+            if i and level.get("bonus") is False:
+                prices[names[i]] -= num_parameters[names[i - 1]] / total
     return prices

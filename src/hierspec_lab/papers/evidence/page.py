@@ -8,6 +8,7 @@ from pathlib import Path
 from hierspec_lab.papers.prompts import MAX_PROMPT_TOKENS as LONGEST
 
 from . import computed
+from .changes import CHANGES
 from .claims import Finding, combined_verdict, decide
 from .computed import markdown_table
 from .experiments import EXPERIMENTS, RECORDED
@@ -25,9 +26,9 @@ INTRO = f"""# What holds, here
 
 Written by `python benchmarks/evidence.py page` from `benchmarks/results/evidence/`, and for P3's
 Figure 1 from `reproduce-p3-table1.json` beside that folder; a test writes it again and compares.
-Every table, figure and algorithm of the five papers is listed with a verdict *on the models used
-here*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk with its early exits, and
-a synthetic cost with a real distribution. None is a verdict on the papers' models.
+Every table, figure, algorithm and theorem of the five papers is listed with a verdict *on the
+models used here*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk with its early
+exits, and a synthetic cost with a real distribution. None is a verdict on the papers' models.
 
 **How it is decided.** Prompts are code, mathematics and Spec-Bench's kinds of text; the domains
 take turns. An effect is paired by prompt. Intervals are Student's, on the mean of logarithms (of
@@ -51,8 +52,9 @@ their own.
 
 **In time, by weights, by layers.** What is *in time* was measured in seconds, methods taking turns.
 *By weights* charges each call for the weights it runs through (P1's standardized walltime
-improvement), *by layers* the same where early exits share their trunk, each level charged for the
-layers above the exit below it. Tokens, acceptances and such costs do not depend on the load.
+improvement), *by layers* the same where early exits share their trunk: a check runs all layers up
+to its exit once, since the last drafted token has not been through any, as counters of the engine
+say. Tokens, acceptances and such costs do not depend on the load.
 
 **Limits.** Prompts are cut to their last {LONGEST} tokens, so that a long text is continued from
 its end, and have no chat template, although SmolLM2 was tuned with one. Files named `chats` have
@@ -82,18 +84,39 @@ def render_page(folder: Path) -> str:
     """Return the page as Markdown."""
     files = read_results(folder)
     rows, details, counts = [], [], dict.fromkeys(STATUSES, 0)
+    verdicts: dict[tuple[str, ...], str] = {}  # by item, or item, claim and file
     for item in ITEMS:
         groups = findings(item, files)
-        fixed = fixed_verdicts(item)
+        fixed = fixed_verdicts(item) + judged_by_files(item, files)
         status = status_of(groups, fixed)
         counts[status] += 1
         rows.append((item.name, item.statement, status, "<br>".join(_lines(groups, fixed, status))))
-        details += [_detail(finding) for group in groups for finding in group]
+        verdicts[item.name,] = status
+        for finding in (finding for group in groups for finding in group):
+            details.append(_detail(finding))
+            key = item.name, finding.claim.text, finding.experiment.file
+            verdicts[key] = f"{finding.verdict}, {finding.effect_text}"
     summary = ", ".join(f"{status}: {counts[status]}" for status in STATUSES)
     parts = [
         INTRO,
-        f"## Every table, figure and algorithm\n\n{len(ITEMS)} items. {summary}.",
+        f"## Every table, figure, algorithm and theorem\n\n{len(ITEMS)} items. {summary}.",
         markdown_table(("item", "what it says", "verdict", "on what"), rows),
+        "## Verdicts that changed",
+        markdown_table(
+            ("item", "claim", "before", "now", "why"),
+            [
+                (
+                    change.item,
+                    change.claim and f"{change.claim} (`{change.file}`)",
+                    change.before,
+                    verdicts[
+                        (change.item, change.claim, change.file) if change.claim else (change.item,)
+                    ],
+                    change.why,
+                )
+                for change in CHANGES
+            ],
+        ),
         "## The claims, one by one",
         markdown_table(
             ("item", "claim", "models", "effect", "prompts", "needed", "verdict", "file"), details
@@ -120,6 +143,11 @@ def findings(item: Item, files: FilesByExperiment) -> list[list[Finding]]:
 def fixed_verdicts(item: Item) -> list[FixedVerdict]:
     """Return the verdicts on an item that need no measurement."""
     return [*([item.fixed] if item.fixed else []), *computed.computed_verdicts(item.name)]
+
+
+def judged_by_files(item: Item, files: FilesByExperiment) -> list[FixedVerdict]:
+    """Return the verdicts on an item that are computed from several files at once."""
+    return computed.judge_sweep(files) if item.name == "P1 §5" else []
 
 
 def status_of(groups: list[list[Finding]], fixed: list[FixedVerdict]) -> Status:

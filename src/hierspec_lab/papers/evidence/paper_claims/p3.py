@@ -160,7 +160,7 @@ def claims() -> list[Claim]:
         ),
         *(
             Claim(
-                "P3 Figure 6",
+                item,
                 experiments,
                 "acceptance, HiSpec less a single exit at its draft layer",
                 ("hispec",),
@@ -169,6 +169,7 @@ def claims() -> list[Claim]:
                 scale="difference",
                 smallest_effect=ACCEPTANCE_DIFFERENCE,
             )
+            for item in ("P3 Figure 6", "P3 §3.3")
             for experiments, draft_exit in (((smollm2, chats), "exit 5"), ((trunk,), "exit 1"))
         ),
         *(
