@@ -13,7 +13,6 @@ from typing import Any, Never
 from hierspec.config import arguments
 from hierspec.config.build import Built, build
 from hierspec.config.call import CallOptions
-from hierspec.config.checkpoints import Loaded
 from hierspec.config.model_defaults import add_tokenizer_eos
 from hierspec.config.schema import HierarchyConfig
 from hierspec.core.nodes import describe
@@ -78,7 +77,7 @@ class Hierarchy:
         if not isinstance(target, Built):
             from hierspec.presets.defaults import configuration_of
 
-            target = _built(configuration_of(target, drafts, free_model), tokenizer)
+            target = build(configuration_of(target, drafts, free_model), tokenizer=tokenizer)
         elif tokenizer is not None or free_model:
             raise HierspecError(
                 "a built hierarchy has its tokenizer and its model: leave tokenizer and free_model "
@@ -113,7 +112,7 @@ class Hierarchy:
             )
         if not isinstance(config, HierarchyConfig):
             config = HierarchyConfig.load(config)
-        return cls(_built(config, tokenizer))
+        return cls(build(config, tokenizer=tokenizer))
 
     @classmethod
     def from_preset(cls, name: str, *, tokenizer: Any = None, **models: Any) -> Hierarchy:
@@ -317,14 +316,6 @@ class Hierarchy:
     def __repr__(self) -> str:
         """Show the stack, the target on top, one line a level."""
         return f"Hierarchy(\n{describe(self.root)}\n)"
-
-
-def _built(config: HierarchyConfig, tokenizer: Any) -> Built:
-    loaded = Loaded()
-    if tokenizer is not None:
-        arguments.check_tokenizer(tokenizer)
-        loaded.tokenizers[config.target.model] = tokenizer
-    return build(config, loaded)
 
 
 @contextlib.contextmanager

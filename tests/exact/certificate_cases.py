@@ -20,7 +20,7 @@ from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.engine.control import JumpingController, initial_window_states
 from hierspec.exact import ExactInterpreter, longest_proposal, model_law, output_law
-from hierspec.exact.windows import windows
+from hierspec.exact.recording import windows
 from hierspec.lm.tabular import KINDS, TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check

@@ -382,7 +382,7 @@ def test_budgets_that_change_need_few_shapes(tmp_path, monkeypatch, name, temper
     monkeypatch.setattr(
         "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
     )
-    monkeypatch.setattr(quantized, "quantize", DeviceCopy)
+    monkeypatch.setattr(quantized, "quantize", lambda model, bits, *_: DeviceCopy(model, bits))
     long = {"max_position_embeddings": 2048, "layers": 3}
     target, draft = (save_tiny("llama", tmp_path / part, seed=3, **long) for part in "ab")
     lower, upper = (

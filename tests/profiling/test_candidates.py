@@ -129,4 +129,4 @@ def test_what_ends_the_texts_of_a_model_in_memory_is_not_looked_up(tiny_family, 
     model = Loaded().backend(TargetConfig(model=tiny_family["target"]))
     loaded.add(target, model, None)
     monkeypatch.setattr("hierspec.config.checkpoints.model_eos_ids", None)
-    assert load(target, [parse("prompt-lookup")], loaded).ends == frozenset()
+    assert load(target, [parse("prompt-lookup")], loaded).eos_ids == frozenset()

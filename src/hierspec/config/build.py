@@ -11,6 +11,7 @@ from hierspec.lm.base import ModelVerify
 from hierspec.lm.loaded import Watch
 from hierspec.verifiers.soundness import check as check_soundness
 
+from .arguments import check_tokenizer
 from .chains import AnyLevelConfig
 from .checkpoints import Loaded
 from .models import LevelModels
@@ -36,17 +37,21 @@ class Built:
     watches: tuple[Watch, ...] = ()
 
 
-def build(config: HierarchyConfig, loaded: Loaded | None = None) -> Built:
+def build(config: HierarchyConfig, loaded: Loaded | None = None, tokenizer: Any = None) -> Built:
     """Load the models of ``config`` and build its nodes.
 
     Args:
         loaded: checkpoints to share; missing ones are loaded and added.
+        tokenizer: of the target, in place of the one beside it.
 
     Raises:
         HierspecError: a model cannot be read, an exit is out of range, vocabularies differ, or a
             rule is unsound at its level and ``allow_lossy`` is off.
     """
     loaded = loaded or Loaded()
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
+        loaded.tokenizers[config.target.model] = tokenizer
     models = LevelModels(_target(config), config.levels, loaded)
     target, names = models.target_view(), set()
 

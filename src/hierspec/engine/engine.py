@@ -183,8 +183,9 @@ class Engine:
                 room = settings.max_cache_tokens - self._num_live_tokens() - request.max_tokens
                 if room < 0:
                     break
-                with best_effort("freeing the caches of ended texts"):
-                    self._limit_cached_tokens(room)
+                if settings.prefix_caching:
+                    with best_effort("freeing the caches of ended texts"):
+                        self._limit_cached_tokens(room)
                 self.live.append(request)
             self.waiting.remove(lambda queued, first=request: queued is first)
         for request in [request for request in self.prefilling if not request.start_time]:

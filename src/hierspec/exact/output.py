@@ -15,10 +15,10 @@ from hierspec.engine.control import Controller, label, round_report
 
 from .bounds import UNLIMITED, max_order, sufficient_limit
 from .interpreter import ExactInterpreter
+from .recording import is_running, windows
 from .round_law import by_length, to_digits
 from .shared_rounds import SharedRounds
 from .tables import next_token_distribution
-from .windows import is_running, windows
 
 
 def output_law(

@@ -27,9 +27,9 @@ from hierspec.core.windows import (
 
 from .bounds import UNLIMITED
 from .output import Rounds
+from .recording import is_running, windows
 from .round_law import Continuation, by_length, drop_states, last_tokens, to_digits
 from .running_means import ComparingInterpreter, outcomes_by_region
-from .windows import is_running, windows
 
 _ROUNDING = 1e-14  # smaller probabilities may come from subtracting equal distributions
 

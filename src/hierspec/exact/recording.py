@@ -1,4 +1,4 @@
-"""The exact interpreter with a record of what each list of outcomes depends on."""
+"""The windows of a hierarchy, and the exact interpreter with a record of what they wrote down."""
 
 from __future__ import annotations
 
@@ -6,12 +6,31 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hierspec.core.nodes import Node, Verify
+from hierspec.core.nodes import Concatenate, LevelNode, Node, Verify, replace_fields, walk
 from hierspec.core.proposals import States
+from hierspec.core.windows import Counting, EntropyWindow
 
 from .interpreter import ExactInterpreter, Outcome
 
 Items = tuple[Any, ...]
+
+
+def windows(root: Node) -> dict[int, Any]:
+    """Return the windows of a hierarchy by node index."""
+    return {n.index: n.window for n in walk(root) if not isinstance(n, Concatenate)}
+
+
+def is_running(window: Any) -> bool:
+    """Return whether a window's threshold is a running mean."""
+    inner = window.inner if isinstance(window, Counting) else window
+    return isinstance(inner, EntropyWindow) and inner.threshold is None
+
+
+def replace_windows(root: Verify, replace: Callable[[LevelNode], Any]) -> Verify:
+    """Rebuild a hierarchy with the windows that ``replace`` returns for its nodes."""
+    return replace_fields(
+        root, lambda node: {} if isinstance(node, Concatenate) else {"window": replace(node)}
+    )
 
 
 @dataclass(slots=True)

@@ -24,8 +24,7 @@ from hierspec.core.proposals import States
 from hierspec.core.windows import MEAN_ROUNDING, Signal
 
 from .interpreter import Outcome
-from .recording import RecordingInterpreter, WindowRecord
-from .windows import is_running, replace_windows, windows
+from .recording import RecordingInterpreter, WindowRecord, is_running, replace_windows, windows
 
 _MIN_AREA = 1e-12  # of a region: smaller ones come from rounding
 

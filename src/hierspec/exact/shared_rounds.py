@@ -22,9 +22,8 @@ from hierspec.core.proposals import States
 from hierspec.core.windows import Signal, State, Window
 
 from .interpreter import round_numbers
-from .recording import RecordingInterpreter, WindowRecord
+from .recording import RecordingInterpreter, WindowRecord, replace_windows, windows
 from .round_law import by_length
-from .windows import replace_windows, windows
 
 Laws = dict[tuple[int, States], np.ndarray]
 Counterparts = dict[tuple[int, State], State]  # by node index and rounded state

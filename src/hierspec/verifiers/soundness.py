@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
+from hierspec.core.nodes import (
+    Concatenate,
+    Draft,
+    Node,
+    Verify,
+    declines,
+    has_distributions,
+    reads_own_checks,
+    walk,
+)
 from hierspec.core.rules import Verifier
-from hierspec.core.traits import declines, has_distributions, reads_own_checks
 from hierspec.errors import HierspecError
 
 

@@ -81,7 +81,7 @@ class CoinMethod(HierarchyMethod):
     def hierarchy(self) -> Hierarchy:
         sound = super().hierarchy
         root = with_coins(sound.root, self.rates, self.seed)
-        return Hierarchy(Built(root, sound.tokenizer, sound.config, sound.ends))
+        return Hierarchy(Built(root, sound.tokenizer, sound.config, sound.eos_ids))
 
     def run(self, prompt: Sequence[int], request: RunRequest, tracer: Any = None) -> Run:
         """Continue the prompt; the request's seed also seeds the coins."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hierspec.core import traits
+from hierspec.core import nodes
 from hierspec.drafters.prompt_lookup import PromptLookup
 
 
@@ -29,6 +29,6 @@ class Denying:
 )
 def test_what_models_say(kind, declines, has_law, reads) -> None:
     model = kind.__new__(kind)  # nothing of an instance is asked
-    assert traits.declines(model) == declines
-    assert traits.has_distributions(model) == has_law
-    assert traits.reads_own_checks(model) == reads
+    assert nodes.declines(model) == declines
+    assert nodes.has_distributions(model) == has_law
+    assert nodes.reads_own_checks(model) == reads
