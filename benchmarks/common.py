@@ -10,8 +10,8 @@ from typing import Any
 import pack
 
 from hierspec.utils import threads
-from hierspec.utils.machine import environment
 from hierspec_lab.bench import summary
+from hierspec_lab.bench.environment import environment
 from hierspec_lab.bench.summary import quartiles as spread
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

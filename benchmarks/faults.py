@@ -41,7 +41,7 @@ from hierspec.server.batch.output import AnswersFile
 from hierspec.server.batch.writer import Writer, find_pending, run
 from hierspec.server.cluster.calls import HttpRequest, ReplicaErrors, forward
 from hierspec.server.cluster.deployments import Replica
-from hierspec.utils.machine import environment
+from hierspec_lab.bench.environment import environment
 
 _NUM_LINES = 6
 Attempt = Callable[[Injector, Sequence[Fault]], list[str]]

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(common.ROOT / "tests" / "cli"))
 from fuzzing import STOPPED, Playground, command_lines, hierarchies
 
-from hierspec.utils.machine import environment
+from hierspec_lab.bench.environment import environment
 
 INLINE = ["generate", "def f", "--max-new-tokens", "4", "--hierarchy"]
 

@@ -57,7 +57,7 @@ class Stage:
             self.add(what=what, **found)
 
     def write(self) -> None:
-        from hierspec.utils.machine import environment
+        from hierspec_lab.bench.environment import environment
 
         if not self.environment:
             self.environment = environment()

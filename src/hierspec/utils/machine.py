@@ -1,4 +1,4 @@
-"""This machine: its devices, its memory, and records of where a measurement was made."""
+"""This machine: its devices, its memory, and what times depend on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import platform
-import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,31 +13,6 @@ from typing import Any
 from hierspec.errors import HierspecError
 
 from . import threads
-
-_WIDE_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
-_ROOT = Path(__file__).resolve().parents[3]  # of a checkout; meaningless where installed
-
-
-def environment(**extra: Any) -> dict[str, Any]:
-    """Return commit (empty outside a checkout), versions, hardware and load, with ``extra`` added.
-
-    Host names are left out.
-    """
-    import torch
-
-    names = ("hierspec", "torch", "transformers", "numpy")
-    return {
-        "commit": _git_commit(),
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in names},
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        **threads.settings(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "load_average": load_average(),
-        **extra,
-    }
 
 
 def hardware(device: Any) -> dict[str, Any]:
@@ -48,7 +22,7 @@ def hardware(device: Any) -> dict[str, Any]:
 
     return {
         "machine": platform.machine(),
-        "processor": _cpu_name(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         **threads.settings(),
@@ -56,7 +30,7 @@ def hardware(device: Any) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         # Without the commit: costs stay the same from one to the next.
-        "hierspec": _version("hierspec").partition(".dev")[0],
+        "hierspec": package_version("hierspec").partition(".dev")[0],
     }
 
 
@@ -85,7 +59,7 @@ def device(name: str) -> Any:
 
 def processor_features() -> frozenset[str]:
     """Return the processor's features by Linux's names (``avx2``, …); none on other systems."""
-    fields = _cpuinfo()
+    fields = processor_fields()
     return frozenset((fields.get("flags") or fields.get("Features") or "").split())
 
 
@@ -94,7 +68,7 @@ def load_average() -> list[float]:
     return [round(x, 2) for x in os.getloadavg()] if hasattr(os, "getloadavg") else []
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
     """Return a package's version; ``0+unknown`` for one that runs from a folder of sources."""
     try:
         return metadata.version(package)
@@ -102,33 +76,12 @@ def _version(package: str) -> str:
         return "0+unknown"
 
 
-def _git_commit() -> str:
-    if not (_ROOT / ".git").exists():
-        return ""
-    # Changed results of earlier measurements, and changed pages, do not make the code dirty.
-    code = ["--", "src", "benchmarks", ":(exclude)benchmarks/results"]
-    try:
-        name = _git("describe", "--always").stdout.strip()
-        is_dirty = _git("diff", "--quiet", "HEAD", *code).returncode == 1
-    except OSError:  # no git
-        return ""
-    return f"{name}-dirty" if is_dirty else name
+def processor_name() -> str:
+    """Return the processor's name, as far as the system tells it."""
+    return processor_fields().get("model name", platform.processor() or platform.machine())
 
 
-def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True)
-
-
-def _cpu() -> str:
-    flags = [flag for flag in _WIDE_FLAGS if flag in processor_features()]
-    return f"{_cpu_name()} family {_cpuinfo().get('cpu family', '?')} ({', '.join(flags)})"
-
-
-def _cpu_name() -> str:
-    return _cpuinfo().get("model name", platform.processor() or platform.machine())
-
-
-def _cpuinfo() -> dict[str, str]:
+def processor_fields() -> dict[str, str]:
     """Return the fields of the last processor in Linux's ``/proc/cpuinfo``; none elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -287,8 +287,8 @@ def _measure(
     """
     from hierspec.cli.rendering import progress
     from hierspec.lm import dtypes
-    from hierspec.utils.machine import environment
     from hierspec_lab.bench import results
+    from hierspec_lab.bench.environment import environment
     from hierspec_lab.bench.methods import planned
     from hierspec_lab.bench.methods.ours import BenchModels
     from hierspec_lab.bench.prompt_ids import encode

@@ -91,7 +91,7 @@ def reproduce(what: str, lab: Any = None) -> Reproduction:
         raise HierspecError(
             f"{what} is measured on models: give a lab (hierspec_lab.papers.lab.Lab)"
         )
-    from hierspec.utils.machine import environment
+    from hierspec_lab.bench.environment import environment
 
     machine = environment()  # its load averages should not be those of the measurement
     lab = dataclasses.replace(lab, record={})  # of this reproduction alone

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hierspec.errors import HierspecError
-from hierspec.utils.machine import environment, load_average
+from hierspec.utils.machine import load_average
+from hierspec_lab.bench.environment import environment
 from hierspec_lab.bench.methods.base import RunRequest
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.bench.turns import turn_order
