@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -150,11 +150,19 @@ def add_options(prepare: Callable[..., PlanView]) -> None:
     cannot do. What it returns is called with the plan; it may draw, and return a column of the
     table.
     """
-    own = inspect.signature(plan, eval_str=True).parameters.values()
-    _, *options = inspect.signature(prepare, eval_str=True).parameters.values()
+    options = list(inspect.signature(prepare, eval_str=True).parameters.values())[1:]
     _ADDITIONS[prepare] = [option.name for option in options]
+    _declare(options)
+
+
+def _declare(options: Sequence[inspect.Parameter]) -> None:
+    """Declare the command's parameters: those that it has, and options in place of ``added``."""
+    own = inspect.signature(plan, eval_str=True).parameters.values()
     kept = [one for one in own if one.kind is not one.VAR_KEYWORD]
     cast("Any", plan).__signature__ = inspect.Signature([*kept, *options])
+
+
+_declare([])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

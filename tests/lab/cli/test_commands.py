@@ -114,6 +114,7 @@ CASE["levels"] = [{"num_speculative_tokens": 2}, {"verify": "block"}]
         ["generate", "a", "--target", "zoo:small", "--max-new-tokens", "2", "--json"],
         ["generate", "a", "--hierarchy", "auto", "--target", "zoo:small", "--max-new-tokens", "2"],
         ["certify", "case.json"],
+        ["plan", "problem.json"],
         ["chat", "--help"],
         ["serve", "--help"],
         ["batch", "--help"],
@@ -122,6 +123,7 @@ CASE["levels"] = [{"num_speculative_tokens": 2}, {"verify": "block"}]
 )
 def test_the_product_runs_alone(argv, tmp_path):
     (tmp_path / "case.json").write_text(json.dumps(CASE))
+    (tmp_path / "problem.json").write_text(json.dumps({"costs": [5]}))
     command = [sys.executable, "-c", ALONE, *argv]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
