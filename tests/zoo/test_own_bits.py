@@ -198,7 +198,7 @@ def test_no_copy_is_in_more_bits_than_the_target(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "bits"), [("Q4_K", []), ("Q6_K", []), ("Q8_0", [4]), ("BF16", [4, 8])]
+    ("kind", "bits"), [("Q4_K", []), ("Q6_K", []), ("Q8_0", [4]), ("BF16", [5, 8])]
 )
 def test_what_drafts_by_default_depends_on_the_files_bits(tmp_path, kind, bits):
     path = str(write(tmp_path / "m.gguf", lambda name: kind))

@@ -80,7 +80,7 @@ class QuantizedConfig(LevelConfig):
 
             in_file = dtype == "auto" and not isinstance(target, ModelInMemory)
             copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)
-        return [{4: "quantized:4", 8: "quantized"}[bits] for bits in copies]
+        return [f"quantized:{bits}" if bits < 8 else "quantized" for bits in copies]
 
 
 def can_be_copied(target: str) -> bool:

@@ -35,7 +35,7 @@ FILES = (".json", ".toml")
 _FEW_BITS_BUDGET = 3  # of SmolLM2 in its own bits, of 3, 6 and 8
 _SUFFIX_BUDGET = 8  # a float32 target checks some more tokens at little cost
 _EAGLE3_BUDGET = 5
-_SUFFIX_BELOW_COPY_BUDGET, _COPY_BUDGET = 3, 10
+_SUFFIX_BELOW_COPY_BUDGET, _COPY_BUDGET = 3, 5
 _EXIT_BUDGETS = (3, 8)  # of the lower and of the upper trained exit
 
 
@@ -170,7 +170,7 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     if copies:
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
-        if copies == [4] or (4 in copies and target.model == SMOLLM2_NAME):
+        if copies == [4] or target.model == SMOLLM2_NAME:
             copy["bits"] = 4  # that model was released with 4-bit weights
         levels = [below, copy]
     elif trained.EAGLE3_KIND in shipped:
