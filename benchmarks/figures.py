@@ -278,14 +278,12 @@ def loaded(name: str) -> str:
     return " | ".join(f"{ways[one].ms_per_token.median:.1f}" for one in shown)
 
 
-def other_types() -> str:
+def other_types() -> tuple[float, float]:
     """Of a file in other types: the largest difference, and the per cent of equal choices."""
-    others = [
-        one for name, one in data("own-bits").results.items() if name not in ("the file", "BF16")
-    ]
-    largest = max(one.largest_difference for one in others)
-    equal = 100 * min(one.equal_argmax for one in others)
-    return f"{largest:.3f} at most, and the same token at {equal:.1f}"
+    found = data("own-bits").results
+    others = [one for name, one in found.items() if name not in ("the file", "BF16")]
+    least = min(one.equal_argmax for one in others)
+    return max(one.largest_difference for one in others), 100 * least
 
 
 def families() -> str:
