@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import sys
 import tomllib
@@ -58,6 +59,18 @@ def pytest_collection_finish():
     torch.set_num_threads(1)  # a second one waits longer for the first than it works
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """What names something of a package that is not installed, as the laboratory, is skipped."""
+    try:
+        return (yield)
+    except Exception as error:
+        missing = re.search(r"'[\w-]+' is in \w+, which is not installed", str(error))
+        if missing is None:
+            raise
+        pytest.skip(missing[0])
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
+import pytest
+
 from hierspec.config import methods
+from hierspec.core.rules import Verifier
 from hierspec.verifiers import registry
 
 LAB = find_spec("hierspec_lab") is not None
+needs_lab = pytest.mark.skipif(not LAB, reason="the laboratory is not installed")
 Cases = TypeVar("Cases", dict[str, Any], list[Any])
 
 
@@ -33,3 +37,8 @@ def _named(case: Any) -> Iterator[str]:
     if isinstance(case, list | tuple):
         for part in case:
             yield from _named(part)
+
+
+def rules(*names: str) -> list[Verifier]:
+    """The rules of these names that are installed."""
+    return [registry.get(name) for name in names if name in registry.names()]

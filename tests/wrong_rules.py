@@ -29,7 +29,6 @@ from hierspec.verifiers.multi_draft import (
     normalised_residual,
     target_row,
 )
-from hierspec.verifiers.naive import Naive
 from hierspec.verifiers.rows import token_prob
 from hierspec.verifiers.tokenwise import Tokenwise
 from hierspec.verifiers.traversal import Traversal
@@ -98,12 +97,6 @@ class AcceptsTooGladly(Tokenwise):
     def acceptance(self, batch):
         accepted = super().acceptance(batch)
         return Acceptance((accepted.h * 1.1).clamp(max=1.0), accepted.w)
-
-
-class NeverFollowsUp(Naive):
-    """Naive branch resampling without its follow-up tokens."""
-
-    complete = Verifier.complete
 
 
 class HandsUpTheDraftersLaw(Tokenwise):

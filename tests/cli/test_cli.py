@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from installed import needs_lab
 
 from hierspec.cli import run
 
@@ -186,7 +187,7 @@ CASE = {
 
 
 @pytest.mark.parametrize("read", [0, 1])
-@pytest.mark.parametrize("case", ["help", "lossless", "lossy"])
+@pytest.mark.parametrize("case", ["help", "lossless", pytest.param("lossy", marks=needs_lab)])
 def test_a_reader_that_leaves_is_no_error(tmp_path, case, read):
     file = tmp_path / "case.json"
     lossy = {"levels": [CASE["levels"][0], {"verify": "uncapped"}]} if case == "lossy" else {}

@@ -142,7 +142,7 @@ def test_packages_offer_them_by_entry_points(group, tmp_path, monkeypatch):
         group: {name: entry, "broken": SimpleNamespace(**vars(entry) | {"load": lambda: 1 / 0})}
     }
     monkeypatch.setattr(plugins, "entry_point_names", lambda group: offered.get(group, {}))
-    find = methods.find if "methods" in group else registry.canonical_name
+    find = methods.find if "methods" in group else registry.get
     listed = methods.names() if "methods" in group else registry.names()
     assert name in listed
     assert find(name)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import wrong_rules as wrong
+from installed import rules
 from tabular_cases import chain
 
 from hierspec.core.nodes import Concatenate, Draft, Verify
@@ -25,10 +26,10 @@ from hierspec.lm.tabular import KINDS, TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
 
-EXACT = [get("tokenwise"), get("block"), get("naive")]
+EXACT = rules("tokenwise", "block", "naive")
 MIDDLE = [*EXACT, get("leading"), get("leading", top_m=2)]
 LOSSY = [
-    get("uncapped"),
+    *rules("uncapped"),
     get("leading"),
     get("leading", top_m=2),
     wrong.StopsAtTheFirstFailure(),
@@ -38,7 +39,6 @@ LOSSY = [
     wrong.EndsAtThePadding(),
     wrong.EmitsFromFullP(),
     wrong.AcceptsTooGladly(),
-    wrong.NeverFollowsUp(),
 ]
 LOSSY_MIDDLE = [
     wrong.HandsUpTheDraftersLaw(),
@@ -48,7 +48,7 @@ LOSSY_MIDDLE = [
     wrong.CutsAfterLookingAhead(),
     wrong.EmitsFromFullP(),
     wrong.LeadingReportsP(2),
-    get("uncapped"),
+    *rules("uncapped"),
 ]
 
 

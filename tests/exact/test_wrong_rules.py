@@ -8,6 +8,7 @@ hide a mistake by luck.
 from __future__ import annotations
 
 import pytest
+from installed import rules
 from tabular_cases import V, chain, models
 from wrong_rules import (
     AcceptsTooGladly,
@@ -19,7 +20,6 @@ from wrong_rules import (
     HandsUpTheDraftersLaw,
     HandsUpTheResidual,
     LeadingReportsP,
-    NeverFollowsUp,
     OneUniformForAll,
     ResidualOfTheUncappedRatio,
     ResidualWithoutWeight,
@@ -27,7 +27,6 @@ from wrong_rules import (
     interleaved_as_printed,
 )
 
-from hierspec.core.windows import EntropyWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers.registry import get
 
@@ -41,7 +40,7 @@ def worst(make) -> float:
 @pytest.mark.parametrize(
     "rule",
     [
-        get("uncapped"),
+        *rules("uncapped"),
         get("leading"),
         get("leading", top_m=2),
         StopsAtTheFirstFailure(),
@@ -51,7 +50,6 @@ def worst(make) -> float:
         EndsAtThePadding(),
         EmitsFromFullP(),
         AcceptsTooGladly(),
-        NeverFollowsUp(),
     ],
     ids=lambda rule: f"{type(rule).__name__}{getattr(rule, 'top_m', '')}",
 )
@@ -69,7 +67,7 @@ def test_a_wrong_rule_is_caught(rule):
         CutsAfterLookingAhead(),
         EmitsFromFullP(),
         LeadingReportsP(2),
-        get("uncapped"),
+        *rules("uncapped"),
     ],
     ids=lambda rule: type(rule).__name__,
 )
@@ -81,21 +79,6 @@ def test_a_wrong_level_is_caught(rule, final):
 
 def test_interleaving_as_printed_is_caught():
     assert worst(interleaved_as_printed) > 0.01
-
-
-def test_naive_needs_a_length_fixed_beforehand():
-    """The reason for which `check` refuses it: a stop that depends on the tokens makes it lossy."""
-    windows = [EntropyWindow(threshold=0.8)]
-    make = lambda seed: chain(models("random", 2, seed=seed), ["naive"], [3], windows)  # noqa: E731
-    assert worst(make) > CAUGHT
-
-
-def test_naive_needs_overshoot_cut():
-    def make(seed):
-        root = chain(models("random", 3, seed=seed), ["block", "tokenwise"], [2, 2])
-        return chain(models("random", 1, seed=seed + 9), ["naive"], [], below=root.below)
-
-    assert worst(make) > CAUGHT
 
 
 def test_a_short_horizon_hides_it():

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import tape
 import torch
-from installed import LAB
+from installed import needs_lab
 from joint_law import chi_square, joint_law, sample
 from loading import LOADED, hierarchy_of
 from stacks import PROMPTS, built, model, stacks
@@ -466,7 +466,7 @@ def test_a_draft_and_a_check_are_one_wait_each(tiny_family, pretend, monkeypatch
     assert hierarchy.root.model.graphs.num_recorded > 0
 
 
-@pytest.mark.skipif(not LAB, reason="the laboratory is not installed")
+@needs_lab
 @pytest.mark.parametrize("sampling", SAMPLING)
 def test_an_adaptive_exit_waits_for_each_exit_that_another_may_follow(
     tiny_family, pretend, monkeypatch, sampling

@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 import torch
 from fakes.tables import Resized
+from installed import LAB
 from joint_law import chi_square
 from loading import hierarchy_of
 from tabular_cases import chain
@@ -208,7 +209,6 @@ def outputs(root: Verify, request: SamplingParams, count: int, length: int, seed
 ROOTS = {
     "narrow, tokenwise": two_levels(NARROW, "tokenwise"),
     "narrow, block": two_levels(NARROW, "block"),
-    "narrow, naive": two_levels(NARROW, "naive"),
     "narrow, match": two_levels(NARROW, "match"),
     "wide, block": two_levels(WIDE, "block"),
     "wide, match": two_levels(WIDE, "match"),
@@ -216,14 +216,18 @@ ROOTS = {
     "narrower in the middle": three_levels((V, NARROW), ("block", "tokenwise")),
     "narrow under leading": three_levels((NARROW, WIDE), ("leading", "block")),
     "leading in the middle": three_levels((WIDE, NARROW), ("leading", "tokenwise")),
-    "leniency in the middle": three_levels((WIDE, NARROW), ("lenient", "tokenwise")),
-    "narrow under leniency": three_levels((NARROW, WIDE), ("lenient", "block")),
     "two drafts": several(NARROW, "rrs"),
     "two distinct drafts": several(NARROW, "rrs-without-replacement"),
     "two drafts by block": several(NARROW, "block-rrs"),
     "two drafts as a trie": several(NARROW, "traversal"),
     "two drafts along one": several(NARROW, "induced-block"),
 }
+if LAB:
+    ROOTS |= {
+        "narrow, naive": two_levels(NARROW, "naive"),
+        "leniency in the middle": three_levels((WIDE, NARROW), ("lenient", "tokenwise")),
+        "narrow under leniency": three_levels((NARROW, WIDE), ("lenient", "block")),
+    }
 
 
 @pytest.mark.parametrize("processors", PROCESSORS)

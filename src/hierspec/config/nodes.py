@@ -6,7 +6,6 @@ numbers (:mod:`hierspec.config.numbered`).
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,8 +15,6 @@ from hierspec.core.rules import Verifier
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.verifiers import registry
-from hierspec.verifiers.leading import Leading
-from hierspec.verifiers.lenient import Lenient
 
 from .chains import ConcatenateConfig
 from .fields import DEFAULT_LENIENCE
@@ -46,7 +43,8 @@ def build_nodes(
     fields = builder.node_fields(None, "target")
     _check_ahead(below, verifier)
     _check_only_level(below)
-    if isinstance(verifier, Lenient) and verifier.lenience == 1.0 and below is not None:
+    is_strict = getattr(verifier, "lenience", None) == DEFAULT_LENIENCE
+    if is_strict and below is not None:
         warnings.warn(
             "the target's rule is lenient with lenience 1, which is tokenwise and loses nothing: "
             "set lenience above 1 for lenient acceptance (lossy at the target), or name tokenwise",
@@ -130,7 +128,5 @@ class _Builder:
 
 def make_rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
     """Return a rule by name, with its parameter."""
-    rule = registry.get(name)
-    if isinstance(rule, Lenient):
-        return dataclasses.replace(rule, lenience=lenience)
-    return dataclasses.replace(rule, top_m=top_m) if isinstance(rule, Leading) else rule
+    rule, values = registry.get(name), {"top_m": top_m, "lenience": lenience}
+    return rule.with_options(**{option: values[option] for option in rule.options})

@@ -12,7 +12,7 @@ p is [B, n+1, V], q is [B, n, V]; row n_b of p follows draft b's real end.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import eq
 from typing import Any, ClassVar, Literal
@@ -99,6 +99,7 @@ class Verifier:
             the round before.
         multi_draft: it takes several drafts from one position (:meth:`choose`).
         distinct: it needs the first tokens of those drafts drawn without replacement.
+        options: its parameters, fields of a frozen dataclass, of those that a hierarchy file has.
         draft_independent: what it draws does not depend on the draft, so it is exact over any. As
             the target's rule it makes all levels draw with the noise of each position
             (:func:`hierspec.core.distributions.race`), so that drafts often equal them.
@@ -114,6 +115,7 @@ class Verifier:
     reports_model_distributions: ClassVar[bool] = True
     multi_draft: ClassVar[bool] = False
     distinct: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ()
     draft_independent: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -131,9 +133,10 @@ class Verifier:
         Raises:
             HierspecError: an option that the rule does not have.
         """
-        if options:
-            raise HierspecError(f"verifier {self.name!r} has no option {sorted(options)[0]!r}")
-        return self
+        if unknown := sorted(set(options) - set(self.options)):
+            raise HierspecError(f"verifier {self.name!r} has no option {unknown[0]!r}")
+        rule: Any = self
+        return replace(rule, **options) if options else self
 
     def acceptance(self, batch: Batch) -> Acceptance:
         """Compute the acceptance probabilities and residual weights of every draft."""

@@ -305,14 +305,6 @@ def branch(models: PresetModels) -> HierarchyConfig:
 
 
 @register_preset(
-    "naive", "one draft model, naive branch resampling with its extra calls", "P4", max_drafts=1
-)
-def naive(models: PresetModels) -> HierarchyConfig:
-    """Verify by naive branch resampling [P4 §5.1]: lossless at a fixed length, with more calls."""
-    return models.with_levels(draft_level(models.drafts[-1], DRAFT_BUDGET), verify="naive")
-
-
-@register_preset(
     "multi-draft",
     "several drafts of one model a round, block verification of one after another",
     "P4",

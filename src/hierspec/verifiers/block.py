@@ -4,11 +4,6 @@ Sun et al. (2024). The *capped branch resampling* of P4 (§5.2, Algorithm 2 with
 Definition 5 applied at the draft's end too) is the same rule under another derivation, hence the
 alias ``branch``: P4's min(1, r*_k) is w_k, and its D*(p, q)/D*(q, p) is h_k. See
 ``docs/branch-is-block.md``. No lossless one-draft rule accepts more in expectation. [MATH §1]
-
-:class:`Uncapped` is deliberately LOSSY: P4's released code and printed listing end with
-h_n = min(1, R_n), the plain product of the ratios, where the capped w_n belongs. It keeps more
-draft tokens than any lossless rule may, and its output is not the target's (TV .02–.24 on random
-small models). ``certify`` shows it; the runtime refuses it unless ``allow_lossy`` is set.
 """
 
 from __future__ import annotations
@@ -24,7 +19,6 @@ from .formulas import (
     Excess,
     block_test,
     capped,
-    ideal_chances,
     log_products,
     pass_chance,
     prefix_weights,
@@ -66,17 +60,3 @@ class Block(Verifier):
             if u < w[k] and u < block_test(k, w, excess):  # h_k ≤ w_k: most need no sum
                 return k, w[k]
         return 0, 1.0
-
-
-class Uncapped(Block):
-    """:class:`Block` with h_n = min(1, R_n): wrong on purpose."""
-
-    name = "uncapped"
-    exact = False
-    exact_when = "never (P4's released code; use `block`, its lossless form)"
-    exact_as_draft = False
-
-    def acceptance(self, batch: Batch) -> Acceptance:
-        accepted = super().acceptance(batch)
-        ends = ideal_chances(log_products(batch)[:, 1:])
-        return Acceptance(set_ends(accepted.h, ends, batch.lengths), accepted.w)

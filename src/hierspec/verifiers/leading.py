@@ -8,9 +8,8 @@ the distribution of the replacement. That mixture is what :meth:`Leading.reporte
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -33,17 +32,13 @@ class Leading(Verifier):
     name: ClassVar[str] = "leading"
     exact: ClassVar[bool] = False
     exact_when: ClassVar[str] = "greedy decoding with top_m = 1, or below a level that is exact"
+    options: ClassVar[tuple[str, ...]] = ("top_m",)
     reads_scores: ClassVar[bool] = True
     reports_model_distributions: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.top_m < 1:
             raise HierspecError(f"leading: top_m must be at least 1, not {self.top_m}")
-
-    def with_options(self, **options: Any) -> Leading:
-        if "lenience" in options:
-            raise HierspecError(f"verifier {self.name!r} has no option 'lenience'")
-        return dataclasses.replace(self, **options)
 
     def exact_for(self, greedy: bool) -> bool:
         return greedy and self.top_m == 1

@@ -26,14 +26,11 @@ _BUILT_IN = {
     "block-rrs": ("multi_draft", "BlockRRS"),
     "induced-block": ("induced", "InducedBlock"),
     "leading": ("leading", "Leading"),
-    "lenient": ("lenient", "Lenient"),
     "match": ("match", "Match"),
-    "naive": ("naive", "Naive"),
     "rrs": ("multi_draft", "RRS"),
     "rrs-without-replacement": ("multi_draft", "DistinctRRS"),
     "tokenwise": ("tokenwise", "Tokenwise"),
     "traversal": ("traversal", "Traversal"),
-    "uncapped": ("block", "Uncapped"),
 }
 _ALIASES = {"branch": "block"}  # P4's capped branch resampling is block: docs/branch-is-block.md
 _RULES: dict[str, Verifier] = {}  # those registered by users, and built-in ones used so far
@@ -79,6 +76,8 @@ def canonical_name(name: str) -> str:
     """
     canonical = _ALIASES.get(name, name)
     if name not in _RULES and canonical not in _BUILT_IN:
+        if name in plugins.entry_point_names(GROUP):
+            return name
         _load(name)
     if name in _RULES:
         return _RULES[name].name
@@ -107,6 +106,8 @@ def get(name: str, **options: Any) -> Verifier:
         HierspecError: no such rule (the message lists those there are), or no such option.
     """
     name = canonical_name(name)
+    if name not in _RULES and name not in _BUILT_IN:
+        _load(name)
     if name not in _RULES:
         module, kind = _BUILT_IN[name]
         _RULES[name] = getattr(import_module(f".{module}", __package__), kind)()

@@ -12,6 +12,7 @@ from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
 from hierspec.errors import HierspecError
 from hierspec.methods.prompt_lookup import PromptLookupConfig
 from hierspec.presets.systems import (
+    DRAFT_BUDGET,
     PAPERS,
     PresetModels,
     draft_level,
@@ -48,6 +49,14 @@ LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
 
 
 # --- baselines of the papers on drafting
+
+
+@register_preset(
+    "naive", "one draft model, naive branch resampling with its extra calls", "P4", max_drafts=1
+)
+def naive(models: PresetModels) -> HierarchyConfig:
+    """Verify by naive branch resampling [P4 §5.1]: lossless at a fixed length, with more calls."""
+    return models.with_levels(draft_level(models.drafts[-1], DRAFT_BUDGET), verify="naive")
 
 
 @register_preset(

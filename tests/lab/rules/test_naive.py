@@ -7,14 +7,18 @@ import math
 import numpy as np
 import torch
 from scipy import stats
-from tabular_cases import chain, models
+from tabular_cases import V, chain, models
 
 from hierspec.core.distributions import DenseDistributions, draw
 from hierspec.core.proposals import Proposal
 from hierspec.core.requests import Row
 from hierspec.core.rng import PhiloxRng
+from hierspec.core.rules import Verifier
+from hierspec.core.windows import EntropyWindow
 from hierspec.exact import model_law
+from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers.verify import verify_batch
+from hierspec_lab.rules.naive import Naive
 
 
 def test_naive_follows_up_with_real_rows():
@@ -55,3 +59,32 @@ def test_naive_follows_up_with_real_rows():
     statistic = sum((seen.get(t, 0) - e) ** 2 / e for t, e in np.ndenumerate(expected))
     assert expected.min() > 5
     assert stats.chi2.sf(statistic, expected.size - 1) > 1e-6
+
+
+class NeverFollowsUp(Naive):
+    """Naive branch resampling without its follow-up tokens."""
+
+    complete = Verifier.complete
+
+
+def worst(make) -> float:
+    return max(certify_tree(make(seed), V).tv for seed in range(3))
+
+
+def test_without_its_follow_up_tokens_it_is_lossy():
+    assert worst(lambda seed: chain(models("random", 2, seed=seed), [NeverFollowsUp()], [3])) > 1e-3
+
+
+def test_naive_needs_a_length_fixed_beforehand():
+    """The reason for which `check` refuses it: a stop that depends on the tokens makes it lossy."""
+    windows = [EntropyWindow(threshold=0.8)]
+    make = lambda seed: chain(models("random", 2, seed=seed), ["naive"], [3], windows)  # noqa: E731
+    assert worst(make) > 1e-3
+
+
+def test_naive_needs_overshoot_cut():
+    def make(seed):
+        root = chain(models("random", 3, seed=seed), ["block", "tokenwise"], [2, 2])
+        return chain(models("random", 1, seed=seed + 9), ["naive"], [], below=root.below)
+
+    assert worst(make) > 1e-3

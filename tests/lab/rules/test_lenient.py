@@ -12,9 +12,9 @@ from hierspec.config.schema import HierarchyConfig
 from hierspec.errors import HierspecError
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers.lenient import Lenient
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
+from hierspec_lab.rules.lenient import Lenient
 
 TIGHT = 1e-9
 

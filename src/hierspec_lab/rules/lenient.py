@@ -10,18 +10,16 @@ mixture.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from hierspec.core.distributions import row_sums
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
 from hierspec.errors import HierspecError
-
-from .formulas import at_drafted, capped_ratios, draft_token_probs, set_ends
+from hierspec.verifiers.formulas import at_drafted, capped_ratios, draft_token_probs, set_ends
 
 
 @dataclass(frozen=True)
@@ -38,17 +36,13 @@ class Lenient(Verifier):
     name: ClassVar[str] = "lenient"
     exact: ClassVar[bool] = False
     exact_when: ClassVar[str] = "below a level whose rule is exact, or lenience = 1"
+    options: ClassVar[tuple[str, ...]] = ("lenience",)
     reads_scores: ClassVar[bool] = True
     reports_model_distributions: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.lenience < math.inf:
             raise HierspecError(f"lenient: lenience must be at least 1, not {self.lenience}")
-
-    def with_options(self, **options: Any) -> Lenient:
-        if unknown := sorted(set(options) - {"lenience"}):
-            super().with_options(**{unknown[0]: options[unknown[0]]})  # refuses it
-        return dataclasses.replace(self, **options)
 
     def exact_for(self, greedy: bool) -> bool:
         return self.lenience == 1.0

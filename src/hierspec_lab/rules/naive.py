@@ -29,8 +29,7 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Draw, NodeRequest, Row
 from hierspec.core.rules import Acceptance, Batch, Verifier, residual
-
-from .formulas import log_products, log_ratio, set_ends
+from hierspec.verifiers.formulas import log_products, log_ratio, set_ends
 
 _MAX_LOG = 600.0  # exp(600) is finite, and no distribution tells such a product from infinity
 
