@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from installed import rules
 from tabular_cases import V
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify
