@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from certificate_cases import is_lossy, lossless, with_a_mistake
+from installed import needs_lab
 from tabular_cases import V, chain, models
 
 from hierspec.cli import run
@@ -102,6 +103,7 @@ def test_the_same_with_an_exact_rule_is_certified(late, rule):
     assert max(found.tv, found.worst_round_tv) < TIGHT
 
 
+@needs_lab
 @pytest.mark.parametrize("late", LATE)
 def test_the_command_fails_and_says_where(late, tmp_path, capsys):
     file = tmp_path / "case.json"
