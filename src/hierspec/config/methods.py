@@ -105,7 +105,9 @@ def find(name: str) -> type[LevelConfig] | None:
     elif name not in _REGISTERED:
         plugins.load_inherited()
         offered = None if name in _REGISTERED else plugins.load_entry_point(GROUP, name)
-        if offered is not None and name not in _REGISTERED:
+        if isinstance(offered, type) and issubclass(offered, LevelConfig):
+            register_level(offered)
+        elif offered is not None and name not in _REGISTERED:
             raise HierspecError(f"the package that offers method {name!r} registers none")
     return _REGISTERED.get(name)
 
