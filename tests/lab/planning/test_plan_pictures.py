@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
+import json
 import re
 
 import numpy as np
 import pytest
 from svg import letters
 
+from hierspec.cli import run
 from hierspec.planner.corollary import corollary
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
@@ -174,3 +176,13 @@ def test_cheapest_tries_the_given_budgets_only():
     chain, ms = cheapest_chain(ESTIMATES, (0, 2), [(2,), (5,)])
     assert chain.budgets in {(2,), (5,)}
     assert ms == min(choice((0, 2), (n,)).ms for n in (2, 5))
+
+
+def test_the_command_says_what_it_drew(tmp_path, capsys):
+    problem, picture = tmp_path / "problem.json", tmp_path / "plan.svg"
+    problem.write_text(json.dumps({"costs": [9, 10], "acceptance": [[None, 0.1], [None, None]]}))
+    assert run(["plan", str(problem), "--picture", str(picture)]) == 0
+    assert str(picture) in capsys.readouterr().err
+    text = picture.read_text()
+    assert " ;" not in text
+    assert "cost a token" in text
