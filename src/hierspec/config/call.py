@@ -148,8 +148,12 @@ class CallOptions:
             eos_ids = eos_token_ids(settings.eos_token_ids)
             if num_samples == 1:
                 num_samples = settings.num_return_sequences
-        for params in sampling:
-            _check_logit_bias(params, vocab_size)
+        for token, _ in (pair for params in sampling for pair in params.logit_bias):
+            if token >= vocab_size:
+                raise HierspecError(
+                    f"logit_bias: the target has {vocab_size} tokens, from 0 on, and no token "
+                    f"{token}"
+                )
         num_samples = _num_samples(num_samples, sampling)
         stop_ids = arguments.stop_token_ids(self.stop_token_ids, vocab_size)
         stops = [
@@ -297,15 +301,6 @@ def _seed(value: Any) -> int:
     return secrets.randbits(32) if seed is None else seed
 
 
-def _check_logit_bias(sampling: SamplingParams, vocab_size: int) -> None:
-    """Refuse biases of tokens outside the vocabulary."""
-    for token, _ in sampling.logit_bias:
-        if token >= vocab_size:
-            raise HierspecError(
-                f"logit_bias: the target has {vocab_size} tokens, from 0 on, and no token {token}"
-            )
-
-
 def _caches(value: Any, count: int) -> list[SessionCache | None]:
     """Return a session cache, or ``None``, for each sequence."""
     if value is None:
@@ -375,8 +370,9 @@ def _stop_test(until: Any, criteria: Any, max_time: float | None) -> StopTest | 
         raise HierspecError(
             f"until must be a function of (sequence, tokens), not {short_repr(until)}"
         )
-    candidates: list[Any] = [until, _criteria_test(criteria)]
-    tests: list[StopTest] = [test for test in candidates if test is not None]
+    tests: list[StopTest] = [] if until is None else [until]
+    if criteria is not None:
+        tests.append(_criteria_test(criteria))
     if max_time is not None:
         deadline = time.monotonic() + max_time
         tests.append(lambda sequence, tokens: time.monotonic() > deadline)
@@ -385,9 +381,7 @@ def _stop_test(until: Any, criteria: Any, max_time: float | None) -> StopTest | 
     return lambda sequence, tokens: any(test(sequence, tokens) for test in tests)
 
 
-def _criteria_test(value: Any) -> StopTest | None:
-    if value is None:
-        return None
+def _criteria_test(value: Any) -> StopTest:
     criteria = list(value) if isinstance(value, Iterable) else [value]
     for criterion in criteria:
         if not callable(criterion):
