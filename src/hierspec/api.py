@@ -230,7 +230,7 @@ class Hierarchy:
         return results[0]
 
     def generate_batch(
-        self, prompts: Iterable[AnyPrompt], **options: Any
+        self, prompts: Iterable[AnyPrompt] | None = None, **options: Any
     ) -> list[GenerationResult]:
         """Continue several prompts together; sequence i has the randomness of (seed, i).
 
@@ -274,7 +274,7 @@ class Hierarchy:
         """Return a session for a text that grows call by call, such as a conversation."""
         return Session(self)
 
-    def start(self, prompts: Iterable[AnyPrompt], **options: Any) -> Generation:
+    def start(self, prompts: Iterable[AnyPrompt] | None = None, **options: Any) -> Generation:
         """Prepare a batch to run: iterate it for events, then ask ``results()``.
 
         Args:

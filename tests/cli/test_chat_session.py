@@ -154,7 +154,9 @@ def test_nothing_that_begins_with_a_slash_reaches_a_model(models):
             assert told.chat.handle(entry), entry
     assert not told.asked
     assert "did you mean /stats" in told("/stat")
-    assert "a message must not begin with /" in told("/tmp/w5")
+    assert "that begins with / goes between triple quotes" in told("/tmp/w5")
+    assert told.chat.handle('"""/etc/w5\n/w6"""')  # a line of the user's begins with quotes
+    assert [m["content"] for m in told.asked[-1][0][-1:]] == ["/etc/w5\n/w6"]
     assert not told.chat.handle("/quit")
     assert not told.chat.handle("/bye")
 
@@ -175,10 +177,10 @@ def reader(*lines):
 
 def test_an_entry_is_a_line_or_several_between_quotes():
     assert list(entries(reader("a", None, "", "b"))) == ["a", "", "b"]
-    assert list(entries(reader('"""a', " b", 'c"""', "d"))) == ["a\n b\nc", "d"]
-    assert list(entries(reader('"""', "a", '"""'))) == ["\na\n"]
-    assert list(entries(reader('"""a"""', '"""b', None, "c"))) == ["a", "c"]
-    assert list(entries(reader('"""a', "b"))) == ["a\nb"]
+    assert list(entries(reader('"""a', " b", 'c"""', "d"))) == ['"""a\n b\nc"""', "d"]
+    assert list(entries(reader('"""', "a", '"""'))) == ['"""\na\n"""']
+    assert list(entries(reader('"""a"""', '"""b', None, "c"))) == ['"""a"""', "c"]
+    assert list(entries(reader('"""a', "b"))) == ['"""a\nb']
 
 
 def test_answers_are_sampled_as_the_model_says(folder, tmp_path):

@@ -189,7 +189,16 @@ FAULTS = {
         for value in ("3", "'ab'", "[0.5]", "[-1]", "[10**9]", "[0] * 999", "object()")
     },
     METHOD.format(name="'constant'", body="def f(options, target): return 3"): "which cannot draft",
-    METHOD.format(name="'constant'", body="def f(): pass"): "TypeError",
+    METHOD.format(name="'constant'", body="def f(): pass"): "f() is called with",
+    METHOD.format(
+        name="'constant'",
+        body="class C(hierspec.LookUp):\n    def __init__(self, options): pass\n"
+        "    def propose(self, context, limit, slot): return []",
+    ): "C(options) is called with options and the target: give it __init__(self, options, target)",
+    METHOD.format(
+        name="'constant'",
+        body="class C(hierspec.LookUp):\n    def propose(self, context, limit, slot): return []",
+    ): "C() is called with options and the target",
     **{
         METHOD.format(
             name="'constant'",

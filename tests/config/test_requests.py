@@ -366,11 +366,15 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
     for rows in ([IDS, [7]], [torch.tensor(IDS)]):
         with pytest.raises(HierspecError, match="all of them to generate_batch"):
             fast.generate(rows)
-    for call in (fast.generate, fast.stream):
+    session = fast.session()
+    of_session = (session.generate, session.stream, session.start)
+    for call in (fast.generate, fast.stream, fast.generate_batch, fast.start, *of_session):
         with pytest.raises(HierspecError, match=r"come first: generate\(input_ids\[0\]"):
             call(input_ids=torch.tensor([IDS]), attention_mask=torch.ones(1, len(IDS)))
     with pytest.raises(HierspecError, match="the prompt is empty"):
         fast.generate()
+    with pytest.raises(HierspecError, match="prompts must be a list"):
+        fast.generate_batch()
 
 
 @pytest.mark.parametrize("backend", ["hf", "lean"])

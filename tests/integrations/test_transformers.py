@@ -1,5 +1,6 @@
 """`model.generate(custom_generate=...)` against transformers' own loop, token for token."""
 
+import copy
 import gc
 import itertools
 import threading
@@ -255,11 +256,17 @@ def test_hierarchies_of_no_use_are_refused_in_a_line(model, hierarchy, says):
 
 
 def test_a_hierarchy_over_another_model_is_refused(model):
-    other = hierspec.Hierarchy(tiny_model("llama", layers=2), drafts=[])
-    with pytest.raises(ValueError, match=r"is over another model, .* make it of this one"):
-        model.generate(
-            torch.tensor([[5]]), custom_generate=hierspec.custom_generate, hierarchy=other
-        )
+    weights = copy.deepcopy(model)
+    with torch.no_grad():
+        weights.model.norm.weight[0] += 1.0
+    options = {"custom_generate": hierspec.custom_generate, "max_new_tokens": 2}
+    for other in (tiny_model("llama", layers=2), weights):
+        fast = hierspec.Hierarchy(other, drafts=[])
+        with pytest.raises(ValueError, match=r"is over another model, .* make it of this one"):
+            model.generate(torch.tensor([[5]]), hierarchy=fast, **options)
+    for same in (copy.deepcopy(model), copy.deepcopy(model).to(torch.bfloat16)):
+        fast = hierspec.Hierarchy(same, drafts=[])
+        model.generate(torch.tensor([[5]]), hierarchy=fast, **options)
 
 
 # --- the model stays its owner's

@@ -149,6 +149,11 @@ UNIONS = [  # of several forms the one that was meant is spoken of
     ("/v1/completions", {**TEXT, "stop_token_ids": [999]}, "stop_token_ids: 999 is not a token id"),
     ("/v1/completions", {**TEXT, "stop_token_ids": 5}, "stop_token_ids: Input should be a valid"),
     ("/v1/completions", {**TEXT, "chat_template_kwargs": {}}, "unknown parameter"),
+    (
+        "/v1/chat/completions",
+        {**CHAT, "options": {"num_predict": 8}},
+        "'options': send its entries as fields of the request",
+    ),
     ("/v1/completions", CHAT, "unknown parameter: 'messages': /v1/chat/completions takes it"),
     (
         "/v1/chat/completions",

@@ -41,7 +41,6 @@ from .options import (
 if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig
 
-_QUOTES = '"""'
 _OWN = "Default: the model's own."
 
 
@@ -163,27 +162,29 @@ def _config(
 def entries(read_line: Callable[[str], str]) -> Iterator[str]:
     """Yield what the user enters until the end of input; Ctrl-C discards an entry.
 
-    An entry is a line, or the lines between two lines' triple quotes.
+    An entry is a line, or the lines from triple quotes to triple quotes, which stay around it.
 
     Args:
         read_line: shows a prompt and returns a line; EOFError ends the input.
     """
+    from .chat_session import QUOTES
+
     lines: list[str] = []  # of an entry that has begun
     while True:
         try:
             lines.append(read_line("… " if lines else "> "))
         except EOFError:
             if lines:
-                yield "\n".join(lines).lstrip().removeprefix(_QUOTES)
+                yield "\n".join(lines).strip()
             return
         except KeyboardInterrupt:
             lines = []
             continue
         text = "\n".join(lines).strip()
-        quoted = text.startswith(_QUOTES)
-        if quoted and (len(text) < 2 * len(_QUOTES) or not text.endswith(_QUOTES)):
+        is_open = len(text) < 2 * len(QUOTES) or not text.endswith(QUOTES)
+        if text.startswith(QUOTES) and is_open:
             continue
-        yield text.removeprefix(_QUOTES).removesuffix(_QUOTES) if quoted else text
+        yield text
         lines = []
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hierspec.engine.results import GenerationResult
     from hierspec.engine.session import Session
 
+QUOTES = '"""'
 SAMPLING = (
     "temperature",
     "top_p",
@@ -41,7 +42,7 @@ HELP = '''/set NAME VALUE  change a setting of answers to come; /set NAME shows 
 /stats           speed and kept drafts of the answers so far
 /help            these lines
 /bye             leave; so does Ctrl-D. Ctrl-C stops an answer.
-"""              begins and ends a message of several lines'''
+"""              begins and ends a message of several lines, or of one that begins with /'''
 _WHERE_MEASURED = (
     "--hierarchy autoregressive leaves drafts out, and hierspec generate --chat --hierarchy auto "
     "says what pays here"
@@ -166,11 +167,15 @@ class ChatSession:
     def handle(self, entry: str) -> bool:
         """Run a command, or answer; return whether the conversation goes on.
 
-        What begins with a slash is a command, or a mistake: a model never reads it.
+        A line that begins with a slash is a command, or a mistake: a model never reads it. What
+        stands in triple quotes is a message, whatever it begins with.
         """
         text = entry.strip()
+        is_quoted = text.startswith(QUOTES)
+        if is_quoted:
+            text = text.removeprefix(QUOTES).removesuffix(QUOTES).strip()
         try:
-            if text.startswith("/"):
+            if text.startswith("/") and not is_quoted:
                 return self._run_command(*_split(text))
             if text:
                 self._answer([*self.messages, {"role": "user", "content": text}])
@@ -186,7 +191,7 @@ class ChatSession:
             hint = nearest_key(name, (*self._commands, "/bye"))
             raise HierspecError(
                 f"there is no command {name}{f'; did you mean {hint}?' if hint else ':'} "
-                "/help lists them; a message must not begin with /"
+                "/help lists them; a message that begins with / goes between triple quotes"
             )
         self._commands[name](argument)
         return True

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_A_TALK = "hierspec chat --target NAME talks with a model"
 _COMMANDS = {
-    "run": f"{_A_TALK}, hierspec generate PROMPT continues a text",
+    "run": "hierspec chat --target MODEL talks with a model, hierspec generate PROMPT continues a "
+    "text",
     "complete": "hierspec generate PROMPT continues a text",
     "pull": "nothing needs to be fetched first: --target takes a hub id, a folder or FILE.gguf",
     "list": "hierspec zoo list names the models that ship with it",
     "ps": "one process serves one model: GET /health says how it is",
-    "server": "hierspec serve --model NAME",
+    "server": "hierspec serve --model MODEL",
     "benchmark": "hierspec bench",
     "show": "hierspec zoo list names the models that ship with it, and gguf-dump FILE.gguf, of the "
     "package gguf, shows a file",
@@ -78,8 +78,7 @@ def hint(argv: Sequence[str], message: str) -> str:
     if not argv:
         return ""
     if message.startswith("No such command"):
-        model = argv[1] if len(argv) > 1 and not argv[1].startswith("-") else "NAME"
-        return _COMMANDS.get(argv[0], "").replace("NAME", model)
+        return _COMMANDS.get(argv[0], "").replace("MODEL", _model(*argv[1:2]))
     if message.startswith("No such option") and argv[0] in _OF_A_MODEL:
         return f"a command comes first, as in hierspec generate {argv[0]} …"
     if message.startswith("No such option") and argv[0] == "plan" and {*argv} & {*_MODEL_OPTIONS}:
@@ -96,7 +95,18 @@ def hint(argv: Sequence[str], message: str) -> str:
         return f"in its place: --set {setting}=…" if setting in FIELDS else ""
     extra = re.search(r"unexpected extra argument\S* \((\S+)\)", message)
     if extra and argv[0] in _TAKE_A_MODEL:
-        return f"did you mean {_TAKE_A_MODEL[argv[0]]} {extra[1]}?"
+        return f"did you mean {_TAKE_A_MODEL[argv[0]]} {_model(extra[1])}?"
     if extra and argv[0] == "generate" and argv[1].endswith(".gguf"):
         return f"did you mean --target {argv[1]}?"
     return ""
+
+
+def _model(word: str = "") -> str:
+    """Return a word if it may be a model here; for any other, ollama's names too, what may be."""
+    from hierspec.utils.files import expand_user
+    from hierspec.zoo import registry
+
+    is_id = re.fullmatch(r"[\w.-]+/[\w.-]+", word) and not word.startswith(("hf.co/", "."))
+    if is_id or registry.can_resolve(word) or (word and expand_user(word).is_dir()):
+        return word
+    return "FILE.gguf (or a folder, or a hub id OWNER/NAME)"

@@ -104,7 +104,7 @@ class CallOptions:
 
     def requests(
         self,
-        prompts: Iterable[Any],
+        prompts: Iterable[Any] | None,
         model: LanguageModel,
         tokenizer: Any,
         eos_token_ids: Callable[[Any], frozenset[int]],
@@ -214,7 +214,8 @@ _OPTION_HINTS = {
     "hierarchy": "make the Hierarchy with it: Hierarchy.from_config(hierarchy)",
     **dict.fromkeys(
         ("input_ids", "inputs"),
-        "the ids are the prompt, one row of them, and come first: generate(input_ids[0], ...)",
+        "the ids are the prompt, one row of them, and come first: generate(input_ids[0], ...), or "
+        "generate_batch(rows, ...)",
     ),
     "attention_mask": "give each prompt without padding, as a list of ids",
     "max_length": "use max_new_tokens, which does not count the prompt",

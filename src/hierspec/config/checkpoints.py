@@ -11,7 +11,7 @@ import torch
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
-from hierspec.lm.load import DTYPES, load, wrap
+from hierspec.lm.load import load, wrap
 from hierspec.lm.loaded import Watch, take
 from hierspec.lm.saved_tokenizer import read_tokenizer
 from hierspec.lm.weights import WeightSource, check_reference
@@ -24,8 +24,6 @@ from .model_defaults import model_eos_ids
 from .schema import TargetConfig
 from .target import model_config
 
-_SHORT_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
-_SHORT_DTYPES |= {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
 Key = tuple[str, str, str]  # name, dtype and backend
 
 
@@ -186,13 +184,4 @@ def load_tokenizer(source: str | WeightSource) -> Any:
 
 
 def _parse_dtype(name: str) -> torch.dtype | None:
-    if name == "auto":
-        return None
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if dtype not in DTYPES:
-        known = _SHORT_DTYPES.get(name.lower())
-        hint = f"; did you mean {known}?" if known else ""
-        raise HierspecError(
-            f"unsupported dtype {name!r}; use auto, float32, bfloat16, float16 or float64{hint}"
-        )
-    return dtype
+    return None if name == "auto" else getattr(torch, name.removeprefix("torch."))

@@ -10,6 +10,7 @@ other people's packages do.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from functools import cache
@@ -82,10 +83,27 @@ def register_method(
             raise HierspecError(
                 f"method {name!r}: decorate a function or a class, called as make(options, target)"
             )
+        _check_arity(name, make)
         _add(name, _level_class(name, options, make, capabilities), make)
         return make
 
     return decorate
+
+
+def _check_arity(name: str, make: Callable[..., Any]) -> None:
+    """Refuse what cannot be called as ``make(options, target)``."""
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # of some in C
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        asked = "__init__(self, options, target)" if isinstance(make, type) else "(options, target)"
+        raise HierspecError(
+            f"method {name!r}: {getattr(make, '__name__', make)}{signature} is called with options "
+            f"and the target: give it {asked}"
+        ) from None
 
 
 def names() -> list[str]:

@@ -31,6 +31,10 @@ from .chains import ConcatenateConfig, LevelChain  # noqa: F401  # a forward ref
 from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, RuleName
 from .in_memory import is_model
 
+_DTYPES = ("float32", "bfloat16", "float16", "float64", "float", "half", "double")  # of torch
+_SHORT_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
+_SHORT_DTYPES |= {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
+
 
 @checked_dataclass
 class TargetConfig:
@@ -57,6 +61,17 @@ class TargetConfig:
     device: NonEmptyString = "auto"
     cuda_graphs: Boolean = True
     free_model: Boolean = False
+
+    def __post_init__(self) -> None:
+        name = self.dtype.removeprefix("torch.")
+        if name in (*_DTYPES, "auto"):
+            return
+        known = _SHORT_DTYPES.get(name.lower())
+        hint = f"; did you mean {known}?" if known else ""
+        raise HierspecError(
+            f"unsupported dtype {self.dtype!r}; use auto, float32, bfloat16, float16 or float64"
+            f"{hint}"
+        )
 
 
 def _target_from_name(data: Any) -> Any:

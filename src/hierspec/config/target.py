@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.llama_config import read_llama_config
-from hierspec.lm.weights import check_reference
+from hierspec.lm.weights import check_reference, what_it_may_be
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
@@ -67,4 +67,7 @@ def model_config(model: str) -> Any:
     try:
         return AutoConfig.from_pretrained(model)
     except Exception as error:  # transformers and its validators may raise anything
-        raise HierspecError(f"cannot read the configuration of {model!r}: {error}") from error
+        raise HierspecError(
+            f"cannot read the configuration of {model!r} ({first_line(error)})"
+            f"{what_it_may_be(model)}"
+        ) from error

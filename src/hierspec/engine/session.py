@@ -15,9 +15,9 @@ class Generates(Protocol):
 
     def generate(self, prompt: Any, **options: Any) -> GenerationResult: ...
 
-    def stream(self, prompt: Any, **options: Any) -> Iterator[TokenEvent]: ...
+    def stream(self, prompt: Any = (), **options: Any) -> Iterator[TokenEvent]: ...
 
-    def astream(self, prompt: Any, **options: Any) -> AsyncIterator[TokenEvent]: ...
+    def astream(self, prompt: Any = (), **options: Any) -> AsyncIterator[TokenEvent]: ...
 
     def start(self, prompts: Any, **options: Any) -> Generation: ...
 
@@ -42,19 +42,19 @@ class Session:
         self.hierarchy = hierarchy
         self.cache = SessionCache()
 
-    def generate(self, prompt: Any, **options: Any) -> GenerationResult:
+    def generate(self, prompt: Any = (), **options: Any) -> GenerationResult:
         """See :meth:`hierspec.Hierarchy.generate`."""
         return self.hierarchy.generate(prompt, cache=self.cache, **options)
 
-    def stream(self, prompt: Any, **options: Any) -> Iterator[TokenEvent]:
+    def stream(self, prompt: Any = (), **options: Any) -> Iterator[TokenEvent]:
         """See :meth:`hierspec.Hierarchy.stream`."""
         return self.hierarchy.stream(prompt, cache=self.cache, **options)
 
-    def astream(self, prompt: Any, **options: Any) -> AsyncIterator[TokenEvent]:
+    def astream(self, prompt: Any = (), **options: Any) -> AsyncIterator[TokenEvent]:
         """See :meth:`hierspec.Hierarchy.astream`."""
         return self.hierarchy.astream(prompt, cache=self.cache, **options)
 
-    def start(self, prompt: Any, **options: Any) -> Generation:
+    def start(self, prompt: Any = (), **options: Any) -> Generation:
         """See :meth:`hierspec.Hierarchy.start`, for one prompt."""
         return self.hierarchy.start([prompt], cache=self.cache, **options)
 

@@ -18,10 +18,9 @@ class ForeignRandomness:
     """A context in which draws from the process's own generators are noticed.
 
     It compares the states of all generators of numpy and of Python's ``random`` that exist when it
-    is entered, module-wide or held by anyone, and of torch's default generator, and it sees calls
-    of ``numpy.random.default_rng``, and of ``os.urandom``, which ``secrets`` and fresh generators
-    make. Others that are made inside and kept are not seen: they show as two answers to the same
-    numbers.
+    is entered, module-wide or held by anyone, and of torch's default generator. It sees that
+    generators are made: ``random.Random``, and numpy's where they are called by their place in
+    ``numpy.random``; and calls of ``os.urandom``, which ``secrets`` and fresh generators make.
     """
 
     def __enter__(self) -> ForeignRandomness:
@@ -33,18 +32,31 @@ class ForeignRandomness:
             self._asked_system = True
             return system(size)
 
-        self._made_generator = False
-        make_generator = np.random.default_rng
+        self._made = set[str]()
 
-        def default_rng(*args: Any, **options: Any) -> np.random.Generator:
-            self._made_generator = True
-            return make_generator(*args, **options)
+        def noted(make: Callable[..., Any], name: str) -> Callable[..., Any]:
+            def made(*args: Any, **options: Any) -> Any:
+                self._made.add(name)
+                return make(*args, **options)
+
+            return made
+
+        class RandomState(np.random.RandomState):  # `isinstance` asks for it, too
+            __init__ = noted(np.random.RandomState.__init__, "numpy")
+
+        class Generator(np.random.Generator):
+            __init__ = noted(np.random.Generator.__init__, "numpy")
+
+        own_seed = noted(random.Random.seed, "Python's random module")  # every new one calls it
 
         # `random` and, through it, `secrets` and numpy have a name of their own for it.
         self._patches = [
             mock.patch.object(os, "urandom", urandom),
             mock.patch.object(random, "_urandom", urandom),
-            mock.patch.object(np.random, "default_rng", default_rng),
+            mock.patch.object(random.Random, "seed", own_seed),
+            mock.patch.object(np.random, "RandomState", RandomState),
+            mock.patch.object(np.random, "Generator", Generator),
+            mock.patch.object(np.random, "default_rng", noted(np.random.default_rng, "numpy")),
         ]
         for patch in self._patches:
             patch.start()
@@ -57,8 +69,7 @@ class ForeignRandomness:
     def sources(self) -> str:
         """Name what was drawn from since, in words; empty if nothing was."""
         names = [name for name, state, before in self._states if state() != before]
-        if self._made_generator:
-            names.append("numpy")
+        names += sorted(self._made)
         if self._asked_system:
             names.append("the operating system (os.urandom, secrets, a fresh generator)")
         return " and ".join(dict.fromkeys(names))

@@ -23,13 +23,15 @@ from hierspec.config.build import Built, build
 from hierspec.config.chains import find_levels
 from hierspec.config.checkpoints import Loaded, load_tokenizer_of
 from hierspec.config.drafts import levels
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
 from hierspec.errors import HierspecError
+from hierspec.lm.adapters import plain_model
 from hierspec.lm.backend import backend_of
 from hierspec.lm.hf.support import check_supported, is_encoder_decoder
-from hierspec.lm.loaded import Taken, take
+from hierspec.lm.loaded import Taken, have_same_weights, take
 from hierspec.presets import defaults
 from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
@@ -200,7 +202,7 @@ def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarc
     if isinstance(hierarchy, Hierarchy):
         if drafts is not None:
             raise HierspecError("a ready Hierarchy has its drafts: leave drafts out")
-        _check_shape(model, hierarchy)
+        _check_model(model, hierarchy)
         return hierarchy
     is_default = hierarchy is None and drafts is None
     config = None if is_default else _config(model, hierarchy, drafts)
@@ -214,8 +216,18 @@ def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarc
     return built[config][1]
 
 
-def _check_shape(model: Any, hierarchy: Hierarchy) -> None:
-    """Refuse a hierarchy over a model of another shape, whose text would not be this model's."""
+def _check_model(model: Any, hierarchy: Hierarchy) -> None:
+    """Refuse a hierarchy over another model, whose text would not be this model's.
+
+    Of a loaded model's weights some numbers are compared; of one that was loaded by its name only
+    the shape is known.
+    """
+    other = hierarchy.config.target.model
+    if isinstance(other, ModelInMemory) and not have_same_weights(plain_model(other.model), model):
+        raise HierspecError(
+            f"hierarchy= is over another model, {other}, with other weights than this one: make "
+            "it of this one, hierspec.Hierarchy(model, drafts=…)"
+        )
     if (backend := backend_of(hierarchy.root.model)) is None:
         return
     config = model.config.get_text_config()

@@ -25,6 +25,7 @@ from .weights import (
     check_reference,
     from_directory,
     stored_dtype,
+    what_it_may_be,
 )
 
 BACKENDS = ("auto", "lean", "hf", "deterministic")
@@ -226,8 +227,7 @@ def _from_hub(
     except Exception as error:
         raise HierspecError(
             f"{ref!r} is neither a directory nor a model that can be fetched "
-            f"({type(error).__name__}: {first_line(error)}). Offline, give the path of a folder "
-            "saved with save_pretrained, or zoo:NAME for a model that ships with hierspec"
+            f"({type(error).__name__}: {first_line(error)}){what_it_may_be(ref)}"
         ) from error
     model = _from_source(from_directory(folder), dtype, device, backend)
     model.name = ref

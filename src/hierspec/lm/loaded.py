@@ -175,6 +175,26 @@ def fingerprint(model: Any) -> str:
     return digest.hexdigest()[:20]
 
 
+def have_same_weights(model: Any, other: Any) -> bool:
+    """Return whether two loaded models agree in some numbers of every parameter.
+
+    A model whose weights were let go agrees with any.
+    """
+    if model is other or is_freed(model) or is_freed(other):
+        return True
+    ours, others = (dict(one.named_parameters()) for one in (model, other))
+    if ours.keys() != others.keys():
+        return False
+    for name, mine in ours.items():
+        if (theirs := others[name]).shape != mine.shape:
+            return False
+        # In the narrower dtype of the two, to which one may have been rounded.
+        one, two = (_sample(p).to(mine.dtype).to(theirs.dtype).cpu() for p in (mine, theirs))
+        if not torch.equal(one, two):
+            return False
+    return True
+
+
 def why_own_layers(model: Any) -> str | None:
     """Return why the kernels do not compute what a loaded model does; ``None`` if they do."""
     parameters = list(model.parameters())

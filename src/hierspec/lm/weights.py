@@ -279,6 +279,19 @@ def check_reference(ref: str) -> None:
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or FILE.gguf")
 
 
+def what_it_may_be(ref: str) -> str:
+    """Return what to name in place of a model that cannot be fetched, as the end of an error."""
+    if "/" not in ref:
+        return (
+            ": name a folder, FILE.gguf, zoo:NAME or a hub id with its owner (OWNER/NAME); a "
+            "drafting method of your own is known with --plugin FILE.py"
+        )
+    return (
+        ". Offline, give the path of a folder saved with save_pretrained, or zoo:NAME for a model "
+        "that ships with hierspec"
+    )
+
+
 def _starts_like_gguf(path: Path) -> bool:
     try:
         with path.open("rb") as file:

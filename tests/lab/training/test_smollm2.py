@@ -201,6 +201,15 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
         build.train(tmp_path, other)
 
 
+def test_answers_of_which_none_is_held_out_are_refused_before_training(
+    tmp_path, plan, monkeypatch
+) -> None:
+    monkeypatch.setattr(build.texts, "_HELD_OUT_EVERY", 1 << 60)
+    monkeypatch.setattr(build.heads_training, "train", None)
+    with pytest.raises(ValueError, match="none is held out .* give more --conversations"):
+        build.train(tmp_path, plan)
+
+
 def test_the_command_trains_drafters(tmp_path, plan, monkeypatch, capsys) -> None:
     seen = {}
     monkeypatch.setattr(build, "train", lambda out, plan, report: seen.update(out=out, plan=plan))

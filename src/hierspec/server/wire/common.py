@@ -37,6 +37,11 @@ _ELSEWHERE = {  # fields that clients know, and what takes them here
     "n_predict": "send max_tokens",
     "guided_json": "send response_format",
     "structured_outputs": "send response_format",
+    "options": "send its entries as fields of the request: temperature, top_p, seed, stop; and "
+    "num_predict as max_tokens",
+    "num_predict": "send max_tokens",
+    "keep_alive": "the model stays loaded, leave it out",
+    "format": "send response_format",
     "num_ctx": "contexts grow as texts need, leave it out",
     "web_search_options": "nothing is searched here, leave it out",
 }

@@ -15,11 +15,12 @@ from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.config.exit_heads import FILE
+from hierspec.errors import HierspecError
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.documents import read_json
 from hierspec.utils.files import write_atomically
 from hierspec.zoo import sibling
-from hierspec_lab.training import resuming
+from hierspec_lab.training import resuming, texts
 from hierspec_lab.training.eagle3 import train as eagle3_training
 from hierspec_lab.training.eagle3.settings import Eagle3Settings
 from hierspec_lab.training.family.export import model_card
@@ -153,6 +154,11 @@ def train(
         return partial_progress(report_progress, number / num_stages, (number + 1) / num_stages)
 
     summary = {"model": settings.model, "answers": _write_answers(settings, out, stage_progress(0))}
+    if not any(text.group for text in texts.read([out / ANSWERS], None, (), 1 << 30)):
+        raise HierspecError(
+            f"of {settings.answers.conversations} conversations none is held out to measure on "
+            "(about one in twenty is): give more --conversations"
+        )
     for number, (name, run_stage) in enumerate(STAGES.items(), 1):
         summary[name] = run_stage(settings, out, stage_progress(number))
         write_atomically(out / REPORT, json.dumps(summary, indent=1) + "\n", "the report")
