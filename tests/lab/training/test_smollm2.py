@@ -206,7 +206,7 @@ def test_answers_of_which_none_is_held_out_are_refused_before_training(
 ) -> None:
     monkeypatch.setattr(build.texts, "_HELD_OUT_EVERY", 1 << 60)
     monkeypatch.setattr(build.heads_training, "train", None)
-    with pytest.raises(ValueError, match="none is held out .* give more --conversations"):
+    with pytest.raises(ValueError, match=r"none is held out .* give more --conversations"):
         build.train(tmp_path, plan)
 
 
