@@ -81,7 +81,8 @@ def test_of_somebody_with_a_gguf_file(hour, tmp_path):
     ]
 
     with serving("-m", model) as url:
-        body = {"messages": [{"role": "user", "content": "the"}], "max_tokens": 4}
+        message = {"role": "user", "content": "the"}
+        body = {"messages": [message], "max_tokens": 4, "temperature": 0}
         answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
         assert answer["usage"]["completion_tokens"] == 4
 
