@@ -89,14 +89,14 @@ def faster(file: str, temperature: float, name: str, *others: str) -> str:
     """How many times as fast a way is as the fastest of others by median time, paired by prompt."""
     some = [one for one in cell(file, temperature).measured if one.name in others]
     best = min(some, key=lambda one: one.final_summary.ms_per_token.median)
-    return ratio(_times(best), _times(way(file, temperature, name))).format()
+    return ratio(times(best), times(way(file, temperature, name))).format()
 
 
 def over_single(file: str, temperature: float, name: str) -> str:
     return faster(file, temperature, name, "branch", "speculative")
 
 
-def _times(record: MethodRecord) -> list[float]:
+def times(record: MethodRecord) -> list[float]:
     return [run.ms_per_token for run in sorted(record.runs, key=lambda run: run.prompt)]
 
 

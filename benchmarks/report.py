@@ -10,12 +10,12 @@ No figure is copied by hand; a test compares the pages with the files.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import common
+import figures
 import report_bench
 import report_ground
 import report_pages
@@ -41,11 +41,6 @@ trunk's (eps sets how near; the [model card](../src/hierspec/zoo/data/MODEL_CARD
 α(trunk, large) for each). It says what a hierarchy does with models of these costs and
 acceptances. It does not say that your pair of models has them.
 """
-
-
-def load(name: str) -> dict[str, Any] | None:
-    path = common.RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
 
 
 def provenance(data: dict[str, Any]) -> str:
@@ -206,9 +201,7 @@ def text(files: dict[str, BenchResults]) -> str:
         ("harmless", report_planning.harmless),
         ("auto", report_ground.auto),
     ):
-        data = load(name)
-        if data is not None:
-            parts.append(section(data, table, provenance))
+        parts.append(section(figures.data(name), table, provenance))
     parts.append((common.RESULTS / "NOTES.md").read_text().strip())
     return "\n\n".join(parts) + "\n"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from figures import times
+
 from hierspec_lab.bench.method_records import MethodRecord
 from hierspec_lab.bench.records import BenchResults, TemperatureRecord
 from hierspec_lab.bench.report.page import command
@@ -120,15 +122,11 @@ def _comparisons(records: Sequence[MethodRecord]) -> list[str]:
         single = min(singles, key=lambda record: record.final_summary.ms_per_token.median)
         for name in ("hierarchy", "planned"):
             if name in by_name:
-                comparison = ratio(_times(single), _times(by_name[name]))
+                comparison = ratio(times(single), times(by_name[name]))
                 out.append(
                     f"{name} over the best single draft ({single.name}) {comparison.format()}"
                 )
     return out
-
-
-def _times(record: MethodRecord) -> list[float]:
-    return [run.ms_per_token for run in sorted(record.runs, key=lambda run: run.prompt)]
 
 
 def batch(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
