@@ -371,7 +371,8 @@ def _stop_test(until: Any, criteria: Any, max_time: float | None) -> StopTest | 
         raise HierspecError(
             f"until must be a function of (sequence, tokens), not {short_repr(until)}"
         )
-    tests: list[StopTest] = [] if until is None else [until]
+    given: list[Any] = [] if until is None else [until]
+    tests: list[StopTest] = given
     if criteria is not None:
         tests.append(_criteria_test(criteria))
     if max_time is not None:

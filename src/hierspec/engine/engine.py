@@ -1,10 +1,10 @@
 """The engine: requests join, are prefilled, share rounds, and leave.
 
 Each step drops requests that were cancelled or are late, admits waiting ones, reads a chunk of the
-new prompts, and runs one round of each hierarchy for all requests whose prompts are read. A long
-prompt is read in chunks between rounds, so that the other requests' next tokens need not wait for
-it. A service takes steps in a thread (:mod:`hierspec.engine.loop`); a fixed set of requests takes
-them as its events are asked for (:mod:`hierspec.engine.generation`).
+new prompts, and runs one round of each hierarchy for all requests whose prompts are prefilled. A
+long prompt is prefilled in chunks between rounds, so that the other requests' next tokens need not
+wait for it. A service takes steps in a thread (:mod:`hierspec.engine.loop`); a fixed set of
+requests takes them as its events are asked for (:mod:`hierspec.engine.generation`).
 
 No request depends on the others: its random numbers are keyed by (seed, place in its batch), and a
 call that fails is repeated for each request alone
@@ -47,7 +47,7 @@ class EngineSettings:
         max_cache_tokens: the most tokens of cache, those of cached texts included; a request counts
             with its prompt and its longest output.
         max_queue: the most requests that may wait.
-        prefill_chunk: about how many prompt tokens are read between two rounds.
+        prefill_chunk: about how many prompt tokens are prefilled between two rounds.
         prefix_caching: keep the caches of ended texts for new ones with the same prefix.
         threads: of torch, in a service; ``None``: torch's own default.
         stall_timeout: seconds after which a step of a service that has not ended is a problem; 0:
@@ -129,7 +129,7 @@ class Engine:
 
     @property
     def prefilling(self) -> list[Request]:
-        """Requests whose prompts are being read."""
+        """Requests whose prompts are being prefilled."""
         return [request for request in self.live if not (request.prefilled or request.is_over)]
 
     @property
@@ -197,11 +197,11 @@ class Engine:
                 request.fail(error)
 
     def _prefill(self) -> None:
-        """Read about a chunk of prompts; those that are read join the next round.
+        """Prefill about a chunk of prompts; those that are prefilled join the next round.
 
-        What little is left of their prompts is not read here but by that round. It counts as part
-        of the chunk, which a step may exceed by up to half. The oldest prompt and the shortest take
-        turns, so that a short one never waits for all of a long one, nor a long one for ever.
+        What little is left of their prompts is prefilled by that round. It counts as part of the
+        chunk, which a step may exceed by up to half. The oldest prompt and the shortest take turns,
+        so that a short one never waits for all of a long one, nor a long one for ever.
         """
         self._num_steps += 1
         left = self.settings.prefill_chunk
@@ -215,11 +215,11 @@ class Engine:
                 request.fail(error)
                 continue
             if not request.prefilled:
-                return  # as much was read as a step may read
+                return  # as much was prefilled as a step may
 
     def _prefill_some(self, request: Request, left: int) -> int:
-        """Let a request join the next round, or read a chunk of its prompt, if a step may still
-        read that much → how many tokens of it the round will read."""
+        """Let a request join the next round, or prefill a chunk of its prompt, if a step may still
+        prefill that much → how many tokens of it the round will prefill."""
         runner, chunk = self._runner_of(request), self.settings.prefill_chunk
         wants_logprobs = request.num_prompt_logprobs is not None
         if self.settings.prefix_caching and not (request.prefix_searched or wants_logprobs):
@@ -239,7 +239,7 @@ class Engine:
 
     def _run_round(self, runner: Runner, requests: list[Request]) -> None:
         """Run a round; if it fails as a whole, run it for each request alone."""
-        # Requests whose prompts are being read will join soon.
+        # Requests whose prompts are being prefilled will join soon.
         num_streams = sum(self._runner_of(request) is runner for request in self.live)
         unsettled: dict[Request, Snapshot] = {}
         for request in requests:

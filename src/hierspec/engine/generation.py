@@ -27,7 +27,7 @@ from .results import GenerationResult, TokenEvent
 from .runner import Runner
 from .trace import Tracer, Tracing
 
-# All are admitted at once, and read their prompts in their first round.
+# All are admitted at once, and prefill their prompts in their first round.
 _FIXED_SET = EngineSettings(
     max_num_seqs=sys.maxsize,
     max_cache_tokens=sys.maxsize,

@@ -175,7 +175,7 @@ class LoadControl:
         return load.trial if load.rounds_left > 0 and measurable else load.best()
 
     def record_round(self, num_streams: int, plan: int, num_tokens: int, seconds: float) -> None:
-        """Record a round that read no prompt: its plan, how many tokens it emitted, its seconds."""
+        """Record a round without prefill: its plan, how many tokens it emitted, its seconds."""
         if not self._has_choice(num_streams):
             return
         load, current = self._load_class(num_streams), (_class_of(num_streams), plan)

@@ -21,7 +21,7 @@ _LONGEST = 4.0  # medians; what takes longer is the machine's, not the drafts'
 
 @dataclass(slots=True)
 class Pace:
-    """Seconds of one text's rounds after the one that read its prompt.
+    """Seconds of one text's rounds after the one that prefilled its prompt.
 
     Attributes:
         num_tokens: that these rounds wrote.

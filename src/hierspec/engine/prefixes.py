@@ -2,15 +2,16 @@
 
 A chat's next turn repeats the whole conversation, and many requests share a system prompt. What all
 levels have cached of a common prefix is copied into the new sequence's slots, which takes
-milliseconds where reading takes seconds. Cached texts are whole sequences, and the least recently
-used is dropped first; live sequences are copied from as well. The longest common prefix is found by
-a scan, since a service keeps dozens of texts and comparing a thousand ids takes microseconds.
+milliseconds where prefilling takes seconds. Cached texts are whole sequences, and the least
+recently used is dropped first; live sequences are copied from as well. The longest common prefix is
+found by a scan, since a service keeps dozens of texts and comparing a thousand ids takes
+microseconds.
 
 A text is matched only with texts of its own tenant, so that response times do not reveal what
 others have asked.
 
 The sequences of one batch share prefixes as well (:func:`share_prefixes`): several samples of a
-prompt, or questions that follow the same examples, read them once.
+prompt, or questions that follow the same examples, prefill them once.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from hierspec.lm.base import ForkingCacheOwner, LanguageModel, Query, Slot
 from .caches import Slots, close_slots, common_prefix_length
 from .sequences import LiveSequence
 
-MIN_TOKENS = 8  # shorter prefixes are read faster than searched and copied
-# A call that reads a shared prefix must save sequences so many tokens. On an accelerator, where the
-# launch of a call takes most of its time, the number is a guess.
+MIN_TOKENS = 8  # shorter prefixes are prefilled faster than searched and copied
+# A call that prefills a shared prefix must save sequences so many tokens. On an accelerator, where
+# the launch of a call takes most of its time, the number is a guess.
 MIN_SAVED_TOKENS, _MIN_SAVED_ON_ACCELERATOR = 32, 512
 
 
@@ -147,32 +148,32 @@ class PrefixCache:
 
 
 def prefill(sequence: LiveSequence, end: int, first: int | None = None) -> torch.Tensor:
-    """Let every model of a sequence's hierarchy read its text up to ``end``, at least 1.
+    """Let every model of a sequence's hierarchy prefill its text up to ``end``, at least 1.
 
-    Drafters whose context is shorter than that do not draft for such a text, and read nothing.
+    Drafters whose context is shorter than that do not draft for such a text, and prefill nothing.
 
     Returns the target's scores [end − first + 1, V] for the tokens after the first ``first``
     (default: ``end``, one row) to ``end`` of the text.
     """
     context, target = Context(sequence.tokens[:end]), sequence.root.model
     query = Query(sequence.slot(target), context, end if first is None else first)
-    scores, owners_read = target.score([query]), {id(target.cache_owner)}
-    # Highest first: reading a model also fills the cache of its early exits.
+    scores, prefilled_owners = target.score([query]), {id(target.cache_owner)}
+    # Highest first: prefilling a model also fills the cache of its early exits.
     for level in reversed(list(walk_levels(sequence.root))):
         model = level.model
         if not isinstance(model, LanguageModel) or model.max_length < end:
             continue
-        if id(model.cache_owner) not in owners_read:
-            owners_read.add(id(model.cache_owner))
+        if id(model.cache_owner) not in prefilled_owners:
+            prefilled_owners.add(id(model.cache_owner))
             model.score([Query(sequence.slot(model), context, end)])
     return scores
 
 
 def share_prefixes(sequences: Iterable[LiveSequence]) -> None:
-    """Read prefixes that new sequences of one hierarchy share once, and copy the caches.
+    """Prefill prefixes that new sequences of one hierarchy share once, and copy the caches.
 
-    Sorted by tokens, each sequence shares its longest prefix with a neighbour. A prefix is read
-    beforehand if that saves enough; otherwise every sequence reads it in its first round.
+    Sorted by tokens, each sequence shares its longest prefix with a neighbour. A prefix is
+    prefilled beforehand if that saves enough; otherwise by every sequence in its first round.
     """
     ordered = sorted(sequences, key=lambda sequence: sequence.tokens)
     shared = [

@@ -196,7 +196,7 @@ class Request(LiveSequence):
 
     @property
     def started(self) -> bool:
-        """Whether the first round, which reads the rest of the prompt, has ended."""
+        """Whether the first round, which prefills the rest of the prompt, has ended."""
         return bool(self.token_ids)
 
     @property
@@ -216,7 +216,7 @@ class Request(LiveSequence):
         Args:
             plan: replaces the choice of steering, which then does not learn from the round.
         """
-        # The first token needs no draft: the forward that reads the prompt gives it.
+        # The first token needs no draft: the forward that prefills the prompt gives it.
         self.num_remaining_tokens = self.limit - len(self.token_ids) if self.started else 1
         self.steered = plan is None and self.steering is not None
         if plan is not None:

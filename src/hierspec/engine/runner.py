@@ -1,4 +1,4 @@
-"""One hierarchy at work: it begins texts, reads their prompts and runs their rounds.
+"""One hierarchy at work: it begins texts, prefills their prompts and runs their rounds.
 
 The engine (:mod:`hierspec.engine.engine`) decides which requests are served, and when.
 """
@@ -95,7 +95,7 @@ class Runner:
         request.prefix_searched = True
 
     def prefill(self, request: Request, end: int) -> None:
-        """Let every model of the hierarchy read the prompt up to ``end``."""
+        """Let every model of the hierarchy prefill the prompt up to ``end``."""
         wants_logprobs = request.num_prompt_logprobs is not None
         # The first row scores the token after so many.
         first = request.num_prefilled + 1 if wants_logprobs else None
@@ -111,7 +111,7 @@ class Runner:
         """Run a round of the target for these requests → the verdict or the error of each.
 
         Args:
-            num_streams: number of live requests, including those whose prompts are being read.
+            num_streams: number of live requests, including those whose prompts are being prefilled.
         """
         outcomes: dict[Request, Verdict | BaseException] = {}
         prepared: list[Request] = []
@@ -203,7 +203,7 @@ class ServingRunner(Runner):
         began = time.monotonic()
         plan = self._choose_draft_plan(num_streams, measurable)
         measurable = measurable and in_same_class(num_streams, len(requests))
-        # ... and if it reads no prompt.
+        # ... and if it prefills no prompt.
         measurable = measurable and all(request.started for request in requests)
         self._draft_plan = self.plans.draft_plans[plan]
         outcomes = super().run_round(requests, num_streams)

@@ -23,7 +23,8 @@ class Generates(Protocol):
 
 
 class Session:
-    """A text that grows call by call: the prefix it shares with the last call is not read again.
+    """A text that grows call by call: the prefix it shares with the last call is not prefilled
+    again.
 
     Give the whole text each time (a conversation with all its messages); the models' caches are
     rewound to where it differs. The output is the same as without a session, up to rounding
@@ -59,7 +60,7 @@ class Session:
         return self.hierarchy.start([prompt], cache=self.cache, **options)
 
     def close(self) -> None:
-        """Free the caches. The session may be used again, and then reads the whole text."""
+        """Free the caches. The session may be used again, and then prefills the whole text."""
         self.cache.close()
 
     def __enter__(self) -> Session:

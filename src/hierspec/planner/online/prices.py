@@ -125,9 +125,11 @@ def default_catch_up(estimates: Estimates) -> list[float]:
     ratio = (rows[target] or 0.0) / estimates.plain_ms
     catch_up = []
     for i, row in enumerate(rows):
-        has_read = bool(estimates.on_target_cache) and estimates.on_target_cache[i]
+        is_prefilled = bool(estimates.on_target_cache) and estimates.on_target_cache[i]
         step_ms = float(estimates.draft_ms[i, 1])
-        catch_up.append(0.0 if has_read or i == target else ratio * step_ms if row is None else row)
+        catch_up.append(
+            0.0 if is_prefilled or i == target else ratio * step_ms if row is None else row
+        )
     return catch_up
 
 
