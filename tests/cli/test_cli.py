@@ -57,7 +57,7 @@ def test_a_text_that_differs_is_explained(capsys, monkeypatch):
     argv = ["generate", "x", *SMALL, "--max-new-tokens", "2", "--compare"]
     lean = ["--dtype", "float64"]
     assert "the target runs outside the compiled kernels" in hierspec(capsys, *argv, *lean)[2]
-    bug = "in the compiled kernels texts are equal: a bug, please report it"
+    bug = "in the compiled kernels both texts are equal: this is a bug, report it"
     assert bug in hierspec(capsys, *argv)[2]
     assert "note" not in hierspec(capsys, *argv, "--json")[2]
 

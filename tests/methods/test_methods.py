@@ -79,7 +79,7 @@ def test_a_method_of_others_may_be_planned(monkeypatch):
     candidates.check_planned([planned])
     assert planned.can_verify
     methods.register_method("unplanned")(make)
-    with pytest.raises(HierspecError, match="is a plug-in's, which is not planned"):
+    with pytest.raises(HierspecError, match="comes from a plug-in and cannot be planned"):
         candidates.check_planned([candidates.parse("unplanned")])
 
 

@@ -77,7 +77,7 @@ def test_candidates(text, method, fields):
         ('{"method": "draft_model", "model": "m", "num_speculative_tokens": 3}', "leave num_specu"),
         ('{"method": "draft_model", "model": "m", "bonus": false}', "leave bonus out"),
         ('{"method": "draft_model", "model": "m", "verify": "block"}', "leave verify out"),
-        ('{"method": "concatenate", "parts": []}', "a concatenation is none"),
+        ('{"method": "concatenate", "parts": []}', "a concatenation cannot be one"),
         ("exit:2,num_drafts=many", "num_drafts"),
         ("prompt-lookup,num_drafts=2", "makes only one draft"),
     ],

@@ -87,7 +87,7 @@ def test_the_profile_as_json(command):
         (["no/such-model"], "no/such-model"),
         (["ngram:none.safetensors"], "no n-gram table"),
         (["exit:1", "exit:1"], "given twice"),
-        (['{"method": "concatenate"}'], "a concatenation is none"),
+        (['{"method": "concatenate"}'], "a concatenation cannot be one"),
     ],
 )
 def test_bad_candidates_of_the_command(command, tmp_path, candidates, words):

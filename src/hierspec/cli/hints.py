@@ -16,10 +16,10 @@ _COMMANDS = {
     "benchmark": "hierspec bench",
     "show": "hierspec zoo list names the models that ship with it, and gguf-dump FILE.gguf, of the "
     "package gguf, shows a file",
-    "rm": "models are your own files, which no command here removes",
-    "create": "nothing is made of a model first: --target takes FILE.gguf, and chat takes --system",
-    "presets": "generate --hierarchy NAME takes one; a NAME that is none lists them all",
-    "trace": "generate --trace FILE.jsonl writes one, hierspec timeline draws it",
+    "rm": "models are files of your own: no command here removes them",
+    "create": "there is nothing to create first: --target takes FILE.gguf, and chat takes --system",
+    "presets": "generate --hierarchy NAME takes a preset; an unknown NAME lists them all",
+    "trace": "generate --trace FILE.jsonl writes a trace, and hierspec timeline draws it",
     "stop": "Ctrl-C ends a server",
 }
 _COMMANDS |= {
@@ -31,7 +31,7 @@ _COMMANDS |= {
     "llama-server": _COMMANDS["server"],
 }
 _OPTIONS = {
-    "-c": "contexts grow as texts need, up to the model's own: leave it out",
+    "-c": "the context grows as needed, up to the model's limit: leave it out",
     "-ngl": "--device cuda runs the whole model on a GPU",
     "--repeat-penalty": "--repetition-penalty",
     "--model-draft": "--draft",

@@ -125,8 +125,8 @@ def check_planned(candidates: Sequence[Candidate]) -> None:
     for candidate in candidates:
         if not candidate.is_planned:
             raise HierspecError(
-                f"candidate {candidate.name!r}: {candidate.level.method} is a plug-in's, which is "
-                "not planned; name it in a hierarchy"
+                f"candidate {candidate.name!r}: {candidate.level.method} comes from a plug-in and "
+                "cannot be planned; name it in a hierarchy"
             )
 
 
@@ -197,11 +197,9 @@ def _candidate(name: str, level: dict[str, Any]) -> Candidate:
         if known.maker is None and not known.capabilities.planned:
             problem = f"{method} is not planned; leave it out"
         elif "store" in level:
-            problem = (
-                "what a store holds is not planned; leave it out, and add it to the plan's file"
-            )
+            problem = "the planner knows no store; leave it out, and add it to the plan's file"
     elif method == methods.CONCATENATE:
-        problem = "a concatenation is none; name its parts, the planner joins them"
+        problem = "a concatenation cannot be one; name its parts, which the planner joins"
     if problem:
         raise HierspecError(f"candidate {name!r}: {problem}")
     hierarchy = {"target": {"model": "target"}, "levels": [{"num_speculative_tokens": 1, **level}]}

@@ -36,7 +36,7 @@ def _conclusion(certificate: Certificate, passed: bool) -> str:
         return "no loss found, but not proved to be lossless"
     if certificate.worst_round_tv > TOLERANCE:
         return (
-            "inconclusive: a round is lossy from a state, and no text was found that leads to it; "
+            "inconclusive: a round is lossy in a state, and no text was found that leads to it; "
             "lower the budgets, or use windows without a memory"
         )
     if not certificate.complete:

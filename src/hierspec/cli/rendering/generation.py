@@ -261,11 +261,13 @@ def explain_difference(dtype: str, reason: str | None) -> str:
         reason: why scores depend on how many tokens a call holds; ``None``: they do not.
     """
     if reason is None:
-        return "hierspec: note: in the compiled kernels texts are equal: a bug, please report it"
+        return (
+            "hierspec: note: in the compiled kernels both texts are equal: this is a bug, report it"
+        )
     remedy = "; in --dtype float32 it is rare" if dtype in ("bfloat16", "float16") else ""
     return (
         f"hierspec: note: the target {reason}, so in {dtype} the last digits of scores depend on "
-        "how many tokens a call holds, and two tokens that are nearly as likely may change "
+        "how many tokens a call holds, and two tokens that are almost equally likely may change "
         f"places{remedy}"
     )
 
