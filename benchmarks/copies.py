@@ -36,7 +36,7 @@ COPIES = {
     "8 bits": (8, False),
 }
 ROWS = (1, 2, 3, 4, 5, 6, 7, 9, 11)
-CONTEXT, ROUNDS = 128, 25
+CONTEXT, ROUNDS = 128, 60
 
 
 def answers(target: str, path: Path, count: int, tokens: int, temperature: float) -> list[Any]:
