@@ -286,6 +286,19 @@ def other_types() -> tuple[float, float]:
     return max(one.largest_difference for one in others), 100 * least
 
 
+def copy_in(bits: int) -> str:
+    """Cells on a copy in so many bits: agreement, calibrated and not, its cost, the speed-ups."""
+    found, name = data("copies"), f"{bits} bits"
+    cells = list[str]()
+    for temperature, measure in {"0": "equal_argmax", "1": "overlap"}.items():
+        of = found.agreement[temperature].copies
+        kinds = [of[one] for one in (name, f"{name}, each weight by itself") if one in of]
+        cells.append(" / ".join(f"{100 * one[measure]:.1f} %" for one in kinds))
+    cells.append(f"{found.ms[name][1] / found.ms['1 rows'][1]:.2f}")
+    cells += [f"{found.by_formula[temperature][name][0]:.2f}×" for temperature in "01"]
+    return " | ".join(cells)
+
+
 def families() -> str:
     """Ways into families of models that gave transformers' tokens, of all."""
     rows = data("first-hour").families
