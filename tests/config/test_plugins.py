@@ -130,6 +130,29 @@ def test_a_rule_has_a_name_in_certify_and_files(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    ("draw", "source"),
+    [
+        ("np.random.rand()", "numpy"),
+        ("np.random.RandomState(0).rand()", "numpy"),
+        ("OLD.rand()", "numpy"),
+        ("random.Random(0).random()", "Python's random module"),
+        ("OWN.random()", "Python's random module"),
+    ],
+)
+def test_a_rule_that_draws_elsewhere_is_not_certified(draw, source, tmp_path, capsys):
+    setting = "import random\nimport numpy as np\nOLD = np.random.RandomState(0)\n"
+    drawing = f"    def acceptance(self, batch):\n        {draw}\n"
+    plugin = write(
+        tmp_path,
+        f"{setting}OWN = random.Random(0)\n{RULE}\n{drawing}"
+        "        return super().acceptance(batch)\n",
+    )
+    file = write(tmp_path, json.dumps(CASE), "case.json")
+    assert run(["certify", "--plugin", plugin, file]) == 2
+    assert f"draws random numbers from {source}, " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("group", [methods.GROUP, registry.GROUP])
 def test_packages_offer_them_by_entry_points(group, tmp_path, monkeypatch):
     def load():

@@ -54,13 +54,19 @@ def certify(
         return _examine_verifier(adapter, as_json)
     assert case is not None
     from hierspec.exact import certificate as exact
+    from hierspec.exact.foreign_random import ForeignRandomness
 
     from .rendering import notes, warnings_as_notes
     from .rendering.certificate import show
 
     content = exact.load_case(case)
-    with errors_in(case), warnings_as_notes(notes()):
+    with errors_in(case), warnings_as_notes(notes()), ForeignRandomness() as foreign:
         certificate = exact.certify(content)
+        if sources := foreign.sources():  # a rule of the user's own
+            raise HierspecError(
+                f"a rule draws random numbers from {sources}, of which enumeration shows nothing: "
+                "let acceptance(batch) return probabilities, which are drawn from for it"
+            )
     passed = certificate.passed(allow_inconclusive)
     with contextlib.suppress(BrokenPipeError):  # | head must not turn a failed check into success
         if as_json:
