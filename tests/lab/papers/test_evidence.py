@@ -381,6 +381,23 @@ def test_claims_on_stacks_are_on_what_the_formula_chooses():
             assert (reading.stacked_over_single(speedups) > 1) == chosen_is_stacked
 
 
+def test_the_planners_runs_are_the_files():
+    """P1 Table 3 beside the planner's runs."""
+    result = json.loads((FOLDER.parent / "reproduce-p1-models.json").read_text())
+    tables = {table["name"]: table["rows"] for table in result["tables"]}
+    said = next(item.fixed.reason for item in ITEMS if item.name == "P1 Table 3")
+    for models in ("early exits", "separate models"):
+        for temperature in (0, 1):
+            rows = tables[f"Number of models, {models}, temperature {temperature}"]
+            single = next(row for row in rows if row["models"].startswith("2"))
+            planned = next(row for row in rows if "planned" in row["models"])
+            if temperature:
+                assert planned is single
+                continue
+            for key in ("predicted speed-up", "speed-up"):
+                assert f"{planned[key] / single[key]:.3f}×" in said
+
+
 def test_rates_of_coin_flips_are_found_again():
     """Shares kept of n tokens, and rounds of the target, drawn at a known rate."""
     alpha, n = 0.6, 3
