@@ -204,3 +204,10 @@ def test_a_path_with_another_beginning_is_named(ask, path, hint):
     (found,) = ask(post(path, TEXT))
     assert found.status_code == 404
     assert found.json()["error"]["message"] == f"there is no POST {path}{hint}"
+
+
+def test_a_wrong_method_and_a_missing_body_are_told_what_is_taken(ask):
+    wrong, empty = ask(("GET", "/v1/completions", None), ("POST", "/v1/completions", None))
+    assert (wrong.status_code, empty.status_code) == (405, 400)
+    assert wrong.json()["error"]["message"] == "/v1/completions takes POST, not GET"
+    assert empty.json()["error"]["message"].startswith("the body must be a JSON object")

@@ -113,6 +113,9 @@ def install(app: FastAPI) -> None:
         if error.status_code == 404:
             message = f"there is no {request.method} {request.url.path}{_nearest_path(request)}"
         headers = dict(error.headers or {})
+        if error.status_code == 405:
+            takes = next((value for name, value in headers.items() if name.lower() == "allow"), "")
+            message = f"{request.url.path} takes {takes}, not {request.method}"
         return ApiError(message, error.status_code, headers=headers).response()
 
     @app.exception_handler(Exception)
@@ -144,7 +147,7 @@ def first_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     place = ".".join(part for part in parts if part.isidentifier() or part.isdigit()) or None
     if first["type"] == "json_invalid":
         return f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}", None
-    if first["type"] in ("model_attributes_type", "dict_type") and place is None:
+    if first["type"] in ("missing", "model_attributes_type", "dict_type") and place is None:
         return "the body must be a JSON object, sent with Content-Type: application/json", None
     message = str(first["msg"]).removeprefix("Value error, ")
     return (f"{place}: {message}" if place else message), place
