@@ -38,6 +38,7 @@ REFUSED = {
     "no schema": ({**TEXT, "response_format": {"type": "json_schema"}}, "schema"),
     "no search": ({**TEXT, "web_search_options": {}}, "nothing is searched here"),
     "of another server": ({**TEXT, "guided_json": {}}, "send response_format"),
+    "a choice": ({**TEXT, "guided_choice": ["a"]}, "with an enum in its schema"),
     "suffix": ({**TEXT, "suffix": "x"}, "suffix"),
 }
 

@@ -36,7 +36,12 @@ _ELSEWHERE = {  # fields that clients know, and what takes them here
     "function_call": "send tool_choice",
     "n_predict": "send max_tokens",
     "guided_json": "send response_format",
+    "guided_choice": "send response_format, with an enum in its schema",
+    "guided_regex": "send response_format, with a pattern in its schema",
     "structured_outputs": "send response_format",
+    "min_tokens": "texts have no least length here; with ignore_eos they have max_tokens",
+    "continue_final_message": "/v1/completions continues texts",
+    "prompt_logprobs": "/v1/completions has them, with echo and logprobs",
     "options": "send its entries as fields of the request: temperature, top_p, seed, stop; and "
     "num_predict as max_tokens",
     "num_predict": "send max_tokens",
