@@ -36,6 +36,10 @@ REFUSED = {
         "schema",
     ),
     "no schema": ({**TEXT, "response_format": {"type": "json_schema"}}, "schema"),
+    "other format": (
+        {**TEXT, "response_format": {"type": "regex", "pattern": "a"}},
+        'send "type" as',
+    ),
     "no search": ({**TEXT, "web_search_options": {}}, "nothing is searched here"),
     "of another server": ({**TEXT, "guided_json": {}}, "send response_format"),
     "a choice": ({**TEXT, "guided_choice": ["a"]}, "with an enum in its schema"),

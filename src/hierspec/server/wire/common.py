@@ -151,6 +151,20 @@ class ResponseFormat(RequestModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") not in (
+            "text",
+            "json_object",
+            "json_schema",
+        ):
+            raise ValueError(
+                'send "type" as "text", "json_object" or "json_schema", and a schema as '
+                '"json_schema": {"schema": …}'
+            )
+        return super()._refuse_unknown(data)
+
 
 class PredictedOutput(RequestModel):
     """Text that the answer is expected to repeat for the most part; drafts are copied from it."""
