@@ -77,6 +77,21 @@ def test_what_cannot_be_done_is_refused_in_openais_form(ask, name):
             "input_image parts are not supported",
         ),
         ("/v1/responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, {}, "tools"),
+        (
+            "/v1/responses",
+            {**RESPONSES, "tools": [{"type": "function", "function": {"name": "f"}}]},
+            {},
+            'belong beside "type"',
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": "a"}],
+                "tools": [{"type": "function", "name": "f"}],
+            },
+            {},
+            'belong inside its "function"',
+        ),
         ("/v1/responses", {**RESPONSES, "tool_choice": "required"}, {}, "there are no tools"),
         ("/v1/completions", {"prompt": "a"}, {"content-type": "text/plain"}, "application/json"),
         (

@@ -92,6 +92,13 @@ class Tool(ConversationModel):
     type: Literal["function"]
     function: Function
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_flat(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") == "function" and "function" not in data:
+            raise ValueError('name, description and parameters belong inside its "function"')
+        return data
+
 
 class NamedFunction(RequestModel):
     name: Name

@@ -119,6 +119,13 @@ class ResponsesTool(Function):
 
     type: Literal["function"]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_nested(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "function" in data and "name" not in data:
+            raise ValueError('name, description and parameters belong beside "type" here')
+        return data
+
     def as_tool(self) -> Tool:
         """Convert to a tool of chat completions."""
         return Tool(type="function", function=Function(**self.model_dump(exclude={"type"})))
