@@ -299,4 +299,4 @@ def test_what_cannot_take_them_says_so_by_name(model):
     nameless.generation_config.decoder_start_token_id = None
     refused("decoder_start_token_id", lambda: wrap(nameless, "nameless"))
     bart = tiny_model("bart", seed=1, dtype=torch.float32)
-    refused("encoder-decoder model of a shape", lambda: Hierarchy(bart))
+    refused("encoder-decoder model of an unsupported kind", lambda: Hierarchy(bart))
