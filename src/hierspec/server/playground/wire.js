@@ -9,6 +9,7 @@ class Refusal extends Error {
 
 function headers() {
   const fields = { "Content-Type": "application/json" }, key = $("key").value;
+  if (/[^\x00-\xff]/.test(key)) throw new Refusal("No header can hold this key.", 401);  // "sk-…", as keys are shown
   if (key) fields.Authorization = `Bearer ${key}`;
   return fields;
 }
