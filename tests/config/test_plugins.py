@@ -295,6 +295,66 @@ def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, 
     assert "mine.py, line" in error
 
 
+TWO_RESIDUALS = """
+from hierspec.verifiers.multi_draft import RRS
+
+@hierspec.register
+class Several(RRS):
+    name = "several"
+    def choose(self, drafts, p):
+        stop = yield from super().choose(drafts, p)
+        return hierspec.core.rules.Stop(stop.draft, stop.num_accepted, {row})
+"""
+ONE_TOKEN = [{"table": {"": [0.2, 0.8]}}, {"table": {"": [0.6, 0.4]}}]
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (
+            "p - 1.25 * torch.minimum(p, batch.q[at])",
+            "negative number",
+        ),  # sums to what algebra asks
+        ("p * float('nan')", "NaN"),
+        ("None", "must be rows"),
+        ("p.tolist()", "must be rows"),
+        ("p[:, :0].sum() / 0", "NaN"),
+    ],
+)
+@pytest.mark.parametrize("command", ["certify", "generate"])
+def test_a_residual_that_is_no_distribution(command, returned, words, tmp_path, capsys):
+    """A law with negative chances may add up to the target's: it would be no certificate."""
+    plugin = write(
+        tmp_path,
+        f"import torch\n{RULE}\n    def acceptance(self, batch):\n"
+        "        a = super().acceptance(batch)\n"
+        "        return hierspec.Acceptance((1.25 * a.h).clamp(max=0.9), a.w)\n"
+        f"    def rest(self, p, w, batch, at):\n        return {returned}\n",
+    )
+    if command == "certify":
+        file = write(tmp_path, json.dumps(CASE), "case.json")
+        status = run(["certify", "--plugin", plugin, file])
+    else:
+        levels = [{"method": "ngram_table", "num_speculative_tokens": 3}]
+        inline = json.dumps({"target": "zoo:small", "levels": levels, "verify": "mine"})
+        status = generate(plugin, "--hierarchy", inline, "--temperature", "1", "--seed", "1")
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert status == 2
+    assert words in error
+    assert "mine.py, line 13: the residual of rule 'mine'" in error
+
+
+@pytest.mark.parametrize("factor", ["-1.0", "float('nan')"])
+def test_a_row_of_a_rule_for_several_drafts_is_checked(factor, tmp_path, capsys):
+    row = f"stop.distribution * {factor}"
+    plugin = write(tmp_path, f"import hierspec{TWO_RESIDUALS.format(row=row)}")
+    levels = [{"num_speculative_tokens": 1, "num_drafts": 2}, {"verify": "several"}]
+    case = {"vocab": 2, "models": ONE_TOKEN, "levels": levels}
+    file = write(tmp_path, json.dumps(case), "case.json")
+    assert run(["certify", "--plugin", plugin, file]) == 2
+    assert "the distribution of rule 'several' has a negative" in capsys.readouterr().err
+
+
 WORDS = ["self", "limit", "None", "1j", "...", "b''", "hierspec", "print", "yield 1"]
 
 

@@ -89,7 +89,7 @@ class Certificate:
 
     def passed(self, allow_inconclusive: bool = False) -> bool:
         """Return whether losslessness is proved, or, if allowed, that no loss was found."""
-        no_loss_found = not self.lossy and self.worst_round_tv <= TOLERANCE
+        no_loss_found = not self.lossy and max(self.tv, self.worst_round_tv) <= TOLERANCE
         return no_loss_found and (self.conclusive or allow_inconclusive)
 
     @property

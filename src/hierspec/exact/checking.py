@@ -16,7 +16,7 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
-from hierspec.verifiers.acceptance import acceptance_of
+from hierspec.verifiers.acceptance import acceptance_of, correction_of
 from hierspec.verifiers.multi_draft import outcomes
 
 from .memoised_rules import remembered_rows
@@ -78,14 +78,16 @@ def _single_draft_verdicts(
         torch.tensor(lengths),
     )
     accepted = acceptance_of(rule, batch)
-    tau_probs = tau_probabilities(rule.order, accepted.h).numpy()
+    chances = tau_probabilities(rule.order, accepted.h)
     next_rows = np.stack(
         [
-            normalise(rule.correction(batch, accepted, batch.lengths.clamp(max=t)).numpy())
+            normalise(correction_of(rule, batch, accepted, tau, chances[:, t] > 0.0).numpy())
             for t in range(n + 1)
+            for tau in (batch.lengths.clamp(max=t),)
         ],
         axis=1,
     )
+    tau_probs = chances.numpy()
     reported = p_ids
     if type(rule).reported is not Verifier.reported:  # the rule reports others than p
         reported = np.array(

@@ -87,9 +87,10 @@ def prove(
         if count == max_states:
             return Examination(count, False, worst)
         count += 1
-        worst = max(worst, target.distance(distributions, context, limit))
-        if worst > tolerance:
-            return Examination(count, False, worst)
+        tv = target.distance(distributions, context, limit)
+        if not tv <= tolerance:  # NaN is no proof
+            return Examination(count, False, tv)
+        worst = max(worst, tv)
     return Examination(count, True, worst)
 
 
@@ -118,7 +119,7 @@ def search_reachable(
             distributions = rounds.round(context, limit, state)
             tv = target.distance(drop_states(distributions), context, limit)
             worst = max(worst, tv)
-            if tv > max(tolerance, lossy.tv if lossy else 0.0):
+            if not tv <= max(tolerance, lossy.tv if lossy else 0.0):
                 horizon = len(text) + min(limit, max(m for m, _ in distributions))
                 lossy = LossyRound(text, limit, state, tv, horizon)
             for key, emitted in _next_states(distributions, context, limit, rounds, limits):

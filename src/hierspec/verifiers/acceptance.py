@@ -1,14 +1,20 @@
-"""The one place where a rule is asked for its acceptance; what a user's rule says is checked."""
+"""The one place where a rule is asked what it decides; what a user's rule says is checked."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from hierspec.core.rules import Acceptance, Batch, Verifier
+from hierspec.core.rules import Acceptance, Batch, Stop, Verifier
 from hierspec.errors import HierspecError
 from hierspec.utils import plugins
+
+_ROUNDING = {torch.float64: 1e-9}  # how far below 0 rounding may take a number of a row
+_ROUNDING_ELSEWHERE = 1e-5
+_UNSOUND = "has a negative number, NaN, or infinity, or nothing in it"
 
 
 def is_checked(rule: Verifier) -> bool:
@@ -43,3 +49,67 @@ def _problem(accepted: Any, batch: Batch) -> str:
     if not bool(((accepted.h >= 0.0) & (accepted.h <= 1.0)).all()):
         return "has an h outside 0 … 1, or NaN (0 is h where there is only padding)"
     return "" if bool((accepted.w >= 0.0).all()) else "has a negative w, or NaN"
+
+
+def correction_of(
+    rule: Verifier,
+    batch: Batch,
+    accepted: Acceptance,
+    tau: torch.Tensor,
+    needed: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return a rule's :meth:`Verifier.correction`; where it is a user's own, it is checked.
+
+    Args:
+        needed: [B] bool, the drafts that may stop at their τ; ``None``: all.
+
+    Raises:
+        HierspecError: it is none, or a row that is needed is no distribution, not even after
+            division by its sum: no certificate would hold for what is drawn from it.
+    """
+    written = _correction_written(rule)
+    if written is None:
+        return rule.correction(batch, accepted, tau)
+    start = f"{plugins.where(written)}: the residual of rule {rule.name!r}"
+    try:
+        rows = rule.correction(batch, accepted, tau)
+        is_sound = _can_be_drawn_from(rows if needed is None else rows[needed])
+    except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+        if plugins.place_of(error) or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise HierspecError(f"{start} must be rows [B, V]: {plugins.describe(error)}") from None
+    if rows.shape != batch.p[:, 0].shape:
+        shapes = f"{list(batch.p[:, 0].shape)}, not {list(rows.shape)}"
+        raise HierspecError(f"{start} must be rows [B, V]: {shapes}")
+    if not is_sound:
+        raise HierspecError(f"{start} {_UNSOUND}")
+    return rows
+
+
+def stop_of(rule: Verifier, stop: Stop) -> Stop:
+    """Return where a rule for several drafts stopped; of a user's rule, its row is checked.
+
+    Raises:
+        HierspecError: the row [V] is no distribution, as in :func:`correction_of`.
+    """
+    if is_checked(rule) and not _can_be_drawn_from(stop.distribution):
+        place = plugins.where(type(rule).choose)
+        raise HierspecError(f"{place}: the distribution of rule {rule.name!r} {_UNSOUND}")
+    return stop
+
+
+def _can_be_drawn_from(rows: torch.Tensor) -> bool:
+    rounding = _ROUNDING.get(rows.dtype, _ROUNDING_ELSEWHERE)
+    total = rows.sum(-1)
+    return bool((rows >= -rounding).all() & ((total > 0.0) & (total < math.inf)).all())
+
+
+def _correction_written(rule: Verifier) -> Callable[..., Any] | None:
+    """Return what a user wrote of a rule's correction; ``None`` if it is this package's."""
+    for cls in type(rule).__mro__:
+        if cls.__module__.startswith("hierspec."):
+            return None
+        for name in ("correction", "rest"):
+            if name in vars(cls):
+                return vars(cls)[name]
+    return None

@@ -22,7 +22,7 @@ from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Batch, Verifier, scan
 from hierspec.utils.graphs import Graphs, upload
 from hierspec.utils.reads import Reads, sent
-from hierspec.verifiers.acceptance import acceptance_of, is_checked
+from hierspec.verifiers.acceptance import acceptance_of, correction_of, is_checked
 from hierspec.verifiers.rows import parts
 
 from .case import DraftCase
@@ -94,7 +94,7 @@ def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decision:
     """Decide a batch; uniforms [B, n + 1]: n for the scan, the last for the token that follows."""
     accepted = acceptance_of(rule, batch)
     tau = scan(rule.order, accepted.h, uniforms[:, :-1])
-    ids, mass = locate(rule.correction(batch, accepted, tau), uniforms[:, -1:])
+    ids, mass = locate(correction_of(rule, batch, accepted, tau), uniforms[:, -1:])
     # On accelerators nothing has checked the scores before: a NaN must not pass for a number.
     is_read = torch.arange(batch.p.shape[1], device=tau.device) <= tau.unsqueeze(1)
     sound = ((batch.p[..., 0] >= 0.0) | ~is_read).all(1, keepdim=True)
