@@ -31,6 +31,9 @@ _COMMANDS |= {
     "llama-server": _COMMANDS["server"],
 }
 _OPTIONS = {
+    "-s": "--seed",
+    "-i": "hierspec chat talks with a model, hierspec generate --chat asks it one question",
+    "-no-cnv": "hierspec generate continues a text, unless --chat is given",
     "-c": "the context grows as needed, up to the model's limit: leave it out",
     "-ngl": "--device cuda runs the whole model on a GPU",
     "--repeat-penalty": "--repetition-penalty",
@@ -56,13 +59,28 @@ _OPTIONS |= {
     "--assistant-model": _OPTIONS["--model-draft"],
     "--draft-min": _OPTIONS["--draft-max"],
     "-f": _OPTIONS["--file"],
+    "-cnv": _OPTIONS["-i"],
+    "--conversation": _OPTIONS["-i"],
+    "--interactive": _OPTIONS["-i"],
+    "--no-conversation": _OPTIONS["-no-cnv"],
     "-sys": _OPTIONS["--system-prompt"],
     "-hf": _OPTIONS["--hf-repo"],
     "-np": _OPTIONS["--parallel"],
     "-fa": _OPTIONS["--flash-attn"],
+    "--color": _OPTIONS["--flash-attn"],
     "--mlock": _OPTIONS["--flash-attn"],
     "--no-mmap": _OPTIONS["--flash-attn"],
     "--cache-type-v": _OPTIONS["--cache-type-k"],
+}
+_OF_ONE_COMMAND = {
+    ("generate", "--system"): "hierspec chat --system TEXT; or --prompts FILE.jsonl, with messages",
+    ("chat", "-p"): "messages are typed, or come on standard input; --system TEXT says how to "
+    "answer",
+}
+_OF_ONE_COMMAND |= {
+    ("generate", "--system-prompt"): _OF_ONE_COMMAND["generate", "--system"],
+    ("generate", "-sys"): _OF_ONE_COMMAND["generate", "--system"],
+    ("chat", "--prompt"): _OF_ONE_COMMAND["chat", "-p"],
 }
 _OF_A_MODEL = ("-m", "--model", "--target", "-p", "--prompt")
 _MODEL_OPTIONS = ("-m", "--model", "--target", "--draft", "--candidates")
@@ -85,6 +103,8 @@ def hint(argv: Sequence[str], message: str) -> str:
         return "hierspec profile --target NAME -o FILE measures what plan FILE plans with"
     for word in argv:
         name = word.split("=")[0]
+        if message.startswith("No such option") and (argv[0], name) in _OF_ONE_COMMAND:
+            return f"in place of {name}: {_OF_ONE_COMMAND[argv[0], name]}"
         if name in _OPTIONS:
             return f"in place of {name}: {_OPTIONS[name]}"
     unknown = re.match(r"No such option: --([\w-]+)", message)
