@@ -63,7 +63,9 @@ def test_settings_change_one_by_one_and_mistakes_change_none(models):
         ("/set max_new_tokens 0", "at least 1"),
         ("/set max_new_tokens 2.5", "at least 1"),
         ("/set seed -3", "seed"),
-        ("/set parameter num_ctx 4096", "there is no setting 'num_ctx'"),
+        ("/set parameter num_ctx 4096", "there is no setting 'num_ctx'; the context grows"),
+        ("/set system You are a pirate", "/system TEXT sets the system message. There are"),
+        ("/set parameter num_predict 5", "did you mean max_new_tokens?"),
         ("/set top_q", "did you mean top_p"),
     ):
         assert says in told(mistake), mistake

@@ -47,7 +47,18 @@ _WHERE_MEASURED = (
     "--hierarchy autoregressive leaves drafts out, and hierspec generate --chat --hierarchy auto "
     "says what pays here"
 )
-_ALIASES = {"/exit": "/bye", "/quit": "/bye", "/clear": "/reset", "/?": "/help"}
+_ALIASES = {
+    "/exit": "/bye",
+    "/quit": "/bye",
+    "/clear": "/reset",
+    "/regen": "/retry",
+    "/?": "/help",
+}
+_ELSEWHERE = {  # settings of other programs, and what does the same here
+    "system": "; /system TEXT sets the system message.",
+    "num_predict": "; did you mean max_new_tokens?",
+    "num_ctx": "; the context grows as needed, up to the model's limit.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +83,9 @@ class ChatSettings:
         values = self.to_dict()
         if name not in values:
             hint = nearest_key(name, values)
+            known = _ELSEWHERE.get(name) or (f"; did you mean {hint}?" if hint else ".")
             raise HierspecError(
-                f"there is no setting {name!r}{f'; did you mean {hint}?' if hint else '.'} "
-                f"There are {', '.join(values)}"
+                f"there is no setting {name!r}{known} There are {', '.join(values)}"
             )
         if text.lower() == "none":
             del values[name]
