@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from server_cases import CHAT, TEXT, TOOL, app_of, asking, byte_tokenizer, chunks, post
 
 from hierspec import Hierarchy
@@ -92,11 +93,13 @@ def test_predicted_output_is_counted(ask):
     assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
 
 
-def test_a_model_without_a_chat_template_says_so(family):
-    tokenizer = byte_tokenizer(template=None)
+@pytest.mark.parametrize("lacking", ["no tokenizer", "no chat template"])
+def test_a_model_without_a_chat_template_says_so(family, lacking):
+    tokenizer = None if lacking == "no tokenizer" else byte_tokenizer(template=None)
     shared = app_of(family).state.service.hierarchies["default"]
     models = Hierarchy(Built(shared.root, tokenizer, shared.config))
     app = create_app(ServeSettings(), {"default": models})
     found = asking(app, lambda client: client.post("/v1/chat/completions", json=CHAT))
     assert found.status_code == 400
     assert found.json()["error"]["code"] == "no_chat_template"
+    assert lacking in found.json()["error"]["message"]

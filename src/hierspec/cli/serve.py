@@ -132,6 +132,12 @@ def serve(
             hierarchies = load(settings)
         app = create_app(settings, hierarchies)
     name = app.state.service.model
+    if app.state.service.tokenizer is None:
+        say(
+            console,
+            f"hierspec: note: {name} has no tokenizer: prompts are token ids, and answers have no "
+            "text; --tokenizer takes a folder with one, or a model that has one",
+        )
 
     def say_where(url: str) -> None:
         say(console, f"hierspec: serving {name} on {url}/v1; a page to try it: {url}/")

@@ -72,9 +72,14 @@ def chat_ids(
         variables: further ones of the template.
 
     Raises:
-        ApiError: the model has no chat template, or the template refuses these messages.
+        ApiError: the model has no tokenizer or no chat template, or that refuses these messages.
     """
     tokenizer = service.tokenizer
+    if tokenizer is None:
+        raise ApiError(
+            "this model has no tokenizer: serve it with one (hierspec serve --tokenizer)",
+            code="no_chat_template",
+        )
     if not getattr(tokenizer, "chat_template", None):
         raise ApiError(
             "this model has no chat template: use /v1/completions, or serve an "

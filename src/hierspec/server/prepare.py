@@ -215,7 +215,10 @@ def tokenize(service: Service, text: str, add_special_tokens: bool = True) -> li
         ApiError: the model has no tokenizer.
     """
     if service.tokenizer is None:
-        raise ApiError("this model has no tokenizer: send token ids as the prompt")
+        raise ApiError(
+            "this model has no tokenizer: send token ids as the prompt, or serve it with one "
+            "(hierspec serve --tokenizer)"
+        )
     encoding: Any = service.tokenizer(text, verbose=False, add_special_tokens=add_special_tokens)
     return [int(token) for token in encoding["input_ids"]]
 
