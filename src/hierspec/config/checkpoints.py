@@ -59,8 +59,8 @@ class Loaded:
         source = registry.resolve(name) if registry.can_resolve(name) else name
         if (tokenizer := load_tokenizer(source)) is None:
             raise HierspecError(
-                f"no tokenizer at {name!r}: give the folder of a saved tokenizer or of a model "
-                "that has one beside it"
+                f"no tokenizer at {name!r}: give a folder with one, or a model that has one "
+                "(directory, hub id, FILE.gguf, or zoo:NAME)"
             )
         size = model_config(target).vocab_size
         if len(tokenizer) > size:
