@@ -331,7 +331,8 @@ def _file(argument: str, command: str) -> Path:
 def _summarise(result: GenerationResult, num_cached: int, num_prompt_tokens: int) -> str:
     """Return speed, drafted and kept tokens by level, and the cached share of the prompt."""
     endings = {"cancelled": ", stopped", "length": ", cut: /set max_new_tokens for more"}
-    parts = [f"{result.num_tokens} tokens{endings.get(result.finish_reason, '')}"]
+    tokens = "token" if result.num_tokens == 1 else "tokens"
+    parts = [f"{result.num_tokens} {tokens}{endings.get(result.finish_reason, '')}"]
     if result.tokens_per_second:  # not of a single token
         parts[0] += (
             f", {result.tokens_per_second:.1f} tokens/s, "

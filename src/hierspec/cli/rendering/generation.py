@@ -111,7 +111,7 @@ def summary(
 
 
 def _describe_length(result: GenerationResult) -> str:
-    return f"{result.num_tokens} tokens{_ENDINGS.get(result.finish_reason, '')}"
+    return f"{_count(result.num_tokens, 'token')}{_ENDINGS.get(result.finish_reason, '')}"
 
 
 def _compare_texts(
