@@ -20,6 +20,7 @@ from typing import Any
 from hierspec.errors import HierspecError, first_line
 
 VARIABLE = "HIERSPEC_PLUGINS"  # files with the system's separator of paths, for child processes
+_PREFIX = "hierspec_plugin_"  # of the modules that files become
 _FILES: dict[str, str] = {}  # of modules that were imported → the name the user gave
 
 
@@ -34,7 +35,7 @@ def load_file(file: str | Path) -> ModuleType:
         raise HierspecError(f"no plug-in file {str(file)!r}: give the path of a Python file")
     path = path.resolve()
     # Of one name in every process, so that what its classes make can be pickled between them.
-    name = f"hierspec_plugin_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+    name = f"{_PREFIX}{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
@@ -95,6 +96,12 @@ def _declared(group: str) -> dict[str, EntryPoint]:
 
 def _package(entry: EntryPoint) -> str:
     return entry.module.partition(".")[0]
+
+
+def is_users(kind: type) -> bool:
+    """Return whether a user wrote a class: it is in a file of theirs, or in no package of ours."""
+    package = kind.__module__.partition(".")[0]
+    return package.startswith(_PREFIX) or not package.startswith("hierspec")
 
 
 def place_of(error: BaseException) -> str:

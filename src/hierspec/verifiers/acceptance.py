@@ -19,8 +19,7 @@ _UNSOUND = "has a negative number, NaN, or infinity, or nothing in it"
 
 def is_checked(rule: Verifier) -> bool:
     """Return whether a rule is a user's: the host then reads what it says, in every decision."""
-    package = type(rule).__module__.partition(".")[0]
-    return not package.startswith("hierspec")  # this project has more packages than this one
+    return plugins.is_users(type(rule))
 
 
 def acceptance_of(rule: Verifier, batch: Batch) -> Acceptance:
@@ -107,7 +106,7 @@ def _can_be_drawn_from(rows: torch.Tensor) -> bool:
 def _correction_written(rule: Verifier) -> Callable[..., Any] | None:
     """Return what a user wrote of a rule's correction; ``None`` if it is this package's."""
     for cls in type(rule).__mro__:
-        if cls.__module__.startswith("hierspec."):
+        if not plugins.is_users(cls):
             return None
         for name in ("correction", "rest"):
             if name in vars(cls):

@@ -42,7 +42,8 @@ def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
     The same class may be registered again, as a notebook does. It decorates a class, too.
 
     Raises:
-        HierspecError: it is no rule, has no name, or another rule has that name.
+        HierspecError: it is no rule, has no name, another rule has that name, or it has a shortcut
+            of its own, by which it would decide otherwise than it is enumerated.
     """
     from hierspec.core.rules import Verifier
 
@@ -55,6 +56,11 @@ def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
     if not isinstance(rule_name, str) or not rule_name:
         raise HierspecError(
             f'{type(rule).__name__} has no name to be found by: add name = "…" to it'
+        )
+    if any("decide" in vars(cls) and plugins.is_users(cls) for cls in type(rule).__mro__):
+        raise HierspecError(
+            f"{type(rule).__name__} has a decide of its own, which no certificate sees: "
+            "leave it out, acceptance(batch) decides"
         )
     for name in (rule_name, *aliases):
         if _class_of(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):
