@@ -261,7 +261,10 @@ def test_of_a_researcher(hour, tmp_path, monkeypatch):
         found = {one["name"]: one for one in json.loads(output)["cells"][0]["methods"]}
         assert list(found) == ["plain", "alone-constant-7", "mine.json"]
         assert found["mine.json"]["configuration"]["levels"] == [level]
-    assert "not planned" in hour("profile", "--candidates", "constant", "-o", "q.json", *plugin)[2]
+    assert (
+        "cannot be planned"
+        in hour("profile", "--candidates", "constant", "-o", "q.json", *plugin)[2]
+    )
     with serving(*plugin, "--hierarchy", "mine.json") as url:
         body = {"prompt": "def f", "max_tokens": 8, "temperature": 0}
         answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
