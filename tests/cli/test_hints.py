@@ -45,6 +45,7 @@ from hierspec.cli import run
         ("chat -m x.gguf -p hello", "messages are typed"),
         ("generate a --jinja", "leave it out"),
         ("generate a -m zoo:small --dtype int7", "unsupported dtype 'int7'"),
+        ("generate a -m zoo:small --dtype torch.auto", "unsupported dtype 'torch.auto'"),
         ("generate a -m zoo:small --dtype fp16", "did you mean float16?"),
         ("generate a -m zoo:small --draft backof", "--plugin FILE.py"),
         ("generate a -m llama3.2", "FILE.gguf, zoo:NAME or a hub id with its owner (OWNER/NAME)"),

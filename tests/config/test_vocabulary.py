@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from transformers import Gemma3Config, PreTrainedTokenizerFast
 
+from hierspec.config.checkpoints import Loaded
 from hierspec.config.vocabulary import check_same_vocabulary
+from hierspec.errors import HierspecError
 
 
 def tokenizer(*tokens, special=()):
@@ -47,3 +49,18 @@ def test_a_hole_in_one_of_them_is_a_difference():
     holey = Tokenizer(models.WordLevel({"a": 0, "c": 2}, unk_token="a"))
     with pytest.raises(ValueError, match="token 1 is missing in small and 'b' in big"):
         check_same_vocabulary("big", tokenizer("a", "b", "c"), "small", holey)
+
+
+def test_a_tokenizer_of_a_models_text_is_compared_with_the_size_of_its_text_part(tmp_path):
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer("a", "b", "c"))
+    fast.save_pretrained(tmp_path / "tokenizer")
+    for size, fits in ((2, False), (3, True)):
+        folder = tmp_path / str(size)
+        Gemma3Config(text_config={"vocab_size": size}).save_pretrained(folder)
+        loaded = Loaded()
+        if fits:
+            loaded.use_tokenizer(str(folder), str(tmp_path / "tokenizer"))
+            assert len(loaded.tokenizers[str(folder)]) == size
+        else:
+            with pytest.raises(HierspecError, match="3 tokens, and the target scores 2"):
+                loaded.use_tokenizer(str(folder), str(tmp_path / "tokenizer"))

@@ -197,15 +197,27 @@ def test_no_copy_is_in_more_bits_than_the_target(tmp_path):
         assert copied.num_bytes <= target.num_bytes
 
 
+def test_a_calibrated_copy_that_keeps_bits_of_a_file_is_kept_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    of_file: Any = load(open_gguf(write(tmp_path / "m.gguf", some), "m"), torch.float32)
+    plain = copy.copy(of_file)
+    plain.file = None
+    for backend in (of_file, plain, of_file, plain):
+        assert ("Q4_K" in quantize(backend, 4, True).formats) == (backend is of_file)
+    assert len(list((tmp_path / "cache" / "copies").iterdir())) == 2
+
+
 @pytest.mark.parametrize(
-    ("kind", "bits"), [("Q4_K", []), ("Q6_K", []), ("Q8_0", [4]), ("BF16", [5, 8])]
+    ("kind", "bits"),
+    [("Q4_K", []), ("Q6_K", []), ("Q8_0", [4]), ("Q8_0 BF16", [5]), ("BF16", [5, 8])],
 )
 def test_what_drafts_by_default_depends_on_the_files_bits(tmp_path, kind, bits):
-    path = str(write(tmp_path / "m.gguf", lambda name: kind))
+    path = str(write(tmp_path / "m.gguf", lambda name: kind.split()[-("attn" in name)]))
     assert copies_that_pay(open_gguf(path, "m").bits_per_weight) == bits
     levels = defaults.choose_default(path, device="cpu").config.levels
     assert [level.method for level in levels] == ["suffix", "quantized"][: 2 if bits else 1]
     assert levels[0].num_speculative_tokens == 3
+    assert [level.bits for level in levels[1:]] == bits[-1:]
     wide = defaults.choose_default(path, dtype="bfloat16", device="cpu").config.levels
     assert [level.method for level in wide] == ["suffix", "quantized"]
 

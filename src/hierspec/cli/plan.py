@@ -151,8 +151,8 @@ def add_options(prepare: Callable[..., PlanView]) -> None:
     table.
     """
     options = list(inspect.signature(prepare, eval_str=True).parameters.values())[1:]
-    _ADDITIONS[prepare] = [option.name for option in options]
     _declare(options)
+    _ADDITIONS[prepare] = [option.name for option in options]
 
 
 def _declare(options: Sequence[inspect.Parameter]) -> None:

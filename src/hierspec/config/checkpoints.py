@@ -62,7 +62,7 @@ class Loaded:
                 f"no tokenizer at {name!r}: give a folder with one, or a model that has one "
                 "(directory, hub id, FILE.gguf, or zoo:NAME)"
             )
-        size = model_config(target).vocab_size
+        size = model_config(target).get_text_config(decoder=True).vocab_size
         if len(tokenizer) > size:
             raise HierspecError(
                 f"the tokenizer of {name!r} has {len(tokenizer)} tokens, and the target scores "

@@ -64,7 +64,7 @@ class TargetConfig:
 
     def __post_init__(self) -> None:
         name = self.dtype.removeprefix("torch.")
-        if name in (*_DTYPES, "auto"):
+        if name in _DTYPES or self.dtype == "auto":
             return
         known = _SHORT_DTYPES.get(name.lower())
         hint = f"; did you mean {known}?" if known else ""

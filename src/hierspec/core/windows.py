@@ -2,7 +2,7 @@
 
 A window is a stateless policy over an explicit, hashable state. A level asks ``stops`` after
 every step (a token for a drafter, a round for a verifying level) and the token that made it stop
-is always accepted: dropping a token because of its own value is lossy, stopping after it is not
+is always kept in it: dropping a token because of its own value is lossy, stopping after it is not
 (MATH §2). A drafter passes the signals of its draft so far, a verifying level those of its latest
 round. ``observe`` sees the verdict of the level above and returns the next state.
 

@@ -1,8 +1,8 @@
 """Caches that outlive a generation, so that a prefix which two texts share is prefilled once.
 
 A slot knows which tokens it holds, and rewinds to the prefix that it shares with the next text
-(:meth:`hierspec.lm.base.Slot.overlap`). So a session
-cache is nothing but slots that were not closed.
+(:meth:`hierspec.lm.base.Slot.overlap`). So a session cache is nothing but slots that were not
+closed.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class LevelStatsDict(TypedDict):
 
 @dataclass(slots=True)
 class LevelStats:
-    """Counters of one level. Accepted tokens are those that the level above accepted.
+    """Counters of one level. Tokens are accepted by the level above.
 
     Attributes:
         calls: forwards of its model (a batch of sequences is one call).

@@ -151,8 +151,8 @@ def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> Hiera
 def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     """Choose the drafter that is likely best for a target, without measuring.
 
-    Where the compiled kernels run, it is a copy of the target in 8 or 4 bits above a look-up, since
-    no trained drafter agrees as well, unless the target is in few bits itself; else a shipped
+    Where the compiled kernels run, it is a copy of the target in 8 or fewer bits above a look-up,
+    since no trained drafter agrees as well, unless the target is in few bits itself; else a shipped
     trained drafter, EAGLE-3 before exits; else a look-up alone, of fewer tokens where the target is
     in few bits, in which they cost more to check. A loaded model whose own layers run on a CPU
     decodes plainly: to check several tokens there may take longer than they save.
@@ -170,8 +170,8 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     if copies:
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
-        if copies == [4] or target.model == SMOLLM2_NAME:
-            copy["bits"] = 4  # that model was released with 4-bit weights
+        # That model was released with 4-bit weights.
+        copy["bits"] = 4 if target.model == SMOLLM2_NAME else copies[-1]
         levels = [below, copy]
     elif trained.EAGLE3_KIND in shipped:
         level = {"method": trained.EAGLE3_KIND, "model": shipped[trained.EAGLE3_KIND]}

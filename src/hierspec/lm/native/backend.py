@@ -76,7 +76,7 @@ class NativeBackend(LeanBackend):
         self._rotations = torch.empty(0, device="cpu")
         self.library = library
         rounded = isinstance(source, StoredSource) and not own_bits
-        self._file = source if rounded else None  # whose bits copies keep
+        self.file = source if rounded else None  # whose bits copies keep
         loader = _Loader(source, shape, self, own_bits)
         self._scored, width = loader.scored, shape.hidden_size
         # The largest matrices first, while there is little beside what is packed of them.
@@ -203,7 +203,7 @@ class NativeBackend(LeanBackend):
         form = COPY_FORMS[bits]
         copied = copy.copy(self)
         copied.own_bits = False
-        file = None if self._file is None else _Loader(self._file, self.shape, self, True)
+        file = None if self.file is None else _Loader(self.file, self.shape, self, True)
         layers = list[LayerWeights]()
         for i, layer in enumerate(self._layers.weights):
             source = (layer if file is None else file.packed_layer(i)).matrices()

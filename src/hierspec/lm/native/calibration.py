@@ -207,8 +207,8 @@ def _take(
 
 
 def _key(backend: NativeBackend) -> str:
-    """Return a hash of all that a copy's layers depend on, but for its format."""
-    digest = hashlib.sha256(f"{_RECIPE} {backend.shape}".encode())
+    """Return a hash of what a copy's layers are made of, and whether some keep a file's bits."""
+    digest = hashlib.sha256(f"{_RECIPE} {backend.shape} {backend.file is None}".encode())
     for layer in backend.layer_weights:
         for matrix in layer.matrices().values():
             digest.update(matrix.format.name.encode())
