@@ -56,6 +56,8 @@ def interval(found: dict[str, Any]) -> str:
 # --- results of ``hierspec bench``
 
 CHATS = {0: "smollm2-greedy", 1: "smollm2-sampled"}  # on the released model, by temperature
+HONEST = "smollm2-16bit-greedy"  # a target whose copies are not itself
+LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
 DRAFTERS = tuple(
     f"alone-{name}"
@@ -100,14 +102,26 @@ def times(record: MethodRecord) -> list[float]:
     return [run.ms_per_token for run in sorted(record.runs, key=lambda run: run.prompt)]
 
 
+def row(file: str, temperature: float, name: str) -> str:
+    """A way's ms a token, speed-up and tokens a call."""
+    found = way(file, temperature, name).final_summary
+    length = found.mean_acceptance_length or 1
+    return f"{found.ms_per_token.median:.1f} · {speedup(file, temperature, name)} · {length:.1f}"
+
+
 def chats(name: str) -> str:
-    """A way's row of the released model: ms a token, speed-up and tokens a call, twice."""
-    return " | ".join(
-        f"{found.ms_per_token.median:.1f} · {speedup(file, temperature, name)} · "
-        f"{found.mean_acceptance_length or 1:.1f}"
-        for temperature, file in CHATS.items()
-        for found in [way(file, temperature, name).final_summary]
-    )
+    """A way's row of the released model in bfloat16, at both temperatures."""
+    return " | ".join(row(file, temperature, name) for temperature, file in CHATS.items())
+
+
+def honest(name: str) -> str:
+    """A way's row of the 16-bit target."""
+    return row(HONEST, 0, name)
+
+
+def over(*others: str, name: str = "planned") -> str:
+    """How many times as fast as the fastest of others a way is on the 16-bit target."""
+    return faster(HONEST, 0, name, *others)
 
 
 def alone(drafter: str) -> str:
