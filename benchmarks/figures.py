@@ -56,7 +56,7 @@ def interval(found: dict[str, Any]) -> str:
 # --- results of ``hierspec bench``
 
 CHATS = {0: "smollm2-greedy", 1: "smollm2-sampled"}  # on the released model, by temperature
-HONEST = "smollm2-16bit-greedy"  # a target whose copies are not itself
+HONEST = {0: "smollm2-16bit-greedy", 1: "smollm2-16bit-sampled"}  # no copy is the target itself
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
 DRAFTERS = tuple(
@@ -114,14 +114,14 @@ def chats(name: str) -> str:
     return " | ".join(row(file, temperature, name) for temperature, file in CHATS.items())
 
 
-def honest(name: str) -> str:
+def honest(name: str, *temperatures: int) -> str:
     """A way's row of the 16-bit target."""
-    return row(HONEST, 0, name)
+    return " | ".join(row(HONEST[t], t, name) for t in temperatures)
 
 
-def over(*others: str, name: str = "planned") -> str:
+def over(temperature: int, *others: str, name: str = "planned") -> str:
     """How many times as fast as the fastest of others a way is on the 16-bit target."""
-    return faster(HONEST, 0, name, *others)
+    return faster(HONEST[temperature], temperature, name, *others)
 
 
 def alone(drafter: str) -> str:

@@ -162,7 +162,7 @@ def equality(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     )
 
 
-RELEASED = ("smollm2-16bit-greedy", "smollm2-greedy", "smollm2-sampled")
+RELEASED = (*figures.HONEST.values(), *figures.CHATS.values())
 
 
 def benches() -> dict[str, BenchResults]:
