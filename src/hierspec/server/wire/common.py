@@ -153,7 +153,7 @@ class ResponseFormat(RequestModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown(cls, data: Any) -> Any:
+    def _refuse_other_kinds(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("type") not in (
             "text",
             "json_object",
@@ -163,7 +163,7 @@ class ResponseFormat(RequestModel):
                 'send "type" as "text", "json_object" or "json_schema", and a schema as '
                 '"json_schema": {"schema": …}'
             )
-        return super()._refuse_unknown(data)
+        return data
 
 
 class PredictedOutput(RequestModel):
