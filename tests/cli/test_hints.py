@@ -43,6 +43,8 @@ from hierspec.cli import run
         ("generate a --system pirate", "hierspec chat --system TEXT"),
         ("generate a -sys pirate", "hierspec chat --system TEXT"),
         ("chat -m x.gguf -p hello", "messages are typed"),
+        ("generate a --verify block", "a key of a hierarchy file"),
+        ("bench -p 512", "--prompts FILE"),
         ("generate a --jinja", "leave it out"),
         ("generate a -m zoo:small --dtype int7", "unsupported dtype 'int7'"),
         ("generate a -m zoo:small --dtype torch.auto", "unsupported dtype 'torch.auto'"),

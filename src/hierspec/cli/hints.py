@@ -43,6 +43,7 @@ _OPTIONS = {
     "--system-prompt": "--system",
     "--speculative-config": "--hierarchy or --draft",
     "--hf-repo": "fetch the GGUF file and name it: --target FILE.gguf",
+    "--verify": '"verify": "RULE", a key of a hierarchy file',
     "--jinja": "--chat uses the model's own template: leave it out",
     "--parallel": "hierspec serve --set max_num_seqs=N",
     "--alias": "hierspec serve --set served_model_name=NAME",
@@ -74,6 +75,7 @@ _OPTIONS |= {
 }
 _OF_ONE_COMMAND = {
     ("generate", "--system"): "hierspec chat --system TEXT; or --prompts FILE.jsonl, with messages",
+    ("bench", "-p"): "--prompts FILE takes the texts to measure on, --max-new-tokens their length",
     ("chat", "-p"): "messages are typed, or come on standard input; --system TEXT says how to "
     "answer",
 }
