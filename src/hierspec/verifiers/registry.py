@@ -57,11 +57,16 @@ def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
         raise HierspecError(
             f'{type(rule).__name__} has no name to be found by: add name = "…" to it'
         )
-    if any("decide" in vars(cls) and plugins.is_users(cls) for cls in type(rule).__mro__):
-        raise HierspecError(
-            f"{type(rule).__name__} has a decide of its own, which no certificate sees: "
-            "leave it out, acceptance(batch) decides"
-        )
+    shortcuts = ["decide"]
+    if rule.exact_for(greedy=True):  # a lossy one may keep greedy tokens by its own measure
+        shortcuts += ["greedy", "accepted_by_scores"]
+    own = {name for cls in type(rule).__mro__ if plugins.is_users(cls) for name in vars(cls)}
+    for shortcut in shortcuts:
+        if shortcut in own:
+            raise HierspecError(
+                f"{type(rule).__name__} has a {shortcut} of its own, which no certificate sees: "
+                "leave it out, acceptance(batch) decides"
+            )
     for name in (rule_name, *aliases):
         if _class_of(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):
             raise HierspecError(f"there is a verifier called {name!r} already: choose another name")
