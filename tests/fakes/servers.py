@@ -7,6 +7,7 @@ import contextlib
 import json
 import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import ClassVar
 
 from aiohttp import web
@@ -139,16 +140,17 @@ class Echo:
         self.turned_away = {}
         self.live = self.most = 0
         self.phases = []
+        self.router = SimpleNamespace(lifespan_context=self._lifespan)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app):
+        assert app is self
+        self.phases.append("startup")
+        yield
+        self.phases.append("shutdown")
 
     async def __call__(self, scope, receive, send):
-        if scope["type"] == "lifespan":
-            for _ in range(2):
-                phase = (await receive())["type"]
-                self.phases.append(phase)
-                scope["state"]["ready"] = True
-                await send({"type": f"{phase}.complete"})
-            return None
-        assert scope["state"]["ready"]
+        assert self.phases == ["startup"]
         body = json.loads((await receive())["body"])
         prompt = body["prompt"]
         self.asked.append(prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from batch_cases import request, write
 from fakes.servers import Echo
+from starlette.applications import Starlette
 
 from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
@@ -55,7 +57,7 @@ def test_every_line_has_its_answer(tmp_path):
         assert one["response"]["status_code"] == 200
         assert one["response"]["request_id"] == "req-1"
         assert one["error"] is None
-    assert app.phases == ["lifespan.startup", "lifespan.shutdown"]
+    assert app.phases == ["startup", "shutdown"]
     assert [report.num_answered for report in reports] == list(range(10))
     assert reports[-1].num_failures == 0
 
@@ -216,12 +218,13 @@ def test_two_on_one_output_are_refused(tmp_path):
 
 
 def test_an_application_that_fails_to_start_says_so():
-    async def broken(scope, receive, send):
-        await receive()
-        await send({"type": "lifespan.startup.failed", "message": "no weights"})
+    @contextlib.asynccontextmanager
+    async def broken(app):
+        raise RuntimeError("no weights")
+        yield
 
     async def start():
-        async with InProcess(broken):
+        async with InProcess(Starlette(lifespan=broken)):
             pass
 
     with pytest.raises(RuntimeError, match="no weights"):

@@ -1,45 +1,37 @@
 """Requests to a web application without a network: its handlers run in this event loop.
 
-Source: the ASGI specification, version 3.0 (HTTP connection scope, lifespan protocol).
+Source: the ASGI specification, version 3.0 (HTTP connection scope).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .lines import Answer
 
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
 AsgiMessage = MutableMapping[str, Any]
 Headers = Sequence[tuple[bytes, bytes]]
-Application = Callable[
-    [
-        MutableMapping[str, Any],
-        Callable[[], Awaitable[AsgiMessage]],
-        Callable[[AsgiMessage], Awaitable[None]],
-    ],
-    Awaitable[None],
-]
 
 
 class InProcess:
-    """An ASGI application between its startup and its shutdown.
+    """A Starlette or FastAPI application between its startup and its shutdown.
 
     >>> async with InProcess(app) as service:
     ...     answer = await service.post("/v1/completions", {"prompt": "def add("})
     """
 
-    def __init__(self, app: Application, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, app: Starlette, headers: Mapping[str, str] | None = None) -> None:
         self.app = app
         headers = {"content-type": "application/json", "host": "in-process", **(headers or {})}
         self.headers = [(key.encode(), value.encode()) for key, value in headers.items()]
-        self._lifespan_events: asyncio.Queue[AsgiMessage] = asyncio.Queue()
-        self._lifespan_answers: asyncio.Queue[AsgiMessage] = asyncio.Queue()
-        self._state: dict[str, Any] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._lifespan = app.router.lifespan_context(app)
 
     async def post(self, url: str, body: Mapping[str, Any]) -> Answer:
         """Send a request and wait for the whole answer; cancelling the call cancels the request."""
@@ -72,7 +64,6 @@ class InProcess:
             "headers": list(headers),
             "client": ("127.0.0.1", 0),
             "server": ("in-process", 80),
-            "state": dict(self._state),
         }
         request = [{"type": "http.request", "body": body, "more_body": False}]
         client_left, messages = asyncio.Event(), asyncio.Queue[AsgiMessage | None]()
@@ -94,8 +85,7 @@ class InProcess:
             task.cancel()
 
     async def __aenter__(self) -> InProcess:
-        self._task = asyncio.create_task(self._run_lifespan())
-        await self._complete_phase("startup")
+        await self._lifespan.__aenter__()
         return self
 
     async def __aexit__(
@@ -104,26 +94,7 @@ class InProcess:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._complete_phase("shutdown")
-        assert self._task is not None
-        await self._task
-
-    async def _run_lifespan(self) -> None:
-        scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": self._state}
-        await self.app(scope, self._lifespan_events.get, self._lifespan_answers.put)
-
-    async def _complete_phase(self, name: str) -> None:
-        """Send the application a lifespan event and wait until it is complete."""
-        assert self._task is not None
-        await self._lifespan_events.put({"type": f"lifespan.{name}"})
-        answer = asyncio.create_task(self._lifespan_answers.get())
-        await asyncio.wait({answer, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():  # the application does not support lifespans, or failed
-            answer.cancel()
-            if error := self._task.exception():
-                raise error
-        elif answer.result()["type"].endswith(".failed"):
-            raise RuntimeError(answer.result().get("message") or f"{name} failed")
+        await self._lifespan.__aexit__(kind, error, traceback)
 
 
 def _decode(body: bytes) -> Any:
