@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from installed import needs_lab
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "first_hour.py"
 
@@ -23,6 +24,7 @@ def test_every_way_in_gives_the_tokens_of_generate(script, family, tmp_path):
     assert len(played["equal"]) == 5
 
 
+@needs_lab
 @pytest.mark.parametrize("family", ["t5", "umt5"])
 def test_encoder_decoders_too_but_for_custom_generate_which_refuses(script, family, tmp_path):
     played = script.play(family, tmp_path, tokens=8)

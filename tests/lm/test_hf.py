@@ -223,7 +223,7 @@ def test_padded_vocabularies_score_their_padding():
                     max_position_embeddings=32,
                 )
             ),
-            "Bart.*encoder-decoder.*T5 family",
+            "Bart.*encoder-decoder.*choose a decoder-only",
         ),
         (
             lambda: tf.MptForCausalLM(

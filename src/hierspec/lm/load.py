@@ -11,6 +11,7 @@ import torch
 
 from hierspec.errors import HierspecError, first_line
 from hierspec.utils.files import expand_user
+from hierspec.utils.plugins import load_entry_point
 from hierspec.utils.quiet import quiet_transformers
 
 from .adapters import is_adapter, load_adapted, plain_model
@@ -116,10 +117,12 @@ def wrap(model: Any, name: str, backend: str = "auto", free_model: bool = False)
 def _hf_backend(model: Any, name: str) -> Backend:
     """Return the backend that runs a transformers model's own modules."""
     from hierspec.lm.hf.decoder import HFBackend
-    from hierspec.lm.hf.support import is_encoder_decoder
-    from hierspec.lm.hf.t5 import T5Backend
+    from hierspec.lm.hf.support import ENCODER_DECODERS, check_config, is_encoder_decoder
 
-    return T5Backend(model, name) if is_encoder_decoder(model.config) else HFBackend(model, name)
+    if not is_encoder_decoder(model.config):
+        return HFBackend(model, name)
+    check_config(name, model.config)
+    return load_entry_point(ENCODER_DECODERS, model.config.model_type)(model, name)
 
 
 def _from_source(

@@ -1,5 +1,5 @@
 """Transformers decoders, run layer range by layer range through their own modules.
 
-``decoder`` is the backend of decoders and ``t5`` that of the T5 family; ``cache`` and ``attention``
-replace the library's own in their layers; ``support`` refuses models that cannot be run.
+``decoder`` is the backend; ``cache`` and ``attention`` replace the library's own in their layers;
+``support`` refuses models that cannot be run.
 """

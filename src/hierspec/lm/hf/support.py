@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
+from hierspec.utils import plugins
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +22,8 @@ _RECURRENT = (
 )
 # Known not to be recurrent: transformers needs a second of further imports to tell.
 _ATTENTION_ONLY = ("llama", "mistral", "qwen2", "qwen3")
-# Encoder-decoder models whose decoders we can run (:mod:`hierspec.lm.hf.t5`).
-_T5 = ("t5", "mt5", "umt5")
+# Entry points of encoder-decoder models: by model_type, what makes a backend of (model, name).
+ENCODER_DECODERS = "hierspec.encoder_decoders"
 _REWINDABLE = ("full_attention", "sliding_attention")
 
 
@@ -39,10 +40,12 @@ def check_supported(model: Any) -> None:
 def check_config(name: str, config: Any) -> None:
     """Refuse the same models by their configuration, before any weight is read."""
     name = f"{name} ({config.model_type})"
-    if is_encoder_decoder(config) and config.model_type not in _T5:
+    kinds = plugins.entry_point_names(ENCODER_DECODERS)
+    if is_encoder_decoder(config) and config.model_type not in kinds:
+        others = f", or one of {', '.join(sorted(kinds))}" if kinds else ""
         raise HierspecError(
-            f"{name} is an encoder-decoder model of an unsupported kind: choose one of the "
-            f"T5 family ({', '.join(_T5)}), or a decoder-only language model"
+            f"{name} is an encoder-decoder model of an unsupported kind: choose a decoder-only "
+            f"language model{others}"
         )
     if _mixes_rows(getattr(config, "quantization_config", None)):
         raise HierspecError(
@@ -129,7 +132,8 @@ def longest_context(config: Any) -> Any:
     The biases of BLOOM and T5 are defined for any length, so their configurations state none.
     """
     length = getattr(config, "max_position_embeddings", None)
-    return 1 << 20 if length is None and config.model_type in ("bloom", *_T5) else length
+    unlimited = ("bloom", *plugins.entry_point_names(ENCODER_DECODERS))
+    return 1 << 20 if length is None and config.model_type in unlimited else length
 
 
 def _is_recurrent(config: Any) -> bool:

@@ -32,7 +32,6 @@ from hierspec.utils.graphs import Body, Graphs, upload
 from .arena import Arena
 from .device_drafts import DeviceLoop, FirstCall, FirstScores
 from .device_trees import draft_trees
-from .encoder_decoder import EncoderDecoderBackend, EncoderDecoderTrunk
 from .slots import PreparedQuery, SlotState
 from .trunk import ExitModel, ScoreHead, Trunk
 
@@ -429,9 +428,9 @@ class CudaGraphExitModel(DeviceDrafter, ExitModel):
 
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:
-    """Return the trunk for a backend: on CUDA, one of fixed shapes for the lean backend."""
-    if isinstance(backend, EncoderDecoderBackend):
-        return EncoderDecoderTrunk(backend, exits)
+    """Return the trunk for a backend: its own kind, or on CUDA, for lean ones, of fixed shapes."""
+    if (new_trunk := getattr(backend, "new_trunk", None)) is not None:
+        return new_trunk(exits)
     if graphs and isinstance(backend, LeanBackend) and backend.device.type == "cuda":
         return CudaGraphTrunk(backend, exits)
     return Trunk(backend, exits)

@@ -10,16 +10,15 @@ text first, whose keys and values depend on the source.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import Query, Slot
-
-from .slots import PreparedQuery, SlotState
-from .trunk import ExitModel, ScoreHead, Trunk
+from hierspec.lm.trunk.slots import PreparedQuery, SlotState
+from hierspec.lm.trunk.trunk import ExitModel, ScoreHead, Trunk
 
 
 class SourceCache(Protocol):
@@ -34,7 +33,6 @@ class SourceCache(Protocol):
     encoded: Any
 
 
-@runtime_checkable
 class EncoderDecoderBackend(Backend, Protocol):
     """The decoder of a model as a :class:`Backend`, and its encoder.
 

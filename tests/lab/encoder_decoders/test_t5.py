@@ -18,12 +18,12 @@ from hierspec.core.context import Context
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.engine.runner import ServingRunner
 from hierspec.lm.base import Query
-from hierspec.lm.hf.t5 import T5Backend
 from hierspec.lm.load import load, wrap
 from hierspec.lm.trees import Tree
-from hierspec.lm.trunk.encoder_decoder import EncoderDecoderTrunk
 from hierspec.profiling.memory import parameters
 from hierspec.utils.testing import ENCODER_DECODERS, tiny_model
+from hierspec_lab.encoder_decoders.t5 import T5Backend
+from hierspec_lab.encoder_decoders.trunk import EncoderDecoderTrunk
 
 SOURCES = [[5, 9, 7, 22, 2], [11, 4, 4, 30, 8, 61, 17, 90, 33, 2], [60, 2]]
 FREE = {"ignore_eos": True}
@@ -300,3 +300,11 @@ def test_what_cannot_take_them_says_so_by_name(model):
     refused("decoder_start_token_id", lambda: wrap(nameless, "nameless"))
     bart = tiny_model("bart", seed=1, dtype=torch.float32)
     refused("encoder-decoder model of an unsupported kind", lambda: Hierarchy(bart))
+
+
+def test_a_checkpoint_with_a_layer_more_is_named(tmp_path):
+    tiny_model("t5", seed=1).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_decoder_layers": 1}))
+    with pytest.raises(HierspecError, match=r"holds decoder\.block\.1"):
+        load(tmp_path)

@@ -20,10 +20,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Linear, Span
 from hierspec.lm.cudnn import without_cudnn
+from hierspec.lm.hf.attention import in_eval_mode
+from hierspec.lm.hf.cache import Storage, StorageBackend
+from hierspec.lm.hf.support import (
+    check_scores,
+    check_supported,
+    longest_context,
+    name_model_in_errors,
+)
 
-from .attention import in_eval_mode
-from .cache import Storage, StorageBackend
-from .support import check_scores, check_supported, longest_context, name_model_in_errors
+from .trunk import EncoderDecoderTrunk
 
 
 class EncodedSource:
@@ -55,8 +61,7 @@ class SourceStorage(Storage):
 
 
 class T5Backend(StorageBackend):
-    """A transformers model of the T5 family as an
-    :class:`~hierspec.lm.trunk.encoder_decoder.EncoderDecoderBackend`.
+    """A transformers model of the T5 family as an :class:`~.trunk.EncoderDecoderBackend`.
 
     Args:
         model: the loaded model. It is left as it is, and its owner may run it meanwhile; in
@@ -92,6 +97,9 @@ class T5Backend(StorageBackend):
         )
         self.scale = 1.0
         self._check_against(model)
+
+    def new_trunk(self, exits: Sequence[int]) -> EncoderDecoderTrunk:
+        return EncoderDecoderTrunk(self, exits)
 
     def new_cache(self, capacity: int) -> SourceStorage:
         return SourceStorage(self.num_layers, capacity)
