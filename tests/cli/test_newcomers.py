@@ -53,6 +53,7 @@ def test_help_names_what_drafts(capsys):
         shown = " ".join(hierspec(capsys, command, "--help")[1].split())
         assert METHODS not in shown
         assert "ngram:TABLE" in shown
+        assert "--plugin FILE.py" in shown
     assert all(name in SHIPPED_DRAFTS for name in registry.SHIPPED_DRAFTS)
 
 

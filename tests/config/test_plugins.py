@@ -188,6 +188,19 @@ def test_another_process_unpickles_what_a_file_made(tmp_path):
     assert done.stdout == "[3]\n"
 
 
+@pytest.mark.parametrize(
+    ("module", "is_users"),
+    [
+        ("hierspec.verifiers.block", False),
+        ("hierspec_lab.rules.naive", False),  # installed with it
+        ("hierspec_rules", True),
+        ("__main__", True),
+    ],
+)
+def test_whose_a_class_is(module, is_users):
+    assert plugins.is_users(type("Mine", (), {"__module__": module})) is is_users
+
+
 METHOD = "import hierspec\n@hierspec.register_method({name})\n{body}"
 FAULTS = {
     "def f(:": "line 1: SyntaxError",
@@ -195,6 +208,7 @@ FAULTS = {
     "import no_such_module": "line 1: ModuleNotFoundError",
     "raise SystemExit(3)": "line 1: SystemExit: 3",
     "\0": "SyntaxError",
+    "import hierspec": "it registers nothing: put @hierspec.register above",
     RULE.replace('"mine"', '"block"'): "line 5: there is a verifier called 'block' already",
     RULE + RULE.replace("Mine", "Other"): "there is a verifier called 'mine' already",
     RULE.replace("name =", "nam ="): "there is a verifier called 'tokenwise' already",

@@ -107,7 +107,7 @@ def _load_plugins(argv: list[str]) -> list[str]:
         file = file if equals else next(given, "")
         if not file:
             raise click.BadOptionUsage("plugin", "--plugin takes the path of a Python file")
-        plugins.load_file(file)
+        plugins.load_file(file, must_register=True)
         inherited = os.environ.get(plugins.VARIABLE)
         files = [inherited] if inherited else []
         os.environ[plugins.VARIABLE] = os.pathsep.join([*files, os.path.abspath(file)])

@@ -84,6 +84,10 @@ _OF_ONE_COMMAND |= {
     ("generate", "-sys"): _OF_ONE_COMMAND["generate", "--system"],
     ("chat", "--prompt"): _OF_ONE_COMMAND["chat", "-p"],
 }
+_NUMBERS = {  # of llama.cpp, where -1 stands for a default
+    "--max-new-tokens": "-n 1000000 writes until the text or the context ends",
+    "--threads": "leave it out for all cores",
+}
 _OF_A_MODEL = ("-m", "--model", "--target", "-p", "--prompt")
 _MODEL_OPTIONS = ("-m", "--model", "--target", "--draft", "--candidates")
 _TAKE_A_MODEL = {"chat": "--target", "serve": "--model", "batch": "--model"}
@@ -109,6 +113,9 @@ def hint(argv: Sequence[str], message: str) -> str:
             return f"in place of {name}: {_OF_ONE_COMMAND[argv[0], name]}"
         if name in _OPTIONS:
             return f"in place of {name}: {_OPTIONS[name]}"
+    refused = re.match(r"Invalid value for '(--[\w-]+)'", message)
+    if refused and "-1" in argv:
+        return _NUMBERS.get(refused[1], "")
     unknown = re.match(r"No such option: --([\w-]+)", message)
     if unknown and argv[0] in ("serve", "batch"):
         from hierspec.server.settings import FIELDS

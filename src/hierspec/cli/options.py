@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig, TargetConfig
     from hierspec.sampling.parameters import SamplingParams
 
-# In help texts; :class:`NamesChoices` replaces those in braces
+# In help texts; :class:`Command` replaces those in braces
 PRESETS = "{presets}"
 MODEL = "directory, hub id, FILE.gguf, or zoo:NAME"
 METHODS = "{methods}"
@@ -27,8 +27,8 @@ SHIPPED_DRAFTS = "Default for the shipped family: zoo:small and zoo:trunk."
 _DEFAULT_TARGET = "Default: zoo:smollm2 where its packages are installed, else zoo:large."
 
 
-class NamesChoices(TyperCommand):
-    """A command whose help names presets and methods: only then are they imported."""
+class Command(TyperCommand):
+    """A command; its help names presets and methods, imported only then, and common options."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from hierspec.config import methods
@@ -40,6 +40,12 @@ class NamesChoices(TyperCommand):
                 for placeholder, names in choices.items():
                     param.help = param.help.replace(placeholder, ", ".join(names))
         super().format_help(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        anywhere = [p for p in ctx.find_root().command.params if p.name in ("plugin", "debug")]
+        with formatter.section("Options of every command"):
+            formatter.write_dl([param.get_help_record(ctx) for param in anywhere])
 
 
 def target_option(note: str, *names: str) -> Any:

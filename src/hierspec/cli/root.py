@@ -15,7 +15,7 @@ from .certify import certify
 from .chat import chat
 from .doctor import doctor
 from .generate import generate
-from .options import NamesChoices
+from .options import Command
 from .plan import add_options, plan
 from .profile import profile
 from .serve import serve
@@ -65,7 +65,7 @@ def _root(
 
 
 for command in (generate, chat, serve, batch, certify, doctor, profile, plan):
-    app.command(cls=NamesChoices)(command)
+    app.command(cls=Command)(command)
 for group in (heads.app, ngram.app, zoo.app):
     app.add_typer(group)
 
@@ -80,7 +80,7 @@ def _add_what_packages_offer() -> None:
 
     def add_command(words: str, command: Any) -> None:
         group, _, name = words.rpartition(".")
-        groups[group].command(name, cls=NamesChoices)(command)
+        groups[group].command(name, cls=Command)(command)
 
     def add_to_plan(_: str, prepare: Any) -> None:
         add_options(prepare)

@@ -119,7 +119,9 @@ def seed(value: Any) -> int | None:
         return None
     number = integer(value, "seed")
     if not 0 <= number < 2**64:
-        raise HierspecError(f"seed must be at least 0 and below 2**64, not {number}")
+        raise HierspecError(
+            f"seed must be at least 0 and below 2**64, not {number}: leave it out for a fresh one"
+        )
     return number
 
 

@@ -183,6 +183,7 @@ def _add(name: str, level: type[LevelConfig], made_of: Any) -> None:
         is_taken = identity[0] != f"{GROUP}.{name}"
     else:
         is_taken = known is not None and _identity(known.maker or known) != identity
+        plugins.REGISTERED.append(level)
     if is_taken:
         raise HierspecError(f"there is a method called {name!r} already: choose another name")
     _REGISTERED[name] = level

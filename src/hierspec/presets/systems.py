@@ -18,6 +18,7 @@ from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
 from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.methods.early_exit import EarlyExitConfig
+from hierspec.utils import plugins
 from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET
 
 TAIL_BUDGET = 10  # tokens of the smallest model after every level [P1 Appendix D]
@@ -137,6 +138,8 @@ def register_preset(
 
     def register(make: Callable[[PresetModels], HierarchyConfig]) -> Any:
         PRESETS[name] = Preset(name, summary, source, make, max_drafts, **models)
+        if plugins.is_users(make):  # ours may be imported by a user's file
+            plugins.REGISTERED.append(make)
         return make
 
     return register

@@ -5,13 +5,15 @@ A mistake in one is the user's: it is said in one line that names the file and t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -22,13 +24,15 @@ from hierspec.errors import HierspecError, first_line
 VARIABLE = "HIERSPEC_PLUGINS"  # files with the system's separator of paths, for child processes
 _PREFIX = "hierspec_plugin_"  # of the modules that files become
 _FILES: dict[str, str] = {}  # of modules that were imported → the name the user gave
+REGISTERED: list[Any] = []  # the rules, methods and presets that are no built-in ones
 
 
-def load_file(file: str | Path) -> ModuleType:
+def load_file(file: str | Path, must_register: bool = False) -> ModuleType:
     """Import a Python file, once.
 
     Raises:
-        HierspecError: there is no such file, or importing it raised; names the line.
+        HierspecError: there is no such file, or importing it raised (names the line), or
+            registered nothing where it must.
     """
     path = Path(file).expanduser()
     if path.suffix != ".py" or not path.is_file():
@@ -44,8 +48,14 @@ def load_file(file: str | Path) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look for the types of their fields
     _FILES[str(path)] = str(file)
+    num_registered = len(REGISTERED)
     try:
         spec.loader.exec_module(module)
+        if must_register and len(REGISTERED) == num_registered:
+            raise HierspecError(
+                "it registers nothing: put @hierspec.register above the class of a rule, or "
+                '@hierspec.register_method("NAME") above a drafting method'
+            )
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise HierspecError(_import_error(str(file), error)) from None
@@ -98,10 +108,19 @@ def _package(entry: EntryPoint) -> str:
     return entry.module.partition(".")[0]
 
 
-def is_users(kind: type) -> bool:
-    """Return whether a user wrote a class: it is in a file of theirs, or in no package of ours."""
-    package = kind.__module__.partition(".")[0]
-    return package.startswith(_PREFIX) or not package.startswith("hierspec")
+def is_users(kind: Any) -> bool:
+    """Return whether a user wrote a class or function: it is in no package of ours."""
+    return kind.__module__.partition(".")[0] not in _our_packages()
+
+
+@cache
+def _our_packages() -> frozenset[str]:
+    """Return this package, and those that are installed with it."""
+    ours = __name__.partition(".")[0]
+    offered: Iterable[EntryPoint] = ()
+    with contextlib.suppress(PackageNotFoundError):  # run from its folder
+        offered = distribution(ours).entry_points
+    return frozenset({ours, *map(_package, offered)})
 
 
 def place_of(error: BaseException) -> str:

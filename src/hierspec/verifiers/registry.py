@@ -71,6 +71,7 @@ def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
         if _class_of(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):
             raise HierspecError(f"there is a verifier called {name!r} already: choose another name")
     _RULES.update(dict.fromkeys((rule_name, *aliases), rule))
+    plugins.REGISTERED.append(rule)
     return given
 
 
