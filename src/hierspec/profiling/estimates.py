@@ -28,7 +28,7 @@ def estimates(
         rule: the verification rule whose survival curves are taken.
     """
     count, size = len(models), LONGEST_DRAFT + 1
-    costs = _Costs(measured, count, context)
+    costs = _Costs(models, measured, context)
     draft_ms, first_step_extra_ms = costs.drafts(size)
     # Each draft pays the extra once, so it is charged to the call that verifies the draft.
     call_ms = costs.verify_calls(size) + first_step_extra_ms[:, :, None]
@@ -131,8 +131,10 @@ class _Costs:
     and the slope at which a call without a context would take no time.
     """
 
-    def __init__(self, measured: AtTemperature, count: int, context: float | None) -> None:
-        self.count = count
+    def __init__(
+        self, models: Sequence[MeasuredModel], measured: AtTemperature, context: float | None
+    ) -> None:
+        self.models, self.count = models, len(models)
         self.rows = {(row.drafter, row.verifier): row for row in measured.costs}
         self.pairs = [(pair.drafter, pair.verifier) for pair in measured.pairs]
         self.tokens = measured.context.tokens
@@ -145,26 +147,25 @@ class _Costs:
     def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return ms of drafts of n tokens [K+1, size], and ms that first steps add [K+1, K+1].
 
-        A draft begins right after the verifier's call, which has used the processor's caches. So
-        its first step takes longer, the more so after some verifiers: milliseconds of drafts are
-        those after the verifier that slows it least, and what other pairs add is by pair.
+        A draft grows by a step with every token, so one step's time is fitted to all lengths after
+        all verifiers: the noise of a single length is larger than steps differ. A draft begins
+        right after the verifier's call, which has used the processor's caches. So its first step
+        takes longer, the more so after some verifiers: milliseconds of drafts are those after the
+        verifier that slows it least, and what other pairs add is by pair.
         """
         out = np.zeros((self.count, size))
         first_step_extra = np.zeros((self.count, self.count))
         lengths = np.arange(size)
         for i in range(self.count):
-            by_verifier = {
-                k: _points(row.draft) for (j, k), row in self.rows.items() if j == i and row.draft
-            }
-            if not by_verifier:
+            found = {k: row.draft for (j, k), row in self.rows.items() if j == i and row.draft}
+            if not found:
                 out[i] = lengths * self.plain_call(i) if (None, i) in self.rows else 0.0
                 continue
-            curves = np.stack([_interpolate(points, lengths) for points in by_verifier.values()])
-            out[i, 1:] = curves[:, 1].min() + np.median(curves[:, 1:] - curves[:, 1:2], axis=0)
-            for k, (timed_lengths, mean_ms) in by_verifier.items():
-                drafted = timed_lengths > 0
-                extra = mean_ms[drafted] - out[i][timed_lengths[drafted]]
-                first_step_extra[i, k] = float(np.median(extra)) if drafted.any() else 0.0
+            out[i, 0] = min((times[0].mean for times in found.values() if 0 in times), default=0.0)
+            if drafted := {k: times for k, times in found.items() if any(times)}:
+                first_ms, step_ms = _first_and_step(list(drafted.values()))
+                out[i, 1:] = first_ms.min() + step_ms * (lengths[1:] - 1)
+                first_step_extra[i, list(drafted)] = first_ms - first_ms.min()
             out[i] += self._shift(out[i], lengths * self._slope(i)[0])
         return out, first_step_extra
 
@@ -175,40 +176,42 @@ class _Costs:
         for i, k in dict.fromkeys((*self.rows, *self.pairs)):
             if i is None or (None, k) not in self.rows:
                 continue
-            row = self.rows.get((i, k))  # not every pair is timed
-            timed_lengths, mean_ms = self._calls(k) if row is None else _points(row.check)
-            # A call without a draft is the same for every drafter: noise must make none cheaper.
-            mean_ms = np.append(self._plain_mean(k), mean_ms[timed_lengths > 0])
-            timed_lengths = np.append(0, timed_lengths[timed_lengths > 0])
-            ms = _interpolate(self._with_longer_calls(k, timed_lengths, mean_ms), lengths)
+            ms = _interpolate(self._calls(i, k), lengths)
             zero, eight = self._slope(k)
             out[i, k] = ms + self._shift(ms, zero + lengths / 8 * (eight - zero))
         return out
 
-    def _with_longer_calls(
-        self, k: int, timed_lengths: np.ndarray, mean_ms: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Extend a pair's points by model k's longer calls on other drafters' tokens.
+    def _calls(self, drafter: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return lengths n, and the milliseconds of model k's calls on n tokens of a drafter.
 
-        A look-up that proposed little while it was timed has no long drafts, and a line through two
-        short ones is far too low where calls on many rows are bound by arithmetic.
+        A call without a draft is the same for every drafter: noise must make none cheaper. Others
+        differ by their length, and by what the drafter has left of the caches; this sum is fitted
+        to the times after all drafters. So noise in one of them counts little, and a look-up that
+        found nothing as long while it was timed, or a pair that was not timed, has a price, too.
         """
-        other_lengths, other_ms = self._calls(k)
-        longer = other_lengths > timed_lengths[-1]
-        offset = mean_ms[-1] - np.interp(timed_lengths[-1], other_lengths, other_ms)
-        beyond = np.maximum(other_ms[longer] + offset, mean_ms[-1])
-        return np.append(timed_lengths, other_lengths[longer]), np.append(mean_ms, beyond)
+        others = [i for i, verifier in self.rows if verifier == k and i is not None]
+        if not self._is_special(drafter, k):
+            others = [i for i in others if not self._is_special(i, k)]
+        elif drafter in others:
+            others = [drafter]
+        lengths = sorted({n for i in others for n in self.rows[i, k].check} - {0})
+        if not lengths:
+            return np.array([0]), np.array([self._plain_mean(k)])
+        times = [[self.rows[i, k].check.get(n) for n in lengths] for i in others]
+        weights = np.array([[time.count if time else 0 for time in row] for row in times])
+        means = np.array([[time.mean if time else 0.0 for time in row] for row in times])
+        by_drafter, by_length = _sum_of_two(means, weights)
+        own = by_drafter[others.index(drafter)] if drafter in others else 0.0
+        return np.array([0, *lengths]), np.array([self._plain_mean(k), *(by_length + own)])
 
-    def _calls(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Average model k's calls on n tokens over all drafters: return n and the means."""
-        rows = [row for (i, verifier), row in self.rows.items() if verifier == k and i is not None]
-        lengths = sorted({n for row in rows for n in row.check} - {0})
-        means = [self._plain_mean(k)]
-        for n in lengths:
-            times = [row.check[n] for row in rows if n in row.check]
-            counts = [time.count for time in times]
-            means.append(float(np.average([time.mean for time in times], weights=counts)))
-        return np.array([0, *lengths]), np.array(means)
+    def _is_special(self, drafter: int, k: int) -> bool:
+        """Return whether model k's calls on a drafter's tokens differ from those on others'.
+
+        They pass fewer layers if it is an exit of k's trunk, and more tokens than a draft is long
+        if they are a tree.
+        """
+        low, high = self.models[drafter], self.models[k]
+        return low.owner == high.owner or low.makes_several
 
     def plain_call(self, k: int) -> float:
         """Return the time of one call of model k without a draft."""
@@ -226,10 +229,29 @@ class _Costs:
         return self.extra * np.clip(slopes, 0.0, np.maximum(ms, 0.0) / self.tokens)
 
 
-def _points(times: Mapping[int, TimeSummary]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the draft lengths that were timed, and the mean milliseconds at each."""
-    lengths = sorted(times)
-    return np.array(lengths, dtype=int), np.array([times[n].mean for n in lengths])
+def _first_and_step(drafts: Sequence[Mapping[int, TimeSummary]]) -> tuple[np.ndarray, float]:
+    """Fit first + (n - 1) step to times of drafts of n tokens, least squares of relative errors.
+
+    Returns:
+        the first step's milliseconds in each of ``drafts``, and those of further steps in all.
+    """
+    points = [(row, n, time) for row, times in enumerate(drafts) for n, time in times.items() if n]
+    left, right = np.zeros((len(points), len(drafts) + 1)), np.zeros(len(points))
+    for number, (row, n, time) in enumerate(points):
+        weight = time.count**0.5 / max(time.mean, 1e-9)
+        left[number, row], left[number, -1] = weight, weight * (n - 1)
+        right[number] = weight * time.mean
+    *first, step = np.linalg.lstsq(left, right)[0]
+    return np.array(first), max(float(step), 0.0)
+
+
+def _sum_of_two(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fit rows[i] + columns[n] to weighted values [I, N], some of weight 0; rows are near 0."""
+    rows, columns = np.zeros(len(values)), np.zeros(values.shape[1])
+    for _ in range(20):  # each of the two given the other, by turns
+        columns = np.average(values - rows[:, None], axis=0, weights=weights)
+        rows = (weights * (values - columns)).sum(1) / np.maximum(weights.sum(1), 1)
+    return rows, columns
 
 
 def _interpolate(points: tuple[np.ndarray, np.ndarray], lengths: np.ndarray) -> np.ndarray:

@@ -195,7 +195,11 @@ class Stages:
         self, texts: list[list[int]], drafting: rates.DraftingSettings
     ) -> tuple[dict[str, PairAgreement], list[list[int]], list[FollowedPair]]:
         """Return each pair's agreement by ``"drafter verifier"``, the class of every place, and
-        the pairs whose survival follows from the scores of the texts."""
+        the pairs whose survival follows from the scores of the texts.
+
+        Always that of look-ups: drafts from all tokens of a text cost them nothing, and what they
+        find is too uneven for a few places.
+        """
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
         on_outputs, ease, scores = agreement.agreements(self.pool, texts, begins, ends, drafting)
         on_prompts = on_outputs
@@ -216,12 +220,11 @@ class Stages:
             )
             for (i, k), total in on_outputs.items()
         }
-        if self.settings.thorough:
-            return entries, classes, []
         followed: list[FollowedPair] = []
         allowed, target = self.pairs(entries), len(self.pool.members) - 1
         for i in sorted({i for i, _ in allowed}):
-            if self.pool.members[i].survives_on_texts:
+            member = self.pool.members[i]
+            if member.survives_on_texts and not (self.settings.thorough and member.scores):
                 above = [k for j, k in allowed if j == i and k < target]
                 drafts = rates.follow_texts(self.pool, i, above, texts, scores, drafting)
                 if drafts.lengths:

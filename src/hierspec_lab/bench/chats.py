@@ -103,7 +103,7 @@ def round_robin(rows: Sequence[T], group: Callable[[T], str]) -> list[T]:
 def choose(
     chats: Sequence[Chat], measured: int, tuning: int, profiling: int = 0
 ) -> tuple[list[ChatTurn], list[ChatTurn]]:
-    """Return turns of the first chats to measure on, and first turns of later ones to tune on.
+    """Return turns of the first chats to measure on, and turns of later ones to tune on.
 
     Args:
         profiling: the least number of turns to tune on, where there are enough chats.
@@ -111,17 +111,21 @@ def choose(
     Raises:
         HierspecError: there are too few chats.
     """
-    turns: list[ChatTurn] = []
     rest = iter(chats)
-    while len(turns) < measured and (chat := next(rest, None)) is not None:
-        turns += [ChatTurn(chat, number) for number in range(len(chat.turns))]
-    tuning_turns = [ChatTurn(chat, 0) for chat in itertools.islice(rest, max(tuning, profiling))]
+
+    def take(count: int) -> list[ChatTurn]:
+        turns: list[ChatTurn] = []
+        while len(turns) < count and (chat := next(rest, None)) is not None:
+            turns += [ChatTurn(chat, number) for number in range(len(chat.turns))]
+        return turns[:count]
+
+    turns, tuning_turns = take(measured), take(max(tuning, profiling))
     if len(turns) < measured or len(tuning_turns) < tuning:
         raise HierspecError(
             f"there are {len(chats)} chats, too few for {measured} prompts to measure on and "
             f"{tuning} others to tune on: lower --num-prompts or --tune-prompts"
         )
-    return turns[:measured], tuning_turns
+    return turns, tuning_turns
 
 
 def token_ids(tokenizer: Any, turns: Sequence[ChatTurn], answer: GenerateText) -> list[list[int]]:

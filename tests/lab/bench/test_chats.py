@@ -81,6 +81,7 @@ def test_no_chat_is_both_measured_and_tuned_on(folder):
     assert not measured & {id(turn.chat) for turn in prompts.profiling}
     pair = [turn.number for turn in prompts.measured if turn.chat.domain == "mt_bench"]
     assert pair == [0, 1]
+    assert 1 in {turn.number for turn in prompts.profiling}, "turns of the kinds measured"
     with pytest.raises(HierspecError, match="too few"):
         choose("target", folder, 50, 3, chat=True)
     with pytest.raises(HierspecError, match="--prompts FILE"):

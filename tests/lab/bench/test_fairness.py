@@ -240,6 +240,11 @@ def test_our_own_methods_get_as_many_trials():
         assert {level["method"] for level in method.configuration["levels"]} == {"draft_model"}
     stacked = {len(method.configuration["levels"]) for method in grids.chains("x", three)}
     assert stacked == {2, 3}
+    uppers = {
+        levels[-1]["num_speculative_tokens"]
+        for levels in (method.configuration["levels"] for method in grids.chains("x", three))
+    }
+    assert uppers == set(grids.UPPER)
     with pytest.raises(Unavailable, match="--draft"):
         grids.single("x", zoo(), "block")
 

@@ -93,10 +93,12 @@ def chains(name: str, models: BenchModels) -> list[Method]:
     stacks = [stack for stack in stacks if all(map(models.can_verify, stack[1:]))][:TRIALS]
     if not stacks:
         raise Unavailable("no draft here can verify another: add --draft MODEL, larger ones last")
+    # Cycles of four and of five: twenty trials would hold every two numbers, twelve each of them.
+    budgets = zip(itertools.cycle(LOWER), itertools.cycle(UPPER))
     return [
         HierarchyMethod(name, models, _stacked(models, stack, lower, upper), verify="block")
         for stack, share in zip(stacks, split_trials(len(stacks)), strict=True)
-        for lower, upper in pick_evenly([*itertools.product(LOWER, UPPER)], share)
+        for lower, upper in itertools.islice(budgets, share)
     ]
 
 
