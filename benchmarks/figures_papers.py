@@ -52,15 +52,6 @@ def kept(tokens: int) -> str:
     return " | ".join(out)
 
 
-def of_drafts(tokens: int, *rules: str) -> str:
-    """Draft tokens kept with one, two and three drafts: the same by all of these rules."""
-    (row,) = {
-        " | ".join(short(certificate(rule, tokens, k).expected_accepted, 4) for k in (1, 2, 3))
-        for rule in rules
-    }
-    return row
-
-
 # --- formulas
 
 _EXAMPLES = {
