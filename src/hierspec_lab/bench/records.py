@@ -1,8 +1,9 @@
 """What a results file holds, as typed records: settings, environment, and each temperature.
 
-A field's name is its key in the file; ``docs/bench.md`` says what the figures mean. Pydantic checks it (:mod:`hierspec.utils.schema`). Keys that
-an older version did not write have defaults and stay absent when the file is written again; keys
-of a later one are kept as they are. Units: seconds, milliseconds (``ms``), bytes.
+A field's name is its key in the file; ``docs/bench.md`` says what the figures mean. Pydantic checks
+the file (:mod:`hierspec.utils.schema`). Keys that an older version did not write have defaults and
+stay absent when the file is written again; keys of a later one are kept as they are. Units:
+seconds, milliseconds (``ms``), bytes.
 """
 
 from __future__ import annotations
