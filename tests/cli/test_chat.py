@@ -98,7 +98,7 @@ def test_the_template_has_further_variables(folder, monkeypatch, capsys):
         (["--chat", "--chat-template-kwargs", "no JSON"], "takes a JSON object"),
         (["--chat", "--chat-template-kwargs", "[1]"], "takes a JSON object"),
         (["--chat-template-kwargs", '{"a": 1}'], "add --chat"),
-        (["--stop-token-id", "4000"], "no token 4000"),
+        (["--stop-token-id", "4000"], "4000 is not a token"),
     ],
 )
 def test_wrong_options_of_a_template_and_of_ends_are_one_clear_line(folder, options, says, capsys):

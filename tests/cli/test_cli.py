@@ -209,7 +209,7 @@ def test_an_empty_part_of_a_case_is_refused(capsys, tmp_path):
     file.write_text(json.dumps({**CASE, "levels": levels}))
     status, _, err = hierspec(capsys, "certify", str(file))
     assert status == 2
-    assert "none empty" in err
+    assert "none of them empty" in err
 
 
 def test_a_vocabulary_in_doubt_is_a_note(capsys, tmp_path):

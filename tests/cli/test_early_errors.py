@@ -15,8 +15,8 @@ MISTAKES = [
     (["generate", "x", "--target", "zoo:huge"], "no model called 'zoo:huge'"),
     (["generate", "x", "--target", "zoo:smal"], "did you mean zoo:small?"),
     (["generate", "x", "--target", "smollm2"], "did you mean zoo:smollm2?"),
-    (["generate", "x", "--target", "llama3.2:1b"], "names of ollama are not looked up"),
-    (["generate", "x", "--target", "hf.co/a/b-GGUF:Q4_K_M"], "names of ollama are not looked up"),
+    (["generate", "x", "--target", "llama3.2:1b"], "does not read ollama's names"),
+    (["generate", "x", "--target", "hf.co/a/b-GGUF:Q4_K_M"], "does not read ollama's names"),
     (["generate", "x", "--target", "zoo:large?eps=a"], "is not a number"),
     (["generate", "x", "--draft", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
     (

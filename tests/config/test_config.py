@@ -157,7 +157,7 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
          "floor must be a number"),
         ({"target": "t", "levels": [{**DRAFT, "temperature": float("inf")}]}, "temperature"),
         ({"target": "t", "levels": [{**DRAFT, "temperature": 1e-300}]}, "at least 1e-05"),
-        ({"target": "t", "levels": [{"method": "concatenate", "parts": [[]]}]}, "none empty"),
+        ({"target": "t", "levels": [{"method": "concatenate", "parts": [[]]}]}, "them empty"),
         ({"target": "t", "levels": [{**LOOK, "temperature": 0.7}]},
          r"levels\[0\].temperature: prompt_lookup copies tokens .* remove it"),
         ({"target": "t", "levels": [{**LOOK, "window": "entropy"}]},

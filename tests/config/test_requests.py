@@ -213,7 +213,7 @@ def test_stopping_criteria_end_a_sequence(fast):
             "temperature too: leave it out",
         ),
         ({"generation_config": {"top_k": 3}}, "must be a GenerationConfig"),
-        ({"logit_bias": {96: 1.0}}, "no token 96"),
+        ({"logit_bias": {96: 1.0}}, "96 is not a token"),
         ({"logprobs": -1}, "logprobs"),
         ({"logprobs": "5"}, "logprobs must be an integer"),
         ({"do_sample": True}, "temperature=0 is greedy"),

@@ -262,7 +262,7 @@ def test_a_hierarchy_over_another_model_is_refused(model):
     options = {"custom_generate": hierspec.custom_generate, "max_new_tokens": 2}
     for other in (tiny_model("llama", layers=2), weights):
         fast = hierspec.Hierarchy(other, drafts=[])
-        with pytest.raises(ValueError, match=r"is over another model, .* make it of this one"):
+        with pytest.raises(ValueError, match=r"was made of another model, .* make it of this one"):
             model.generate(torch.tensor([[5]]), hierarchy=fast, **options)
     for same in (copy.deepcopy(model), copy.deepcopy(model).to(torch.bfloat16)):
         fast = hierspec.Hierarchy(same, drafts=[])

@@ -165,5 +165,7 @@ def test_rows_are_those_of_their_own_texts_on_either_side(saved, skipping):
 def test_layers_that_switch_at_different_lengths_are_refused():
     rope = {"full_attention": LONGROPE, "sliding_attention": {**LONGROPE, KEY: 32}}
     config = SimpleNamespace(rope_parameters=rope, model_type="m", max_position_embeddings=64)
-    with pytest.raises(HierspecError, match=r"m names several lengths .*, 16, 32: original_max"):
+    with pytest.raises(
+        HierspecError, match=r"m: config.json gives .* original_max.*, 16, 32: they"
+    ):
         _position_switch("m", config)

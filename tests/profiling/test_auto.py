@@ -84,7 +84,7 @@ def test_loaded_models_are_measured_once_for_the_weights_they_have(family, cache
     with torch.no_grad():
         model.model.norm.weight.mul_(2)
     assert choose(draft).measured_now
-    with pytest.raises(HierspecError, match="two loaded models have one name"):
+    with pytest.raises(HierspecError, match="two loaded models have the same name"):
         choose(copy.deepcopy(model))
 
 

@@ -176,7 +176,7 @@ UNIONS = [  # of several forms the one that was meant is spoken of
     (
         "/v1/chat/completions",
         {**CHAT, "chat_template_kwargs": {"chat_template": "x"}},
-        "chat_template_kwargs: 'chat_template' is no variable of the template",
+        "chat_template_kwargs: 'chat_template' cannot be set",
     ),
     ("/tokenize", {"messages": SAID, "chat_template_kwargs": {"tokenize": False}}, "'tokenize' is"),
     ("/v1/responses", {"input": 3}, "input: must be a text or a list of items"),

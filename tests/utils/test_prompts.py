@@ -182,7 +182,7 @@ def test_of_a_long_chat_transformers_says_nothing(tokenizer, monkeypatch):
 
 @pytest.mark.parametrize("name", ["tokenize", "messages", "add_generation_prompt", "tools", 5])
 def test_what_is_no_variable_of_a_template(name):
-    with pytest.raises(ValueError, match=f"{name!r} is no variable of the template: leave it out"):
+    with pytest.raises(ValueError, match=f"{name!r} cannot be set: leave it out"):
         template_variables({"documents": [], name: 1})
     with pytest.raises(ValueError, match="must map names to values, not be"):
         template_variables([name])

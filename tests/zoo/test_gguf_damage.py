@@ -74,7 +74,7 @@ def scale(key: str, value: float) -> Any:
         ({"edit": old_adapter}, "a LoRA adapter: merge it"),
         ({"edit": of_type("mmproj")}, r"part of a model \(mmproj\)"),
         ({"edit": of_type("imatrix")}, "an importance matrix"),
-        ({"edit": of_type("poem")}, "holds no model, but 'poem'"),
+        ({"edit": of_type("poem")}, "holds 'poem' instead of a model"),
         ({"drop": ["general.architecture"]}, "lacks the field general.architecture"),
         ({"drop": ["llama.context_length"]}, "lacks the field llama.context_length"),
         ({"drop": ["llama.block_count"]}, "lacks the field llama.block_count"),

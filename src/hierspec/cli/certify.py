@@ -64,8 +64,8 @@ def certify(
         certificate = exact.certify(content)
         if sources := foreign.sources():  # a rule of the user's own
             raise HierspecError(
-                f"a rule draws random numbers from {sources}, of which enumeration shows nothing: "
-                "let acceptance(batch) return probabilities, which are drawn from for it"
+                f"a rule draws random numbers from {sources}, which cannot be enumerated: return "
+                "probabilities from acceptance(batch), and hierspec draws"
             )
     passed = certificate.passed(allow_inconclusive)
     with contextlib.suppress(BrokenPipeError):  # | head must not turn a failed check into success

@@ -151,8 +151,8 @@ def _config(
         return defaults.default_hierarchy(chat_target, drafts)
     if hierarchy == AUTO:
         raise HierspecError(
-            "chat does not measure: hierspec generate --hierarchy auto --chat says what is fastest "
-            "here; name that, or leave --hierarchy out"
+            "chat does not measure: find the fastest hierarchy with hierspec generate --hierarchy "
+            "auto --chat and name it here, or leave --hierarchy out"
         )
     if target is None and not is_file_or_json(hierarchy):
         target = defaults.SMOLLM2_NAME

@@ -263,7 +263,7 @@ class ChatSession:
             raise HierspecError(f"{path}: schema version {chat.schema_version} is not known here")
         messages = [{"role": m.role, "content": m.content} for m in chat.messages]
         if HALF_CHARACTERS.search(json.dumps(messages, ensure_ascii=False)):
-            raise HierspecError(f"{path}: a message has half a character of a UTF-16 pair")
+            raise HierspecError(f"{path}: a message holds half a character (a lone surrogate)")
         with errors_in(path):
             self.settings = ChatSettings.from_dict(chat.settings)
         self.messages = messages

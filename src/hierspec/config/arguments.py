@@ -135,8 +135,8 @@ def stop_token_ids(value: Any, vocab_size: int) -> frozenset[int]:
     ids = frozenset[int]() if value is None else _id_set(value, "stop_token_ids")
     if ids and max(ids) >= vocab_size:
         raise HierspecError(
-            f"stop_token_ids: the target has {vocab_size} tokens, from 0 on, and no token "
-            f"{max(ids)}"
+            f"stop_token_ids: {max(ids)} is not a token of the target: its ids are 0 to "
+            f"{vocab_size - 1}"
         )
     return ids
 

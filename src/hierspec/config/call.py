@@ -151,8 +151,8 @@ class CallOptions:
         for token, _ in (pair for params in sampling for pair in params.logit_bias):
             if token >= vocab_size:
                 raise HierspecError(
-                    f"logit_bias: the target has {vocab_size} tokens, from 0 on, and no token "
-                    f"{token}"
+                    f"logit_bias: {token} is not a token of the target: its ids are 0 to "
+                    f"{vocab_size - 1}"
                 )
         num_samples = _num_samples(num_samples, sampling)
         stop_ids = arguments.stop_token_ids(self.stop_token_ids, vocab_size)

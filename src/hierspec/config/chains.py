@@ -77,7 +77,7 @@ def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
 def _parts_as_chains(parts: Any) -> Any:
     """Return every part as a chain; a single level becomes a chain of one."""
     if not isinstance(parts, list | tuple) or not parts or any(part in ([], ()) for part in parts):
-        raise ValueError("it must be a list of levels, or of lists of levels; none empty")
+        raise ValueError("it must be a list of levels or of lists of levels, none of them empty")
     return [part if isinstance(part, list | tuple) else [part] for part in parts]
 
 

@@ -126,7 +126,7 @@ def find(name: str) -> type[LevelConfig] | None:
         if isinstance(offered, type) and issubclass(offered, LevelConfig):
             register_level(offered)
         elif offered is not None and name not in _REGISTERED:
-            raise HierspecError(f"the package that offers method {name!r} registers none")
+            raise HierspecError(f"the package that offers method {name!r} does not register it")
     return _REGISTERED.get(name)
 
 
@@ -165,7 +165,9 @@ def from_short(draft: str) -> dict[str, Any] | None:
     near = nearest_key(name, forms.keys() - {"draft_model"}, cutoff=0.8)
     if near is not None and "/" not in name and not expand_user(draft).exists():
         meant = f"{near}:{value}" if colon else forms[near]
-        raise HierspecError(f"draft {draft!r} is no method and no folder: did you mean {meant!r}?")
+        raise HierspecError(
+            f"draft {draft!r} is neither a method nor a folder: did you mean {meant!r}?"
+        )
     return None
 
 

@@ -41,8 +41,8 @@ def _check_hub_id(model: str) -> None:
     hosts = ("hf.co/", "huggingface.co/")
     if model.startswith(hosts) or re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?:[\w.-]+", model):
         raise HierspecError(
-            f"{model!r} is no directory, and names of ollama are not looked up: fetch the model's "
-            "GGUF file (hf download OWNER/NAME FILE.gguf --local-dir .) and name that"
+            f"{model!r} is not a directory, and hierspec does not read ollama's names: fetch the "
+            "model's GGUF file (hf download OWNER/NAME FILE.gguf --local-dir .) and name that"
         )
 
 

@@ -51,8 +51,8 @@ def check_sizes(name: str, size: int, other_name: str, other_size: int) -> None:
     """Warn if two sizes differ by more than padding explains; for models without tokenizers."""
     if abs(size - other_size) > _PADDING * max(size, other_size):
         warnings.warn(
-            f"{other_name} scores {other_size} tokens and {name} {size}, and without a tokenizer "
-            "for both it is unknown whether ids mean the same: use models of one family",
+            f"{other_name} scores {other_size} tokens and {name} {size}, and they lack tokenizers "
+            "to compare: make sure that their token ids mean the same",
             VocabularyWarning,
             stacklevel=2,
         )

@@ -165,7 +165,7 @@ class LiveSequence:
             RuntimeError: its drafters have learnt from the round.
         """
         if self.num_learnt != snapshot.num_learnt:
-            raise RuntimeError("a round failed from which drafters have learnt")
+            raise RuntimeError("a round failed after drafters had learnt from it")
         self.rng.rewind(snapshot.num_taken)
         self.ahead, self.states = snapshot.ahead, snapshot.states
         self.target_calls = snapshot.target_calls

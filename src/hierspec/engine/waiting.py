@@ -69,11 +69,11 @@ class WaitingQueue(Generic[T]):
         """
         with self.changed:
             if self.closed:
-                raise DrainingError("the service is shutting down: send this to another one", 5)
+                raise DrainingError("the service is shutting down: try again later", 5)
             if len(self._items) + len(items) > self.max_waiting:
                 raise QueueFullError(
-                    f"{len(self._items)} requests are waiting already and at most "
-                    f"{self.max_waiting} may: try again later",
+                    f"{len(self._items)} requests are waiting, and {self.max_waiting} are allowed: "
+                    "try again later",
                     self.retry_after(),
                 )
             for item in items:

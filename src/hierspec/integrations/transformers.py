@@ -93,8 +93,8 @@ def custom_generate(
     check_supported(model)
     if is_encoder_decoder(model.config):
         raise HierspecError(
-            f"{type(model).__name__} is an encoder-decoder model, whose prompt generate keeps from "
-            "custom loops: use hierspec.Hierarchy(model, tokenizer, drafts=[...]).generate"
+            f"{type(model).__name__} is an encoder-decoder model, whose prompt generate does not "
+            "pass on: use hierspec.Hierarchy(model, tokenizer, drafts=[...]).generate"
         )
     _check_request(generation_config, model_kwargs)
     check_processors(logits_processor)
@@ -185,8 +185,8 @@ def _own_loop(
         _STEPPED_ASIDE.add(model)
         name = model.config.name_or_path or type(model).__name__
         log.warning(
-            "%s runs on its own layers (%s), where drafts may cost more than they save: "
-            "transformers' own loop decodes; drafts= or hierarchy= choose some",
+            "%s runs on its own layers (%s), where drafts may cost more than they save, so "
+            "transformers' own loop decodes: give drafts= or hierarchy= to draft all the same",
             *(name, reason),
         )
     if token_streamer is not None:
@@ -225,8 +225,8 @@ def _check_model(model: Any, hierarchy: Hierarchy) -> None:
     other = hierarchy.config.target.model
     if isinstance(other, ModelInMemory) and not have_same_weights(plain_model(other.model), model):
         raise HierspecError(
-            f"hierarchy= is over another model, {other}, with other weights than this one: make "
-            "it of this one, hierspec.Hierarchy(model, drafts=…)"
+            f"hierarchy= was made of another model, {other}, with other weights: make it of this "
+            "one, hierspec.Hierarchy(model, drafts=…)"
         )
     if (backend := backend_of(hierarchy.root.model)) is None:
         return
@@ -234,7 +234,7 @@ def _check_model(model: Any, hierarchy: Hierarchy) -> None:
     shape = backend.num_layers, backend.hidden_size
     if shape != (config.num_hidden_layers, config.hidden_size):
         raise HierspecError(
-            f"hierarchy= is over another model, {backend.name}, with {shape[0]} layers of "
+            f"hierarchy= was made of another model, {backend.name}, with {shape[0]} layers of "
             f"{shape[1]}: make it of this one, hierspec.Hierarchy(model, drafts=…)"
         )
 

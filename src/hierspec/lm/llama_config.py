@@ -90,11 +90,11 @@ class _Values(FrozenRecord):
         usual = (_ABSENT | _DEFAULTS).items()
         others = (item for item in (self.model_extra or {}).items() if item[0] not in _HARMLESS)
         if any(item not in usual for item in others):
-            raise ValueError("has a part that not every Llama has")
+            raise ValueError("it has a part that not every Llama has")
         if (self.rope_theta is None) == (self.rope_parameters is None) or (
             self.rope_scaling is not None and self.rope_theta is None
         ):
-            raise ValueError("says not once how heads rotate")
+            raise ValueError("it must say exactly once how heads rotate")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError("its heads do not divide its width")
         if (self.head_dim or self.hidden_size // self.num_attention_heads) % 2:

@@ -147,7 +147,7 @@ def take(model: Any, name: str = "", free: bool = False) -> Taken:
         if known is None or known.watch is None or known.watch.changed():
             _taken.pop(model, None)
             if is_freed(model):
-                raise HierspecError(f"{name} has no weights any more: load it again")
+                raise HierspecError(f"the weights of {name} were freed (free_model): load it again")
             if reason := why_own_layers(model) or _why_no_memory(model, free):
                 log.info("%s runs on its own layers: %s", name, reason)
                 return Taken(None, reason)
@@ -278,8 +278,8 @@ def _mark_freed(model: Any, name: str, known_by: str) -> None:
 
     def freed(*_: Any, **__: Any) -> Any:
         raise HierspecError(
-            f"{name} let its weights go to hierspec (free_model): generate with the Hierarchy, or "
-            "load it again"
+            f"the weights of {name} were freed (free_model): generate with the Hierarchy, or load "
+            "the model again"
         )
 
     setattr(model, _FREED, known_by)

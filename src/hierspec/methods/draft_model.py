@@ -117,7 +117,7 @@ def _warn_if_larger(name: str, draft: Backend, target_name: str, target: Backend
         shapes = [f"{backend.num_layers} layers of {backend.hidden_size}" for backend in backends]
         warnings.warn(
             f"the draft {name} ({shapes[0]}) is larger than its target {target_name} "
-            f"({shapes[1]}): output stays exact, and nothing gets faster; were they exchanged?",
+            f"({shapes[1]}): output stays exact but gets no faster; were they swapped?",
             LargerDraftWarning,
             stacklevel=2,
         )

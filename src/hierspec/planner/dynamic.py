@@ -117,7 +117,7 @@ def rank_chains(graph: Graph, max_models: int | None = None, memory: int | None 
     estimates = graph.estimates
     target = estimates.target
     if max_models is not None and max_models < 1:
-        raise HierspecError("max_models counts the target as well: it is at least 1")
+        raise HierspecError("max_models counts the target as well, so it must be at least 1")
     if memory is not None and estimates.bytes([target]) > memory:
         raise HierspecError(
             f"the target alone needs {estimates.bytes([target])} bytes: a memory budget of {memory}"

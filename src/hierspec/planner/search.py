@@ -122,11 +122,11 @@ def _check(
             f"no latency model called {latency_model!r}; there are: {', '.join(LATENCY_MODELS)}"
         )
     if top < 1:
-        raise HierspecError("top is at least 1: the best plan")
+        raise HierspecError("top must be at least 1 (the best plan)")
     if latency_model == "corollary" and variations != NO_VARIATIONS:
         raise HierspecError("P1's formula prices plain chains only: use the exact latency model")
     if memory is not None and not estimates.owners:
-        raise HierspecError("a memory budget takes sizes of the models: add memory_bytes")
+        raise HierspecError("a memory budget needs the sizes of the models: add memory_bytes")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def preset(
     for draft in drafts:
         if is_method(draft) and trained.kind(draft) != trained.EAGLE3_KIND:
             raise HierspecError(
-                f"preset {name!r} takes models as drafts, and {draft!r} is none: in Python "
+                f"preset {name!r} takes models as drafts, and {draft!r} is not one: in Python "
                 f"Hierarchy(target, drafts=[{str(draft)!r}]); on the command line leave "
                 "--hierarchy out, or name a preset or a file"
             )

@@ -96,7 +96,7 @@ def choose(
     in_memory = {str(model): model for model in models}
     if len(in_memory) < len(models):
         raise HierspecError(
-            "two loaded models have one name: set config.name_or_path of one, which is its name"
+            "two loaded models have the same name: change config.name_or_path of one"
         )
     settings = settings or QUICK
     loaded = Loaded()

@@ -270,8 +270,8 @@ def scores_error(
             if bool((unedited < math.inf).all()):
                 processors = ", ".join(map(repr, rows.params.logits_processors))
                 return HierspecError(
-                    f"{rows.model}'s scores became {kind} through "
-                    f"{processors or 'logit_bias, penalties'}: change those"
+                    f"{processors or 'logit_bias or penalties'} made {rows.model}'s scores {kind}: "
+                    "change that"
                 )
             return HierspecError(f"{rows.model} produced {kind} scores; try --dtype float32")
         if bool((edited == -math.inf).all(-1).any()):

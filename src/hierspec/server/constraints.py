@@ -29,7 +29,7 @@ def request_constraint(
     """
     schema = _schema(response_format, format_field)
     if schema is not None and tools is not None and tools.are_forced:
-        raise ApiError(f"{format_field} and a forced tool_choice exclude each other")
+        raise ApiError(f"{format_field} and a forced tool_choice cannot be used together")
     constraint = None if tools is None else tools.constraint(answer=schema)
     return schema_constraint(schema) if constraint is None and schema is not None else constraint
 

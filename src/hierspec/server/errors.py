@@ -87,7 +87,7 @@ def to_api_error(error: BaseException) -> ApiError:
             headers = {"Retry-After": str(error.retry_after)}
             return ApiError(str(error), status, code=code, headers=headers)
         case DeadlineError():
-            return ApiError("the request took longer than it may", 408, code="timeout")
+            return ApiError("the request timed out", 408, code="timeout")
         case RequestCancelledError():
             return ApiError(str(error), 503, code="cancelled", headers={"Retry-After": "5"})
         case HierspecError():

@@ -46,7 +46,7 @@ def engine_requests(
     n = body.n or 1
     if n * len(prompts) > settings.max_choices:
         raise ApiError(
-            f"{n * len(prompts)} choices are asked for and at most {settings.max_choices} may be",
+            f"{n * len(prompts)} choices are asked for, and {settings.max_choices} are allowed",
             param="n",
         )
     params = sampling_params(service, body)
@@ -115,7 +115,7 @@ def text_of(content: Any) -> str:
         else:
             text = part.refusal if part.text is None else part.text
         if not isinstance(text, str):
-            raise ApiError("only text can be read here: every part of a content needs its text")
+            raise ApiError("only text is supported: every part of a content needs a text")
         texts.append(text)
     return "\n".join(texts)
 
@@ -130,8 +130,8 @@ def requested_hierarchy(service: Service, body: GenerationRequest) -> str:
     if body.hierarchy is not None:
         if name not in (None, body.hierarchy):
             raise ApiError(
-                f"model names the hierarchy {name!r} and hierarchy {body.hierarchy!r}: leave one "
-                "out",
+                f"model asks for the hierarchy {name!r} and hierarchy for {body.hierarchy!r}: "
+                "leave one of them out",
                 param="hierarchy",
             )
         name = body.hierarchy
@@ -198,7 +198,7 @@ def check_prompt(service: Service, ids: Sequence[int]) -> None:
         raise ApiError("the prompt is empty: give at least one token to continue", param="prompt")
     if len(ids) > max_prompt:
         raise ApiError(
-            f"the prompt has {len(ids)} tokens and at most {max_prompt} may be: shorten it",
+            f"the prompt has {len(ids)} tokens, and {max_prompt} are allowed: shorten it",
             param="prompt",
             code="context_length_exceeded",
         )

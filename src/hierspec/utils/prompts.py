@@ -218,8 +218,7 @@ def template_variables(variables: Any) -> dict[str, Any]:
     for name in names:
         if not isinstance(name, str) or name in _template_arguments():
             raise HierspecError(
-                f"chat_template_kwargs: {short_repr(name)} is no variable of the template: leave "
-                "it out"
+                f"chat_template_kwargs: {short_repr(name)} cannot be set: leave it out"
             )
     return dict(names)
 

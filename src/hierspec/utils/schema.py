@@ -123,7 +123,7 @@ class OneOf:
         if shape is not None:
             return _adapter(shape).validate_python(value)
         if not isinstance(value, Mapping):
-            raise PydanticCustomError("model_attributes_type", "it is no object")
+            raise PydanticCustomError("model_attributes_type", "it must be an object")
         kind = "union_tag_invalid" if self.key in value else "union_tag_not_found"
         context = {
             "discriminator": f"'{self.key}'",

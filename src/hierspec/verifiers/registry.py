@@ -64,8 +64,8 @@ def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
     for shortcut in shortcuts:
         if shortcut in own:
             raise HierspecError(
-                f"{type(rule).__name__} has a {shortcut} of its own, which no certificate sees: "
-                "leave it out, acceptance(batch) decides"
+                f"{type(rule).__name__} defines {shortcut}, which certify does not check: leave it "
+                "out, so that acceptance(batch) decides"
             )
     for name in (rule_name, *aliases):
         if _class_of(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):

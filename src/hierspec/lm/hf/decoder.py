@@ -323,9 +323,8 @@ def _position_switch(name: str, config: Any) -> PositionSwitch | None:
     recomputes = config.model_type in _RECOMPUTING
     if len(lengths) > 1:
         raise HierspecError(
-            f"{name} names several lengths up to which its positions are those of short texts, "
-            f"{', '.join(map(str, sorted(lengths)))}: original_max_position_embeddings must be the "
-            "same everywhere in its config.json"
+            f"{name}: config.json gives several values of original_max_position_embeddings, "
+            f"{', '.join(map(str, sorted(lengths)))}: they must be the same"
         )
     switches = [PositionSwitch(n, recomputes) for n in lengths if n < longest_context(config)]
     return switches[0] if switches else None

@@ -181,7 +181,7 @@ class LeanBackend:
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._scored is not None:
             raise HierspecError(
-                f"{self.name} scores a part of its vocabulary: train no heads on it"
+                f"{self.name} scores only a part of its vocabulary: heads cannot be trained on it"
             )
         return self._lm_head.dense()[ids], None
 

@@ -104,7 +104,7 @@ class PackedMatrix:
         """Pack a matrix of a file in its own bits, some rows at a time.
 
         Raises:
-            ValueError: it holds what is no number.
+            ValueError: it holds NaN or infinity.
         """
         form, (_, width, rows) = FORMATS[stored.form], stored
 
@@ -223,7 +223,7 @@ def _pack_stored(rows: torch.Tensor, width: int, form: Format) -> torch.Tensor:
 
 def _check_numbers(numbers: torch.Tensor) -> None:
     if not numbers.isfinite().all():
-        raise ValueError("holds what is no number")
+        raise ValueError("holds NaN or infinity")
 
 
 def pack_floats(weight: torch.Tensor, form: Format) -> torch.Tensor:

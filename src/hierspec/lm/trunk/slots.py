@@ -213,8 +213,8 @@ class TrunkSlots:
             return [query]
         if switch.length >= end:
             raise HierspecError(
-                f"{self.backend.name} encodes positions otherwise beyond {switch.length} tokens: a "
-                "token tree may not pass that length"
+                f"{self.backend.name} encodes positions in another way beyond {switch.length} "
+                "tokens: a token tree may not pass that length"
             )
         before = query.context.first(switch.length)
         return [

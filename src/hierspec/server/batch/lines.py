@@ -100,7 +100,7 @@ def _parse_line(number: int, raw: bytes, custom_ids: set[str]) -> Line:
         request = _parse_object(raw)
         if isinstance(request.get("custom_id"), str):
             if HALF_CHARACTERS.search(request["custom_id"]):
-                raise _BadLineError("custom_id holds half a character, which no output can")
+                raise _BadLineError("custom_id holds half a character (a lone surrogate)")
             custom_id = request["custom_id"]
         _check(request)
         if custom_id in custom_ids:

@@ -124,7 +124,7 @@ async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
     """Return the token ids of a text or a conversation."""
     service = service_of(request)
     if (body.prompt is None) == (body.messages is None):
-        raise ApiError("give a prompt or messages, one of them")
+        raise ApiError("give either a prompt or messages")
     if body.prompt is not None:
         ids = await service.in_background(tokenize, service, body.prompt, body.add_special_tokens)
     else:

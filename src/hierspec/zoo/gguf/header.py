@@ -164,7 +164,9 @@ def read_header(path: str | Path) -> Header:
             _check_kind(file, fields)
         _check_shard(file, own_fields, number, len(files))
         if twice := tensors.keys() & own_tensors.keys():
-            raise HierspecError(f"{file} holds {min(twice)} again: its parts are of two models")
+            raise HierspecError(
+                f"{file} repeats the tensor {min(twice)}: the parts are of two models"
+            )
         tensors |= own_tensors
     header = Header(path, fields, tensors)
     if not tensors and header.architecture:
@@ -181,7 +183,9 @@ def _check_kind(file: Path, fields: Mapping[str, Any]) -> None:
     if kind in _NO_MODELS:
         raise HierspecError(f"{file.name} holds {_NO_MODELS[kind]}")
     if kind != "model":
-        raise HierspecError(f"{file.name} holds no model, but {kind!r}: give the file of a model")
+        raise HierspecError(
+            f"{file.name} holds {kind!r} instead of a model: give the file of a model"
+        )
 
 
 def _check_shard(file: Path, fields: Mapping[str, Any], number: int, count: int) -> None:

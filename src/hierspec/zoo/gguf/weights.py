@@ -100,7 +100,7 @@ def dequantized(header: Header, tensor: StoredTensor) -> np.ndarray[Any, np.dtyp
     """
     values = _dequantize(header, tensor, stored_bytes(header, tensor)[1])
     if not np.isfinite(values).all():
-        raise header.damaged(f"holds what is no number in {tensor.name}")
+        raise header.damaged(f"holds NaN or infinity in {tensor.name}")
     return np.ascontiguousarray(values, np.float32).reshape(tensor.shape)
 
 
