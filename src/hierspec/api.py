@@ -320,7 +320,6 @@ class Hierarchy:
 
 @contextlib.contextmanager
 def _shut_down_without_waiting(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
-    """Let a thread finish what was submitted, without waiting for it."""
     try:
         yield thread
     finally:

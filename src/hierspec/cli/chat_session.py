@@ -317,7 +317,6 @@ class ChatSession:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the first word and what follows it."""
     first, *rest = text.split(maxsplit=1) or [""]
     return first, rest[0].strip() if rest else ""
 
@@ -344,7 +343,6 @@ def _summarise(result: GenerationResult, num_cached: int, num_prompt_tokens: int
 
 
 def _kept(results: Sequence[GenerationResult]) -> list[str]:
-    """Return the kept and drafted tokens of each level that drafted."""
     kept, drafted = Counter[str](), Counter[str]()
     for level in (level for result in results for level in result.levels):
         name = without_folders(level["name"])

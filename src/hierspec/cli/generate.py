@@ -295,7 +295,6 @@ def generate(
 
 
 def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
-    """Return the prompts: texts, or lists of token ids."""
     from hierspec.utils.checks import HALF_CHARACTERS
     from hierspec.utils.prompts import parse_ids, read_ids, read_prompts, read_stdin
 
@@ -361,7 +360,6 @@ def _plan(
     quiet: bool,
     console: Console,
 ) -> Hierarchy:
-    """Measure the models, unless this machine has their measurements, and plan a hierarchy."""
     from hierspec.api import Hierarchy
 
     from .rendering import interruptible, progress, say, warnings_as_notes

@@ -265,7 +265,6 @@ def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
 
 
 def _write_hierarchy(result: Plan, task: PlanningTask, path: Path) -> None:
-    """Write the best hierarchy to a file, and print the command that runs it."""
     from hierspec.utils.files import write_atomically
 
     assert task.profile is not None  # as _check_exports has ensured

@@ -99,7 +99,6 @@ def is_acceptance_head(path: Path) -> bool:
 
 
 def _metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata of an acceptance head; empty if the file holds none."""
     try:
         with safe_open(path, framework="pt") as file:
             info = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))

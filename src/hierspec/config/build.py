@@ -72,7 +72,6 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None, tokenizer: Any 
 
 
 def _target(config: HierarchyConfig) -> TargetConfig:
-    """Return the target, with the deterministic backend if the hierarchy is deterministic."""
     target = config.target
     if not config.deterministic:
         return target

@@ -268,7 +268,6 @@ def _refuse_beside_config(options: Mapping[str, Any]) -> None:
 
 
 def _lengths(value: Any, count: int) -> list[int | None]:
-    """Return each prompt's ``max_new_tokens``; ``None``: as many as fit into the context."""
     return [
         None if length is None else arguments.integer(length, "max_new_tokens")
         for length in _broadcast(value, count, "max_new_tokens")
@@ -276,7 +275,6 @@ def _lengths(value: Any, count: int) -> list[int | None]:
 
 
 def _num_samples(value: Any, sampling: Sequence[SamplingParams]) -> int:
-    """Return the number of samples of each prompt."""
     number = arguments.integer(value, "num_return_sequences")
     if number < 1:
         raise HierspecError(f"num_return_sequences must be at least 1, not {number}")
@@ -303,7 +301,6 @@ def _seed(value: Any) -> int:
 
 
 def _caches(value: Any, count: int) -> list[SessionCache | None]:
-    """Return a session cache, or ``None``, for each sequence."""
     if value is None:
         return [None] * count
     if isinstance(value, SessionCache):
@@ -332,7 +329,6 @@ def _logprobs(value: Any) -> int | None:
 
 
 def _broadcast(value: Any, count: int, name: str) -> list[Any]:
-    """Return a value for each of ``count`` prompts, from a list of them or one for all."""
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:
@@ -401,7 +397,6 @@ def _criteria_test(value: Any) -> StopTest:
 
 
 def _check_prompt(ids: list[int], model: LanguageModel, place: str) -> list[int]:
-    """Return the ids of a prompt, provided that the target can continue it."""
     if not ids:
         raise HierspecError(f"the prompt{place} is empty: give at least one token to continue")
     if min(ids) < 0 or max(ids) >= model.vocab_size:

@@ -39,7 +39,6 @@ _ONLY_OF_FIRST = {
 
 
 def _check_unset(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> None:
-    """Refuse level ``i`` of its chain if one of these fields is set."""
     for name, (allowed, message) in fields.items():
         if getattr(level, name, allowed) != allowed:
             raise error_at([i, name], message)

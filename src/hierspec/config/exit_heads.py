@@ -179,7 +179,6 @@ class HeadsFile:
         return {"weight": (rows, columns), "bias": (rows,)}
 
     def _read(self, names: list[str]) -> dict[str, torch.Tensor]:
-        """Read the tensors of these names that exist."""
         try:
             with safe_open(self.path, framework="pt") as file:
                 existing = set(file.keys())

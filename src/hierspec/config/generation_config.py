@@ -175,7 +175,6 @@ def _processors(
     vocab_size: int,
     eos_token_ids: Sequence[int],
 ) -> list[Any]:
-    """Return the logits processors that ``generate`` makes of a configuration with ``changes``."""
     from transformers import GenerationMixin
 
     config = copy.deepcopy(config)

@@ -91,7 +91,6 @@ def register_method(
 
 
 def _check_arity(name: str, make: Callable[..., Any]) -> None:
-    """Refuse what cannot be called as ``make(options, target)``."""
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):  # of some in C
@@ -201,7 +200,6 @@ def _level_class(
     make: Callable[..., Any],
     capabilities: Capabilities | None,
 ) -> type[LevelConfig]:
-    """Return the class of a method's levels: the keys of every level, and its options."""
     from hierspec.drafters.base import LookUp
 
     fields = [f for f in dataclasses.fields(options) if f.init] if options is not None else []

@@ -63,7 +63,6 @@ class LevelModels:
         return TargetInfo(name, size, tokenizer, device, trunk, self._load, self.shared)
 
     def _load(self, model: str, dtype: str | None, backend: str) -> tuple[Trunk, Any]:
-        """Return another model's trunk and its tokenizer."""
         changes = {"model": model, "dtype": dtype or self.target.dtype, "backend": backend}
         trunk = self._trunk(dataclasses.replace(self.target, **changes))
         return trunk, self.loaded.tokenizers.get(model)

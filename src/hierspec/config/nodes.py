@@ -57,7 +57,6 @@ def build_nodes(
 
 
 def _check_ahead(below: Node | None, verifier: Verifier) -> None:
-    """Refuse a level that drafts ahead where this is not possible."""
     for node in walk(below):
         if not isinstance(node, Draft) or not node.ahead:
             continue

@@ -276,7 +276,6 @@ class ModelDrafter:
         counts: Sequence[int],
         sampler: Sampler,
     ) -> DeviceDrafts:
-        """Draft ``counts`` tokens for each draft; count the time and the calls."""
         uniforms = [
             _random_numbers(draft, n, sampler, model.vocab_size)
             for draft, n in zip(drafts, counts, strict=True)

@@ -66,7 +66,6 @@ class MultiDrafter(ModelDrafter):
         return params.greedy and free and not params.logits_processors
 
     def _draft_likeliest(self, calls: Sequence[DraftCall]) -> list[Proposal]:
-        """Draft the likeliest continuations of each call, as drafts that share prefixes."""
         width = self.node.num_drafts
         trees = [_LikeliestTree(call, width) for call in calls]
         if found := self._trees_of_device([tree.call for tree in trees], sampled=False):
@@ -95,7 +94,6 @@ class MultiDrafter(ModelDrafter):
         return [tree.proposal(self.node.index) for tree in trees]
 
     def _draft_sampled(self, calls: Sequence[DraftCall]) -> list[Proposal]:
-        """Draw the drafts of each call one by one."""
         index, width = self.node.index, self.node.num_drafts
         if found := self._trees_of_device(calls, sampled=True):
             return [

@@ -98,7 +98,6 @@ class PromptLookup(LookUp):
 
 
 def _copy(context: Context, position: int, limit: int) -> tuple[int, ...]:
-    """Copy ``limit`` tokens from ``position`` on; past the text's end, from the copy itself."""
     base = len(context.committed)
     if position + limit <= base:
         return tuple(context.committed[position : position + limit])

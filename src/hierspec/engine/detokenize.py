@@ -179,7 +179,6 @@ _tables: WeakKeyDictionary[Any, tuple[int, _ByteTable]] = WeakKeyDictionary()
 
 
 def _table(tokenizer: Any) -> _ByteTable:
-    """Return the tokenizer's table, which its detokenizers share until its vocabulary grows."""
     backend = _backend(tokenizer)
     size = backend.get_vocab_size(with_added_tokens=True)
     if tokenizer not in _tables or _tables[tokenizer][0] != size:
@@ -189,12 +188,10 @@ def _table(tokenizer: Any) -> _ByteTable:
 
 
 def _backend(tokenizer: Any) -> Any:
-    """Return the ``tokenizers.Tokenizer`` behind one of transformers."""
     return getattr(tokenizer, "backend_tokenizer", tokenizer)
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
-    """Return whether the tokenizer decodes by joining bytes, as ``tokenizers``' ByteLevel does."""
     from tokenizers import Tokenizer
     from tokenizers.decoders import ByteLevel
 

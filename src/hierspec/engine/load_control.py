@@ -215,7 +215,6 @@ class LoadControl:
             load.direction = 0
 
     def _start_trial(self, load: _LoadClass, few_streams: bool) -> None:
-        """Measure a plan again if enough time has passed since it was last measured."""
         best = load.best()
         max_loss = (_MAX_LOSS_FEW if few_streams else _MAX_LOSS_MANY) / (self.num_plans - 1)
         for i, plan in enumerate(load.plans):

@@ -175,7 +175,6 @@ class SequenceMetrics(Observer):
 
 
 def _count_owners(levels: Mapping[int, LevelStats], draft: Proposal, num_accepted: int) -> None:
-    """Count a verified draft for the levels that own its tokens."""
     start, owners = 0, draft.owners
     while start < len(owners):
         end = start + 1

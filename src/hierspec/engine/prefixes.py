@@ -198,7 +198,6 @@ def share_prefixes(sequences: Iterable[LiveSequence]) -> None:
 
 
 def _copy_slots(slots: Slots, sequence: LiveSequence) -> None:
-    """Copy what another sequence's slots hold of a new sequence's prefix."""
     for key, (owner, slot) in slots.items():
         if key[1] == 0 and isinstance(owner, ForkingCacheOwner) and isinstance(slot, Slot):
             length = common_prefix_length(sequence.tokens, slot.tokens)

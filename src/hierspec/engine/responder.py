@@ -83,7 +83,6 @@ class Responder:
                 return draw_each(rows, [task.sequence.rng for task in tasks])
 
     def _draft(self, tasks: list[Task]) -> list[tuple[Proposal, States]]:
-        """Let a leaf draft for all sequences at once → proposals, and window states."""
         group = tasks[0].group
         assert group.drafter is not None
         calls: list[DraftCall] = []
@@ -167,7 +166,6 @@ class Responder:
         own: torch.Tensor,
         reads: Reads,
     ) -> ScoredTokens:
-        """Begin to read what a draft's verdict is completed with; see :class:`ScoredTokens`."""
         signal, sequence = node.window.signal, task.sequence
         count = sequence.num_logprobs if node.index == self._root else None
         return ScoredTokens(
@@ -184,7 +182,6 @@ class Responder:
     def _drafting_ahead(
         self, node: ModelVerify, tasks: list[Task], drafts: Sequence[Proposal]
     ) -> Generator[None, None, None]:
-        """Let a leaf that drafts ahead continue these drafts while the target scores them."""
         leaf = node.below
         if not (isinstance(leaf, Draft) and leaf.ahead) or node.index != self._root:
             yield
@@ -207,7 +204,6 @@ class Responder:
             yield
 
     def _check_alternatives(self, node: ModelVerify, tasks: list[Task]) -> list[Verdict]:
-        """Check drafts where some sequence has several from one position; see :meth:`_check`."""
         alternatives, drafts = AlternativeRows(), list[tuple[Proposal, ...]]()
         as_trees = self._checks_trees(node)
         for task in tasks:
@@ -301,7 +297,6 @@ class Responder:
         return rows
 
     def _job(self, node: ModelLevelNode, task: Task, context: Context, num_rows: int) -> ScoreRows:
-        """Describe how scores of the last ``num_rows`` positions become distributions."""
         sequence = task.sequence
         params = sequence.params
         return ScoreRows(

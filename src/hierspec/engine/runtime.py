@@ -144,7 +144,6 @@ class Runtime:
         return failed
 
     def _infos(self, plan: ModelVerify) -> Mapping[int, NodeInfo]:
-        """Return the information on each node of a plan, by index."""
         if plan not in self._node_infos:
             self._node_infos[plan] = {node.index: self._info(node) for node in walk(plan)}
         return self._node_infos[plan]
@@ -181,7 +180,6 @@ def _lowest_group(waiting: Sequence[Task]) -> list[Task]:
 
 
 def _final_verdict(task: Task) -> Verdict:
-    """Return a finished round's verdict, with log-probabilities of tokens drawn after its check."""
     verdict = task.verdict
     assert verdict is not None
     tokens, start = verdict.emitted.tokens, len(verdict.logprobs)

@@ -170,7 +170,6 @@ def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
 
 
 def _get_rule(name: str, level: Any, path: str) -> Any:
-    """Look up a rule with the level's options, which must be options of that rule."""
     defaults = {"top_m": 1, "lenience": DEFAULT_LENIENCE}
     options = {
         key: getattr(level, key)

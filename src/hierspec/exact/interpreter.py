@@ -94,7 +94,6 @@ class ExactInterpreter:
     def _leaf_proposals(
         self, node: Draft, context: tuple[int, ...], limit: int, states: States
     ) -> list[Outcome]:
-        """Enumerate a leaf's drafts, token by token, until its window stops them."""
         stopped: list[tuple[float, Proposal]] = []
         growing = [(1.0, Proposal())]
         max_length = min(node.budget, limit)
@@ -167,7 +166,6 @@ class ExactInterpreter:
     # --- answers
 
     def _answers(self, request: NodeRequest) -> list[tuple[float, Any]]:
-        """List every answer that a request may get, with its probability."""
         match request:
             case Propose(node, pending, limit, states):
                 outcomes = self.proposals(node, pending, limit, states)

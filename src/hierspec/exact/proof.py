@@ -135,7 +135,6 @@ def search_reachable(
 def _all_rounds(
     rounds: Rounds, states: States, target: Continuation
 ) -> Iterator[tuple[tuple[int, ...], int, list[tuple[int, np.ndarray]]]]:
-    """Yield every possible round as (context, limit, laws of what it emits by length)."""
     V = rounds.vocab_size
     limits = (UNLIMITED, *range(rounds.sufficient_limit, 0, -1))
     contexts = target.contexts(rounds.max_order)

@@ -166,7 +166,6 @@ def _area(polygon: Sequence[tuple[float, float]]) -> float:
 
 
 def _centre(polygon: Polygon) -> tuple[float, float]:
-    """Return the mean of the corners, a point well inside."""
     return (
         sum(u for u, _ in polygon) / len(polygon),
         sum(mean for _, mean in polygon) / len(polygon),

@@ -201,7 +201,6 @@ class _ComparisonMode(TorchFunctionMode):
         return numbers if origin is None else Uniform.with_origin(self._rng, numbers, origin)
 
     def _watch(self, name: str, result: torch.Tensor, x: Any, y: Any) -> None:
-        """Report ``name(x, y) = result``."""
         if name == "searchsorted":
             self._split_at_steps(x, y)
         elif self._holds_uniforms(x) or self._holds_uniforms(y):
@@ -217,7 +216,6 @@ class _ComparisonMode(TorchFunctionMode):
                     self._rng.register(value, _ORIGIN_AFTER[name](*origin, y))
 
     def _holds_uniforms(self, tensor: Any) -> bool:
-        """Return whether numbers made from uniforms are in a tensor."""
         return (
             isinstance(tensor, torch.Tensor)
             and tensor.dtype == torch.float64

@@ -180,7 +180,6 @@ def _own_loop(
     seed: int | None,
     **arguments: Any,
 ) -> Any:
-    """Run transformers' own decoding loop, and say once a model why."""
     if model not in _STEPPED_ASIDE:
         _STEPPED_ASIDE.add(model)
         name = model.config.name_or_path or type(model).__name__

@@ -115,7 +115,6 @@ def wrap(model: Any, name: str, backend: str = "auto", free_model: bool = False)
 
 
 def _hf_backend(model: Any, name: str) -> Backend:
-    """Return the backend that runs a transformers model's own modules."""
     from hierspec.lm.hf.decoder import HFBackend
     from hierspec.lm.hf.support import ENCODER_DECODERS, check_config, is_encoder_decoder
 

@@ -274,8 +274,6 @@ def _pack(model: Any, name: str, free: bool) -> Taken:
 
 
 def _mark_freed(model: Any, name: str, known_by: str) -> None:
-    """Make a model without weights say so where it is used."""
-
     def freed(*_: Any, **__: Any) -> Any:
         raise HierspecError(
             f"the weights of {name} were freed (free_model): generate with the Hierarchy, or load "

@@ -143,7 +143,6 @@ class TabularModel(UncachedModel):
 
 
 def _contexts(vocab: int, order: int) -> list[tuple[int, ...]]:
-    """Return every context of up to ``order`` tokens."""
     return [key for n in range(order + 1) for key in product(range(vocab), repeat=n)]
 
 

@@ -305,7 +305,6 @@ class _Index(Record):
 
 
 def _locate(path: Path) -> dict[str, Path]:
-    """Return the file of every parameter."""
     index = path / INDEX_FILE
     if not index.is_file():
         _check_format(path)

@@ -231,7 +231,6 @@ def _fronts(
     memory: int,
     max_models: int | None,
 ) -> list[np.ndarray]:
-    """Return model k's Pareto front for each budget t."""
     owner_set, size = owners.join(0, k)
     counted = int(max_models is not None)
     drafted = np.array([(0.0, owners.target_size + size, owner_set, counted, -1, 0, 0)], _LABEL)

@@ -226,7 +226,6 @@ def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
 def _losses(
     plan: Plan, engine: OtherEngine, drafters: Sequence[LevelConfig | None], choice: PricedChain
 ) -> list[str]:
-    """Say what the engine cannot express, and what that costs."""
     best = plan.best.chain
     missing = _missing(best, engine, drafters, plan.estimates.names)
     sentences = [f"{engine.name} cannot express {_join_with_or(missing)}."] if missing else []
@@ -243,7 +242,6 @@ def _losses(
 
 
 def _limits(engine: OtherEngine, target: TargetConfig, drafter: LevelConfig | None) -> list[str]:
-    """Say what else to know of the setting."""
     names, sentences = [target.model], []
     if drafter is not None:
         names.append(drafter.files or "")
@@ -257,7 +255,6 @@ def _limits(engine: OtherEngine, target: TargetConfig, drafter: LevelConfig | No
 def _missing(
     best: Chain, engine: OtherEngine, drafters: Sequence[LevelConfig | None], names: Sequence[str]
 ) -> list[str]:
-    """List the parts of the best chain that the engine cannot express."""
     parts = []
     if len(best.models) > 2:
         parts.append(f"{len(best.models)} levels ({' → '.join(names[i] for i in best.models)})")

@@ -265,7 +265,6 @@ class _Stack:
 def _cut_at_budget(
     shorter: np.ndarray, full: np.ndarray, lengths: np.ndarray, budgets: np.ndarray
 ) -> np.ndarray:
-    """Return ``shorter`` below the budget, ``full`` at the budget, 0 beyond."""
     return np.where(lengths < budgets, shorter, np.where(lengths == budgets, full, 0.0))
 
 

@@ -138,7 +138,6 @@ def _rates(file: ProblemFile, names: list[str]) -> np.ndarray:
 
 
 def _warnings(costs: list[float], rates: np.ndarray, names: list[str]) -> list[str]:
-    """Return warnings about valid entries that are probably mistakes."""
     warnings = []
     drops = [i for i in range(1, len(costs)) if costs[i] < costs[i - 1]]
     if drops:

@@ -257,7 +257,6 @@ def _allowed(space: Space, models: tuple[int, ...], budgets: tuple[int, ...]) ->
 
 
 def _rank_by_formula(space: Space) -> list[Chain]:
-    """Return the best chain of every state of P1's graph, best first."""
     ranking = dynamic.rank_chains(
         dynamic.build_graph(space.estimates), space.max_models, space.memory
     )
@@ -265,7 +264,6 @@ def _rank_by_formula(space: Space) -> list[Chain]:
 
 
 def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
-    """Search locally and return all chains that were priced, best first."""
     estimates, prices = space.estimates, PriceCache(space.estimates)
     target = estimates.target
     singles = [
@@ -306,7 +304,6 @@ def _best_chains(prices: PriceCache, chains: Sequence[Chain], count: int) -> lis
 
 
 def _distinct_levels(chains: Iterable[Chain], count: int) -> list[Chain]:
-    """Return the first ``count`` chains with different levels."""
     chains_by_models: dict[tuple[int, ...], Chain] = {}
     for chain in chains:
         if len(chains_by_models) == count:

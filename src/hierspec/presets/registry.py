@@ -163,7 +163,6 @@ def is_file_or_json(hierarchy: str) -> bool:
 
 
 def _check_num_drafts(name: str, num_drafts: int) -> None:
-    """Refuse draft models that the preset would ignore."""
     limit = PRESETS[name].max_drafts if name in PRESETS else None
     if limit is not None and num_drafts > limit:
         uses = {0: "no draft model", 1: "one draft model"}.get(limit, f"{limit} draft models")

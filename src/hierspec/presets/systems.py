@@ -205,7 +205,6 @@ def hierarchy(models: PresetModels) -> HierarchyConfig:
 
 
 def _stack(models: PresetModels, **fields: Any) -> HierarchyConfig:
-    """Stack all draft models, with ``fields`` set in every level, verified by block."""
     small, *larger = models.drafts
     levels = [
         draft_level(small, 3, **fields),

@@ -142,7 +142,6 @@ def _score(
     low: int,
     sums: dict[tuple[int, int], Agreement],
 ) -> None:
-    """Score the next few tokens of texts, from their position ``low`` on; the target last."""
     highs = [min(low + _SCORED, scores.count) for scores in found]
     stops = [scores.start + high for scores, high in zip(found, highs, strict=True)]
     contexts = [

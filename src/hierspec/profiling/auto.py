@@ -228,7 +228,6 @@ def cache_path(
 
 
 def _file_names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[str]:
-    """Return the names behind all files read: models, tables, trained heads."""
     levels = [candidate.level for candidate in candidates]
     names = [target.model, *(level.files for level in levels if level.files)]
     return names + sorted({file for level in levels for file in level.further_files})

@@ -119,7 +119,6 @@ def measure(
 
 
 def _order_models(run: Stages, data: dict[str, Any], stage: RunStage) -> None:
-    """Order the models by cost, or as the file does: its pairs are numbered in that order."""
     ms, pool = [], run.pool
     if "models" not in data:
         ms = stage("alone", list[float], lambda: costs.single_calls(pool, run.prompts[0], 0.0))

@@ -228,7 +228,6 @@ def _copied(
 
 
 def _has_ended(sequence: LiveSequence, start: int, drafting: DraftingSettings) -> bool:
-    """Return whether the text ended at a token from ``start`` on."""
     return not drafting.eos_ids.isdisjoint(sequence.tokens[start:])
 
 

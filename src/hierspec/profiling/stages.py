@@ -334,7 +334,6 @@ class Stages:
         return max(ms - plain, 1e-3 * plain) / max(n, 1)
 
     def _single_calls(self, pairs: Sequence[tuple[int, int]]) -> list[costs.ModelPair]:
-        """Return a pair without a drafter for every model of ``pairs`` that scores."""
         used = {model for pair in pairs for model in pair} | {len(self.pool.members) - 1}
         return [(None, k) for k, e in enumerate(self.pool.members) if e.scores and k in used]
 
@@ -364,5 +363,4 @@ def _ids(pool: CandidatePool, text: str | Sequence[int]) -> list[int]:
 
 
 def _repeat_to(tokens: list[int], length: int) -> list[int]:
-    """Return the first ``length`` tokens, of the text repeated if it is too short."""
     return (tokens * -(-length // len(tokens)))[:length]

@@ -234,7 +234,6 @@ def _raced(
 def _apply_edits(
     batch: Sequence[ScoreRows], logits: torch.Tensor, widths: Sequence[int]
 ) -> torch.Tensor:
-    """Copy ``logits`` [Σ num_rows, V] with every member's edits, each in its own width."""
     num_scored = logits.shape[1]
     missing = max(widths) - num_scored
     if missing > 0:

@@ -328,7 +328,6 @@ def _read_section(text: str, position: int, form: CallFormat) -> tuple[list[Tool
 
 
 def _read_object(text: str, position: int, form: CallFormat) -> tuple[ToolCall, int]:
-    """Read ``{"name": …, "arguments": …}``, other keys among them."""
     name, arguments = None, "{}"
     position = _expect(text, position, "{")
     while True:
@@ -350,7 +349,6 @@ def _read_object(text: str, position: int, form: CallFormat) -> tuple[ToolCall, 
 
 
 def _read_named(text: str, position: int, form: CallFormat) -> tuple[ToolCall, int]:
-    """Read a name and its arguments."""
     position = _expect(text, position, form.before_name)
     found = _NAME.match(text, position)
     if found is None:

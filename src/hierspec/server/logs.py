@@ -75,7 +75,6 @@ def add_end(ended: Request) -> None:
 
 
 def _written(ends: Sequence[Request]) -> dict[str, Any]:
-    """Return the fields of a request's sequences; speed is decoding's, of all of them together."""
     if not ends:
         return {}
     num_tokens = [len(ended.token_ids) for ended in ends]

@@ -241,7 +241,6 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Convert ``{"HIERSPEC_SERVE_MAX_QUEUE": "10"}`` to ``{"max_queue": 10}``."""
     out: dict[str, Any] = {}
     for key, text in environment.items():
         if key.startswith(PREFIX) and text:

@@ -112,7 +112,6 @@ def _try_out(tokenizer: Any, template: str) -> TemplateTraits:
 
 
 def _tried(count: int, text_arguments: bool, short_ids: bool) -> list[dict[str, Any]]:
-    """Return an assistant's message with calls, and their results."""
     arguments: Any = '{"some_key": "some value"}' if text_arguments else {"some_key": "some value"}
     function = {"name": "tried", "arguments": arguments}
     ids = [f"tried{i:04}" if short_ids else f"call_tried_{i}" for i in range(count)]

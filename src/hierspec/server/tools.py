@@ -88,7 +88,6 @@ class OfferedTools:
 
 
 def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> Sequence[Tool]:
-    """Return the tools that may be called."""
     if choice == "none":
         return ()
     if isinstance(choice, NamedTool):

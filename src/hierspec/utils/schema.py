@@ -401,14 +401,12 @@ def _append_key(place: str, key: Any) -> str:
 
 
 def _field_names(shape: Any) -> list[str]:
-    """Return the keys that an object of this type may have."""
     if dataclasses.is_dataclass(shape):
         return [field.name for field in dataclasses.fields(shape) if field.init]
     return list(getattr(shape, "model_fields", None) or getattr(shape, "__annotations__", {}))
 
 
 def _type_at(shape: Any, loc: Sequence[Any], data: Any) -> Any:
-    """Return the type at the place ``loc`` in a type, of which ``data`` was to be."""
     for step in loc:
         shape, data = _type_inside(_resolve(shape, data), step), _data_inside(data, step)
     return _resolve(shape, data)
@@ -430,7 +428,6 @@ def _resolve(shape: Any, data: Any = None) -> Any:
 
 
 def _members(shape: Any) -> list[Any]:
-    """Return the members of a union; of any other type, the type."""
     return list(get_args(shape)) if get_origin(shape) in (Union, UnionType) else [shape]
 
 

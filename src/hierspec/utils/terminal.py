@@ -54,7 +54,6 @@ class Borderless(Table):
             yield from _without_trailing_blanks(line)
 
     def _set_min_widths(self, console: Console, options: ConsoleOptions) -> int:
-        """Set every column's minimum width and return their sum."""
         unlimited = options.update(width=_UNLIMITED)
         for column in self.columns:
             parts = [column.header, *column.cells]

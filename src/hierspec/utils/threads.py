@@ -99,7 +99,6 @@ def is_gnu() -> bool:
 
 
 def _loaded_runtimes() -> frozenset[str]:
-    """Return the paths of this process's OpenMP runtimes; none where the system lists no files."""
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -136,7 +136,6 @@ def _load(name: str) -> None:
 
 
 def _class_of(name: str) -> tuple[str, str] | None:
-    """Return module and class of the rule that has a name; ``None`` if no rule has it."""
     if name in _RULES:
         return type(_RULES[name]).__module__, type(_RULES[name]).__qualname__
     if name in _BUILT_IN or name in _ALIASES:

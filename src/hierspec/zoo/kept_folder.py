@@ -80,5 +80,4 @@ def _make(folder: Path, version: int, source: str, write: Callable[[Path], objec
 
 
 def _checksum(file: Path) -> tuple[int, str]:
-    """Return a file's size and SHA-256."""
     return file.stat().st_size, content_hash(file)

@@ -230,7 +230,6 @@ def _with_name(checkpoint: Checkpoint, name: str) -> Checkpoint:
 
 
 def _large_options(name: str, options: dict[str, str]) -> tuple[float, int, int, int]:
-    """Return ``eps``, ``seed``, ``widen`` and ``deepen``."""
     names = ("eps", "seed", "widen", "deepen")
     if unknown := sorted(set(options) - set(names)):
         raise HierspecError(

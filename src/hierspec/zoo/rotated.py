@@ -137,7 +137,6 @@ def _write(source: GgufSource, folder: Path, name: str) -> None:
 
 
 def _header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
-    """Return what a file of safetensors in bfloat16 begins with."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
@@ -149,7 +148,6 @@ def _header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
 
 
 def _weight(source: GgufSource, name: str) -> torch.Tensor:
-    """Return a parameter of the checkpoint in bfloat16."""
     if len(source.shape(name)) == 1:
         return torch.ones(source.shape(name), dtype=torch.bfloat16)
     weight = source.tensor(name).double().numpy()

@@ -73,7 +73,6 @@ def show(
 
 
 def _headline(plan: Plan, unit: str, top: int, limits: Sequence[str]) -> Text:
-    """Return the fastest hierarchy and its speed; the last arguments are those of :func:`show`."""
     best, plain = plan.best, plan.estimates.plain_ms
     if best.chain.plain:
         text = Text(f"plain decoding is the fastest: {figure(plain)}{unit} a token", "bold")
@@ -107,7 +106,6 @@ def _why_no_hierarchy(plan: Plan, top: int, limits: Sequence[str]) -> str:
 
 
 def _levels_table(plan: Plan, unit: str) -> Table:
-    """Return a table of the levels, smallest first: budget, share of the time, and weights."""
     chain, latency, estimates = plan.best.chain, plan.best.latency, plan.estimates
     has_sizes = bool(estimates.owners)
     time = f"time a token{f' /{unit}' if unit else ''}"
@@ -135,7 +133,6 @@ def _levels_table(plan: Plan, unit: str) -> Table:
 
 
 def _picture(plan: Plan) -> Iterator[Text]:
-    """Yield a line for each level, the target on top: its name and what it does."""
     chain, names = plan.best.chain, plan.estimates.names
     width = max(len(names[i]) for i in chain.models)
 
@@ -169,7 +166,6 @@ def _picture(plan: Plan) -> Iterator[Text]:
 
 
 def _ranking_table(plan: Plan, unit: str, columns: Sequence[PlanColumn]) -> Table:
-    """Return a table of the plan and its runners-up: time, columns, a bar, speed-up."""
     choices = [plan.best, *plan.runners_up]
     longest = max(choice.ms for choice in choices)
     time = f"time a token{f' /{unit}' if unit else ''}"
@@ -190,7 +186,6 @@ def _ranking_table(plan: Plan, unit: str, columns: Sequence[PlanColumn]) -> Tabl
 
 
 def _describe_bound(plan: Plan, unit: str) -> str:
-    """Return the lower bound of the latency, and how far above it the plan is."""
     gap = 100 * (plan.best.ms / plan.lower_bound - 1)
     distance = "the plan attains it" if gap < 0.005 else f"the plan is {gap:.1f} % above"
     if gap > 1000:

@@ -32,7 +32,6 @@ def show(profile: Profile, console: Console) -> None:
 
 
 def _tables(profile: Profile) -> Iterator[Table]:
-    """Yield costs and acceptances, a table for each temperature."""
     names = _shorten([model.name for model in profile.models])
     for label, measured in profile.data.temperatures.items():
         calls = {row.verifier: row.check[0] for row in measured.costs if row.drafter is None}

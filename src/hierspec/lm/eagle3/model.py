@@ -146,7 +146,6 @@ class Eagle3Model(SlotSharingModel):
         return scores, next_scores
 
     def _outputs(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Return the network's outputs for all rows of queries, [Σ num_rows, d]."""
         states = [self._state(query.slot) for query in queries]
         for query in queries:
             check_query(query, self.name, self.max_length)

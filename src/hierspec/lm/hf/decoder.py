@@ -211,7 +211,6 @@ class HFBackend(StorageBackend):
         return dict.fromkeys(kinds, self._rotation(h, spans))
 
     def _rotation(self, h: torch.Tensor, spans: Sequence[Span], *kind: str) -> Any:
-        """Return cosines and sines [1, N, d] of all spans."""
         if not self.is_rotary_dynamic:
             return self.rotary(h, self._positions(spans)[None], *kind)
         # Frequencies depend on a text's length, so each text of the call has its own.
@@ -331,7 +330,6 @@ def _position_switch(name: str, config: Any) -> PositionSwitch | None:
 
 
 def _parts(model: Any) -> dict[str, Any]:
-    """Return the parts of a decoder, found by the names that transformers' families give them."""
     decoder = model.get_decoder()
 
     def first_module(*names: str) -> Any:

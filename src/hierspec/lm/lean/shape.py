@@ -103,7 +103,6 @@ def unsupported_reason(config: Any) -> str | None:
 
 
 def _biased_projections(config: Any) -> frozenset[str]:
-    """Return the projections that transformers gives a bias."""
     family, biased = config.model_type, set[str]()
     if family == "qwen2":
         biased.update("qkv")

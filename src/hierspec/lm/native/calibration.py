@@ -187,7 +187,6 @@ def _normed(h: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def _wider(matrices: Mapping[str, PackedMatrix], form: Format) -> list[str]:
-    """Return the names of matrices that take more bits than a format, in order."""
     bits = form.bits_per_weight
     return [name for name, m in matrices.items() if m.format.bits_per_weight > bits]
 
@@ -195,7 +194,6 @@ def _wider(matrices: Mapping[str, PackedMatrix], form: Format) -> list[str]:
 def _take(
     kept: io.BytesIO, form: Format, _layer: int, matrices: Mapping[str, PackedMatrix]
 ) -> Mapping[str, PackedMatrix]:
-    """Read the next layer's matrices of a kept copy."""
     rounded = dict(matrices)
     for name in _wider(matrices, form):
         matrix = matrices[name]

@@ -262,7 +262,6 @@ def _processor() -> str:
 
 
 def _computes_correctly(library: Library) -> bool:
-    """Return whether small products equal torch's."""
     # The user may have changed torch's default type and device.
     options = {"dtype": torch.float32, "device": torch.device("cpu")}
     weight = torch.linspace(-1, 1, 21 * 40, **options).view(21, 40).sin()

@@ -129,7 +129,6 @@ def _steps_and_lowest(
 def _codes(
     groups: torch.Tensor, steps: torch.Tensor, start: torch.Tensor, form: Format
 ) -> torch.Tensor:
-    """Return the nearest codes of groups [out, n, g], float32."""
     steps = steps.float().clamp_min(1e-20)[..., None]
     return (groups - start.float()[..., None]).div_(steps).round_().clamp_(0, form.most)
 

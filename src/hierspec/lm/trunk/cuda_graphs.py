@@ -364,7 +364,6 @@ class _ExitCalls(RecordedCalls):
         return self._scores(places.columns)
 
     def _run_segment(self, segment: int, ids: Tensor, places: CallPlaces) -> None:
-        """Run the tokens at ``places`` through one segment, and store its outputs."""
         trunk, at = self.trunk, (places.rows, places.columns)
         if segment == 0:
             h = trunk.forward.embed(ids)
@@ -374,7 +373,6 @@ class _ExitCalls(RecordedCalls):
         trunk.arena.outputs[segment].index_put_(at, h.unflatten(0, places.columns.shape))
 
     def _scores(self, columns: Tensor) -> Tensor:
-        """Return scores [B, n, V] of what is stored in ``columns`` [B, n]."""
         rows = torch.arange(len(columns), device=columns.device).unsqueeze(1)
         h = self.trunk.arena.outputs[self.index][rows, columns].flatten(0, 1)
         return (self.head or self.backend.head)(h).unflatten(0, columns.shape)

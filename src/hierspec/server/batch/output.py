@@ -148,7 +148,6 @@ class AnswersFile:
 
 
 def _parse_answer(line: bytes) -> _Answer | None:
-    """Parse a complete output line; return ``None`` if it is not one."""
     return read_line(_Answer, line) if line.endswith(b"\n") else None
 
 

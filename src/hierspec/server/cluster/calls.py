@@ -127,7 +127,6 @@ def routing_prompt(path: str, body: bytes) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a text, a conversation or token ids as one string."""
     if isinstance(value, list):
         return "\n".join(_text(item) for item in value)
     if isinstance(value, Mapping):

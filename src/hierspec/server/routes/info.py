@@ -87,7 +87,6 @@ def _card(request: Request) -> ModelCard:
 
 
 def _levels(hierarchy: Hierarchy) -> list[str]:
-    """Return the names of the levels, smallest first, the target last."""
     names = (without_folders(level.name) for level in walk_levels(hierarchy.root))
     return list(dict.fromkeys(names))
 

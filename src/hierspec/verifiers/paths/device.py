@@ -91,7 +91,6 @@ def start(
 
 
 def _decide(rule: Verifier, batch: Batch, uniforms: torch.Tensor) -> _Decision:
-    """Decide a batch; uniforms [B, n + 1]: n for the scan, the last for the token that follows."""
     accepted = acceptance_of(rule, batch)
     tau = scan(rule.order, accepted.h, uniforms[:, :-1])
     ids, mass = locate(correction_of(rule, batch, accepted, tau), uniforms[:, -1:])

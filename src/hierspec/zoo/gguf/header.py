@@ -175,7 +175,6 @@ def read_header(path: str | Path) -> Header:
 
 
 def _check_kind(file: Path, fields: Mapping[str, Any]) -> None:
-    """Refuse files that hold something else than a model."""
     kind = fields.get("general.type", "model")
     kind = _NO_MODELS_BY_ARCHITECTURE.get(str(fields.get("general.architecture")), kind)
     if "adapter.type" in fields:
@@ -204,7 +203,6 @@ def _plus_one(number: Any) -> Any:
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
-    """Return metadata and tensors of one file."""
     try:
         with path.open("rb") as stream:
             if stream.read(4) != b"GGUF":

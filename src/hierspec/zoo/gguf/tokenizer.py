@@ -251,7 +251,6 @@ def _sentence_piece(vocabulary: Vocabulary) -> Any:
 
 
 def _merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Return all pairs of tokens that make a token, those of the highest score first."""
     scores = vocabulary.header.numbers("tokenizer.ggml.scores")
     if len(scores) < len(vocabulary.tokens):
         raise vocabulary.header.damaged("has tokens without a score (tokenizer.ggml.scores)")

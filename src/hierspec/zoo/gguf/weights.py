@@ -155,7 +155,6 @@ def _layout(header: Header, tensor: StoredTensor) -> tuple[str, int, int]:
 
 
 def _further_layout(header: Header, tensor: StoredTensor) -> tuple[str, int, int]:
-    """Return :func:`_layout` of a type that the kernels do not have."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
