@@ -191,7 +191,7 @@ def is_tokenizer(value: Any) -> bool:
 
 
 def check_tokenizer(value: Any) -> None:
-    """Refuse what is no tokenizer: a model, or the name of a tokenizer."""
+    """Refuse a value that is not a tokenizer, such as a model or a tokenizer's name."""
     if is_model(value):
         raise HierspecError(
             "the second argument is the tokenizer, not a model: give models that draft as "

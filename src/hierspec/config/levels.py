@@ -33,17 +33,17 @@ class Capabilities:
 
     Attributes:
         verifies: it scores any text, so that it may verify the level below it.
-        copies: it copies tokens and scores none: its drafts have no distribution but themselves.
+        copies: it copies tokens and has no scores for a temperature or a window.
         drafts_as_it_scores: what it drafts after a text is what its scores of that text say, so
             that agreement with other models can be measured on texts alone.
         cache: ``own``, or none at all; ``target``: it reads and writes the target's; ``layers``: it
             is the target's first layers, which the target does not run again for its drafts.
-        reads_tokenizer: it reads the target's, for one to compare its own with.
+        reads_tokenizer: it reads the target's tokenizer, for example to compare its own with it.
         predicts: its model may predict which of its tokens are accepted, for the acceptance window.
         planned: ``auto`` and ``hierspec plan`` may choose it.
-        cost: what a call of it costs, as far as that is known unmeasured: 0 next to nothing, 1 a
+        cost: what a call of it costs, roughly, before it is measured: 0 next to nothing, 1 a
             part of the target, 2 a model of its own, 3 the whole target.
-        trees: on an accelerator ``auto`` also tries it with several drafts at a place.
+        trees: on an accelerator ``auto`` also tries it with several drafts from one position.
     """
 
     verifies: bool = True

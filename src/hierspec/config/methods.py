@@ -2,9 +2,8 @@
 
 A method is a class of levels (:class:`hierspec.config.levels.LevelConfig`) and is found by its name
 wherever a hierarchy is named: in files, in ``drafts=[...]`` and with ``--draft``. Those of this
-package register themselves as anyone's do: each is a file of ``hierspec.methods`` that has the
-method's name, and is imported when the name is first used. That room stands above this one, as
-other people's packages do.
+package register themselves as plug-ins do: each is a file of ``hierspec.methods`` that has the
+method's name, and is imported when the name is first used.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def find(name: str) -> type[LevelConfig] | None:
 
 
 def get(name: str) -> type[LevelConfig]:
-    """Return the class of a method's levels, of a method that there is."""
+    """Return the class of a method's levels; the method must exist."""
     level = find(name)
     assert level is not None, name
     return level

@@ -52,7 +52,7 @@ class _Plain(FrozenRecord):
 
 
 class GenerationConfigWarning(HierspecWarning, UserWarning):
-    """A model's generation configuration is no JSON, and so is not used."""
+    """A model's generation configuration is not valid JSON and is not used."""
 
 
 def model_eos_ids(model: str) -> frozenset[int]:

@@ -99,7 +99,7 @@ class Verifier:
             the round before.
         multi_draft: it takes several drafts from one position (:meth:`choose`).
         distinct: it needs the first tokens of those drafts drawn without replacement.
-        options: its parameters, fields of a frozen dataclass, of those that a hierarchy file has.
+        options: keys of a hierarchy file that are its parameters, fields of a frozen dataclass.
         draft_independent: what it draws does not depend on the draft, so it is exact over any. As
             the target's rule it makes all levels draw with the noise of each position
             (:func:`hierspec.core.distributions.race`), so that drafts often equal them.

@@ -50,8 +50,8 @@ class EngineSettings:
         prefill_chunk: about how many prompt tokens are prefilled between two rounds.
         prefix_caching: keep the caches of ended texts for new ones with the same prefix.
         threads: of torch, in a service; ``None``: torch's own default.
-        stall_timeout: seconds after which a step of a service that has not ended is a problem; 0:
-            none is.
+        stall_timeout: seconds that a service's step may take before it counts as a problem; 0: no
+            limit.
     """
 
     max_num_seqs: int = 64
@@ -155,7 +155,7 @@ class Engine:
                 self._end_requests()
 
     def _drop_requests(self) -> None:
-        """Let requests be over that were cancelled or are late."""
+        """Fail requests that were cancelled or have passed their deadline."""
         now = time.monotonic()
         for request in self._all_requests():
             try:

@@ -46,7 +46,7 @@ class AheadDraft:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What calls of a round use up of a sequence, so that they can be repeated.
+    """The state of a sequence that a round's calls change, so that they can be repeated.
 
     What models cache is not part of it: a slot compares its tokens with each context. Look-ups are
     asked for one sequence at a time, and learn when a round has ended, which cannot be undone.
@@ -206,7 +206,7 @@ class NodeInfo:
 
     Attributes:
         max_context: the longest context that all models at and below it can take.
-        switches: lengths that no draft may pass: beyond them a model encodes positions otherwise.
+        switches: lengths that no draft may pass: beyond them a model encodes positions differently.
         group: the nodes it shares calls with; ``None`` for a concatenation, which has no model.
         partial: whether its model scores a part of the vocabulary only.
     """

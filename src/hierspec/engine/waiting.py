@@ -22,7 +22,7 @@ class RefusedError(Exception):
 
 
 class QueueFullError(RefusedError):
-    """As many requests are waiting as may."""
+    """The queue of waiting requests is full."""
 
 
 class DrainingError(RefusedError):

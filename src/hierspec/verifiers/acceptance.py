@@ -1,4 +1,4 @@
-"""The one place where a rule is asked what it decides; what a user's rule says is checked."""
+"""Where a rule is asked what it decides; the answers of a user's rule are checked."""
 
 from __future__ import annotations
 
