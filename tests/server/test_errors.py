@@ -19,7 +19,7 @@ REFUSED = {
     "empty list": ({**TEXT, "prompt": []}, "prompt"),
     "foreign token": ({**TEXT, "prompt": [5, 10**6]}, "vocabulary"),
     "negative token": ({**TEXT, "prompt": [-1]}, "prompt"),
-    "too long": ({**TEXT, "prompt": "x" * 3000}, "tokens and at most"),
+    "too long": ({**TEXT, "prompt": "x" * 3000}, "are allowed: shorten it"),
     "huge n": ({**TEXT, "n": 10**9}, "n:"),
     "many choices": ({"prompt": ["a"] * 100, "n": 100}, "choices"),
     "negative tokens": ({**TEXT, "max_tokens": -5}, "max_tokens"),

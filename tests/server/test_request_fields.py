@@ -178,7 +178,7 @@ UNIONS = [  # of several forms the one that was meant is spoken of
         {**CHAT, "chat_template_kwargs": {"chat_template": "x"}},
         "chat_template_kwargs: 'chat_template' cannot be set",
     ),
-    ("/tokenize", {"messages": SAID, "chat_template_kwargs": {"tokenize": False}}, "'tokenize' is"),
+    ("/tokenize", {"messages": SAID, "chat_template_kwargs": {"tokenize": False}}, "'tokenize' can"),
     ("/v1/responses", {"input": 3}, "input: must be a text or a list of items"),
     ("/v1/responses", {"input": {"role": "user"}}, "input: must be a text or a list of items"),
     ("/v1/responses", {"input": ["a"]}, "input.0: an item of the input must be an object"),
@@ -373,6 +373,6 @@ def test_a_model_is_found_by_every_name_that_requests_may_use(family):
         both = {"prompt": "a", "max_tokens": 1, "model": "fast", "hierarchy": "fast"}
         assert (await client.post("/v1/completions", json=both)).status_code == 200
         refused = await client.post("/v1/completions", json={**both, "hierarchy": "main"})
-        assert "leave one out" in refused.json()["error"]["message"]
+        assert "leave one of them out" in refused.json()["error"]["message"]
 
     asking(app, work)
