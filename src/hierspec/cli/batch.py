@@ -173,11 +173,13 @@ def _describe(batch: BatchProgress) -> str:
 
 
 def _print_summary(output: AnswersFile, pending: Pending, console: Console) -> int:
+    from hierspec.utils.terminal import counted
+
     from .rendering import say
 
-    parts = [f"{len(output.ids)} answers in {output.path}"]
+    parts = [f"{counted(len(output.ids), 'answer')} in {output.path}"]
     if pending.answered:
-        parts.append(f"{len(pending.answered)} of them were there")
+        parts.append(f"{len(pending.answered)} of them were there already")
     if output.num_failures:
         parts.append(f"{output.num_failures} failed, the first: {output.first_failure}")
     say(console, "; ".join(parts))
