@@ -178,7 +178,7 @@ UNIONS = [  # of several forms the one that was meant is spoken of
         {**CHAT, "chat_template_kwargs": {"chat_template": "x"}},
         "chat_template_kwargs: 'chat_template' cannot be set",
     ),
-    ("/tokenize", {"messages": SAID, "chat_template_kwargs": {"tokenize": False}}, "'tokenize' can"),
+    ("/tokenize", {"messages": SAID, "chat_template_kwargs": {"tokenize": False}}, "'tokenize'"),
     ("/v1/responses", {"input": 3}, "input: must be a text or a list of items"),
     ("/v1/responses", {"input": {"role": "user"}}, "input: must be a text or a list of items"),
     ("/v1/responses", {"input": ["a"]}, "input.0: an item of the input must be an object"),
