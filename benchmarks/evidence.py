@@ -18,10 +18,10 @@ from pathlib import Path
 
 import common
 from filelock import FileLock, Timeout
+from paper_evidence import experiments, measuring
 
 from hierspec.errors import HierspecError
 from hierspec_lab.papers import prompts
-from hierspec_lab.papers.evidence import experiments, measuring
 
 FOLDER = common.RESULTS / "evidence"
 PAGE = common.ROOT / "docs" / "papers" / "evidence.md"
@@ -30,7 +30,7 @@ LOCK = Path(tempfile.gettempdir()) / "hierspec-evidence"  # of all on this machi
 
 def measure(args: argparse.Namespace) -> int:
     """Run the experiments of a kind, as far as time allows; 1 where some are not done."""
-    from hierspec_lab.papers.evidence.paper_claims import all_decided
+    from paper_evidence.paper_claims import all_decided
 
     args.results.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + 60 * args.minutes
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=FOLDER, help="folder of the files")
     args = parser.parse_args()
     if args.what == "page":
-        from hierspec_lab.papers.evidence.page import render_page
+        from paper_evidence.page import render_page
 
         PAGE.write_text(render_page(FOLDER))
         print(f"wrote {PAGE.relative_to(common.ROOT)}")

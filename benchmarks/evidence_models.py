@@ -24,13 +24,13 @@ from typing import Any
 
 import common
 import torch
+from paper_evidence.families import TRAINED_MODELS
 from tokenizers import Tokenizer
 from torch import nn
 
 from hierspec.lm.weights import build_hf_model
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import registry
-from hierspec_lab.papers.evidence.families import TRAINED_MODELS
 from hierspec_lab.training.family import corpus
 from hierspec_lab.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
 from hierspec_lab.training.losses import soft_cross_entropy

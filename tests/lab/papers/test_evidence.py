@@ -10,28 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
-
-from hierspec.errors import HierspecError
-from hierspec_lab.papers.evidence import effects, experiments, formula, page, recorded
-from hierspec_lab.papers.evidence.claims import (
+from paper_evidence import effects, experiments, formula, page, recorded
+from paper_evidence.claims import (
     Claim,
     Finding,
     combined_verdict,
     decide,
     effect_by_prompt,
 )
-from hierspec_lab.papers.evidence.computed import token_count_probs
-from hierspec_lab.papers.evidence.experiments import EXPERIMENTS
-from hierspec_lab.papers.evidence.files import (
+from paper_evidence.computed import token_count_probs
+from paper_evidence.experiments import EXPERIMENTS
+from paper_evidence.files import (
     ExperimentFile,
     ExperimentRun,
     read_experiment,
     write_experiment,
 )
-from hierspec_lab.papers.evidence.items import ITEMS
-from hierspec_lab.papers.evidence.paper_claims import CLAIMS
-from hierspec_lab.papers.evidence.sequential import (
+from paper_evidence.items import ITEMS
+from paper_evidence.paper_claims import CLAIMS
+from paper_evidence.sequential import (
     LOOKS,
     Estimate,
     estimate,
@@ -39,6 +36,9 @@ from hierspec_lab.papers.evidence.sequential import (
     prompts_needed,
     quantile,
 )
+from scipy import stats
+
+from hierspec.errors import HierspecError
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "benchmarks" / "results" / "evidence"

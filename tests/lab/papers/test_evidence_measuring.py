@@ -9,14 +9,14 @@ import pytest
 import torch
 from fakes.models import FakeFamily
 from fakes.tokenizers import RecordingTemplate
+from paper_evidence import counting, measuring
+from paper_evidence.experiments import Experiment
+from paper_evidence.families import FAMILIES
+from paper_evidence.files import ExperimentRun
+from paper_evidence.methods import MethodSpec, hispec
 
 from hierspec.errors import HierspecError
 from hierspec_lab.papers import prompts
-from hierspec_lab.papers.evidence import counting, measuring
-from hierspec_lab.papers.evidence.experiments import Experiment
-from hierspec_lab.papers.evidence.families import FAMILIES
-from hierspec_lab.papers.evidence.files import ExperimentRun
-from hierspec_lab.papers.evidence.methods import MethodSpec, hispec
 
 # --- counting and measuring, on a small model
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 
-from hierspec_lab.papers.evidence import effects
-from hierspec_lab.papers.evidence.claims import (
+from paper_evidence import effects
+from paper_evidence.claims import (
     ACCEPTANCE_DIFFERENCE,
     AUC_DIFFERENCE,
     TOKEN_DIFFERENCE,
     VARIATION_DIFFERENCE,
     Claim,
 )
-from hierspec_lab.papers.evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES
+from paper_evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 # Experiments at temperature 1; in the first, M2 is a smaller model of its own.

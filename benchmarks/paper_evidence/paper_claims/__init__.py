@@ -1,14 +1,14 @@
 """The papers' claims as data: the methods, the metric, and the smallest difference that matters.
 
 Ratios are of speed, tokens or cost. The smallest differences that matter are listed in
-:mod:`hierspec_lab.papers.evidence.claims`; some claims have one of their own.
+:mod:`paper_evidence.claims`; some claims have one of their own.
 """
 
 from __future__ import annotations
 
-from hierspec_lab.papers.evidence.claims import decide
-from hierspec_lab.papers.evidence.experiments import EXPERIMENTS
-from hierspec_lab.papers.evidence.files import ExperimentFile
+from paper_evidence.claims import decide
+from paper_evidence.experiments import EXPERIMENTS
+from paper_evidence.files import ExperimentFile
 
 from . import p1, p2, p3, p4, p5
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
-from hierspec_lab.papers.evidence import effects
-from hierspec_lab.papers.evidence.claims import SMALL_LOG_RATIO, Claim
-from hierspec_lab.papers.evidence.families import FAMILIES
-from hierspec_lab.papers.evidence.methods import exit_stacks
+from paper_evidence import effects
+from paper_evidence.claims import SMALL_LOG_RATIO, Claim
+from paper_evidence.families import FAMILIES
+from paper_evidence.methods import exit_stacks
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 _SINGLE = ("single small 2", "single small 4", *(f"single large {n}" for n in (3, 6, 10)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hierspec_lab.papers.evidence import effects
-from hierspec_lab.papers.evidence.claims import Claim
+from paper_evidence import effects
+from paper_evidence.claims import Claim
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hierspec_lab.papers.evidence import effects
-from hierspec_lab.papers.evidence.claims import RULE_LOG_RATIO, SMALL_LOG_RATIO, Claim
-from hierspec_lab.papers.evidence.experiments import FURTHER_TEMPERATURES, REPETITIONS
-from hierspec_lab.papers.evidence.methods import MULTI_DRAFT_RULES
+from paper_evidence import effects
+from paper_evidence.claims import RULE_LOG_RATIO, SMALL_LOG_RATIO, Claim
+from paper_evidence.experiments import FURTHER_TEMPERATURES, REPETITIONS
+from paper_evidence.methods import MULTI_DRAFT_RULES
 
 
 def claims() -> list[Claim]:

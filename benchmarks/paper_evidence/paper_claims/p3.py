@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hierspec_lab.papers.evidence import effects
-from hierspec_lab.papers.evidence.claims import ACCEPTANCE_DIFFERENCE, Claim
-from hierspec_lab.papers.evidence.experiments import RECORDED
-from hierspec_lab.papers.evidence.families import FAMILIES
-from hierspec_lab.papers.evidence.methods import PLAIN, exit_layer_pairs
+from paper_evidence import effects
+from paper_evidence.claims import ACCEPTANCE_DIFFERENCE, Claim
+from paper_evidence.experiments import RECORDED
+from paper_evidence.families import FAMILIES
+from paper_evidence.methods import PLAIN, exit_layer_pairs
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 
