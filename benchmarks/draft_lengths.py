@@ -17,9 +17,10 @@ from typing import Any
 import common
 
 import hierspec
-from hierspec.core.windows import AcceptanceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.core.windows import EntropyWindow, FixedWindow, Window
 from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.zoo.registry import MID_ACCEPTANCE
+from hierspec_lab.acceptance.window import AcceptanceWindow
 
 LENGTHS = (2, 4, 8)
 ENTROPIES = (1.0, 2.0)

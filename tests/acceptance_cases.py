@@ -6,12 +6,12 @@ import torch
 from loading import hierarchy_of
 from transformers import AutoConfig
 
-from hierspec.config.acceptance_head import FILE, write
-from hierspec.lm.acceptance_head import AcceptanceHead
-
 
 def with_acceptance_head(model, folder):
     """A copy of a model with a head of random numbers in its folder."""
+    from hierspec_lab.acceptance.files import FILE, write
+    from hierspec_lab.acceptance.head import AcceptanceHead
+
     shutil.copytree(model, folder)
     size = AutoConfig.from_pretrained(model).hidden_size
     head = AcceptanceHead(size, 1)

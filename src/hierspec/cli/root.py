@@ -9,7 +9,7 @@ import typer
 
 from hierspec.utils import plugins
 
-from . import heads, ngram, zoo
+from . import ngram, zoo
 from .batch import batch
 from .certify import certify
 from .chat import chat
@@ -66,19 +66,23 @@ def _root(
 
 for command in (generate, chat, serve, batch, certify, doctor, profile, plan):
     app.command(cls=Command)(command)
-for group in (heads.app, ngram.app, zoo.app):
+for group in (ngram.app, zoo.app):
     app.add_typer(group)
 
 
 def _add_what_packages_offer() -> None:
     """Add the commands of installed packages, by the words of their names, and options of plan.
 
-    An entry point ``heads.train`` is the command ``hierspec heads train``. A package that cannot be
-    imported costs only what it adds.
+    An entry point ``zoo.train`` is the command ``hierspec zoo train``; it may be a group of
+    commands itself. A package that cannot be imported costs only what it adds.
     """
-    groups = {"": app, **{group.info.name: group for group in (heads.app, ngram.app, zoo.app)}}
+    groups = {"": app, **{group.info.name: group for group in (ngram.app, zoo.app)}}
 
     def add_command(words: str, command: Any) -> None:
+        if isinstance(command, typer.Typer):
+            groups[words] = command
+            app.add_typer(command, name=words)
+            return
         group, _, name = words.rpartition(".")
         groups[group].command(name, cls=Command)(command)
 

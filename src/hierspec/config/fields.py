@@ -5,22 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, Strict
 
-from hierspec.core.windows import (
-    AcceptanceWindow,
-    ConfidenceWindow,
-    EntropyWindow,
-    FixedWindow,
-    Window,
-)
+from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.utils import plugins
 from hierspec.utils.schema import (
     Expected,
     Natural,
     NonEmptyString,
     NonNegativeNumber,
+    OneOf,
     ReadAs,
     checked_dataclass,
 )
@@ -32,53 +28,46 @@ from .in_memory import ModelInMemory, wrap_model
 @checked_dataclass
 class _Fixed:
     kind: Literal["fixed"] = "fixed"
+    window: ClassVar[type] = FixedWindow
 
 
 @checked_dataclass
 class _Entropy:
     kind: Literal["entropy"] = "entropy"
     threshold: NonNegativeNumber | None = None
+    window: ClassVar[type] = EntropyWindow
 
 
 @checked_dataclass
 class _Confidence:
     kind: Literal["confidence"] = "confidence"
     floor: NonNegativeNumber = ConfidenceWindow().floor
+    window: ClassVar[type] = ConfidenceWindow
 
 
-@checked_dataclass
-class _Acceptance:
-    kind: Literal["acceptance"] = "acceptance"
-    threshold: Annotated[
-        float, Strict(), Field(gt=0, lt=1), Expected("a number between 0 and 1")
-    ] = AcceptanceWindow().threshold
-    head: Annotated[str, Expected("the path of a trained acceptance head")] = ""
+GROUP = "hierspec.windows"  # of entry points: by kind, a form like these
+_FORMS: dict[str, type] = {"fixed": _Fixed, "entropy": _Entropy, "confidence": _Confidence}
 
 
-WINDOWS = {
-    "fixed": FixedWindow,
-    "entropy": EntropyWindow,
-    "confidence": ConfidenceWindow,
-    "acceptance": AcceptanceWindow,
-}
+def _form(kind: str) -> type | None:
+    return _FORMS.get(kind) or plugins.load_entry_point(GROUP, kind)
+
+
+def _kinds() -> list[str]:
+    return [*_FORMS, *plugins.entry_point_names(GROUP)]
 
 
 def _parse_window(value: Any, validate_form: Callable[[Any], Any]) -> Window:
     """Parse a window from ``{"kind": "entropy", …}``, from its kind alone, or from a window."""
-    if isinstance(value, tuple(WINDOWS.values())):
+    if isinstance(value, Window):
         return value
     form = validate_form({"kind": value} if isinstance(value, str) else value)
     parameters = dataclasses.asdict(form)
-    return WINDOWS[parameters.pop("kind")](**parameters)
+    del parameters["kind"]
+    return form.window(**parameters)
 
 
-AnyWindow = Annotated[
-    Window,
-    ReadAs(
-        Annotated[_Fixed | _Entropy | _Confidence | _Acceptance, Field(discriminator="kind")],
-        _parse_window,
-    ),
-]
+AnyWindow = Annotated[Window, ReadAs(Annotated[Any, OneOf("kind", _form, _kinds)], _parse_window)]
 
 
 def _canonical_rule(name: Any) -> str:

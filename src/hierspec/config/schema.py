@@ -28,7 +28,7 @@ from hierspec.utils.schema import (
 )
 
 from .chains import ConcatenateConfig, LevelChain  # noqa: F401  # a forward reference of LevelChain
-from .fields import DEFAULT_LENIENCE, WINDOWS, AnyModel, Lenience, RuleName
+from .fields import DEFAULT_LENIENCE, AnyModel, Lenience, RuleName
 from .in_memory import is_model
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "float", "half", "double")  # of torch
@@ -155,7 +155,7 @@ def _to_json(value: Any) -> Any:
         return os.fspath(cast("os.PathLike[str]", value))
     if not dataclasses.is_dataclass(value):
         return value
-    kind = next((name for name, cls in WINDOWS.items() if isinstance(value, cls)), None)
+    kind = getattr(value, "kind", None)  # of a window
     out: dict[str, Any] = {} if kind is None else {"kind": kind}
     for field in dataclasses.fields(value):
         content = getattr(value, field.name)

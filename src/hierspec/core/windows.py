@@ -15,7 +15,6 @@ above keeps the token, given that it kept those before it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
@@ -28,22 +27,33 @@ State = tuple[float, ...]
 Signal = Literal["entropy", "confidence", "acceptance"]
 
 
-class _Stateless:
-    """A window without memory."""
+class StatelessWindow:
+    """A window without memory; hashable, as all are.
+
+    Attributes:
+        signal: the number that it reads of each token, if any.
+        fixed_length: whether it never stops before the budget.
+    """
 
     __slots__ = ()
+    signal: ClassVar[Signal | None]
+    fixed_length: ClassVar[bool] = False
 
     def init(self) -> State:
         return ()
+
+    def stops(self, signals: Sequence[float], state: State) -> bool:
+        raise NotImplementedError
 
     def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
         return state
 
 
 @dataclass(frozen=True, slots=True)
-class FixedWindow(_Stateless):
+class FixedWindow(StatelessWindow):
     """Hand up at the budget, never before it: ``num_speculative_tokens`` is the whole rule."""
 
+    kind: ClassVar[str] = "fixed"
     signal: ClassVar[Signal | None] = None
     fixed_length: ClassVar[bool] = True
 
@@ -65,6 +75,7 @@ class EntropyWindow:
     """
 
     threshold: float | None = None
+    kind: ClassVar[str] = "entropy"
     signal: ClassVar[Signal | None] = "entropy"
     fixed_length: ClassVar[bool] = False
 
@@ -91,37 +102,32 @@ class EntropyWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfidenceWindow(_Stateless):
+class ConfidenceWindow(StatelessWindow):
     """Stop after the first token to which this level's own row gives less than ``floor``."""
 
     floor: float = 0.4
+    kind: ClassVar[str] = "confidence"
     signal: ClassVar[Signal | None] = "confidence"
-    fixed_length: ClassVar[bool] = False
 
     def stops(self, signals: Sequence[float], state: State) -> bool:
         return any(value < self.floor for value in signals)
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptanceWindow(_Stateless):
-    """Stop once a rejection is likelier than ``threshold`` somewhere in the draft.
+class WatchingWindow:
+    """Read a signal, for whoever measures it, and never stop before the budget."""
 
-    The draft model predicts of each token how likely it is accepted if those before it are; 1 −
-    their product is the chance that the draft is not accepted whole. [SpecDec++, Huang et al. 2024,
-    §3]
-
-    Attributes:
-        threshold: a probability; the paper's h.
-        head: the file of the head that predicts; it is read with the model.
-    """
-
-    threshold: float = 0.7
-    head: str = ""
-    signal: ClassVar[Signal | None] = "acceptance"
+    signal: Signal
     fixed_length: ClassVar[bool] = False
 
+    def init(self) -> State:
+        return ()
+
     def stops(self, signals: Sequence[float], state: State) -> bool:
-        return 1.0 - math.prod(signals) > self.threshold
+        return False
+
+    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
+        return state
 
 
 class Counts(NamedTuple):
@@ -148,7 +154,7 @@ class Counting:
     draft stop, so no outcome of a round affects that round.
     """
 
-    inner: FixedWindow | EntropyWindow | ConfidenceWindow | AcceptanceWindow = FixedWindow()
+    inner: Window = FixedWindow()
 
     @property
     def signal(self) -> Signal | None:
@@ -178,4 +184,4 @@ class Counting:
         return (*Counts(), *state[len(Counts()) :])
 
 
-Window = FixedWindow | EntropyWindow | ConfidenceWindow | AcceptanceWindow | Counting
+Window = StatelessWindow | EntropyWindow | WatchingWindow | Counting

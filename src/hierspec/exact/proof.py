@@ -17,13 +17,7 @@ from typing import Any
 import numpy as np
 
 from hierspec.core.proposals import States
-from hierspec.core.windows import (
-    AcceptanceWindow,
-    ConfidenceWindow,
-    Counting,
-    EntropyWindow,
-    FixedWindow,
-)
+from hierspec.core.windows import Counting, EntropyWindow, StatelessWindow
 
 from .bounds import UNLIMITED
 from .output import Rounds
@@ -154,7 +148,9 @@ def _all_rounds(
 def _is_enumerable(window: Any) -> bool:
     """Return whether a window's state is a running mean, or counts that it does not read."""
     inner = window.inner if isinstance(window, Counting) else window
-    return type(inner) in (FixedWindow, EntropyWindow, ConfidenceWindow, AcceptanceWindow)
+    kind = type(inner)
+    stateless = issubclass(kind, StatelessWindow) and kind.observe is StatelessWindow.observe
+    return stateless or kind is EntropyWindow
 
 
 def _next_states(

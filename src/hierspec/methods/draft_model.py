@@ -10,8 +10,7 @@ from hierspec.config.fields import AnyModel
 from hierspec.config.levels import Assistant, Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.config.vocabulary import check_same_vocabulary, check_sizes
-from hierspec.core.windows import AcceptanceWindow
-from hierspec.errors import HierspecError, HierspecWarning
+from hierspec.errors import HierspecWarning
 from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass
 from hierspec.zoo import trained
 
@@ -66,16 +65,8 @@ class DraftModelConfig(LevelConfig):
         if not isinstance(target.trunk.view(), EncoderDecoder):
             check_decoder_only(view, f"the decoder-only {name}", "draft with a decoder-only model")
         _warn_if_larger(self.model, trunk.backend, name, target.trunk.backend)
-        if not isinstance(self.window, AcceptanceWindow):
-            return view
-        if not self.window.head:
-            raise HierspecError(
-                f"the acceptance window of {self.model} needs a trained head: add "
-                '"head": "FILE" to the window (hierspec heads train --kind acceptance makes one)'
-            )
-        from hierspec.config.acceptance_head import attach
-
-        return attach(self.window.head, view, self.model)
+        attach = getattr(self.window, "attach", None)  # of one that reads what a head predicts
+        return view if attach is None else attach(view, self.model)
 
     def name_on(self, target: str, model: Any) -> str:
         return self.model

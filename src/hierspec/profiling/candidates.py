@@ -15,13 +15,7 @@ from hierspec.config.levels import LevelConfig
 from hierspec.config.model_defaults import add_tokenizer_eos
 from hierspec.config.models import LevelModels
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.core.windows import (
-    AcceptanceWindow,
-    ConfidenceWindow,
-    EntropyWindow,
-    FixedWindow,
-    Window,
-)
+from hierspec.core.windows import FixedWindow, WatchingWindow, Window
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import check_decoder_only
@@ -263,11 +257,7 @@ class PoolMember:
     def window(self) -> Window:
         """A window that reads the signal of the candidate's window and never stops."""
         signal = None if self.candidate is None else self.candidate.window.signal
-        if signal == "entropy":
-            return EntropyWindow(threshold=float("inf"))
-        if signal == "acceptance":
-            return AcceptanceWindow(threshold=1.0)
-        return FixedWindow() if signal is None else ConfidenceWindow(floor=0.0)
+        return FixedWindow() if signal is None else WatchingWindow(signal)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -190,7 +190,8 @@ def train(
     placement = {"dtype": dtype or "auto", "device": device or "auto"}
 
     from hierspec.cli.rendering import interruptible, notes, progress, say
-    from hierspec.cli.rendering.heads import show_acceptance_head, show_exit_heads
+
+    from .heads_output import show_acceptance_head, show_exit_heads
 
     console = notes()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hierspec.config.chains import AnyLevelConfig, ConcatenateConfig
 from hierspec.config.schema import HierarchyConfig
-from hierspec.core.windows import AcceptanceWindow, ConfidenceWindow
+from hierspec.core.windows import ConfidenceWindow
 from hierspec.errors import HierspecError
 from hierspec.methods.prompt_lookup import PromptLookupConfig
 from hierspec.presets.systems import (
@@ -21,6 +21,7 @@ from hierspec.presets.systems import (
     register_preset,
 )
 from hierspec.zoo.registry import MID_ACCEPTANCE
+from hierspec_lab.acceptance.window import AcceptanceWindow
 from hierspec_lab.methods.adaptive_exit import AdaptiveExitConfig
 from hierspec_lab.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
 from hierspec_lab.methods.lookahead import LookaheadConfig

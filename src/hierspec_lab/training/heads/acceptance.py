@@ -21,15 +21,15 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 
-from hierspec.config import acceptance_head as files
 from hierspec.config.vocabulary import check_same_vocabulary
 from hierspec.errors import HierspecError
-from hierspec.lm.acceptance_head import AcceptanceHead
 from hierspec.lm.backend import Backend, Span
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.files import check_writable, json_digest
 from hierspec.verifiers.formulas import capped_ratios
 from hierspec.zoo import fingerprint
+from hierspec_lab.acceptance import files
+from hierspec_lab.acceptance.head import AcceptanceHead
 from hierspec_lab.training import resuming
 from hierspec_lab.training.fit import Losses, TrainingStep, fit
 from hierspec_lab.training.models import (

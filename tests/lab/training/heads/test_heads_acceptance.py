@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from hierspec.cli import run
-from hierspec.config import acceptance_head
 from hierspec.errors import HierspecError
-from hierspec.lm.acceptance_head import AcceptanceHead
+from hierspec_lab.acceptance import files as acceptance_head
+from hierspec_lab.acceptance.head import AcceptanceHead
 from hierspec_lab.training.heads.acceptance import AcceptanceSettings, Samples, loss, measure, train
 
 

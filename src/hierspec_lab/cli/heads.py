@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson
+from hierspec.cli.options import AsJson, Command
+
+from .heads_train import train
 
 app = typer.Typer(
     name="heads",
@@ -16,20 +18,23 @@ app = typer.Typer(
 )
 
 
+app.command("train", cls=Command)(train)
+
+
 @app.command("show")
 def show(
     file: Annotated[Path, typer.Argument(help="A file of heads, or its folder.")],
     as_json: AsJson = False,
 ) -> int:
     """Show what heads a file contains, and how much better they draft than the exits without."""
-    from hierspec.config import acceptance_head
     from hierspec.config.exit_heads import read
+    from hierspec_lab.acceptance import files
 
-    from .rendering.heads import show_acceptance_head, show_exit_heads
+    from .heads_output import show_acceptance_head, show_exit_heads
 
-    if acceptance_head.is_acceptance_head(acceptance_head.locate(file)):
-        head = acceptance_head.read(file)
-        acceptance_head.load(head)  # read and checked
+    if files.is_acceptance_head(files.locate(file)):
+        head = files.read(file)
+        files.load(head)  # read and checked
         show_acceptance_head(head, as_json)
         return 0
     heads = read(file)

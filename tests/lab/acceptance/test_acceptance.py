@@ -14,16 +14,17 @@ from tabular_cases import V, chain
 from tabular_cases import models as tables
 
 from hierspec.cli import run
-from hierspec.config import acceptance_head
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
-from hierspec.core.windows import AcceptanceWindow, Counting, FixedWindow
+from hierspec.core.windows import Counting, FixedWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import check
+from hierspec_lab.acceptance import files as acceptance_head
+from hierspec_lab.acceptance.window import AcceptanceWindow
 
 TIGHT = 1e-9
 PROMPT = [1, 0]
@@ -35,6 +36,15 @@ def predicting(table: TabularModel, seed: int = 0) -> TabularModel:
     generator = torch.Generator().manual_seed(seed)
     kept = {key: torch.rand(V, generator=generator).tolist() for key in table.table()}
     return TabularModel(V, table.order, table.table(), acceptance=kept)
+
+
+def test_a_draft_ends_once_a_rejection_is_likely_enough() -> None:
+    window = AcceptanceWindow(threshold=0.5)
+    assert not window.stops((0.8,), ())
+    assert not window.stops((0.8, 0.7), ())
+    assert window.stops((0.8, 0.7, 0.8), ()), "0.448 is left"
+    assert not window.stops((0.8, math.nan), ()), "what was not asked for stops nothing"
+    assert Counting(window).stops((0.4,), Counting(window).init())
 
 
 # -- the law --------------------------------------------------------------------------------------

@@ -1,13 +1,16 @@
 """Acceptance heads as the file of a hierarchy names them: what does not fit is told in a line."""
 
+import json
+
 import pytest
 from acceptance_cases import SHIPPED, hierarchy, level
+from safetensors import safe_open
 
-from hierspec.config import acceptance_head
-from hierspec.config.exit_heads import HeadsWarning
+from hierspec.config.exit_heads import METADATA_KEY, HeadsWarning
 from hierspec.config.schema import HierarchyConfig
-from hierspec.core.windows import AcceptanceWindow
 from hierspec.errors import HierspecError
+from hierspec_lab.acceptance import files as acceptance_head
+from hierspec_lab.acceptance.window import AcceptanceWindow
 
 COPIES = {"method": "prompt_lookup", "num_speculative_tokens": 2}
 
@@ -56,3 +59,9 @@ def test_files_keep_the_window() -> None:
     config = HierarchyConfig.from_dict(whole)
     assert HierarchyConfig.from_dict(config.to_dict()) == config
     assert config.levels[0].window == AcceptanceWindow(0.8, SHIPPED)
+
+
+def test_a_files_metadata_stays_as_it_stands_there() -> None:
+    file = acceptance_head.read(SHIPPED)
+    with safe_open(file.path, framework="pt") as opened:
+        assert json.dumps(file.info.to_dict()) == opened.metadata()[METADATA_KEY]

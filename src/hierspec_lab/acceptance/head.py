@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from .backend import Linear
-from .base import Query
-from .products import product, silu_by_row
-from .trunk.trunk import ExitModel
+from hierspec.lm.backend import Linear
+from hierspec.lm.base import Query
+from hierspec.lm.products import product, silu_by_row
+from hierspec.lm.trunk.trunk import ExitModel
 
 
 class AcceptanceHead(nn.Module):

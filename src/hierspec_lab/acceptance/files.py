@@ -17,15 +17,7 @@ import torch
 from pydantic import Field
 from safetensors import SafetensorError, safe_open
 
-from hierspec.errors import HierspecError, first_line
-from hierspec.lm.acceptance_head import AcceptanceHead, PredictingExit
-from hierspec.lm.trunk.trunk import ExitModel
-from hierspec.utils.files import expand_user
-from hierspec.utils.records import FrozenRecord
-from hierspec.utils.schema import Integer, Natural, NonEmptyString, PositiveInteger
-from hierspec.zoo import registry, trained
-
-from .exit_heads import (
+from hierspec.config.exit_heads import (
     METADATA_KEY,
     SCHEMA,
     TrainingTexts,
@@ -34,6 +26,14 @@ from .exit_heads import (
     save_tensors,
     warn_if_other_weights,
 )
+from hierspec.errors import HierspecError, first_line
+from hierspec.lm.trunk.trunk import ExitModel
+from hierspec.utils.files import expand_user
+from hierspec.utils.records import FrozenRecord
+from hierspec.utils.schema import Integer, Natural, NonEmptyString, PositiveInteger
+from hierspec.zoo import registry, trained
+
+from .head import AcceptanceHead, PredictingExit
 
 FILE = "acceptance_head.safetensors"
 KIND = "acceptance"

@@ -11,8 +11,8 @@ from rich.markup import escape
 from hierspec.utils import terminal
 
 if TYPE_CHECKING:
-    from hierspec.config.acceptance_head import AcceptanceHeadFile
     from hierspec.config.exit_heads import ExitFigures, HeadsFile
+    from hierspec_lab.acceptance.files import AcceptanceHeadFile
 
 
 def show_exit_heads(file: HeadsFile, as_json: bool) -> None:

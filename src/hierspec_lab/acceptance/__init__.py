@@ -1,0 +1,1 @@
+"""Acceptance heads [SpecDec++]: a draft ends where its model predicts a rejection."""
