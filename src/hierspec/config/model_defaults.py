@@ -105,7 +105,7 @@ _UNSAID = {"temperature": 1.0, "top_k": 50, "top_p": None, "min_p": None, "repet
 def chat_sampling(model: str) -> dict[str, float | int | None]:
     """Return how a model's answers in a chat are sampled: as its generation configuration says.
 
-    A configuration that is greedy, or none, says nothing of chats, where greedy answers of small
+    A greedy configuration, or a missing one, does not apply to chats, where greedy answers of small
     models repeat themselves.
 
     Raises:

@@ -193,7 +193,7 @@ class _TwoAnswersError(Exception):
 
 
 def _refusal(adapter: Adapter, reason: str, fix: str = "") -> HierspecError:
-    """Return the error about a verifier of which enumeration shows nothing."""
+    """Return the error about a verifier that cannot be enumerated."""
     fix = fix or (
         "draw with torch.rand, torch.rand_like or torch.multinomial, called by these names, which "
         "the enumeration answers with every possible result"
@@ -322,7 +322,7 @@ def load_adapter(location: str) -> Adapter:
     """Import a function from ``FILE.py:NAME``.
 
     Raises:
-        HierspecError: it is not there; what is no file is told the nearest published verifier.
+        HierspecError: it does not exist; the message names the nearest published verifier.
     """
     file, _, name = location.rpartition(":")
     if not name or not file:  # FILE.py and FILE.py: lack the function

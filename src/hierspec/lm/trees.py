@@ -108,7 +108,7 @@ class Branches:
         return self.store_child(parent, token) if node is None else node
 
     def store_child(self, parent: int, token: int) -> int:
-        """Add a node of ``token`` after ``parent``; return the first that there is."""
+        """Add a node of ``token`` after ``parent``; return the first node of that token there."""
         node = len(self.nodes)
         depth = 1 if parent < 0 else self.nodes[parent].depth + 1
         self.nodes.append(TreeNode(token, parent, depth))

@@ -114,7 +114,7 @@ class PairAgreement(FrozenRecord):
 
 
 class MeasuredPair(PairAgreement, FollowedPair):  # in the file, the last base's keys come first
-    """All about a pair; nothing of an agreement where the drafter has no distribution."""
+    """What was measured of a pair; no agreement where the drafter has no distribution."""
 
 
 class TimeSummary(FrozenRecord):

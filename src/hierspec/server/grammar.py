@@ -50,8 +50,8 @@ class Constraint:
 class Grammars:
     """Makes processors for one model's tokens.
 
-    A token is to a grammar what it is in the text. So an added token is its own text, and a
-    special one is none, as the text does not show it, but for those that mark calls.
+    To a grammar a token is what the text shows of it: an added token is its own text, and a
+    special one is nothing, except those that mark calls.
 
     Args:
         vocab_size: ids that the target scores.
@@ -134,7 +134,7 @@ class _Words:
         self.tokens = words + [bytes([byte]) for byte in range(256)]
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Return a text's tokens, of which none is hidden: those that a model would write."""
+        """Return a text's tokens as a model would write them, without hidden ones."""
         raw = text if isinstance(text, bytes) else text.encode()
         ids: list[int] = self._base.tokenize_bytes(raw)
         if self._hidden.isdisjoint(ids) and b"".join(self.tokens[i] for i in ids) == raw:

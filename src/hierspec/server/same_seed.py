@@ -1,4 +1,4 @@
-"""Whether a seed gives one text, whatever is served beside it, and what says otherwise.
+"""Whether a seed gives one text, whatever is served beside it; if not, why.
 
 A request with a seed keeps the hierarchy as configured, and its random numbers are its own
 (:mod:`hierspec.server.prepare`). What is left are scores: they must not depend on how many tokens

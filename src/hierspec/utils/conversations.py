@@ -108,7 +108,7 @@ def is_conversation(prompt: Any) -> bool:
 
 
 def check_messages(messages: Any) -> None:
-    """Refuse what is no list of messages.
+    """Refuse a value that is not a list of messages.
 
     Raises:
         HierspecError: with the place, and the form that messages have.

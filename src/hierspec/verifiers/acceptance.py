@@ -26,7 +26,7 @@ def acceptance_of(rule: Verifier, batch: Batch) -> Acceptance:
     """Return a rule's :meth:`Verifier.acceptance`; that of a user's rule is checked.
 
     Raises:
-        HierspecError: it is none, of other shapes, or holds NaN or what is no probability.
+        HierspecError: it is not an Acceptance, has other shapes, or holds numbers that are no probabilities.
     """
     accepted: Any = rule.acceptance(batch)
     if is_checked(rule) and (problem := _problem(accepted, batch)):
