@@ -26,8 +26,8 @@ def acceptance_of(rule: Verifier, batch: Batch) -> Acceptance:
     """Return a rule's :meth:`Verifier.acceptance`; that of a user's rule is checked.
 
     Raises:
-        HierspecError: it is not an Acceptance, has other shapes, or holds NaN or a number that is not a
-            probability.
+        HierspecError: it is not an Acceptance, has other shapes, or holds NaN or a number
+            that is not a probability.
     """
     accepted: Any = rule.acceptance(batch)
     if is_checked(rule) and (problem := _problem(accepted, batch)):

@@ -92,7 +92,7 @@ class Vocabulary:
 
     @cached_property
     def kinds(self) -> list[int]:
-        """Return every token's kind; ends of turns are control tokens even if the file disagrees."""
+        """Return every token's kind; ends of turns are control tokens, even if the file says no."""
         kinds = list(self.header.integers("tokenizer.ggml.token_type"))
         for name in (_ENDS - {_HTML}) & self.ids.keys():
             if self.ids[name] < len(kinds) and kinds[self.ids[name]] == TokenKind.NORMAL:
