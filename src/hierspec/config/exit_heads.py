@@ -48,7 +48,13 @@ _Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class ExitFigures(FrozenRecord):
-    """How well an exit drafts; ``docs/heads.md`` defines them."""
+    """How well an exit drafts on held-out text.
+
+    Attributes:
+        acceptance: 1 − TV at temperature 1; ``agreement``: share of equal argmaxes.
+        kl: KL(model ‖ exit), nats.
+        coverage: the model's mass on the tokens that the exit scores.
+    """
 
     acceptance: _Finite
     agreement: _Finite
@@ -67,9 +73,10 @@ class TrainingTexts(FrozenRecord):
 
 
 class HeadsInfo(FrozenRecord):
-    """The metadata of a file of heads, in the file's order; ``docs/heads.md`` lists all keys.
+    """The metadata of a file of heads, in the file's order.
 
     Attributes:
+        fingerprint: of the model's files.
         input_size: columns of a weight; 0: ``hidden_size``.
         vocabulary_size: how many tokens the heads score; ``None``: all.
         parameters: of all heads together.

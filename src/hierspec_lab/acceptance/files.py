@@ -51,7 +51,7 @@ class PredictionScores(FrozenRecord):
 
 
 class AcceptanceHeadInfo(FrozenRecord):
-    """A head's metadata, in the file's order; ``docs/heads.md`` lists all keys."""
+    """A head's metadata, in the file's order."""
 
     schema_version: Integer
     kind: Literal["acceptance"]
