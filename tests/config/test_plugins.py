@@ -311,19 +311,6 @@ def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, 
     assert "mine.py, line" in error
 
 
-TWO_RESIDUALS = """
-from hierspec.verifiers.multi_draft import RRS
-
-@hierspec.register
-class Several(RRS):
-    name = "several"
-    def choose(self, drafts, p):
-        stop = yield from super().choose(drafts, p)
-        return hierspec.core.rules.Stop(stop.draft, stop.num_accepted, {row})
-"""
-ONE_TOKEN = [{"table": {"": [0.2, 0.8]}}, {"table": {"": [0.6, 0.4]}}]
-
-
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
@@ -334,7 +321,9 @@ ONE_TOKEN = [{"table": {"": [0.2, 0.8]}}, {"table": {"": [0.6, 0.4]}}]
         ("p * float('nan')", "NaN"),
         ("None", "must be rows"),
         ("p.tolist()", "must be rows"),
-        ("p[:, :0].sum() / 0", "NaN"),
+        ("p[:, :0].sum() / 0", "must be rows"),
+        ("p[0]", "must be rows"),  # of the first draft, for all
+        ("p[:, :1]", "must be rows"),
     ],
 )
 @pytest.mark.parametrize("command", ["certify", "generate"])
@@ -360,15 +349,55 @@ def test_a_residual_that_is_no_distribution(command, returned, words, tmp_path, 
     assert "mine.py, line 13: the residual of rule 'mine'" in error
 
 
-@pytest.mark.parametrize("factor", ["-1.0", "float('nan')"])
-def test_a_row_of_a_rule_for_several_drafts_is_checked(factor, tmp_path, capsys):
-    row = f"stop.distribution * {factor}"
-    plugin = write(tmp_path, f"import hierspec{TWO_RESIDUALS.format(row=row)}")
-    levels = [{"num_speculative_tokens": 1, "num_drafts": 2}, {"verify": "several"}]
-    case = {"vocab": 2, "models": ONE_TOKEN, "levels": levels}
-    file = write(tmp_path, json.dumps(case), "case.json")
+SEVERAL = """
+    multi_draft = True
+    def choose(self, drafts, p):
+        stop = yield from RRS().choose(drafts, p)
+        {}
+"""
+COMPLETE = """
+    def complete(self, node, pending, draft, verdict):
+        yield Draw(node, DenseDistributions({}))
+        return verdict
+"""
+ACCEPTANCE = """
+    calls = 0
+    def acceptance(self, batch):
+        a = super().acceptance(batch)
+        {}
+        return a
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (SEVERAL.format("return Stop(stop.draft, 0, -stop.distribution)"), "has a negative"),
+        (SEVERAL.format("return Stop(stop.draft, 0, stop.distribution * float('nan'))"), "NaN"),
+        (SEVERAL.format("return Stop(9, 0, stop.distribution)"), "ends in Stop("),
+        (SEVERAL.format("return stop.draft, 0"), "ends in Stop("),
+        (SEVERAL.format("yield 1.5"), "yields chances from 0 to 1, not 1.5"),
+        (COMPLETE.format("torch.tensor([[1.5, -0.5]])"), "draws from what has a negative"),
+        (COMPLETE.format("torch.ones(2, 2)"), "draws from what has"),
+        (ACCEPTANCE.format("a.h.mul_(0.9 if len(batch.p) > 1 else 1.0)"), "otherwise alone"),
+        (ACCEPTANCE.format("Mine.calls += 1; a.h.div_(self.calls)"), "otherwise alone"),
+    ],
+)
+def test_what_else_a_rule_says_is_checked(body, words, tmp_path, capsys):
+    """No certificate for what an engine may run otherwise."""
+    imports = (
+        "import torch\nfrom hierspec.core.distributions import DenseDistributions\n"
+        "from hierspec.core.requests import Draw\nfrom hierspec.core.rules import Stop\n"
+        "from hierspec.verifiers.multi_draft import RRS\n"
+    )
+    plugin = write(tmp_path, f"{imports}{RULE}{body}")
+    num_drafts = 2 if "choose" in body else 1
+    levels = [{"num_speculative_tokens": 2, "num_drafts": num_drafts}, {"verify": "mine"}]
+    file = write(tmp_path, json.dumps(CASE | {"levels": levels}), "case.json")
     assert run(["certify", "--plugin", plugin, file]) == 2
-    assert "the distribution of rule 'several' has a negative" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert words in error
+    assert "mine.py, line" in error
 
 
 WORDS = ["self", "limit", "None", "1j", "...", "b''", "hierspec", "print", "yield 1"]

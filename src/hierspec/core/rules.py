@@ -154,6 +154,8 @@ class Verifier:
         if n == 0:
             return p
         rest = self.rest(p, accepted.w[drafts, tau], batch, (drafts, tau.clamp(max=n - 1)))
+        if rest.shape != p.shape:  # it would be broadcast, from one draft to others
+            raise HierspecError(f"{list(p.shape)}, not {list(rest.shape)}")
         keep_p = (tau == batch.lengths) | (rest.sum(-1) <= 0.0)
         return torch.where(keep_p.unsqueeze(-1), p, rest)
 

@@ -33,6 +33,7 @@ from hierspec.sampling.scores import (
     top_logprobs,
 )
 from hierspec.utils.reads import Reads, pick
+from hierspec.verifiers.acceptance import drawn_row
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import start_batch
 
@@ -79,7 +80,7 @@ class Responder:
                 return self._rows(node, tasks)
             case Draw():
                 requests = [task.request for task in tasks]
-                rows = [draw.distribution for draw in requests if isinstance(draw, Draw)]
+                rows = [drawn_row(draw) for draw in requests if isinstance(draw, Draw)]
                 return draw_each(rows, [task.sequence.rng for task in tasks])
 
     def _draft(self, tasks: list[Task]) -> list[tuple[Proposal, States]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +17,16 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
-from hierspec.verifiers.acceptance import acceptance_of, correction_of
+from hierspec.errors import HierspecError
+from hierspec.utils import plugins
+from hierspec.verifiers.acceptance import acceptance_of, correction_of, is_checked
 from hierspec.verifiers.multi_draft import outcomes
 
 from .memoised_rules import remembered_rows
 from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 
 Verdicts = list[tuple[float, Verdict]]
+_ROUNDING = 1e-9
 
 
 def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
@@ -71,31 +75,20 @@ def _single_draft_verdicts(
         q_ids[b, :length] = row_ids(draft)
         tokens[b, :length] = draft.tokens
     table = torch.from_numpy(rows.matrix())
+    p = table[torch.from_numpy(p_ids)]
     batch = Batch(
-        table[torch.from_numpy(p_ids)],
+        p,
         table[torch.from_numpy(q_ids.ravel())].reshape(len(checks), n, rows.vocab_size),
         torch.from_numpy(tokens),
         torch.tensor(lengths),
+        p.log() if rule.reads_scores else None,
     )
-    accepted = acceptance_of(rule, batch)
-    chances = tau_probabilities(rule.order, accepted.h)
-    next_rows = np.stack(
-        [
-            normalise(correction_of(rule, batch, accepted, tau, chances[:, t] > 0.0).numpy())
-            for t in range(n + 1)
-            for tau in (batch.lengths.clamp(max=t),)
-        ],
-        axis=1,
-    )
-    tau_probs = chances.numpy()
+    tau_probs, next_rows, reported_rows = decided = _decide(rule, batch)
+    if is_checked(rule):
+        _check_alone(rule, batch, decided)
     reported = p_ids
-    if type(rule).reported is not Verifier.reported:  # the rule reports others than p
-        reported = np.array(
-            [
-                [rows.intern(row) for row in draft_rows]
-                for draft_rows in rule.reported(batch).numpy()
-            ]
-        )
+    if reported_rows is not None:
+        reported = np.array([list(map(rows.intern, draft_rows)) for draft_rows in reported_rows])
     result = []
     for b, (check, length) in enumerate(zip(checks, lengths, strict=True)):
         model_ids, ids = tuple(p_ids[b].tolist()), tuple(reported[b].tolist())
@@ -110,6 +103,65 @@ def _single_draft_verdicts(
                 ]
         result.append(check_verdicts)
     return result
+
+
+class _Decided(NamedTuple):
+    """What a rule decides of a batch, as arrays.
+
+    Attributes:
+        tau_probs: [B, n + 1] of each τ.
+        next_rows: [B, n + 1, V] of the token that follows it, where that has a chance.
+        reported: [B, n + 1, V] where the rule reports other distributions than p.
+    """
+
+    tau_probs: np.ndarray
+    next_rows: np.ndarray
+    reported: np.ndarray | None
+
+
+def _decide(rule: Verifier, batch: Batch) -> _Decided:
+    accepted = acceptance_of(rule, batch)
+    chances = tau_probabilities(rule.order, accepted.h)
+    rows = [
+        normalise(correction_of(rule, batch, accepted, tau, chances[:, t] > 0.0).numpy())
+        for t in range(batch.p.shape[1])
+        for tau in (batch.lengths.clamp(max=t),)
+    ]
+    reports_p = type(rule).reported is Verifier.reported
+    reported = None if reports_p else rule.reported(batch).numpy()
+    return _Decided(chances.numpy(), np.stack(rows, axis=1), reported)
+
+
+def _check_alone(rule: Verifier, batch: Batch, together: _Decided) -> None:
+    """Refuse a rule that decides a draft otherwise alone: an engine's batches are others.
+
+    Raises:
+        HierspecError: names the rule.
+    """
+    for b, n in enumerate(batch.lengths.tolist()):
+        one = slice(b, b + 1)
+        scores = None if batch.scores is None else batch.scores[one, : n + 1]
+        alone = Batch(
+            batch.p[one, : n + 1],
+            batch.q[one, :n],
+            batch.tokens[one, :n],
+            batch.lengths[one],
+            scores,
+        )
+        own, rows = _decide(rule, alone), slice(n + 1)
+        possible = np.flatnonzero(own.tau_probs[0])
+        pairs = [
+            (together.tau_probs[b, rows], own.tau_probs[0]),
+            (together.next_rows[b, possible], own.next_rows[0, possible]),
+        ]
+        if together.reported is not None and own.reported is not None:
+            pairs.append((together.reported[b, rows], own.reported[0]))
+        if not all(np.allclose(first, second, 0.0, _ROUNDING, True) for first, second in pairs):
+            place = plugins.where(type(rule))
+            raise HierspecError(
+                f"{place}: rule {rule.name!r} decides a draft otherwise alone than beside others: "
+                "let each row of a batch depend on that row, and nothing on earlier calls"
+            )
 
 
 def _verdicts_with_next_token(

@@ -13,6 +13,7 @@ from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, NodeRequest, Propose, Row
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.core.windows import State
+from hierspec.verifiers.acceptance import drawn_row
 
 from .bounds import UNLIMITED, max_order, sufficient_limit
 from .checking import Verdicts, combine_drafts, verdicts
@@ -175,8 +176,8 @@ class ExactInterpreter:
             case Row(node, pending):
                 row_id = self._models.row_id(node, pending)
                 return [(1.0, TableDistributions(self.rows, (row_id,)))]
-            case Draw(_, distribution):
-                row = normalise(distribution.dense(self.vocab_size)[0].double().numpy())
+            case Draw():
+                row = normalise(drawn_row(request).dense(self.vocab_size)[0].double().numpy())
                 return [(float(row[token]), token) for token in np.flatnonzero(row).tolist()]
 
     def _check_key(self, request: Check) -> Any:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from hierspec.core.rules import Acceptance, Batch, Stop, Verifier
+from hierspec.core.distributions import Distributions
+from hierspec.core.proposals import Proposal
+from hierspec.core.requests import Draw
+from hierspec.core.rules import Acceptance, Batch, Choice, Stop, Verifier
 from hierspec.errors import HierspecError
 from hierspec.utils import plugins
+from hierspec.utils.schema import short_repr
 
 _ROUNDING = {torch.float64: 1e-9}  # how far below 0 rounding may take a number of a row
 _ROUNDING_ELSEWHERE = 1e-5
@@ -74,7 +78,7 @@ def correction_of(
     try:
         rows = rule.correction(batch, accepted, tau)
         is_sound = _can_be_drawn_from(rows if needed is None else rows[needed])
-    except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+    except (AttributeError, HierspecError, IndexError, RuntimeError, TypeError) as error:
         if plugins.place_of(error) or isinstance(error, torch.OutOfMemoryError):
             raise
         raise HierspecError(f"{start} must be rows [B, V]: {plugins.describe(error)}") from None
@@ -86,16 +90,53 @@ def correction_of(
     return rows
 
 
-def stop_of(rule: Verifier, stop: Stop) -> Stop:
-    """Return where a rule for several drafts stopped; of a user's rule, its row is checked.
+def tests_of(rule: Verifier, drafts: Sequence[Proposal], p: Sequence[Distributions]) -> Choice:
+    """Run a rule's :meth:`Verifier.choose`; what a user's rule yields and returns is checked.
 
     Raises:
-        HierspecError: the row [V] is no distribution, as in :func:`correction_of`.
+        HierspecError: a chance is none, or the end is no :class:`Stop` at one of the drafts, with
+            a row [V] that is a distribution, as in :func:`correction_of`.
     """
-    if is_checked(rule) and not _can_be_drawn_from(stop.distribution):
-        place = plugins.where(type(rule).choose)
-        raise HierspecError(f"{place}: the distribution of rule {rule.name!r} {_UNSOUND}")
+    if not is_checked(rule):
+        return (yield from rule.choose(drafts, p))
+    start = f"{plugins.where(type(rule).choose)}: rule {rule.name!r}"
+    choice: Any = rule.choose(drafts, p)
+    passed: bool | None = None  # the first is no answer
+    while True:
+        try:
+            h: Any = choice.send(passed)
+        except StopIteration as end:
+            stop: Any = end.value
+            break
+        if not (isinstance(h, float | int) and 0.0 <= h <= 1.0):
+            raise HierspecError(f"{start} yields chances from 0 to 1, not {short_repr(h)}")
+        passed = yield h
+    if not (
+        isinstance(stop, Stop)
+        and stop.draft in range(len(drafts))
+        and stop.num_accepted in range(len(drafts[stop.draft]) + 1)
+    ):
+        raise HierspecError(
+            f"{start} ends in Stop(draft, num_accepted, distribution), as many as that draft has"
+        )
+    if not _can_be_drawn_from(stop.distribution):
+        raise HierspecError(f"{start} stops with what {_UNSOUND}")
     return stop
+
+
+def drawn_row(request: Draw) -> Distributions:
+    """Return the row that a rule draws a token from; that of a user's rule is checked.
+
+    Raises:
+        HierspecError: it is not one row, or no distribution, as in :func:`correction_of`.
+    """
+    rule, row = request.node.rule, request.distribution
+    if is_checked(rule):
+        rows = row.dense(row.width)
+        if len(rows) != 1 or not _can_be_drawn_from(rows):
+            place = plugins.where(type(rule).complete)
+            raise HierspecError(f"{place}: rule {rule.name!r} draws from what {_UNSOUND}")
+    return row
 
 
 def _can_be_drawn_from(rows: torch.Tensor) -> bool:

@@ -30,7 +30,7 @@ from hierspec.core.rng import Rng
 from hierspec.core.rules import Choice, Stop, Verifier
 from hierspec.utils.reads import Reads
 
-from .acceptance import stop_of
+from .acceptance import tests_of
 from .block import Block
 from .formulas import capped_ratio, prefix_weights, scan_from_end
 from .paths import greedy
@@ -159,7 +159,7 @@ def verify_drafts(
         accepted = [verdict.num_accepted for verdict in verdicts]
         best = accepted.index(max(accepted))  # with one-hot rows every rule decides like this
         return ChosenDraft(verdicts[best], best)
-    stop = stop_of(rule, run_tests(rule.choose(drafts, p), rng))
+    stop = run_tests(tests_of(rule, drafts, p), rng)
     case = cases[stop.draft]
     token: int | None = None
     if not case.drops_bonus(stop.num_accepted):
@@ -185,7 +185,7 @@ def outcomes(
     paths: list[tuple[float, tuple[bool, ...]]] = [(1.0, ())]
     while paths:
         chance, answers = paths.pop()
-        choice = rule.choose(drafts, p)
+        choice = tests_of(rule, drafts, p)
         try:
             h = next(choice)
             for answer in answers:
@@ -198,5 +198,5 @@ def outcomes(
                 answers = (*answers, passed)
                 h = choice.send(passed)
         except StopIteration as stop:
-            results.append((chance, stop_of(rule, stop.value)))
+            results.append((chance, stop.value))
     return results

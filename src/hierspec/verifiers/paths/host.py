@@ -14,6 +14,7 @@ import torch
 from hierspec.core.distributions import DenseDistributions, Distributions, draw
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Verifier
+from hierspec.utils import plugins
 from hierspec.verifiers.rows import parts, residual_row, stack_rows, token_probs
 
 from .case import DraftCase
@@ -34,11 +35,20 @@ def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
 
 @functools.cache
 def has_shortcut(rule: type[Verifier]) -> bool:
-    """Return whether a rule has a ``decide`` that no subclass invalidates by other methods."""
+    """Return whether a rule has a ``decide`` that no subclass invalidates by other methods.
+
+    A user's subclass does by any: a certificate is of what the other methods decide.
+    """
     for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
         if "decide" in vars(cls):
             return True
-        if vars(cls).keys() & {"acceptance", "correction", "rest", "reported", "order"}:
+        if plugins.is_users(cls) or vars(cls).keys() & {
+            "acceptance",
+            "correction",
+            "rest",
+            "reported",
+            "order",
+        }:
             return False
     return False
 
