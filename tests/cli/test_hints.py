@@ -54,6 +54,7 @@ from hierspec.cli import run
         ("generate a -n -1", "-n 1000000 writes until"),
         ("serve -t -1", "leave it out for all cores"),
         ("generate a -m zoo:small --seed -1", "leave it out for a fresh one"),
+        ("serve -m zoo:small --dtype int7", "unsupported dtype 'int7'"),
         ("generat a", "Did you mean 'generate'"),
         ("generate a -p b", "not both"),
     ],

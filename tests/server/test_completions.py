@@ -103,3 +103,14 @@ def test_a_model_without_a_chat_template_says_so(family, lacking):
     assert found.status_code == 400
     assert found.json()["error"]["code"] == "no_chat_template"
     assert lacking in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_token_ids_are_returned_where_they_are_asked_for(path, stream, ask):
+    given = {"prompt": "ab"} if "chat" not in path else CHAT
+    body = {**given, "max_tokens": 4, "ignore_eos": True, "return_token_ids": True}
+    (found,) = ask(post(path, {**body, "stream": stream}))
+    answers = chunks(found.text)[:-1] if stream else [found.json()]
+    ids = [i for answer in answers for c in answer["choices"] for i in c["token_ids"]]
+    assert len(ids) == 4

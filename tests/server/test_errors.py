@@ -231,3 +231,20 @@ def test_a_wrong_method_and_a_missing_body_are_told_what_is_taken(ask):
     assert (wrong.status_code, empty.status_code) == (405, 400)
     assert wrong.json()["error"]["message"] == "/v1/completions takes POST, not GET"
     assert empty.json()["error"]["message"].startswith("the body must be a JSON object")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x" * 3000}]},
+            "messages",
+        ),
+        ("/v1/completions", {"prompt": "x" * 3000}, "prompt"),
+        ("/v1/completions", REFUSED["bad schema"][0], "response_format"),
+    ],
+)
+def test_late_errors_name_the_field(path, body, param, ask):
+    (found,) = ask(post(path, body))
+    assert found.json()["error"]["param"] == param

@@ -52,6 +52,7 @@ _ALIASES = {
     "/quit": "/bye",
     "/clear": "/reset",
     "/regen": "/retry",
+    "/show": "/set",
     "/?": "/help",
 }
 _ELSEWHERE = {  # settings of other programs, and what does the same here
@@ -209,7 +210,7 @@ class ChatSession:
 
     def _set(self, argument: str) -> None:
         name, value = _split(argument)
-        if name == "parameter" and value:  # as in ollama
+        if name == "parameters" or (name == "parameter" and value):  # as in ollama
             name, value = _split(value)
         if name:
             changed = self.settings.with_value(name, value or "none")  # refuses unknown names

@@ -136,7 +136,8 @@ def serve(
         say(
             console,
             f"hierspec: note: {name} has no tokenizer: prompts are token ids, and answers have no "
-            "text; --tokenizer takes a folder with one, or a model that has one",
+            "text (return_token_ids: true asks for theirs); --tokenizer takes a folder with one, "
+            "or a model that has one",
         )
 
     def say_where(url: str) -> None:

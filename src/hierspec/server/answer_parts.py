@@ -16,7 +16,13 @@ from hierspec.engine.results import TokenEvent
 
 from .service import Service, Streams
 from .wire.chat import ChatLogprobs, TokenLogprob, TopLogprob
-from .wire.common import CompletionTokensDetails, PromptTokensDetails, StreamOptions, Usage
+from .wire.common import (
+    CompletionTokensDetails,
+    GenerationRequest,
+    PromptTokensDetails,
+    StreamOptions,
+    Usage,
+)
 from .wire.completions import CompletionLogprobs
 
 DONE = "data: [DONE]\n\n"
@@ -151,6 +157,11 @@ def describe_round(progress: Progress) -> dict[str, Any]:
         ],
         "plan": progress.plan,
     }
+
+
+def token_ids_field(body: GenerationRequest, events: Iterable[TokenEvent]) -> dict[str, list[int]]:
+    """Return a choice's ``token_ids``, if ``return_token_ids`` asks for them."""
+    return {"token_ids": [event.token_id for event in events]} if body.return_token_ids else {}
 
 
 def chat_logprobs(service: Service, events: Iterable[TokenEvent]) -> ChatLogprobs:

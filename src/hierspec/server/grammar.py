@@ -98,7 +98,8 @@ class Grammars:
 
         matcher = LLMatcher(self._tokenizer, constraint.grammar, log_level=0)
         if matcher.is_error():
-            raise ApiError(f"the schema cannot be used: {matcher.get_error().splitlines()[0]}")
+            reason = matcher.get_error().splitlines()[0]
+            raise ApiError(f"the schema cannot be used: {reason}", param="response_format")
         if constraint.calls is None:
             return GrammarProcessor(matcher, prompt_len)
         return CallsProcessor(matcher, prompt_len, constraint, self._words, len(self._words))

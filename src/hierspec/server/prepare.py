@@ -18,6 +18,7 @@ from .service import Service
 from .templates import shown_ids
 from .wire.common import GenerationRequest
 
+_PROMPTS = ("messages", "input", "prompt")  # fields of the endpoints
 DEFAULT_MODEL = "default"  # names the only model of a service
 
 
@@ -65,7 +66,7 @@ def engine_requests(
     # Under `match` the target's own random numbers decide, whatever was drafted.
     same_for_any_plan = params.greedy or own.root.rule.draft_independent
     for prompt in prompts:
-        check_prompt(service, prompt)
+        check_prompt(service, prompt, next(name for name in _PROMPTS if hasattr(body, name)))
     call = CallOptions(
         max_new_tokens=max(max_tokens, 1),
         seed=secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1),
@@ -185,8 +186,8 @@ def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams
     )
 
 
-def check_prompt(service: Service, ids: Sequence[int]) -> None:
-    """Refuse a prompt that cannot be read.
+def check_prompt(service: Service, ids: Sequence[int], param: str) -> None:
+    """Refuse a prompt that cannot be read; ``param`` is the field that it came in.
 
     Raises:
         ApiError: it is empty or too long, or has ids outside the model's vocabulary.
@@ -195,16 +196,16 @@ def check_prompt(service: Service, ids: Sequence[int]) -> None:
     if service.settings.max_prompt_tokens is not None:
         max_prompt = min(max_prompt, service.settings.max_prompt_tokens)
     if not ids:
-        raise ApiError("the prompt is empty: give at least one token to continue", param="prompt")
+        raise ApiError("the prompt is empty: give at least one token to continue", param=param)
     if len(ids) > max_prompt:
         raise ApiError(
             f"the prompt has {len(ids)} tokens, and {max_prompt} are allowed: shorten it",
-            param="prompt",
+            param=param,
             code="context_length_exceeded",
         )
     if max(ids) >= service.vocab_size:
         raise ApiError(
-            f"token {max(ids)} lies outside the vocabulary of {service.vocab_size}", param="prompt"
+            f"token {max(ids)} lies outside the vocabulary of {service.vocab_size}", param=param
         )
 
 

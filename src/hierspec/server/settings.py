@@ -189,10 +189,12 @@ class ServeSettings:
         Raises:
             HierspecError: names the one that is missing; or nothing is to be measured again.
         """
+        from hierspec.config.schema import TargetConfig
         from hierspec.config.target import check_model_name
         from hierspec.presets.registry import AUTO, TOKENIZER_WITH_AUTO
 
         check_model_name(self.target)
+        TargetConfig(model=self.target, dtype=self.dtype)  # refuses an unknown dtype
         names = (self.hierarchy, *self.hierarchies.values())
         if self.measure_again and AUTO not in names:
             raise HierspecError("measure_again is for --hierarchy auto: nothing else is measured")

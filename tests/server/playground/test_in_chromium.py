@@ -73,7 +73,7 @@ def test_tokens_wear_the_colour_and_the_line_of_their_level(visit):
         assert len({tuple(look) for look in looks}) == 3
         # Lines differ as well, so that nobody needs the colours.
         assert len({tuple(look[:2]) for look in looks}) == 3
-        assert page.text("#status") == "Done: 9 tokens, ended by stop."
+        assert page.text("#status") == "Done: 9 tokens, ended by the model."
 
 
 def test_bars_and_rounds_count_drafts(visit):
@@ -267,7 +267,7 @@ def test_two_tabs_at_once_do_not_mix(visit):
         for page in pages:
             page.wait(IDLE)
         assert pages[0].text("#status").startswith("Stopped")
-        assert pages[1].text("#status") == "Done: 90 tokens, ended by stop."
+        assert pages[1].text("#status") == "Done: 90 tokens, ended by the model."
         assert pages[1].run("document.querySelectorAll('.token').length") == 90
         assert ["one" in page.text("#turns") for page in pages] == [True, False]
 

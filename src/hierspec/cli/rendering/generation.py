@@ -184,7 +184,12 @@ def _count(count: int, singular: str, plural: str = "") -> str:
 
 
 def _describe_levels(result: GenerationResult) -> list[Table | Text]:
-    """Return a table of what every level did; each result has the counts of its whole batch."""
+    """Return a table of what every level did; each result has the counts of its whole batch.
+
+    A text that ended with its prompt's reading has none.
+    """
+    if not any(level["calls"] for level in (*result.levels, result.target)):
+        return []
     table = borderless(("level",), ("calls", "drafted", "kept", "acceptance", "time"))
     for level in result.levels:
         if level["name"].startswith("concatenate") and not level["calls"]:

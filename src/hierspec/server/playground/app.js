@@ -164,7 +164,7 @@ async function send() {
   try {
     own = await follow(settings, messages, answer, ending.signal);
     keepAnswer();
-    const end = own.finish === "length" ? "the most that the settings allow" : `ended by ${own.finish}`;
+    const end = own.finish === "length" ? "the most that the settings allow" : `ended by the model${settings.stop ? " or the stop text" : ""}`;
     $("status").textContent = `Done: ${plural(own.count, "token")}, ${end}.`;
   } catch (error) {
     $("status").textContent = "";

@@ -19,6 +19,7 @@ from hierspec.server.answer_parts import (
     format_event,
     new_id,
     summarise_speculation,
+    token_ids_field,
 )
 from hierspec.server.constraints import constraint_processors, request_constraint
 from hierspec.server.conversation import chat_ids, plain_messages
@@ -115,6 +116,7 @@ class _ChatAnswer:
             message=message,
             logprobs=chat_logprobs(self.service, sequence.events) if self.body.logprobs else None,
             finish_reason=finish,
+            **token_ids_field(self.body, sequence.events),
         )
 
     async def events(self, streams: Streams) -> AsyncIterator[str]:
@@ -159,11 +161,13 @@ class _ChatAnswer:
                 "delta": delta,
                 "logprobs": None,
                 "finish_reason": finish,
+                **token_ids_field(body, progress.events),
             }
             if body.logprobs:
                 choice["logprobs"] = chat_logprobs(self.service, progress.events).model_dump()
             used = usage.field(progress)
-            says_more = body.logprobs or body.return_levels or used.get("usage")
+            says_more = body.logprobs or body.return_levels or choice.get("token_ids")
+            says_more = says_more or used.get("usage")
             if not (delta or finish or says_more) and time.monotonic() - sent < _KEEP_ALIVE:
                 continue
             sent = time.monotonic()

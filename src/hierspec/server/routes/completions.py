@@ -20,6 +20,7 @@ from hierspec.server.answer_parts import (
     format_event,
     new_id,
     summarise_speculation,
+    token_ids_field,
 )
 from hierspec.server.constraints import constraint_processors, request_constraint
 from hierspec.server.errors import ApiError
@@ -131,6 +132,7 @@ class _CompletionAnswer:
             text=self._echoed_prompt(index) + ("" if self.only_echo else ended.text),
             logprobs=logprobs,
             finish_reason="length" if self.only_echo else ended.finish_reason,
+            **token_ids_field(self.body, [] if self.only_echo else sequence.events),
         )
 
     def _logprobs(
@@ -191,6 +193,7 @@ class _CompletionAnswer:
                         "text": text,
                         "logprobs": None if logprobs is None else logprobs.model_dump(),
                         "finish_reason": finish,
+                        **token_ids_field(body, events),
                     }
                 ],
             }

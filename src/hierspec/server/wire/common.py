@@ -210,6 +210,7 @@ class GenerationRequest(RequestModel):
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     timeout: Annotated[float, Field(gt=0.0, le=86_400.0)] | None = None
     return_levels: bool = False
+    return_token_ids: bool = False
     # Accepted because clients send them; they change nothing here.
     user: Name | None = None
     metadata: dict[str, str] | None = None
