@@ -151,8 +151,9 @@ def generate(
 ) -> int:
     """Continue a prompt through a hierarchy of models, streaming the text.
 
-    Without options zoo:smollm2 answers, a released chat model, where its package is installed; else
-    the shipped code family continues the text. The colour says which level wrote it.
+    Without a model, the released chat model zoo:smollm2 answers if its package is installed;
+    otherwise the shipped code family continues the text. A token's colour says which level wrote
+    it.
 
     Examples:
 

@@ -46,7 +46,7 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Most n-grams kept of each length; default: 90000 of two tokens, 150000 of "
+            help="Maximum number of n-grams kept of each length; default: 90000 of two tokens, 150000 of "
             "three, 50000 of more.",
         ),
     ] = None,

@@ -81,7 +81,7 @@ def plan(
     as_json: AsJson = False,
     **added: Any,
 ) -> int:
-    """Find the fastest hierarchy, or say that plain decoding does.
+    """Find the fastest hierarchy of some models, or report that plain decoding is faster.
 
     Example:
 

@@ -29,7 +29,7 @@ def list_models() -> None:
 def card(
     plain: Annotated[bool, typer.Option(help="Print Markdown as it is.")] = False,
 ) -> None:
-    """Show the model card: data, sizes, losses, and which model accepts how much of which."""
+    """Show the model card: data, sizes, losses, and acceptance rates between the models."""
     from rich.console import Console
     from rich.markdown import Markdown
 
