@@ -46,8 +46,8 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of n-grams kept of each length; default: 90000 of two tokens, 150000 of "
-            "three, 50000 of more.",
+            help="Maximum number of n-grams kept of each length; default: 90000 of two tokens, "
+            "150000 of three, 50000 of more.",
         ),
     ] = None,
     as_json: AsJson = False,
