@@ -50,6 +50,22 @@ def test_streams_text_and_ends_with_a_summary(capsys):
     assert "same text" in err
 
 
+def test_a_text_without_a_tokenizer_is_refused_before_loading(tmp_path, capsys, monkeypatch):
+    from hierspec.config.checkpoints import Loaded
+    from hierspec.utils.testing import save_tiny
+
+    monkeypatch.delattr(Loaded, "backend")
+    status, _, err = hierspec(capsys, "generate", "-m", str(save_tiny("llama", tmp_path)), "hello")
+    assert status == 2
+    assert "the target has no tokenizer beside it" in err
+
+
+def test_a_single_token_has_no_table(capsys):
+    err = hierspec(capsys, "generate", "def f(x):", *SMALL, "-n", "1")[2]
+    assert "1 token" in err
+    assert "acceptance" not in err
+
+
 def test_a_text_that_differs_is_explained(capsys, monkeypatch):
     from hierspec.cli import generate
 

@@ -233,7 +233,7 @@ def generate(
     else:
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
         _check_lengths(texts, config.target.model, tokenizer, bool(chat), variables)
-        models = _load(config, tokenizer, as_json, console)
+        models = _load(config, tokenizer, as_json, console, any(isinstance(t, str) for t in texts))
     if not as_json and (unread := model_defaults.ignored_sampling(models.config.target.model)):
         say(
             console,
@@ -343,7 +343,11 @@ def _check_lengths(
 
 
 def _load(
-    config: HierarchyConfig, tokenizer: str | None, quiet: bool, console: Console
+    config: HierarchyConfig,
+    tokenizer: str | None,
+    quiet: bool,
+    console: Console,
+    reads_texts: bool,
 ) -> Hierarchy:
     from .rendering import warnings_as_notes
 
@@ -351,7 +355,7 @@ def _load(
     if not quiet and console.is_terminal:
         status = console.status(f"loading {config.target.model}")
     with status, warnings_as_notes(console):
-        return load_hierarchy(config, tokenizer)
+        return load_hierarchy(config, tokenizer, reads_texts)
 
 
 def _plan(

@@ -212,15 +212,25 @@ def target_config(model: str, dtype: str | None, device: str | None) -> TargetCo
     return TargetConfig(model=model, dtype=dtype or "auto", device=device or "auto")
 
 
-def load_hierarchy(config: HierarchyConfig, tokenizer: str | None = None) -> Hierarchy:
-    """Load a hierarchy's models; ``tokenizer`` is the value of ``--tokenizer``."""
+def load_hierarchy(
+    config: HierarchyConfig, tokenizer: str | None = None, reads_texts: bool = False
+) -> Hierarchy:
+    """Load a hierarchy's models; ``tokenizer`` is the value of ``--tokenizer``.
+
+    ``reads_texts``: a folder or hub id without a tokenizer is refused before weights are loaded.
+    """
     from hierspec.api import Hierarchy
     from hierspec.config.build import build
     from hierspec.config.checkpoints import Loaded
+    from hierspec.config.template import Template
+    from hierspec.zoo import registry
 
-    loaded = Loaded()
+    loaded, target = Loaded(), config.target.model
     if tokenizer is not None:
-        loaded.use_tokenizer(config.target.model, tokenizer)
+        loaded.use_tokenizer(target, tokenizer)
+    elif reads_texts and not registry.can_resolve(target):
+        loaded.tokenizers[target] = load_tokenizer(target)
+        Template(loaded.tokenizers[target]).check_tokenizer()
     return Hierarchy(build(config, loaded))
 
 

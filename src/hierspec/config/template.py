@@ -45,11 +45,7 @@ class Template:
             )
         if not isinstance(prompt, str) and not has_messages:
             return arguments.token_ids(prompt)
-        if self.tokenizer is None:
-            raise HierspecError(
-                "the target has no tokenizer beside it: name one (on the command line --tokenizer "
-                "FOLDER, in Python the second argument), or give token ids (--ids)"
-            )
+        self.check_tokenizer()
         text = prompt
         if not isinstance(prompt, str):
             text = json.dumps(prompt, ensure_ascii=False, skipkeys=True, default=str)
@@ -66,3 +62,11 @@ class Template:
                 "check that it is the model's own, or give token ids"
             )
         return ids
+
+    def check_tokenizer(self) -> None:
+        """Refuse texts where there is no tokenizer to read them."""
+        if self.tokenizer is None:
+            raise HierspecError(
+                "the target has no tokenizer beside it: name one (on the command line --tokenizer "
+                "FOLDER, in Python the second argument), or give token ids (--ids)"
+            )

@@ -76,6 +76,18 @@ def test_tokens_wear_the_colour_and_the_line_of_their_level(visit):
         assert page.text("#status") == "Done: 9 tokens, ended by the model."
 
 
+def test_settings_of_a_row_stand_side_by_side(visit):
+    with serving(LevelsStub(pieces=1)) as url:
+        page = visit(url)
+        page.run("document.querySelector('#settings').open = true")
+        tops = page.run(
+            "['hierarchy', 'max_tokens'].map((name) => "
+            "document.querySelector(`[name=${name}]`).getBoundingClientRect())"
+            ".map((box) => [box.top, box.bottom])"
+        )
+        assert tops[0] == tops[1]
+
+
 def test_bars_and_rounds_count_drafts(visit):
     with serving(LevelsStub(pieces=4)) as url:
         page = visit(url)
