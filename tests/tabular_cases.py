@@ -14,7 +14,7 @@ from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, 
 from hierspec.engine.trace import Tracer, event_of
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 FAMILIES = ("random", "peaked", "zeros", "disjoint", "equal")
 # V ≥ 3 throughout: with two tokens a residual of p − q instead of w·p − q cannot be told apart.
@@ -94,7 +94,7 @@ def several(
     rule = get(rule) if isinstance(rule, str) else rule
     leaf = Draft(0, "drafter", q, length, num_drafts=drafts).for_rule(rule)
     root = Verify(1, "target", p, 1, rule, leaf, **options)
-    check(root, allow_lossy=True)
+    validate(root, allow_lossy=True)
     return root
 
 

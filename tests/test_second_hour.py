@@ -138,7 +138,7 @@ def test_of_a_gguf_file_without_a_tokenizer(hour, tmp_path, monkeypatch):
     assert served.tokenizer.chat_template == gguf_files.TEMPLATE
     assert served.eos_token_ids() == hierspec.Hierarchy(str(whole)).eos_token_ids() == {0}
     with pytest.raises(hierspec.HierspecError, match="another --hierarchy"):
-        dataclasses.replace(settings, hierarchy="auto").check_models()
+        dataclasses.replace(settings, hierarchy="auto").validate_models()
 
 
 def test_of_somebody_with_transformers(hour, tmp_path):

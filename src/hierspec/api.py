@@ -20,11 +20,11 @@ from hierspec.engine.control import Controller
 from hierspec.engine.generation import Generation
 from hierspec.engine.results import GenerationResult, TokenEvent
 from hierspec.engine.session import Session
-from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
+from hierspec.engine.streamers import tee_to_streamer, validate_single_sequence
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
-from hierspec.utils.schema import check_keys
-from hierspec.verifiers.soundness import check as check_soundness
+from hierspec.utils.schema import validate_keys
+from hierspec.verifiers.soundness import validate as validate_soundness
 
 AnyPrompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
@@ -126,8 +126,8 @@ class Hierarchy:
             names = ["target", "drafts", "temperature", "chat", "online", "report"]
             if tokenizer is not None:
                 raise HierspecError(arguments.AUTO_TOKENIZER)
-            return cls.auto(**check_keys(models, names, "options"))
-        config = preset(name, **check_keys(models, ["target", "drafts"], "options"))
+            return cls.auto(**validate_keys(models, names, "options"))
+        config = preset(name, **validate_keys(models, ["target", "drafts"], "options"))
         return cls.from_config(config, tokenizer=tokenizer)
 
     @classmethod
@@ -241,7 +241,7 @@ class Hierarchy:
         generation = self.start(prompts, **options)
         events = iter(generation)
         if streamer is not None:
-            check_single_sequence(len(generation.requests))
+            validate_single_sequence(len(generation.requests))
             events = tee_to_streamer(events, streamer, generation.requests[0].tokens)
         for _ in events:
             pass
@@ -295,7 +295,7 @@ class Hierarchy:
         greedy = all(request.params.greedy for request in requests)
         if (kind := (greedy, self.controller)) not in self._checked:
             for plan in [self.root] if self.controller is None else self.controller.plans:
-                check_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
+                validate_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
             self._checked.append(kind)
         return Generation(
             self.root,

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models
 from transformers import Gemma3Config, PreTrainedTokenizerFast
 
 from hierspec.config.checkpoints import Loaded
-from hierspec.config.vocabulary import check_same_vocabulary
+from hierspec.config.vocabulary import validate_same_vocabulary
 from hierspec.errors import HierspecError
 
 
@@ -20,15 +20,15 @@ def tokenizer(*tokens, special=()):
 def test_the_same_vocabulary_passes():
     base = tokenizer("a", "b", "c")
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer("a", "b", "c"))
-    check_same_vocabulary("big", base, "small", base)
-    check_same_vocabulary("big", base, "small", fast)
-    check_same_vocabulary("big", base, "small", tokenizer("a", "b", "c", special=["<pad>"]))
-    check_same_vocabulary("big", tokenizer("a", "b", "c", special=["<x>"]), "small", base)
+    validate_same_vocabulary("big", base, "small", base)
+    validate_same_vocabulary("big", base, "small", fast)
+    validate_same_vocabulary("big", base, "small", tokenizer("a", "b", "c", special=["<pad>"]))
+    validate_same_vocabulary("big", tokenizer("a", "b", "c", special=["<x>"]), "small", base)
 
 
 def test_a_model_without_a_tokenizer_has_nothing_to_compare():
-    check_same_vocabulary("big", None, "small", tokenizer("a"))
-    check_same_vocabulary("big", tokenizer("a"), "small", None)
+    validate_same_vocabulary("big", None, "small", tokenizer("a"))
+    validate_same_vocabulary("big", tokenizer("a"), "small", None)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_a_model_without_a_tokenizer_has_nothing_to_compare():
 )
 def test_different_vocabularies_are_refused(other, message):
     with pytest.raises(ValueError, match=message) as error:
-        check_same_vocabulary("big", tokenizer("a", "b", "c"), "small", tokenizer(*other))
+        validate_same_vocabulary("big", tokenizer("a", "b", "c"), "small", tokenizer(*other))
     assert "\n" not in str(error.value)
 
 
 def test_a_hole_in_one_of_them_is_a_difference():
     holey = Tokenizer(models.WordLevel({"a": 0, "c": 2}, unk_token="a"))
     with pytest.raises(ValueError, match="token 1 is missing in small and 'b' in big"):
-        check_same_vocabulary("big", tokenizer("a", "b", "c"), "small", holey)
+        validate_same_vocabulary("big", tokenizer("a", "b", "c"), "small", holey)
 
 
 def test_a_tokenizer_of_a_models_text_is_compared_with_the_size_of_its_text_part(tmp_path):

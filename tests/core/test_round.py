@@ -12,7 +12,7 @@ from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.exact import UNLIMITED, ExactInterpreter, longest_proposal
 from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers.registry import get, names
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 # Rules for several drafts are, with one, the rules they are made from:
 # tests/verifiers/test_several_drafts.py.
@@ -42,9 +42,9 @@ def test_every_exact_rule_under_every_window(rule, levels, window, family):
     )
     if get(rule).fixed_length and not WINDOWS[window].fixed_length:
         with pytest.raises(ValueError, match="window"):
-            check(root)
+            validate(root)
         return
-    check(root)
+    validate(root)
     certificate = certify_tree(root, V)
     assert certificate.conclusive
     assert certificate.tv < TIGHT
@@ -63,7 +63,7 @@ def test_every_exact_rule_under_every_window(rule, levels, window, family):
 )
 def test_rules_mix_over_levels(rules, budgets):
     root = chain(models("random", len(rules) + 1, seed=3), rules, budgets)
-    check(root)
+    validate(root)
     assert certify_tree(root, V).tv < TIGHT
 
 
@@ -74,7 +74,7 @@ def test_leading_is_sound_in_the_middle(final, top_m, family):
     """P3's intermediate rule: lossy by itself, but it reports the law that its choice makes."""
     leading = get("leading", top_m=top_m)
     root = chain(models(family, 3, seed=5), [leading, final], [2, 2])
-    check(root)
+    validate(root)
     assert certify_tree(root, V).tv < TIGHT
 
 
@@ -82,7 +82,7 @@ def test_leading_over_leading_and_under_a_window():
     rules = [get("leading", top_m=2), get("leading"), get("block")]
     windows = [WINDOWS["confidence"], WINDOWS["entropy"], WINDOWS["fixed"]]
     root = chain(models("random", 4, seed=8), rules, [2, 1, 1], windows)
-    check(root)
+    validate(root)
     assert certify_tree(root, V).tv < TIGHT
 
 
@@ -119,7 +119,7 @@ def test_concatenations(order, rule):
         parts, repeat = (level, _leaf(2, small, 2)), 1
     below = Concatenate(parts[-1].index + 1, order, parts, repeat)
     root = chain([target], [rule], [], below=below)
-    check(root)
+    validate(root)
     assert certify_tree(root, V).tv < TIGHT
 
 

@@ -99,9 +99,9 @@ def test_a_step_on_a_long_text_is_cheap():
 def test_naive_is_refused_over_a_look_up():
     from hierspec.core.nodes import Draft, Verify
     from hierspec.verifiers import registry
-    from hierspec.verifiers.soundness import check
+    from hierspec.verifiers.soundness import validate
 
     below = Draft(0, "prompt_lookup", PromptLookup(2, 4), 3)
     root = Verify(1, "target", None, 1, registry.get("naive"), below)
     with pytest.raises(ValueError, match="no distribution at contexts other"):
-        check(root)
+        validate(root)

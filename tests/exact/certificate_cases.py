@@ -24,7 +24,7 @@ from hierspec.exact import ExactInterpreter, longest_proposal, model_law, output
 from hierspec.exact.recording import windows
 from hierspec.lm.tabular import KINDS, TabularModel
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 EXACT = rules("tokenwise", "block", "naive")
 MIDDLE = [*EXACT, get("leading"), get("leading", top_m=2)]
@@ -85,7 +85,7 @@ def lossless(seed: int) -> Case:
         case = _case(rng, rules)
         try:
             for root in case.controller.plans if case.controller else [case.root]:
-                check(root)
+                validate(root)
         except ValueError:  # a rule that wants a draft of fixed length, say
             continue
         return case

@@ -41,7 +41,7 @@ from hierspec.lm.weights import from_directory
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 # Who drafts, and under which windows: a table that cannot draft by itself is asked token by
 # token; `Ahead` is asked for whole drafts, `Device` for chunks where a window reads them.
@@ -58,9 +58,9 @@ def test_every_path(rule, path, drafter, window, batch):
     root = chain([like(drafter, small), like(TabularModel, target)], [rule], [2], [WINDOWS[window]])
     if get(rule).fixed_length and not WINDOWS[window].fixed_length:
         with pytest.raises(ValueError, match="window"):
-            check(root)
+            validate(root)
         return
-    check(root)
+    validate(root)
     # What drafts in one request does so only for rows that are read alike.
     others = BATCHES[batch] if drafter is TabularModel or batch == 1 else ALIKE
     with requests_for_drafts() as requests:
@@ -86,7 +86,7 @@ def test_three_levels(rules, path, batch):
     first = get(rules[0], top_m=2) if rules[0] == "leading" else rules[0]
     windows = [FixedWindow(), EntropyWindow(threshold=0.9)]
     root = chain(tables, [first, rules[1]], [1, 2], windows)
-    check(root)
+    validate(root)
     assert tv(root, 3, neighbours=BATCHES[batch], path=path) < TIGHT
 
 
@@ -106,7 +106,7 @@ def test_multi_draft_rules(rule, path, batch):
     small, target = models("random", 2, seed=5)
     leaf = Draft(0, "drafts", small, 2, num_drafts=2).for_rule(get(rule))
     root = Verify(1, "target", target, 1, get(rule), leaf)
-    check(root)
+    validate(root)
     horizon = 3 if batch == 1 else 2
     assert tv(root, horizon, neighbours=BATCHES[batch], path=path) < TIGHT
 

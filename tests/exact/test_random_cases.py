@@ -17,7 +17,7 @@ from hierspec.exact import longest_proposal
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 RULES = [*rules("tokenwise", "block", "naive"), get("leading"), get("leading", top_m=2)]
 WINDOWS = [FixedWindow(), EntropyWindow(threshold=0.7), ConfidenceWindow(floor=0.5)]
@@ -83,7 +83,7 @@ def hierarchies(draw) -> Verify:
 def test_whatever_check_lets_through_is_lossless(root, cut):
     assume(longest_proposal(root.below) <= 5)
     try:
-        check(root)
+        validate(root)
     except ValueError:
         assume(False)
     assert certify_tree(root, V, cut_at_horizon=cut).tv < 1e-11

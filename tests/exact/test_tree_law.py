@@ -25,7 +25,7 @@ from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 if LAB:
     from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit
@@ -82,7 +82,7 @@ def test_the_engines_law_over_trees_is_the_targets(pair, kind, rule, beside):
     assert takes_trees(drafter)
     leaf = Draft(0, "drafter", drafter, 2, num_drafts=2).for_rule(get(rule))
     root = Verify(1, "target", target, 1, get(rule), leaf)
-    check(root)
+    validate(root)
     found = engine_law(root, PROMPT, 2, SAMPLING, beside)
     tight = 1e-6 if kind in (*IN_KERNELS, "bloom") else 1e-9  # BLOOM's softmax is in float32
     assert distance(found, ModelAsTable(target), PROMPT, 2) < tight

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.lm.hf.support import check_scores
+from hierspec.lm.hf.support import validate_scores
 
 
 def test_half_precision_may_be_far_off_at_one_position_and_not_at_all():
@@ -16,9 +16,9 @@ def test_half_precision_may_be_far_off_at_one_position_and_not_at_all():
     theirs = torch.full((8, 4), 30.0)
     ours = theirs.clone()
     ours[1] += 2.0
-    check_scores(backend, ours, theirs)
+    validate_scores(backend, ours, theirs)
     with pytest.raises(HierspecError, match="differ by 2"):
-        check_scores(backend, theirs + 2.0, theirs)
+        validate_scores(backend, theirs + 2.0, theirs)
     backend.weight_dtype = torch.float32
     with pytest.raises(HierspecError, match="differ by 2"):
-        check_scores(backend, ours, theirs)
+        validate_scores(backend, ours, theirs)

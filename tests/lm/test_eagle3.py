@@ -17,7 +17,7 @@ from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
-from hierspec.lm.eagle3.config import check_fits, default_layers, read_config
+from hierspec.lm.eagle3.config import default_layers, read_config, validate_fits
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
@@ -238,8 +238,8 @@ def test_missing_parts_get_one_line(plain, tmp_path):
 def test_another_target_gets_one_line(target, plain, drafter):
     backend = load(target)
     fine = checkpoint.read_network(drafter).config
-    assert check_fits("d", fine, "t", backend) == LAYERS
+    assert validate_fits("d", fine, "t", backend) == LAYERS
     for changes in ({"hidden_size": 8}, {"vocab_size": 7}, {"feature_layers": (1, 2, 99)}):
         with pytest.raises(HierspecError, match="trained for another model than t") as error:
-            check_fits("d", dataclasses.replace(fine, **changes), "t", backend)
+            validate_fits("d", dataclasses.replace(fine, **changes), "t", backend)
         assert "\n" not in str(error.value)

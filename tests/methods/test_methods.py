@@ -76,11 +76,11 @@ def test_a_method_of_others_may_be_planned(monkeypatch):
 
     methods.register_method("planned", capabilities=Capabilities(planned=True, cost=1))(make)
     planned = candidates.parse("planned,temperature=0.5")
-    candidates.check_planned([planned])
+    candidates.validate_planned([planned])
     assert planned.can_verify
     methods.register_method("unplanned")(make)
     with pytest.raises(HierspecError, match="comes from a plug-in and cannot be planned"):
-        candidates.check_planned([candidates.parse("unplanned")])
+        candidates.validate_planned([candidates.parse("unplanned")])
 
 
 def test_a_level_is_checked_in_place_by_its_method():

@@ -227,10 +227,10 @@ def test_gone_and_back_on_the_same_port(family):
 
 def test_the_world_is_not_served_without_a_key():
     with pytest.raises(HierspecError, match="no API key"):
-        ServeSettings(host="0.0.0.0").check_exposure()
-    ServeSettings(host="0.0.0.0", api_key=("k",)).check_exposure()
-    ServeSettings(host="0.0.0.0", allow_without_key=True).check_exposure()
-    ServeSettings(host="::1").check_exposure()
+        ServeSettings(host="0.0.0.0").validate_exposure()
+    ServeSettings(host="0.0.0.0", api_key=("k",)).validate_exposure()
+    ServeSettings(host="0.0.0.0", allow_without_key=True).validate_exposure()
+    ServeSettings(host="::1").validate_exposure()
 
 
 def test_a_port_in_use_is_told_before_models_are_loaded(capsys):
@@ -239,10 +239,10 @@ def test_a_port_in_use_is_told_before_models_are_loaded(capsys):
         with pytest.raises(
             HierspecError, match=f"cannot listen on 127.0.0.1:{port}.*another --por"
         ):
-            ServeSettings(port=port).check_address()
-        ServeSettings(port=0).check_address()
+            ServeSettings(port=port).validate_address()
+        ServeSettings(port=0).validate_address()
     with pytest.raises(HierspecError, match="another --host"):
-        ServeSettings(host="192.0.2.7").check_address()
+        ServeSettings(host="192.0.2.7").validate_address()
 
 
 @pytest.mark.parametrize("slowdown", [1.31, 1.04, None])

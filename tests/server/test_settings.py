@@ -64,8 +64,8 @@ def test_models_and_hierarchies_that_are_not_there_are_refused_before_anything_i
         ({"hierarchy": "suffix", "draft": ("zoo:small",)}, "uses no draft model"),
     ):
         with pytest.raises(HierspecError, match=said):
-            ServeSettings(**wrong).check_models()
-    ServeSettings(model="zoo:mid", hierarchy="auto").check_models()
+            ServeSettings(**wrong).validate_models()
+    ServeSettings(model="zoo:mid", hierarchy="auto").validate_models()
 
 
 def test_hierarchies_of_a_service_share_its_draft_models():
@@ -75,7 +75,7 @@ def test_hierarchies_of_a_service_share_its_draft_models():
         hierarchy="speculative",
         hierarchies={"copies": "suffix"},
     )
-    settings.check_models()
+    settings.validate_models()
     (drafted,) = settings.configuration("speculative").levels
     (copied,) = settings.configuration("suffix").levels
     assert (drafted.model, copied.method) == ("zoo:small", "suffix")

@@ -7,10 +7,10 @@ import pytest
 from hierspec.errors import HierspecError
 from hierspec.utils.conversations import (
     Conversation,
-    check_messages,
     has_messages,
     is_conversation,
     text_in,
+    validate_messages,
 )
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
@@ -68,6 +68,6 @@ def test_python_callers_hand_over_lists_of_messages():
     said = ({"role": "user", "content": "hi"},)
     assert is_conversation(said)
     assert not any(map(is_conversation, ([], "hi", [1], [*said, 1], said[0])))
-    check_messages(said)
+    validate_messages(said)
     with pytest.raises(HierspecError, match=r"messages\[0\]: 'role' is missing; messages are"):
-        check_messages([{"content": "hi"}])
+        validate_messages([{"content": "hi"}])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hierspec.utils import threads
-from hierspec.utils.files import check_folder_writable, check_writable, write_atomically
+from hierspec.utils.files import validate_folder_writable, validate_writable, write_atomically
 
 
 def test_what_writes_itself_is_there_as_a_whole_or_not_at_all(tmp_path):
@@ -41,13 +41,13 @@ def test_what_cannot_be_written_says_why(tmp_path):
 
 @pytest.mark.parametrize("inside", ["x", "new/deep/x"])
 def test_what_can_be_written_leaves_no_trace_of_the_trial(tmp_path, inside):
-    check_writable(tmp_path / inside, "text")
-    check_folder_writable(tmp_path / inside, tmp_path / inside, "text")
+    validate_writable(tmp_path / inside, "text")
+    validate_folder_writable(tmp_path / inside, tmp_path / inside, "text")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_file_can_be_written_to():
-    check_writable(Path(os.devnull), "text")
+    validate_writable(Path(os.devnull), "text")
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_what_is_no_file_can_be_written_to():
 def test_what_could_not_be_written_is_refused(tmp_path, path, says):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="^cannot write text to .*" + says):
-        check_writable(tmp_path / path, "text")
+        validate_writable(tmp_path / path, "text")
 
 
 @pytest.mark.parametrize("path", ["file", "file/x", "/proc/x"])
 def test_folders_that_could_not_be_written_into_are_refused(tmp_path, path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"^cannot write text to .*; name another folder$"):
-        check_folder_writable(tmp_path / path, tmp_path / path, "text")
+        validate_folder_writable(tmp_path / path, tmp_path / path, "text")
 
 
 def test_threads_have_a_bound(monkeypatch):

@@ -23,13 +23,13 @@ from hierspec.utils.schema import (
     PositiveInteger,
     ReadAs,
     Temperature,
-    check_keys,
     checked_dataclass,
     error_at,
     json_object,
     parse_json,
     unknown_key_message,
     validate,
+    validate_keys,
 )
 
 
@@ -194,9 +194,9 @@ def test_an_expectation_speaks_for_all_that_may_be_wrong():
 
 
 def test_closed_mappings():
-    assert check_keys({"a": 1}, ["a", "b"], "options") == {"a": 1}
+    assert validate_keys({"a": 1}, ["a", "b"], "options") == {"a": 1}
     with pytest.raises(HierspecError, match=r"^options: unknown key 'temprature'; did you mean"):
-        check_keys({"temprature": 1}, ["temperature"], "options")
+        validate_keys({"temprature": 1}, ["temperature"], "options")
     assert unknown_key_message("qqq", ["temperature"]) == "unknown key 'qqq'; keys: temperature"
 
 

@@ -25,7 +25,7 @@ from hierspec.engine.sequences import LiveSequence
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 PROMPTS = [[5, 9, 7, 5, 9], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 SMALL = {"method": "draft_model", "num_speculative_tokens": 3}
@@ -209,12 +209,12 @@ def test_drafts_are_kept_as_often_as_the_closed_form_says():
 def test_anything_may_draft_for_it():
     tables = models("random", 3)
     for rule in ("uncapped", "leading", "naive", "block", "match"):
-        check(chain(tables, [rule, "match"], [2, 2]))
+        validate(chain(tables, [rule, "match"], [2, 2]))
     below = Draft(0, "suffix", Suffix(), 3)
-    check(Verify(1, "target", tables[-1], 1, get("match"), below))
+    validate(Verify(1, "target", tables[-1], 1, get("match"), below))
     several = Draft(0, "small", tables[0], 2, num_drafts=2)
     with pytest.raises(ValueError, match="takes one: use"):
-        check(Verify(1, "target", tables[-1], 1, get("match"), several))
+        validate(Verify(1, "target", tables[-1], 1, get("match"), several))
 
 
 def test_below_another_rule_it_draws_for_itself(tiny):

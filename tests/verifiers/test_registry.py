@@ -12,7 +12,7 @@ from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.errors import HierspecError
 from hierspec.verifiers.registry import get, names
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 
 def test_unknown_names_list_those_there_are():
@@ -64,7 +64,7 @@ def test_a_lossy_rule_of_ones_own_is_not_called_exact_always():
 
     assert not Generous.exact_as_draft
     with pytest.raises(HierspecError, match=r"'generous' .* of the output; use"):
-        check(chain(models("random", 2), [Generous()], [2]))
+        validate(chain(models("random", 2), [Generous()], [2]))
 
 
 def test_soundness():
@@ -72,28 +72,28 @@ def test_soundness():
 
     def refused(root, match, **kind):
         with pytest.raises(ValueError, match=match):
-            check(root, **kind)
+            validate(root, **kind)
 
     uncapped = chain(tables, ["block", "uncapped"], [2, 2])
     refused(uncapped, "use 'tokenwise' or 'block'")
     refused(chain(tables, ["uncapped", "block"], [2, 2]), "level 1")
-    check(uncapped, allow_lossy=True)
+    validate(uncapped, allow_lossy=True)
     leading = chain(tables[:2], ["leading"], [2])
     refused(leading, "greedy decoding")
-    check(leading, greedy=True)
-    check(leading, allow_lossy=True)
+    validate(leading, greedy=True)
+    validate(leading, allow_lossy=True)
     two = chain(tables[:2], [get("leading", top_m=2)], [2])
     refused(two, "leading", greedy=True)
     window = chain(tables[:2], ["naive"], [2], [EntropyWindow()])
     refused(window, "depends on the tokens drafted")
     refused(window, "depends on the tokens drafted", allow_lossy=True)
-    check(window, greedy=True)
+    validate(window, greedy=True)
     refused(chain(tables, ["leading", "naive"], [2, 2]), "reported distributions depend")
-    check(chain(models("random", 4), ["leading", "block", "naive"], [2, 2, 2]))
+    validate(chain(models("random", 4), ["leading", "block", "naive"], [2, 2, 2]))
     below = Concatenate(1, "both", (Draft(0, "part", tables[0], 2),))
     refused(chain(tables[:1], ["naive"], [], below=below), "concatenated")
     cut = chain(tables, ["block", "naive"], [2, 2])
-    check(cut)
+    validate(cut)
     loose = dataclasses.replace(cut, below=dataclasses.replace(cut.below, exact_length=False))
     refused(loose, "exact_length")
     middle = chain(tables, ["naive", "block"], [2, 2], [FixedWindow(), EntropyWindow()])

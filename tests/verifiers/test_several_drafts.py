@@ -26,7 +26,7 @@ from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers import induced
 from hierspec.verifiers.multi_draft import outcomes, verify_drafts
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 RULES = ["rrs", "rrs-without-replacement", "block-rrs", "traversal", "induced-block"]
 TIGHT = 1e-12
@@ -154,7 +154,7 @@ def test_below_another_level(rule, above):
     small, mid, top = family_models("random", 3, seed=6)
     middle = dataclasses.replace(tree(small, mid, rule, 2, 1), budget=2)
     root = Verify(2, "top", top, 1, get(above), middle)
-    check(root)
+    validate(root)
     assert certify_tree(root, 3).tv < TIGHT
 
 
@@ -318,17 +318,17 @@ def test_soundness():
     small, mid, top = family_models("random", 3)
     leaf = Draft(0, "leaf", small, 2, num_drafts=2)
     with pytest.raises(ValueError, match="'leaf' makes 2 drafts at once; verifier 'tokenwise'"):
-        check(Verify(1, "top", top, 1, get("tokenwise"), leaf))
+        validate(Verify(1, "top", top, 1, get("tokenwise"), leaf))
     middle = Verify(1, "mid", mid, 1, get("tokenwise"), leaf)
     with pytest.raises(ValueError, match="'tokenwise' at level 'mid'"):
-        check(Verify(2, "top", top, 1, get("rrs"), middle))
+        validate(Verify(2, "top", top, 1, get("rrs"), middle))
     with pytest.raises(ValueError, match="part of a concatenation"):
-        check(Verify(2, "top", top, 1, get("rrs"), Concatenate(1, "both", (leaf,))))
+        validate(Verify(2, "top", top, 1, get("rrs"), Concatenate(1, "both", (leaf,))))
     part = Verify(1, "mid", mid, 1, get("rrs"), leaf)  # verified inside its part
-    check(Verify(3, "top", top, 1, get("block"), Concatenate(2, "both", (part,))))
+    validate(Verify(3, "top", top, 1, get("block"), Concatenate(2, "both", (part,))))
     adaptive = dataclasses.replace(leaf, window=EntropyWindow())
     with pytest.raises(ValueError, match="window must be fixed"):
-        check(Verify(1, "top", top, 1, get("rrs"), adaptive))
+        validate(Verify(1, "top", top, 1, get("rrs"), adaptive))
 
 
 def test_cases():

@@ -222,7 +222,7 @@ def test_its_name_is_in_hints_and_lists():
     assert registry.can_resolve(name)
     assert not registry.is_shipped(name)
     with pytest.raises(HierspecError, match=f"there are: .*{name}"):
-        registry.check("zoo:smollm2-16bits")
+        registry.validate("zoo:smollm2-16bits")
     assert trained.siblings_of(name) == trained.siblings_of(registry.SMOLLM2_NAME) != ()
     assert registry.bits_in_file(name) is None
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError, errors_in
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.documents import read_json
 from hierspec.utils.files import expand_user, without_folders, write_atomically
 from hierspec.utils.schema import PositiveInteger, nearest_key, validate
+from hierspec.utils.validation import HALF_CHARACTERS
 
 from .rendering import say
 

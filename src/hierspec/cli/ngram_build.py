@@ -13,7 +13,7 @@ from hierspec.config.vocabulary import num_ids, vocabulary_key
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import ReportProgress
-from hierspec.utils.files import check_writable, write_atomically
+from hierspec.utils.files import validate_writable, write_atomically
 from hierspec.utils.texts import from_files
 
 _MAX_KEY = 2**63  # n-grams are counted as integers below it
@@ -62,7 +62,7 @@ def build(
     if max_order < 2 or size**max_order >= _MAX_KEY:
         longest = next(n for n in range(2, 64) if max(size, 2) ** (n + 1) >= _MAX_KEY)
         raise HierspecError(f"max_order must be 2 to {longest} for {size} tokens, not {max_order}")
-    check_writable(output, _WHAT)
+    validate_writable(output, _WHAT)
     report_progress("reading", 0.0)
     distinct = list(dict.fromkeys(from_files(texts)))
     eos = getattr(tokenizer, "eos_token_id", None)

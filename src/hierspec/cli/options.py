@@ -206,9 +206,9 @@ def target_config(model: str, dtype: str | None, device: str | None) -> TargetCo
         HierspecError: no model has that name; known before torch is loaded, which takes seconds.
     """
     from hierspec.config.schema import TargetConfig
-    from hierspec.config.target import check_model_name
+    from hierspec.config.target import validate_model_name
 
-    check_model_name(model)
+    validate_model_name(model)
     return TargetConfig(model=model, dtype=dtype or "auto", device=device or "auto")
 
 
@@ -265,7 +265,7 @@ def parse_temperatures(temperature: list[str] | None) -> tuple[float, ...]:
     Raises:
         HierspecError: one of them is negative, or not a number.
     """
-    from hierspec.utils.checks import check_temperature
+    from hierspec.utils.validation import validate_temperature
 
     values: list[float] = []
     for word in split_values(temperature):
@@ -274,7 +274,7 @@ def parse_temperatures(temperature: list[str] | None) -> tuple[float, ...]:
         except ValueError:
             raise HierspecError(f"--temperature takes numbers, as in 0,1, not {word!r}") from None
     for value in values:
-        check_temperature(value, "--temperature")
+        validate_temperature(value, "--temperature")
     values = values or list(DEFAULT_TEMPERATURES)
     return tuple(dict.fromkeys(value + 0.0 for value in values))  # + 0.0: no negative zero
 

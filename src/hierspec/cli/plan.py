@@ -90,7 +90,7 @@ def plan(
     from hierspec.planner import search
 
     task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
-    _check_exports(output, to, task.profile)
+    _validate_exports(output, to, task.profile)
     views = [
         prepare(task, **{name: added[name] for name in names})
         for prepare, names in _ADDITIONS.items()
@@ -197,11 +197,11 @@ def _read_task(
     """
     from hierspec.planner import problem as problems
     from hierspec.planner.search import ALL_VARIATIONS, NO_VARIATIONS
-    from hierspec.utils.checks import check_temperature
+    from hierspec.utils.validation import validate_temperature
 
     data = problems.load_json(file)
     if max_speculative_tokens is not None:
-        problems.check_largest_budget(max_speculative_tokens, "--max-speculative-tokens")
+        problems.validate_largest_budget(max_speculative_tokens, "--max-speculative-tokens")
     if data.get("kind") != PROFILE_KIND:
         if "kind" in data and "costs" not in data:
             raise HierspecError(
@@ -224,7 +224,7 @@ def _read_task(
     from hierspec.profiling.profile import load_profile
 
     temperature = temperature or 0.0
-    check_temperature(temperature, "--temperature")
+    validate_temperature(temperature, "--temperature")
     profile = load_profile(file, force=force)
     estimates = profile.estimates(temperature, max_budget=max_speculative_tokens)
     warnings: tuple[str, ...] = ()
@@ -239,7 +239,7 @@ def _read_task(
     return PlanningTask(estimates, model, variations, warnings, profile, temperature)
 
 
-def _check_exports(path: Path | None, engine: str | None, profile: Profile | None) -> None:
+def _validate_exports(path: Path | None, engine: str | None, profile: Profile | None) -> None:
     """Refuse a file that generate would not read, an unknown engine, and both for a problem."""
     if engine is not None:
         from hierspec.planner.export import ENGINES
@@ -259,7 +259,7 @@ def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
     from hierspec.planner.export import export
 
     profile = task.profile
-    assert profile is not None  # as _check_exports has ensured
+    assert profile is not None  # as _validate_exports has ensured
     levels = [model.level for model in profile.models[:-1]]
     return export(result, engine, [*levels, profile.data.target])
 
@@ -267,7 +267,7 @@ def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
 def _write_hierarchy(result: Plan, task: PlanningTask, path: Path) -> None:
     from hierspec.utils.files import write_atomically
 
-    assert task.profile is not None  # as _check_exports has ensured
+    assert task.profile is not None  # as _validate_exports has ensured
     hierarchy = task.profile.hierarchy(result.best.chain)
     write_atomically(path, json.dumps(hierarchy, indent=2) + "\n", "the hierarchy")
     print(f"{path}: hierspec generate --hierarchy {path} runs it", file=sys.stderr)

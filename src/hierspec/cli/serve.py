@@ -103,9 +103,9 @@ def serve(
         "allow_without_key": allow_without_key or None,
     }
     settings = service_settings(config, options, setting or [])
-    settings.check_exposure()
-    settings.check_models()
-    settings.check_address()
+    settings.validate_exposure()
+    settings.validate_models()
+    settings.validate_address()
     if replicas or autoscale or ray_address:
         return _serve_with_ray(settings, replicas, autoscale, ray_address)
 

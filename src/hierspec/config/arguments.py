@@ -190,7 +190,7 @@ def is_tokenizer(value: Any) -> bool:
     return callable(value) and hasattr(value, "decode") and not is_model(value)
 
 
-def check_tokenizer(value: Any) -> None:
+def validate_tokenizer(value: Any) -> None:
     """Refuse a value that is not a tokenizer, such as a model or a tokenizer's name."""
     if is_model(value):
         raise HierspecError(

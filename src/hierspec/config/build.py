@@ -9,9 +9,9 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.lm.base import ModelVerify
 from hierspec.lm.loaded import Watch
-from hierspec.verifiers.soundness import check as check_soundness
+from hierspec.verifiers.soundness import validate as validate_soundness
 
-from .arguments import check_tokenizer
+from .arguments import validate_tokenizer
 from .chains import AnyLevelConfig
 from .checkpoints import Loaded
 from .models import LevelModels
@@ -50,7 +50,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None, tokenizer: Any 
     """
     loaded = loaded or Loaded()
     if tokenizer is not None:
-        check_tokenizer(tokenizer)
+        validate_tokenizer(tokenizer)
         loaded.tokenizers[config.target.model] = tokenizer
     models = LevelModels(_target(config), config.levels, loaded)
     target, names = models.target_view(), set()
@@ -66,7 +66,7 @@ def build(config: HierarchyConfig, loaded: Loaded | None = None, tokenizer: Any 
 
     rule = make_rule(config.verify, config.top_m, config.lenience)
     root = build_nodes(config.levels, model_and_name, rule)
-    check_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
+    validate_soundness(root, greedy=True, allow_lossy=config.allow_lossy)
     name = config.target.model
     return Built(root, loaded.tokenizers.get(name), config, loaded.eos_ids(name), loaded.watches())
 

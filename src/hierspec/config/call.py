@@ -21,7 +21,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel
 from hierspec.lm.encoder_decoder import split_prompt
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.schema import check_keys, nearest_key, short_repr
+from hierspec.utils.schema import nearest_key, short_repr, validate_keys
 
 from . import arguments, generation_config
 from .template import Template
@@ -123,7 +123,9 @@ class CallOptions:
         template = Template(tokenizer, self.chat, self.tools, self.chat_template_kwargs)
         given = arguments.prompt_list(prompts)
         ids = [
-            _check_prompt(template.ids(prompt), model, f" at place {i}" if len(given) > 1 else "")
+            _validate_prompt(
+                template.ids(prompt), model, f" at place {i}" if len(given) > 1 else ""
+            )
             for i, prompt in enumerate(given)
         ]
         vocab_size, count, max_time = model.vocab_size, len(ids), None
@@ -256,7 +258,7 @@ def _params(value: Any) -> SamplingParams:
     if isinstance(value, SamplingParams):
         return value
     if isinstance(value, Mapping):
-        return SamplingParams.make(**check_keys(value, list(arguments.SAMPLING), "sampling"))
+        return SamplingParams.make(**validate_keys(value, list(arguments.SAMPLING), "sampling"))
     raise HierspecError(f"sampling must be SamplingParams or a mapping, not {short_repr(value)}")
 
 
@@ -396,18 +398,18 @@ def _criteria_test(value: Any) -> StopTest:
     return is_met
 
 
-def _check_prompt(ids: list[int], model: LanguageModel, place: str) -> list[int]:
+def _validate_prompt(ids: list[int], model: LanguageModel, place: str) -> list[int]:
     if not ids:
         raise HierspecError(f"the prompt{place} is empty: give at least one token to continue")
     if min(ids) < 0 or max(ids) >= model.vocab_size:
         raise HierspecError(
             f"a prompt token lies outside the target's vocabulary of {model.vocab_size}"
         )
-    check_length(ids, model.max_length, place)
+    validate_length(ids, model.max_length, place)
     return ids
 
 
-def check_length(ids: Sequence[int], max_length: float, place: str = "") -> None:
+def validate_length(ids: Sequence[int], max_length: float, place: str = "") -> None:
     """Refuse a prompt that leaves no room for output.
 
     Raises:

@@ -38,13 +38,13 @@ _ONLY_OF_FIRST = {
 }
 
 
-def _check_unset(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> None:
+def _validate_unset(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -> None:
     for name, (allowed, message) in fields.items():
         if getattr(level, name, allowed) != allowed:
             raise error_at([i, name], message)
 
 
-def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
+def validate_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
     """Validate a chain; refuse a level whose method or fields do not fit its place."""
     levels = validate_form(value)
     for i, level in enumerate(levels):
@@ -57,7 +57,7 @@ def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
                 )
             continue
         if i == 0:
-            _check_unset(i, level, _NOT_OF_FIRST)
+            _validate_unset(i, level, _NOT_OF_FIRST)
         can_predict = i == 0 and level.capabilities.predicts
         if level.window.signal == "acceptance" and not can_predict:
             raise error_at(
@@ -67,7 +67,7 @@ def check_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
             )
         if i == 0:
             continue
-        _check_unset(i, level, {**level.only_first, **_ONLY_OF_FIRST})
+        _validate_unset(i, level, {**level.only_first, **_ONLY_OF_FIRST})
         if level.only_drafts:
             raise error_at([i], level.only_drafts)
     return levels
@@ -91,7 +91,7 @@ def _names() -> list[str]:
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
 LevelChain = Annotated[
     tuple[AnyLevelConfig, ...],
-    ReadAs(tuple[Annotated[Any, OneOf("method", _find, _names, _MORE)], ...], check_chain),
+    ReadAs(tuple[Annotated[Any, OneOf("method", _find, _names, _MORE)], ...], validate_chain),
 ]
 Parts = Annotated[tuple[T, ...], BeforeValidator(_parts_as_chains)]
 

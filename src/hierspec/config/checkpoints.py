@@ -14,7 +14,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.load import load, wrap
 from hierspec.lm.loaded import Watch, take
 from hierspec.lm.saved_tokenizer import read_tokenizer
-from hierspec.lm.weights import WeightSource, check_reference
+from hierspec.lm.weights import WeightSource, validate_reference
 from hierspec.utils import machine
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
@@ -165,7 +165,7 @@ def load_tokenizer(source: str | WeightSource) -> Any:
         return None
     folder = expand_user(path)
     if isinstance(source, str) and not folder.is_dir():
-        check_reference(source)
+        validate_reference(source)
     if is_adapter(folder) and not (folder / "tokenizer_config.json").is_file():
         return load_tokenizer(base_model_of(folder))
     if (tokenizer := read_tokenizer(folder)) is not None:

@@ -35,7 +35,7 @@ class LookUpConfig(LevelConfig):
 
     @field_validator(*_NOT_OF_LOOK_UPS)
     @classmethod
-    def _check_unused(cls, value: Any, info: ValidationInfo) -> Any:
+    def _validate_unused(cls, value: Any, info: ValidationInfo) -> Any:
         allowed, message = _NOT_OF_LOOK_UPS[info.field_name or ""]
         if value != allowed:
             raise ValueError(f"{info.data['method']} {message}")
@@ -48,12 +48,12 @@ class LookUpConfig(LevelConfig):
     def weight_bytes(self, model: Any) -> int:
         return 0
 
-    def _check_range(self, low: str, high: str) -> None:
+    def _validate_range(self, low: str, high: str) -> None:
         if getattr(self, high) < getattr(self, low):
             raise error_at([high], f"{high} must not be below {low}")
 
 
-def check_not_of_look_ups(level: LevelConfig) -> None:
+def validate_not_of_look_ups(level: LevelConfig) -> None:
     """Refuse what only levels that score may have, of one that turned out to copy.
 
     Raises:

@@ -24,7 +24,7 @@ from hierspec.utils.files import expand_user
 from hierspec.utils.schema import checked_dataclass, nearest_key
 
 from .levels import Capabilities, LevelConfig, TargetInfo, method_name
-from .look_ups import LookUpConfig, check_not_of_look_ups
+from .look_ups import LookUpConfig, validate_not_of_look_ups
 
 if TYPE_CHECKING:
     from hierspec.lm.base import LevelModel
@@ -82,14 +82,14 @@ def register_method(
             raise HierspecError(
                 f"method {name!r}: decorate a function or a class, called as make(options, target)"
             )
-        _check_arity(name, make)
+        _validate_arity(name, make)
         _add(name, _level_class(name, options, make, capabilities), make)
         return make
 
     return decorate
 
 
-def _check_arity(name: str, make: Callable[..., Any]) -> None:
+def _validate_arity(name: str, make: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):  # of some in C
@@ -212,7 +212,7 @@ def _level_class(
             return None
         return options(**{field.name: getattr(level, field.name) for field in fields})
 
-    def check_options(level: Any) -> None:
+    def validate_options(level: Any) -> None:
         _call(options_of, level, at=options or make)
 
     def make_model(level: Any, target: TargetInfo) -> LevelModel:
@@ -221,7 +221,7 @@ def _level_class(
     body: dict[str, Any] = {
         "__doc__": f"A level of method ``{name}``, which is registered.",
         "__module__": __name__,
-        "__post_init__": check_options,
+        "__post_init__": validate_options,
         "make": make_model,
         "maker": staticmethod(make),
         "method": name,
@@ -274,7 +274,7 @@ def _checked(model: Any, level: Any, target: TargetInfo) -> LevelModel:
         if not getattr(model, "name", None):
             object.__setattr__(model, "name", level.method)
     if isinstance(model, LookUp):
-        check_not_of_look_ups(level)
+        validate_not_of_look_ups(level)
     elif not isinstance(model, LanguageModel):
         raise HierspecError(
             f"{plugins.where(level.maker)}: method {level.method!r} made "

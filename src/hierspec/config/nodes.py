@@ -41,8 +41,8 @@ def build_nodes(
     builder = _Builder(model_and_name)
     below = builder.build_chain(levels, "levels")
     fields = builder.node_fields(None, "target")
-    _check_ahead(below, verifier)
-    _check_only_level(below)
+    _validate_ahead(below, verifier)
+    _validate_only_level(below)
     is_strict = getattr(verifier, "lenience", None) == DEFAULT_LENIENCE
     if is_strict and below is not None:
         warnings.warn(
@@ -56,7 +56,7 @@ def build_nodes(
     return Verify(**fields, budget=1, rule=verifier, below=None, bonus=bonus).over(below)
 
 
-def _check_ahead(below: Node | None, verifier: Verifier) -> None:
+def _validate_ahead(below: Node | None, verifier: Verifier) -> None:
     for node in walk(below):
         if not isinstance(node, Draft) or not node.ahead:
             continue
@@ -77,7 +77,7 @@ def _check_ahead(below: Node | None, verifier: Verifier) -> None:
             )
 
 
-def _check_only_level(below: Node | None) -> None:
+def _validate_only_level(below: Node | None) -> None:
     """Refuse a look-up that learns from the target's checks of its drafts beside other levels."""
     for node in walk_levels(below):
         learns_alone = isinstance(node.model, LookUp) and node.model.reads_own_checks

@@ -14,7 +14,7 @@ from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import Expected, Integer, ReadAs, checked_dataclass
 
-from .chains import ConcatenateConfig, Parts, check_chain
+from .chains import ConcatenateConfig, Parts, validate_chain
 from .levels import Capabilities, LevelConfig
 from .nodes import build_nodes, make_rule
 
@@ -40,7 +40,7 @@ _NumberedLevel = (
 )
 NumberedChain = Annotated[
     tuple[Any, ...],
-    ReadAs(tuple[Annotated[_NumberedLevel, Discriminator(_level_kind)], ...], check_chain),
+    ReadAs(tuple[Annotated[_NumberedLevel, Discriminator(_level_kind)], ...], validate_chain),
 ]
 
 

@@ -8,14 +8,14 @@ from typing import Any
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.llama_config import read_llama_config
-from hierspec.lm.weights import check_reference, what_it_may_be
+from hierspec.lm.weights import validate_reference, what_it_may_be
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
 from .in_memory import ModelInMemory
 
 
-def check_model_name(model: str) -> None:
+def validate_model_name(model: str) -> None:
     """Refuse the name of a model that does not exist; nothing is loaded, not even torch.
 
     Raises:
@@ -24,17 +24,17 @@ def check_model_name(model: str) -> None:
     if isinstance(model, ModelInMemory):
         return
     if registry.can_resolve(model):
-        registry.check(model)
+        registry.validate(model)
     elif not (folder := expand_user(model)).is_dir():
-        _check_hub_id(model)
-        check_reference(model)
+        _validate_hub_id(model)
+        validate_reference(model)
     elif (files := sorted(folder.glob("*.gguf"))) and not any(
         (folder / name).is_file() for name in ("config.json", "adapter_config.json")
     ):
         raise HierspecError(f"{model} is a folder of GGUF files: name one, as in {files[0]}")
 
 
-def _check_hub_id(model: str) -> None:
+def _validate_hub_id(model: str) -> None:
     """Refuse ollama's name of a model, and that of one in the zoo without its prefix."""
     if f"{registry.PREFIX}{model}" in registry.ENTRIES:
         raise HierspecError(f"no directory {model!r}; did you mean {registry.PREFIX}{model}?")
@@ -59,7 +59,7 @@ def model_config(model: str) -> Any:
         return registry.resolve(model).config
     if is_adapter(model):
         return model_config(base_model_of(model))
-    check_model_name(model)
+    validate_model_name(model)
     if (config := read_llama_config(expand_user(model))) is not None:
         return config
     from transformers import AutoConfig

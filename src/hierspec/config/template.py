@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.conversations import is_conversation
 from hierspec.utils.prompts import apply_chat, template_variables
+from hierspec.utils.validation import HALF_CHARACTERS
 
 from . import arguments
 

@@ -19,7 +19,9 @@ class VocabularyWarning(HierspecWarning, UserWarning):
     """Two models may not share a vocabulary, and there is no tokenizer to compare."""
 
 
-def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_tokenizer: Any) -> None:
+def validate_same_vocabulary(
+    name: str, tokenizer: Any, other_name: str, other_tokenizer: Any
+) -> None:
     """Compare two tokenizers on all ids that both could have.
 
     Args:
@@ -47,7 +49,7 @@ def check_same_vocabulary(name: str, tokenizer: Any, other_name: str, other_toke
             )
 
 
-def check_sizes(name: str, size: int, other_name: str, other_size: int) -> None:
+def validate_sizes(name: str, size: int, other_name: str, other_size: int) -> None:
     """Warn if two sizes differ by more than padding explains; for models without tokenizers."""
     if abs(size - other_size) > _PADDING * max(size, other_size):
         warnings.warn(
@@ -73,7 +75,7 @@ def vocabulary_key(tokenizer: Any, size: int | None = None) -> str:
     return json_digest(sorted(items, key=lambda item: item[1]))
 
 
-def check_table(
+def validate_table(
     table: str, size: int, key: str, name: str, tokenizer: Any, target_size: int
 ) -> None:
     """Compare an n-gram table's vocabulary with the target's.
@@ -98,4 +100,4 @@ def check_table(
             f"the n-gram table {table} has {size} tokens and {name} has {expected}: {fix}"
         )
     if tokenizer is None:
-        check_sizes(name, target_size, table, size)
+        validate_sizes(name, target_size, table, size)

@@ -19,7 +19,7 @@ from hierspec.core.proposals import Verdict
 from hierspec.drafters.base import LookUp
 from hierspec.errors import FAILURES, HierspecError
 from hierspec.lm.base import ModelVerify
-from hierspec.lm.encoder_decoder import check_decoder_only, split_prompt
+from hierspec.lm.encoder_decoder import split_prompt, validate_decoder_only
 from hierspec.sampling.scores import logprobs, top_logprobs
 
 from .control import Controller, Steering, label
@@ -166,7 +166,7 @@ class ServingRunner(Runner):
         predictor: LookUp | None = None,
         adapt_to_load: bool = True,
     ) -> None:
-        check_decoder_only(root.model, "the service")
+        validate_decoder_only(root.model, "the service")
         controlled = controller is not None
         self.plans = Plans(
             controller.root if controlled else root,

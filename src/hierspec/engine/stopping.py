@@ -15,7 +15,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import HALF_CHARACTERS
+from hierspec.utils.validation import HALF_CHARACTERS
 
 from .detokenize import detokenizer
 

@@ -16,7 +16,7 @@ from hierspec.errors import HierspecError
 from .results import TokenEvent
 
 
-def check_single_sequence(num_sequences: int) -> None:
+def validate_single_sequence(num_sequences: int) -> None:
     """Refuse a streamer unless there is exactly one sequence.
 
     Raises:
@@ -53,7 +53,7 @@ class StreamerAdapter:
         Raises:
             HierspecError: an event of a batch's second or later sequence.
         """
-        check_single_sequence(event.sequence + 1)
+        validate_single_sequence(event.sequence + 1)
         self.streamer.put(torch.tensor([event.token_id]))
 
     def end(self) -> None:

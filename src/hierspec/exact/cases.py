@@ -42,7 +42,7 @@ from hierspec.utils.schema import (
     validate,
 )
 from hierspec.verifiers import registry
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate as validate_soundness
 
 _MAX_CONTEXTS = 2**16  # V^order rows of a table
 _Distribution = Annotated[
@@ -111,7 +111,9 @@ def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
     parsed = validate(Case, case, "case")
     models = [_build_table(model, parsed.vocab, i) for i, model in enumerate(parsed.models)]
     root = _build_root(parsed.levels, models)
-    check(root, allow_lossy=True)  # lossy rules may be certified: their distance is printed
+    validate_soundness(
+        root, allow_lossy=True
+    )  # lossy rules may be certified: their distance is printed
     return root, parsed.vocab, parsed.horizon
 
 
@@ -123,7 +125,7 @@ def parse_control(case: Mapping[str, Any], root: Verify) -> JumpingController | 
     with errors_in("case.control"):
         controller = JumpingController(root, plans)
         for plan in controller.plans:
-            check(plan, allow_lossy=True)
+            validate_soundness(plan, allow_lossy=True)
     return controller
 
 

@@ -26,16 +26,16 @@ from hierspec.config.drafts import levels
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.engine.streamers import check_single_sequence, tee_to_streamer
+from hierspec.engine.streamers import tee_to_streamer, validate_single_sequence
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import plain_model
 from hierspec.lm.backend import backend_of
-from hierspec.lm.hf.support import check_supported, is_encoder_decoder
+from hierspec.lm.hf.support import is_encoder_decoder, validate_supported
 from hierspec.lm.loaded import Taken, have_same_weights, take
 from hierspec.presets import defaults
 from hierspec.presets.registry import AUTO, PRESETS, preset
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.processors import check_processors, row_processors
+from hierspec.sampling.processors import row_processors, validate_processors
 
 log = logging.getLogger(__name__)
 
@@ -90,14 +90,14 @@ def custom_generate(
         HierspecError: beam search, ``assistant_model``, processors that remember earlier calls, and
             other modes that are not a next-token distribution; the message names them.
     """
-    check_supported(model)
+    validate_supported(model)
     if is_encoder_decoder(model.config):
         raise HierspecError(
             f"{type(model).__name__} is an encoder-decoder model, whose prompt generate does not "
             "pass on: use hierspec.Hierarchy(model, tokenizer, drafts=[...]).generate"
         )
-    _check_request(generation_config, model_kwargs)
-    check_processors(logits_processor)
+    _validate_request(generation_config, model_kwargs)
+    validate_processors(logits_processor)
     criteria = [*stopping_criteria, *_stop_criteria(model, stop_strings)]
     taken = Taken(None) if isinstance(hierarchy, Hierarchy) else take(model)
     is_default = hierarchy is None and drafts is None
@@ -139,7 +139,7 @@ def custom_generate(
     )
     events = iter(generation)
     if token_streamer is not None:
-        check_single_sequence(len(rows))
+        validate_single_sequence(len(rows))
         events = tee_to_streamer(events, token_streamer, rows[0])
     for _ in events:
         pass
@@ -151,7 +151,7 @@ def custom_generate(
     return out
 
 
-def _check_request(config: Any, model_kwargs: Mapping[str, Any]) -> None:
+def _validate_request(config: Any, model_kwargs: Mapping[str, Any]) -> None:
     generation_configs.refuse(config)
     if config.return_dict_in_generate:
         generation_configs.refuse_outputs(config)
@@ -189,7 +189,7 @@ def _own_loop(
             *(name, reason),
         )
     if token_streamer is not None:
-        check_single_sequence(len(input_ids))
+        validate_single_sequence(len(input_ids))
         token_streamer.put(input_ids.cpu())
     with contextlib.nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
         if seed is not None:
@@ -201,7 +201,7 @@ def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarc
     if isinstance(hierarchy, Hierarchy):
         if drafts is not None:
             raise HierspecError("a ready Hierarchy has its drafts: leave drafts out")
-        _check_model(model, hierarchy)
+        _validate_model(model, hierarchy)
         return hierarchy
     is_default = hierarchy is None and drafts is None
     config = None if is_default else _config(model, hierarchy, drafts)
@@ -215,7 +215,7 @@ def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarc
     return built[config][1]
 
 
-def _check_model(model: Any, hierarchy: Hierarchy) -> None:
+def _validate_model(model: Any, hierarchy: Hierarchy) -> None:
     """Refuse a hierarchy over another model, whose text would not be this model's.
 
     Of a loaded model's weights some numbers are compared; of one that was loaded by its name only

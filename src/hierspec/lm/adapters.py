@@ -9,7 +9,7 @@ from hierspec.errors import HierspecError, first_line
 from hierspec.utils.documents import read_json
 from hierspec.utils.records import Record
 
-from .weights import check_loaded
+from .weights import validate_loaded
 
 FILE = "adapter_config.json"
 
@@ -70,7 +70,7 @@ def load_adapted(path: str | Path, dtype: Any) -> Any:
             output_loading_info=True,
         )
         model, info = loaded
-        check_loaded(base, model, info)
+        validate_loaded(base, model, info)
         return PeftModel.from_pretrained(model, str(path)).eval()
     except HierspecError:
         raise

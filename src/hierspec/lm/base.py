@@ -119,7 +119,7 @@ class Query:
         return Query(slot, job.context, job.start, temperature, tree)
 
 
-def check_query(query: Query, name: str, max_length: int) -> None:
+def validate_query(query: Query, name: str, max_length: int) -> None:
     """Refuse a query of more than ``max_length`` tokens, or with ``start`` out of range.
 
     Raises:

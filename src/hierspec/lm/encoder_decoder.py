@@ -43,7 +43,7 @@ def split_prompt(model: LanguageModel, prompt: Sequence[int]) -> SplitPrompt:
     return SplitPrompt(list(prompt))
 
 
-def check_decoder_only(
+def validate_decoder_only(
     model: LanguageModel | Backend, subject: str, instead: str = USE_GENERATE
 ) -> None:
     """Refuse an encoder-decoder model where only models that continue their prompt are supported.

@@ -22,10 +22,10 @@ from .weights import (
     StoredSource,
     WeightSource,
     build_hf_model,
-    check_loaded,
-    check_reference,
     from_directory,
     stored_dtype,
+    validate_loaded,
+    validate_reference,
     what_it_may_be,
 )
 
@@ -62,7 +62,7 @@ def load(
     if dtype is not None and dtype not in DTYPES:
         names = ", ".join(str(valid).removeprefix("torch.") for valid in DTYPES)
         raise HierspecError(f"dtype must be one of the floating-point types {names}; got {dtype}")
-    device = _checked_device(device)
+    device = _validated_device(device)
     if not isinstance(ref_or_source, str | Path):
         return _from_source(ref_or_source, dtype, device, backend)
     ref = str(ref_or_source)
@@ -116,20 +116,20 @@ def wrap(model: Any, name: str, backend: str = "auto", free_model: bool = False)
 
 def _hf_backend(model: Any, name: str) -> Backend:
     from hierspec.lm.hf.decoder import HFBackend
-    from hierspec.lm.hf.support import ENCODER_DECODERS, check_config, is_encoder_decoder
+    from hierspec.lm.hf.support import ENCODER_DECODERS, is_encoder_decoder, validate_config
 
     if not is_encoder_decoder(model.config):
         return HFBackend(model, name)
-    check_config(name, model.config)
+    validate_config(name, model.config)
     return load_entry_point(ENCODER_DECODERS, model.config.model_type)(model, name)
 
 
 def _from_source(
     source: WeightSource, dtype: torch.dtype | None, device: torch.device, backend: str
 ) -> Backend:
-    from hierspec.lm.hf.support import check_config
+    from hierspec.lm.hf.support import validate_config
 
-    check_config(source.name, source.config)
+    validate_config(source.name, source.config)
     quantized = getattr(source.config, "quantization_config", None) is not None
     if quantized and isinstance(source, Checkpoint):
         if backend == "lean":
@@ -140,7 +140,7 @@ def _from_source(
         return _from_pretrained(str(source.path), dtype, device, name=source.name)
     own_bits = dtype is None and isinstance(source, StoredSource)
     dtype = dtype or default_dtype(stored_dtype(source), device)
-    check_dtype(source.name, dtype)
+    validate_dtype(source.name, dtype)
     build = _llama_backend(source, dtype, device, backend, own_bits)
     if build is not None:
         try:
@@ -165,7 +165,7 @@ def _from_source(
     return HFBackend(model, source.name)
 
 
-def check_dtype(name: str, dtype: torch.dtype | None) -> None:
+def validate_dtype(name: str, dtype: torch.dtype | None) -> None:
     """Refuse a data type that nothing computes in; ``None`` where a checkpoint states none.
 
     Raises:
@@ -217,7 +217,7 @@ def _from_hub(
     ref: str, dtype: torch.dtype | None, device: torch.device, backend: str, trust_remote_code: bool
 ) -> Backend:
     """Load a snapshot's directory, fetched or from the local cache."""
-    check_reference(ref)
+    validate_reference(ref)
     if trust_remote_code:
         return _from_pretrained(ref, dtype, device, trust_remote_code=True)
     from huggingface_hub import snapshot_download
@@ -252,7 +252,7 @@ def _from_pretrained(
         config = AutoConfig.from_pretrained(ref, trust_remote_code=trust_remote_code)
         if dtype is None and getattr(config, "quantization_config", None) is None:
             stated = getattr(config, "dtype", None)
-            check_dtype(name or ref, stated if isinstance(stated, torch.dtype) else None)
+            validate_dtype(name or ref, stated if isinstance(stated, torch.dtype) else None)
         auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
         with quiet_transformers():
             loaded: Any = auto_class.from_pretrained(
@@ -270,14 +270,14 @@ def _from_pretrained(
             f"{ref} cannot be loaded by transformers: {first_line(error)}"
         ) from error
     model, info = loaded
-    check_loaded(name or ref, model, info)
+    validate_loaded(name or ref, model, info)
     # Quantized weights stay where they were loaded, and as they were; most refuse to be moved.
     if getattr(model, "quantization_method", None) is None:
         model = model.to(device, dtype or default_dtype(model.dtype, device))
     return _hf_backend(model, name or ref)
 
 
-def _checked_device(device: torch.device | str) -> torch.device:
+def _validated_device(device: torch.device | str) -> torch.device:
     try:
         device = torch.device(device)
     except RuntimeError:

@@ -23,7 +23,7 @@ from hierspec.errors import HierspecError, first_line
 from hierspec.utils import machine
 
 from .backend import Span
-from .hf.support import check_scores
+from .hf.support import validate_scores
 from .lean.shape import LlamaShape, rotations, unsupported_reason
 from .native.backend import NativeBackend, why_no_kernels
 from .native.library import load as load_kernels
@@ -255,7 +255,7 @@ def _pack(model: Any, name: str, free: bool) -> Taken:
         backend = NativeBackend(InMemory(name, model, free=free), model.dtype, library)
         spans = [Span(backend.new_cache(len(ids)), 0, len(ids))]
         h = backend.layers(backend.embed(ids, spans), 0, backend.num_layers, spans)
-        check_scores(backend, backend.head(h).double(), theirs)
+        validate_scores(backend, backend.head(h).double(), theirs)
     except (HierspecError, KeyError, RuntimeError) as error:
         if free or "memory" in str(error):
             raise

@@ -55,7 +55,7 @@ class TabularModel(UncachedModel):
             )
         rows = {_key(key): row for key, row in table.items()}
         keys = _contexts(vocab, order)
-        _check_keys(rows, keys, order)
+        _validate_keys(rows, keys, order)
         self.name = name
         self.vocab_size = vocab
         self.order = order
@@ -66,7 +66,7 @@ class TabularModel(UncachedModel):
         self._acceptance: torch.Tensor | None = None
         if acceptance is not None:
             rates = {_key(key): values for key, values in acceptance.items()}
-            _check_keys(rates, keys, order)
+            _validate_keys(rates, keys, order)
             self._acceptance = torch.stack([_rates(key, rates[key], vocab) for key in keys])
 
     def distribution(self, context: Sequence[int]) -> torch.Tensor:
@@ -146,7 +146,7 @@ def _contexts(vocab: int, order: int) -> list[tuple[int, ...]]:
     return [key for n in range(order + 1) for key in product(range(vocab), repeat=n)]
 
 
-def _check_keys(
+def _validate_keys(
     table: Mapping[tuple[int, ...], Any], keys: Sequence[tuple[int, ...]], order: int
 ) -> None:
     if missing := [key for key in keys if key not in table]:

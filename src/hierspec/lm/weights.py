@@ -198,12 +198,12 @@ def build_hf_model(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             tensor = source.tensor(name)
-            check_shape(source.name, name, tensor.shape, parameter.shape)
+            validate_shape(source.name, name, tensor.shape, parameter.shape)
             parameter.copy_(tensor)
     return model.eval()
 
 
-def check_shape(model: str, name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
+def validate_shape(model: str, name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
     """Refuse a parameter whose shape is not the one that the model's configuration asks for.
 
     Raises:
@@ -220,7 +220,7 @@ def check_shape(model: str, name: str, shape: Sequence[int], expected: Sequence[
 _NO_WEIGHT = re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.(masked_)?bias$|\.[kv]_scale$")
 
 
-def check_unused(model: str, names: Iterable[str]) -> None:
+def validate_unused(model: str, names: Iterable[str]) -> None:
     """Refuse a checkpoint with weights of a model's own parts that the model does not use.
 
     Raises:
@@ -233,7 +233,7 @@ def check_unused(model: str, names: Iterable[str]) -> None:
         )
 
 
-def check_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
+def validate_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
     """Refuse a checkpoint in which transformers found other weights than those of the model.
 
     It would initialise missing ones at random, and leave out those that it does not know.
@@ -249,7 +249,7 @@ def check_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
 
     mismatched: list[tuple[str, Any, Any]] = sorted(info.get("mismatched_keys") or ())
     for key, stored, expected in mismatched:
-        check_shape(name, key, stored, expected)
+        validate_shape(name, key, stored, expected)
     if missing := sorted(info.get("missing_keys") or ()):
         raise HierspecError(f"{name} lacks a weight that its config.json requires: {missing[0]}")
     modules = dict(model.named_modules())
@@ -257,10 +257,10 @@ def check_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
     unknown: list[str] = list(info.get("unexpected_keys") or ())
     # Other parts, such as one that reads pictures, are none of this model's business.
     own = [key for key in unknown if key.startswith(lists) or key.rpartition(".")[0] in modules]
-    check_unused(name, own)
+    validate_unused(name, own)
 
 
-def check_reference(ref: str) -> None:
+def validate_reference(ref: str) -> None:
     """Refuse a name that looks like a path to no directory; other names may be hub ids.
 
     Raises:
@@ -307,7 +307,7 @@ class _Index(Record):
 def _locate(path: Path) -> dict[str, Path]:
     index = path / INDEX_FILE
     if not index.is_file():
-        _check_format(path)
+        _validate_format(path)
         with _open(path / SINGLE_FILE) as file:
             return dict.fromkeys(file.keys(), path / SINGLE_FILE)
     weight_map = read_json(_Index, index, "the weights' index", _FETCH).weight_map
@@ -320,7 +320,7 @@ def _locate(path: Path) -> dict[str, Path]:
     return files
 
 
-def _check_format(path: Path) -> None:
+def _validate_format(path: Path) -> None:
     """Refuse weights in formats that may hold programs, by the name of the file."""
     if (path / SINGLE_FILE).is_file():
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hierspec.config.fields import AnyModel
 from hierspec.config.levels import Assistant, Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
-from hierspec.config.vocabulary import check_same_vocabulary, check_sizes
+from hierspec.config.vocabulary import validate_same_vocabulary, validate_sizes
 from hierspec.errors import HierspecWarning
 from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass
 from hierspec.zoo import trained
@@ -55,15 +55,17 @@ class DraftModelConfig(LevelConfig):
         return self.ahead
 
     def make(self, target: TargetInfo) -> Any:
-        from hierspec.lm.encoder_decoder import EncoderDecoder, check_decoder_only
+        from hierspec.lm.encoder_decoder import EncoderDecoder, validate_decoder_only
 
         trunk, tokenizer = target.load(self.model, self.dtype, self.backend)
         view, name = trunk.view(), target.name
-        check_same_vocabulary(name, target.tokenizer, self.model, tokenizer)
+        validate_same_vocabulary(name, target.tokenizer, self.model, tokenizer)
         if tokenizer is None or target.tokenizer is None:
-            check_sizes(name, target.vocab_size, self.model, view.vocab_size)
+            validate_sizes(name, target.vocab_size, self.model, view.vocab_size)
         if not isinstance(target.trunk.view(), EncoderDecoder):
-            check_decoder_only(view, f"the decoder-only {name}", "draft with a decoder-only model")
+            validate_decoder_only(
+                view, f"the decoder-only {name}", "draft with a decoder-only model"
+            )
         _warn_if_larger(self.model, trunk.backend, name, target.trunk.backend)
         attach = getattr(self.window, "attach", None)  # of one that reads what a head predicts
         return view if attach is None else attach(view, self.model)

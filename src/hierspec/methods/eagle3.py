@@ -39,7 +39,7 @@ class Eagle3LevelConfig(LevelConfig):
     def make(self, target: TargetInfo) -> Any:
         """Return a network over the target's trunk; levels that name the same one share it."""
         from hierspec.lm.eagle3.checkpoint import read_network
-        from hierspec.lm.eagle3.config import check_fits
+        from hierspec.lm.eagle3.config import validate_fits
         from hierspec.lm.eagle3.model import Eagle3Model
 
         def make() -> Eagle3Model:
@@ -48,16 +48,16 @@ class Eagle3LevelConfig(LevelConfig):
                 from hierspec.zoo.rotated import fold_eagle3
 
                 fold_eagle3(network)
-            layers = check_fits(self.model, network.config, target.name, trunk.backend)
+            layers = validate_fits(self.model, network.config, target.name, trunk.backend)
             return Eagle3Model(trunk, network, layers, self.model)
 
         return target.share((Eagle3LevelConfig, self.model), make)
 
     def read_layers(self, target: str, backend: Backend) -> Iterable[int]:
         from hierspec.lm.eagle3.checkpoint import read_folder
-        from hierspec.lm.eagle3.config import check_fits
+        from hierspec.lm.eagle3.config import validate_fits
 
-        return check_fits(self.model, read_folder(trained.locate(self.model)), target, backend)
+        return validate_fits(self.model, read_folder(trained.locate(self.model)), target, backend)
 
     def name_on(self, target: str, model: Any) -> str:
         return self.model

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from hierspec.config.fields import ModelName
 from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
-from hierspec.config.vocabulary import check_table, vocabulary_key
+from hierspec.config.vocabulary import validate_table, vocabulary_key
 from hierspec.utils.schema import PositiveInteger, checked_dataclass
 from hierspec.zoo import registry
 
@@ -31,7 +31,7 @@ class NgramTableConfig(LevelConfig):
 
         table = NgramModel.load(registry.ngram_path(self.table), max_order=self.max_order)
         key = table.vocabulary or self._key(target.name)
-        check_table(
+        validate_table(
             self.table, table.vocab_size, key, target.name, target.tokenizer, target.vocab_size
         )
         return table

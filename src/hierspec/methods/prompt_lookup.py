@@ -31,7 +31,7 @@ class PromptLookupConfig(LookUpConfig):
     prompt_lookup_max: Count = 4
 
     def __post_init__(self) -> None:
-        self._check_range("prompt_lookup_min", "prompt_lookup_max")
+        self._validate_range("prompt_lookup_min", "prompt_lookup_max")
 
     def make(self, target: TargetInfo) -> LookUp:
         from hierspec.drafters.prompt_lookup import PromptLookup

@@ -167,7 +167,7 @@ class Estimates:
         """Return whether model i may end a draft before its budget (a window, a look-up)."""
         return i in self.joint_survival
 
-    def check(self, chain: Chain) -> None:
+    def validate(self, chain: Chain) -> None:
         """Refuse a chain whose levels cannot draft for those that verify them.
 
         Raises:

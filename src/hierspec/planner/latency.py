@@ -50,7 +50,7 @@ def latency(estimates: Estimates, chain: Chain, *, overshoot: bool = True) -> La
     """
     if estimates.classes:
         return _mean([latency(part, chain, overshoot=overshoot) for part in estimates.classes])
-    estimates.check(chain)
+    estimates.validate(chain)
     ms, tokens = prices(estimates, [chain], overshoot)
     return Latency(float(ms.sum()), float(tokens[0]), tuple(ms[:, 0].tolist()))
 

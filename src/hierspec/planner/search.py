@@ -74,7 +74,7 @@ def plan(
         HierspecError: an option makes no sense, or the target alone exceeds the memory.
     """
     began = time.perf_counter()
-    _check(estimates, latency_model, memory, top, variations)
+    _validate(estimates, latency_model, memory, top, variations)
     space = Space(estimates, max_models, memory, variations)
     ranking = _rank_by_formula(space)
     if latency_model == "corollary":
@@ -110,7 +110,7 @@ def plan(
     )
 
 
-def _check(
+def _validate(
     estimates: Estimates,
     latency_model: str,
     memory: int | None,

@@ -20,7 +20,7 @@ from hierspec.config.drafts import is_method
 from hierspec.config.drafts import levels as draft_levels
 from hierspec.config.in_memory import ModelInMemory, wrap_model
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import check_model_name, model_config
+from hierspec.config.target import model_config, validate_model_name
 from hierspec.errors import HierspecError
 from hierspec.lm.adapters import is_adapter
 from hierspec.utils import machine
@@ -140,7 +140,7 @@ def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> Hiera
         HierspecError: a model does not exist.
     """
     for model in (target.model, *(draft for draft in drafts if not is_method(draft))):
-        check_model_name(model)
+        validate_model_name(model)
     if any(map(is_method, drafts)):
         return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
     if drafts or registry.is_shipped(target.model):

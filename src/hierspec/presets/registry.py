@@ -18,7 +18,7 @@ from hierspec.config.chains import find_levels
 from hierspec.config.drafts import is_method
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import check_model_name, model_config
+from hierspec.config.target import model_config, validate_model_name
 from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.utils import plugins
@@ -81,7 +81,7 @@ def preset(
             )
     for ref in (*((target.model,) if target else ()), *drafts):
         if trained.kind(ref) not in (trained.EAGLE3_KIND, trained.HEADS_KIND):
-            check_model_name(ref)  # before the number of drafts is checked
+            validate_model_name(ref)  # before the number of drafts is checked
     chosen = PRESETS[name]
     if target is None:
         target, fits_defaults = TargetConfig(model=chosen.target), True
@@ -138,7 +138,7 @@ def read_hierarchy(
         config = HierarchyConfig.load(hierarchy)
         levels = find_levels(config.levels, DraftModelConfig)
         for model in (target or config.target.model, *(level.model for level in levels)):
-            check_model_name(model)
+            validate_model_name(model)
         changes["model"] = target
     else:
         if hierarchy not in PRESETS and Path(hierarchy).is_file():
@@ -151,7 +151,7 @@ def read_hierarchy(
                 "file; a model goes to --target or --draft"
             )
         if not ignore_unused:
-            _check_num_drafts(hierarchy, len(drafts))
+            _validate_num_drafts(hierarchy, len(drafts))
         config = preset(hierarchy, target, drafts)
     changes = {key: value for key, value in changes.items() if value is not None}
     return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
@@ -162,7 +162,7 @@ def is_file_or_json(hierarchy: str) -> bool:
     return hierarchy.lstrip()[:1] in ("{", "[") or Path(hierarchy).suffix in (".json", ".toml")
 
 
-def _check_num_drafts(name: str, num_drafts: int) -> None:
+def _validate_num_drafts(name: str, num_drafts: int) -> None:
     limit = PRESETS[name].max_drafts if name in PRESETS else None
     if limit is not None and num_drafts > limit:
         uses = {0: "no draft model", 1: "one draft model"}.get(limit, f"{limit} draft models")

@@ -21,7 +21,7 @@ from hierspec.planner.online.candidates import extend_chain
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Variations, plan
 from hierspec.utils import machine
-from hierspec.utils.files import cache_folder, check_writable, json_digest
+from hierspec.utils.files import cache_folder, json_digest, validate_writable
 from hierspec.zoo import registry
 from hierspec.zoo.registry import SHIPPED_TARGET
 
@@ -108,7 +108,7 @@ def choose(
             path.unlink(missing_ok=True)
     profile, measured_now = _cached(path, temperature), False
     if profile is None:
-        check_writable(path, DESCRIPTION, _HINT)
+        validate_writable(path, DESCRIPTION, _HINT)
         with _measuring_lock(path, report):
             profile = _cached(path, temperature)  # another process may have measured meanwhile
             if measured_now := profile is None:

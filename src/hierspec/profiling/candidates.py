@@ -18,10 +18,10 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import FixedWindow, WatchingWindow, Window
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
-from hierspec.lm.encoder_decoder import check_decoder_only
+from hierspec.lm.encoder_decoder import validate_decoder_only
 from hierspec.utils import machine
-from hierspec.utils.checks import is_number
 from hierspec.utils.schema import json_object
+from hierspec.utils.validation import is_number
 from hierspec.zoo import registry
 
 _OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts")
@@ -110,7 +110,7 @@ def parse(text: str) -> Candidate:
     return _candidate(text, level)
 
 
-def check_planned(candidates: Sequence[Candidate]) -> None:
+def validate_planned(candidates: Sequence[Candidate]) -> None:
     """Refuse candidates that the planner cannot choose.
 
     Raises:
@@ -134,7 +134,7 @@ def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") ->
     several times as long, so trees are measured only if they are named.
     """
     parsed = [parse(text) for text in names]
-    check_planned(parsed)
+    validate_planned(parsed)
     if any(candidate.level.method != "draft_model" for candidate in parsed):
         return parsed
     defaults = [parse(name) for name in default_names(target, dtype)]
@@ -297,7 +297,9 @@ def load(
     loaded = loaded or Loaded()
     models = LevelModels(target, [candidate.level for candidate in candidates], loaded)
     top = models.target_view()
-    check_decoder_only(top, "profiling", "name a hierarchy, such as speculative or prompt-lookup")
+    validate_decoder_only(
+        top, "profiling", "name a hierarchy, such as speculative or prompt-lookup"
+    )
     members = [
         PoolMember(
             candidate.name,

@@ -17,13 +17,13 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
 from hierspec.utils.documents import read_json
-from hierspec.utils.files import check_writable, json_digest
+from hierspec.utils.files import json_digest, validate_writable
 from hierspec.utils.records import to_json
 from hierspec.utils.schema import validate
 from hierspec.zoo import fingerprint
 
 from . import costs
-from .candidates import Candidate, CandidatePool, check_planned, load
+from .candidates import Candidate, CandidatePool, load, validate_planned
 from .memory import memory
 from .profile import DESCRIPTION, save
 from .schema import KIND, SCHEMA_VERSION, MeasuredModel
@@ -61,9 +61,9 @@ def measure(
     """
     if not candidates:
         raise HierspecError("there are no candidates: name at least one that may draft")
-    check_planned(candidates)
+    validate_planned(candidates)
     if path is not None:
-        check_writable(path, DESCRIPTION)  # before minutes of work
+        validate_writable(path, DESCRIPTION)  # before minutes of work
     report("loading", 0.0)
     pool = load(target, candidates, loaded)
     run = Stages(pool, prompts, settings, report)

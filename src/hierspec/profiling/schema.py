@@ -12,9 +12,9 @@ from pydantic import AfterValidator, Field
 from hierspec.config.chains import parse_level
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import TargetConfig
-from hierspec.utils.checks import check_temperature
 from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Integer, Number, validate
+from hierspec.utils.validation import validate_temperature
 
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
 
@@ -25,27 +25,27 @@ SurvivalCurve = list[Number]  # entry m: the probability that the first m tokens
 JointSurvival = list[SurvivalCurve]  # entry n, m: of a draft of n tokens whose first m are kept
 
 
-def _check_key(temperature: str) -> str:
-    check_temperature(float(temperature), "a temperature")
+def _validate_key(temperature: str) -> str:
+    validate_temperature(float(temperature), "a temperature")
     return temperature
 
 
-def _check_target(target: dict[str, Any]) -> dict[str, Any]:
+def _validate_target(target: dict[str, Any]) -> dict[str, Any]:
     validate(TargetConfig, target, "")
     return target
 
 
-def _check_level(level: dict[str, Any]) -> dict[str, Any]:
+def _validate_level(level: dict[str, Any]) -> dict[str, Any]:
     parse_level(level, "")
     return level
 
 
-TemperatureKey = Annotated[str, AfterValidator(_check_key)]
+TemperatureKey = Annotated[str, AfterValidator(_validate_key)]
 # A target and a level stay the file's objects, since plans copy them into hierarchy files as they
 # stand there: their keys in that order, and no defaults that they leave out. They are checked with
 # the file; ``MeasuredModel.config`` and ``ProfileData.target_config`` are what code inside reads.
-TargetObject = Annotated[dict[str, Any], AfterValidator(_check_target)]
-LevelObject = Annotated[dict[str, Any], AfterValidator(_check_level)]
+TargetObject = Annotated[dict[str, Any], AfterValidator(_validate_target)]
+LevelObject = Annotated[dict[str, Any], AfterValidator(_validate_level)]
 
 
 class MeasuredModel(FrozenRecord):

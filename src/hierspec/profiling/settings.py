@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import is_number
 from hierspec.utils.schema import PositiveInteger, validate
+from hierspec.utils.validation import is_number
 
 ReportProgress = Callable[[str, float], None]  # stage, share of all work done
 MAX_BUDGET = 32  # speculative tokens; the planner's curves end at twice that

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import MIN_TEMPERATURE
+from hierspec.utils.validation import MIN_TEMPERATURE
 
 if TYPE_CHECKING:
     import torch

@@ -82,7 +82,7 @@ class RowProcessor:
         return repr(self.processor)
 
 
-def check_processors(processors: Sequence[Any]) -> None:
+def validate_processors(processors: Sequence[Any]) -> None:
     """Refuse, by name, those of transformers that depend on more than a row's ids and scores."""
     for processor in processors:
         kind = type(processor)

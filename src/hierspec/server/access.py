@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hierspec.utils.checks import HALF_CHARACTERS
+from hierspec.utils.validation import HALF_CHARACTERS
 
 from .errors import ApiError
 from .service import Service
@@ -94,7 +94,7 @@ class Access:
             needs_key = self._keys and scope["method"] != "OPTIONS"
             if needs_key and not _PUBLIC_PATHS.fullmatch(scope["path"]):
                 scope["hierspec_tenant"] = self._tenant(dict(scope["headers"]))
-            _check_length(dict(scope["headers"]), self.max_body)
+            _validate_length(dict(scope["headers"]), self.max_body)
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
@@ -142,7 +142,7 @@ class Access:
             await error.response()(scope, receive, send)
 
 
-def _check_length(headers: dict[bytes, bytes], max_body: int) -> None:
+def _validate_length(headers: dict[bytes, bytes], max_body: int) -> None:
     length = headers.get(b"content-length")
     if length is None:
         return

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.prompts import template_variables
+from hierspec.utils.validation import HALF_CHARACTERS
 
 from .errors import ApiError
 from .prepare import text_of

@@ -70,7 +70,7 @@ def make_server(
     Raises:
         HierspecError: other machines can reach the address and no API key is set.
     """
-    settings.check_exposure()
+    settings.validate_exposure()
     config = uvicorn.Config(
         app,
         host=settings.host,

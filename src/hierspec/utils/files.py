@@ -173,7 +173,7 @@ def json_digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def check_writable(path: Path, noun: str, fix: str = "name another file") -> None:
+def validate_writable(path: Path, noun: str, fix: str = "name another file") -> None:
     """Check, leaving nothing behind, that :func:`write_atomically` will be able to write a file.
 
     A missing folder counts as writable if the nearest existing one above it is.
@@ -188,10 +188,10 @@ def check_writable(path: Path, noun: str, fix: str = "name another file") -> Non
     if path.is_dir():
         raise HierspecError(f"cannot write {noun} to {path}: it is a folder; name a file in it")
     if not _is_special(path):
-        check_folder_writable(path.resolve().parent, path, noun, fix)
+        validate_folder_writable(path.resolve().parent, path, noun, fix)
 
 
-def check_folder_writable(
+def validate_folder_writable(
     folder: Path, path: Path, noun: str, fix: str = "name another folder"
 ) -> None:
     """Check that files can be created in a folder, which may itself have to be created first.
@@ -234,7 +234,7 @@ def locked(path: Path, noun: str, message: str) -> Iterator[None]:
     if path.exists() and not path.is_file():
         yield
         return
-    check_writable(path, noun)
+    validate_writable(path, noun)
     real = path.resolve()
     lock = FileLock(real.with_name(f".{real.name}.lock"), timeout=0)
     try:

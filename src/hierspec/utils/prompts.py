@@ -24,7 +24,7 @@ from typing_extensions import TypedDict  # pydantic needs this one below Python 
 
 from hierspec.errors import HierspecError
 
-from .conversations import Conversation, check_messages, has_messages
+from .conversations import Conversation, has_messages, validate_messages
 from .files import decode_utf8, read_bytes
 from .json_lines import is_json_lines, parse_lines
 from .schema import Expected, Integer, short_repr, validate
@@ -188,7 +188,7 @@ def apply_chat(
     messages: Any = conversation
     if isinstance(conversation, str):
         messages = [{"role": "user", "content": conversation}]
-    check_messages(messages)
+    validate_messages(messages)
     if tools:
         options["tools"] = list(tools)
     told = getattr(tokenizer, "deprecation_warnings", None)

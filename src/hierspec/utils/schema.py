@@ -34,7 +34,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from hierspec.errors import HierspecError
 
-from .checks import MIN_TEMPERATURE, is_temperature
+from .validation import MIN_TEMPERATURE, is_temperature
 
 T = TypeVar("T")
 
@@ -145,7 +145,7 @@ Boolean = Annotated[bool, Strict(), Expected("true or false")]
 NonEmptyString = Annotated[str, Strict(), Field(min_length=1), Expected("a non-empty string")]
 
 
-def _check_temperature(value: float) -> float:
+def _validate_temperature(value: float) -> float:
     if not is_temperature(value):
         raise ValueError
     return value
@@ -154,20 +154,20 @@ def _check_temperature(value: float) -> float:
 Temperature = Annotated[
     float,
     Strict(),
-    AfterValidator(_check_temperature),
+    AfterValidator(_validate_temperature),
     Expected(f"0 (greedy) or a number of at least {MIN_TEMPERATURE}"),
 ]
 
 MAX_COUNT = 4096  # the largest number of tokens of a draft, of drafts, of repetitions
 
 
-def _check_count(value: int) -> int:
+def _validate_count(value: int) -> int:
     if value > MAX_COUNT:
         raise ValueError(f"it must be at most {MAX_COUNT}, not {short_repr(value)}")
     return value
 
 
-Count = Annotated[PositiveInteger, AfterValidator(_check_count)]
+Count = Annotated[PositiveInteger, AfterValidator(_validate_count)]
 
 # pydantic's name of an error, for types without Expected → the description of allowed values
 _EXPECTED = {
@@ -346,7 +346,7 @@ def _one_line_repr(value: Any) -> str:
     return " ".join(repr(value).split())
 
 
-def check_keys(data: Mapping[str, Any], keys: Sequence[str], source: str) -> dict[str, Any]:
+def validate_keys(data: Mapping[str, Any], keys: Sequence[str], source: str) -> dict[str, Any]:
     """Return ``data`` as a dict, provided that it has no other keys than ``keys``.
 
     Raises:

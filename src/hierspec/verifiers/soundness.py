@@ -1,6 +1,6 @@
 """Which hierarchies are lossless, decided before anything runs [MATH §1, §2].
 
-The runtime, configuration files and ``certify`` all call :func:`check`, so that what one refuses
+The runtime, configuration files and ``certify`` all call :func:`validate`, so that what one refuses
 all refuse, with the reason and the fix.
 """
 
@@ -22,7 +22,7 @@ from hierspec.core.rules import Verifier
 from hierspec.errors import HierspecError
 
 
-def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
+def validate(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
     """Refuse a hierarchy whose output would not be the target's.
 
     Args:
@@ -40,15 +40,15 @@ def check(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
     for node in walk(root):
         if isinstance(node, Verify) and node.below is not None:
             if root.rule.draft_independent:
-                _check_multi_draft(node)  # nothing else about a draft can change the output
+                _validate_multi_draft(node)  # nothing else about a draft can change the output
                 continue
-            _check_rule(node, node is root, greedy, allow_lossy)
+            _validate_rule(node, node is root, greedy, allow_lossy)
             if node.rule.fixed_length and not greedy:
-                _check_fixed(node)
-            _check_multi_draft(node)
+                _validate_fixed(node)
+            _validate_multi_draft(node)
 
 
-def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> None:
+def _validate_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> None:
     rule = node.rule
     sound = rule.exact_for(greedy) if final else rule.exact_as_draft
     if sound or allow_lossy:
@@ -62,7 +62,7 @@ def _check_rule(node: Verify, final: bool, greedy: bool, allow_lossy: bool) -> N
     )
 
 
-def _check_multi_draft(node: Verify) -> None:
+def _validate_multi_draft(node: Verify) -> None:
     """Refuse several drafts but of a leaf right below a multi-draft rule, all of one length."""
     for leaf in _leaves(node.below):
         if leaf.num_drafts == 1:
@@ -98,7 +98,7 @@ def _leaves(node: Node | None) -> Iterator[Draft]:
             yield from _leaves(part)
 
 
-def _check_fixed(node: Verify) -> None:
+def _validate_fixed(node: Verify) -> None:
     """Refuse what a rule that resamples to the draft's end cannot verify.
 
     It needs drafts of fixed length, from distributions that depend on the context alone.

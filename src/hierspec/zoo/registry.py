@@ -16,7 +16,7 @@ from hierspec.utils.files import expand_user
 from hierspec.utils.schema import nearest_key
 
 from . import sibling
-from .gguf.files import check_file, is_gguf, smollm2_file
+from .gguf.files import is_gguf, smollm2_file, validate_file
 from .gguf.source import GgufSource, open_gguf
 from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
@@ -84,7 +84,7 @@ def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightS
     Raises:
         HierspecError: there is no such model, or it has no such option.
     """
-    check(name)
+    validate(name)
     if is_gguf(name):
         return open_gguf(name, Path(name).stem)
     if sibling.is_sibling(name):
@@ -144,11 +144,11 @@ def open_weights(model: str) -> WeightSource:
     """
     if can_resolve(model):
         return resolve(model)
-    _check_local(model)
+    _validate_local(model)
     return from_directory(expand_user(model))
 
 
-def check(name: str) -> None:
+def validate(name: str) -> None:
     """Refuse a name that :func:`resolve` would refuse; no weights are read, torch is not loaded.
 
     Raises:
@@ -156,9 +156,9 @@ def check(name: str) -> None:
     """
     model, options = _parse(name)
     if is_gguf(name):
-        check_file(name)
+        validate_file(name)
     elif sibling.is_sibling(name):
-        sibling.apply_to_larger(expand_user(name), _check_local)
+        sibling.apply_to_larger(expand_user(name), _validate_local)
     elif model == "large":
         _large_options(name, options)
     elif name in _OF_SMOLLM2:
@@ -178,10 +178,10 @@ def check(name: str) -> None:
         )
 
 
-def _check_local(model: str) -> None:
-    """Refuse a name that :func:`open_weights` would refuse; see :func:`check`."""
+def _validate_local(model: str) -> None:
+    """Refuse a name that :func:`open_weights` would refuse; see :func:`validate`."""
     if can_resolve(model):
-        check(model)
+        validate(model)
     elif not expand_user(model).is_dir():
         raise HierspecError(f"no directory {model!r}: give the folder of a saved model")
 

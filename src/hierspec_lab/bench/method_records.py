@@ -200,7 +200,7 @@ class LevelShape(Record):
     repeat: Natural = 1
 
     @model_validator(mode="after")
-    def _check_keys(self) -> LevelShape:
+    def _validate_keys(self) -> LevelShape:
         needed = ["parts"] if self.method == "concatenate" else ["num_speculative_tokens"]
         needed += ["exit_layer"] if self.method == "early_exit" else []
         for key in needed:
@@ -218,7 +218,7 @@ def level_shapes(configuration: Mapping[str, Any]) -> list[LevelShape]:
     return schema.validate(list[LevelShape], configuration["levels"], "levels")
 
 
-def _check_levels(configuration: dict[str, Any]) -> dict[str, Any]:
+def _validate_levels(configuration: dict[str, Any]) -> dict[str, Any]:
     if "levels" in configuration:
         level_shapes(configuration)
     return configuration
@@ -264,7 +264,7 @@ class MethodRecord(Record):
     group: str
     source: str
     lossless: Boolean
-    configuration: Annotated[dict[str, Any], AfterValidator(_check_levels)] | None = None
+    configuration: Annotated[dict[str, Any], AfterValidator(_validate_levels)] | None = None
     skipped: str | None = None
     tuning: TuningRecord | None = None
     predicted_ms_per_token: FiniteNumber | None = None

@@ -175,11 +175,11 @@ class BenchResults(Record):
     cells: list[TemperatureRecord]
 
     @model_validator(mode="after")
-    def _check(self) -> BenchResults:
+    def _validate(self) -> BenchResults:
         if self.finished and not self.cells:
             raise HierspecError("cells is empty, though the bench is finished")
         for number, cell in enumerate(self.cells):
-            _check_runs(cell.methods, self.settings.num_prompts, f"cells[{number}].methods")
+            _validate_runs(cell.methods, self.settings.num_prompts, f"cells[{number}].methods")
         return self
 
     def cell_at(self, temperature: float) -> TemperatureRecord | None:
@@ -199,7 +199,7 @@ class BenchResults(Record):
         return ", ".join(word for word in words if word)
 
 
-def _check_runs(methods: Sequence[MethodRecord], num_prompts: int, location: str) -> None:
+def _validate_runs(methods: Sequence[MethodRecord], num_prompts: int, location: str) -> None:
     """Refuse methods with more or fewer runs than plain decoding, or without plain decoding."""
     plain = next((method for method in methods if method.name == PLAIN), None)
     if plain is None:

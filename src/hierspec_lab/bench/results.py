@@ -122,12 +122,12 @@ def resume(path: Path | None, fresh: BenchResults, overwrite: bool = False) -> B
                 f"{path} holds a finished bench: --from {path} shows it, --overwrite measures anew"
             )
         if data.cells:
-            _check_same(path, data, fresh)
+            _validate_same(path, data, fresh)
             return data
     return fresh
 
 
-def _check_same(path: Path, data: BenchResults, fresh: BenchResults) -> None:
+def _validate_same(path: Path, data: BenchResults, fresh: BenchResults) -> None:
     old, new = data.settings.to_dict(), fresh.settings.to_dict()
     for key in new | old:
         if old.get(key) != new.get(key):

@@ -176,7 +176,7 @@ def bench(
         if from_ is not None:
             _show_file(from_, files, options_used(context), console)
             return 0
-        files.check()
+        files.validate()
         temperatures = parse_temperatures(temperature)
         if seed >= _SEED_LIMIT:
             raise HierspecError(f"--seed must be at least 0 and below 2**63, not {seed}")
@@ -241,7 +241,7 @@ def _show_file(path: Path, files: BenchFiles, options: Sequence[str], console: C
         ignored.remove("--prompts")
     if ignored:
         raise HierspecError(f"--from {path} measures nothing: leave {' and '.join(ignored)} out")
-    files.check()
+    files.validate()
     data = results.read(path)
     files.next_step = files.say_how_to_show
     tokenizer, questions = None, ()

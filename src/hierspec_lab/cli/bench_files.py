@@ -34,12 +34,12 @@ class BenchFiles:
     as_json: bool
     next_step: Callable[[], str] = lambda: "nothing was measured"
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Refuse files that could not be written after minutes of measuring."""
-        from hierspec.utils.files import check_folder_writable, check_writable
+        from hierspec.utils.files import validate_folder_writable, validate_writable
 
         if self.results is not None:
-            check_writable(self.results, "results")
+            validate_writable(self.results, "results")
         if self.report is not None:
             regular = self.report.is_file() or not self.report.exists()
             if regular and self.report.suffix.lower() != ".html":
@@ -48,14 +48,14 @@ class BenchFiles:
                 )
             if self.results and self.report.resolve() == self.results.resolve():
                 raise HierspecError(f"-o and --report both name {self.report}: choose two files")
-            check_writable(self.report, "a page")
+            validate_writable(self.report, "a page")
         if self.spec_bench is not None:
-            check_writable(self.spec_bench, "answers")
+            validate_writable(self.spec_bench, "answers")
         if self.plots is not None:
             from hierspec_lab.plotting.figures import matplotlib
 
             matplotlib()
-            check_folder_writable(self.plots, self.plots, "pictures")
+            validate_folder_writable(self.plots, self.plots, "pictures")
 
     @property
     def profile(self) -> Path | None:

@@ -54,8 +54,8 @@ def plan_options(
     ] = None,
 ) -> PlanView:
     """Refuse what cannot be drawn or simulated; return what draws a plan and simulates it."""
-    _check_pictures(picture, heat_map)
-    _check_simulation(acceptances, costs, simulate, task.profile)
+    _validate_pictures(picture, heat_map)
+    _validate_simulation(acceptances, costs, simulate, task.profile)
     unit = "" if task.profile is None else "ms"
 
     def show(plan: Plan) -> PlanColumn | None:
@@ -76,7 +76,7 @@ def plan_options(
     return show
 
 
-def _check_pictures(*paths: Path | None) -> None:
+def _validate_pictures(*paths: Path | None) -> None:
     """Refuse pictures that cannot be drawn, before anything is computed."""
     for path in filter(None, paths):
         from hierspec_lab.plotting.figures import matplotlib, picture_path
@@ -85,20 +85,20 @@ def _check_pictures(*paths: Path | None) -> None:
         matplotlib()
 
 
-def _check_simulation(
+def _validate_simulation(
     acceptances: str | None, costs: str | None, rounds: int | None, profile: Profile | None
 ) -> None:
     """Refuse unknown names, and simulations that the file has no data for."""
     if rounds is None and acceptances is None and costs is None:
         return
-    from hierspec_lab.planning.simulated import ACCEPTANCES, COSTS, check_choice
+    from hierspec_lab.planning.simulated import ACCEPTANCES, COSTS, validate_choice
 
     if rounds is None:
         raise HierspecError("--acceptances and --costs are for --simulate ROUNDS: add it")
     if acceptances is not None:
-        check_choice(acceptances, ACCEPTANCES, "--acceptances")
+        validate_choice(acceptances, ACCEPTANCES, "--acceptances")
     if costs is not None:
-        check_choice(costs, COSTS, "--costs")
+        validate_choice(costs, COSTS, "--costs")
     if profile is None and acceptances == "recorded":
         raise HierspecError("--acceptances recorded is for profiles; this file is a problem")
 
@@ -164,7 +164,7 @@ def _simulate(plan: Plan, task: PlanningTask, rounds: int, kind: str, costs: str
     source: str | Records = kind
     note = ""
     if kind == "recorded":
-        assert task.profile is not None  # as _check_simulation has ensured
+        assert task.profile is not None  # as _validate_simulation has ensured
         source = records(task.profile, task.temperature)
         if plan.estimates.classes:
             note = "; every draft has the same weight, while plans weight classes of text by tokens"

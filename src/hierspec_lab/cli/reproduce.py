@@ -100,7 +100,7 @@ def reproduce(
         raise HierspecError(
             f"{what} is computed from printed numbers: leave {' and '.join(of_measuring)} out"
         )
-    _check_outputs(what == ALL, figures, output, as_json)
+    _validate_outputs(what == ALL, figures, output, as_json)
 
     from hierspec.cli.rendering import notes
 
@@ -122,14 +122,16 @@ def reproduce(
         )
 
     if what == ALL:
-        assert output is not None  # as _check_outputs has ensured
+        assert output is not None  # as _validate_outputs has ensured
         return _reproduce_all(load_lab, output, figures, notes())
     return _reproduce_one(what, load_lab, output, figures, as_json, notes())
 
 
-def _check_outputs(is_all: bool, figures: Path | None, output: Path | None, as_json: bool) -> None:
+def _validate_outputs(
+    is_all: bool, figures: Path | None, output: Path | None, as_json: bool
+) -> None:
     """Refuse options that would be ignored, and files that could not be written in the end."""
-    from hierspec.utils.files import check_folder_writable, check_writable
+    from hierspec.utils.files import validate_folder_writable, validate_writable
 
     if is_all and output is None:
         raise HierspecError("all writes a file each: give --output FOLDER")
@@ -138,14 +140,14 @@ def _check_outputs(is_all: bool, figures: Path | None, output: Path | None, as_j
     if output is not None and not is_all:
         if not output.parent.is_dir():
             raise HierspecError(f"there is no folder {output.parent} to write into")
-        check_writable(output, _CONTENT)
+        validate_writable(output, _CONTENT)
     if figures is not None:
         from hierspec_lab.plotting.figures import matplotlib
 
         matplotlib()
-        check_folder_writable(figures, figures, "figures")
+        validate_folder_writable(figures, figures, "figures")
     if output is not None and is_all:
-        check_folder_writable(output, output, "a file each")
+        validate_folder_writable(output, output, "a file each")
 
 
 def _reproduce_one(

@@ -23,10 +23,10 @@ from hierspec.lm.cudnn import without_cudnn
 from hierspec.lm.hf.attention import in_eval_mode
 from hierspec.lm.hf.cache import Storage, StorageBackend
 from hierspec.lm.hf.support import (
-    check_scores,
-    check_supported,
     longest_context,
     name_model_in_errors,
+    validate_scores,
+    validate_supported,
 )
 
 from .trunk import EncoderDecoderTrunk
@@ -75,7 +75,7 @@ class T5Backend(StorageBackend):
     trees = True
 
     def __init__(self, model: Any, name: str | None = None) -> None:
-        check_supported(model)
+        validate_supported(model)
         self.model: Any = model
         self.config = config = model.config
         self.name: str = name or config.name_or_path or config.model_type
@@ -96,7 +96,7 @@ class T5Backend(StorageBackend):
             self.device,
         )
         self.scale = 1.0
-        self._check_against(model)
+        self._validate_against(model)
 
     def new_trunk(self, exits: Sequence[int]) -> EncoderDecoderTrunk:
         return EncoderDecoderTrunk(self, exits)
@@ -180,7 +180,7 @@ class T5Backend(StorageBackend):
         bias = attention.relative_attention_bias(buckets).permute(2, 0, 1)
         return bias.masked_fill(hidden, -math.inf)[None]
 
-    def _check_against(self, model: Any) -> None:
+    def _validate_against(self, model: Any) -> None:
         """Set the head's scale, and refuse a model whose own forward gives other scores for a few
         tokens, after two sources.
 
@@ -215,7 +215,7 @@ class T5Backend(StorageBackend):
                 differences[scale] = (self.head(h).double() - theirs).abs().max().item()
             self.scale = min(differences, key=differences.__getitem__)
             ours = self.head(h).double()
-        check_scores(self, ours, theirs)
+        validate_scores(self, ours, theirs)
 
 
 class _DistanceBuckets:

@@ -265,11 +265,11 @@ def simulate_chain(
         HierspecError: a level cannot draft for the one above it, or has no records; an unknown
             name.
     """
-    estimates.check(chain)
+    estimates.validate(chain)
     if isinstance(acceptances, str):
-        check_choice(acceptances, ACCEPTANCES[:-1], "acceptances, unless Records,")
+        validate_choice(acceptances, ACCEPTANCES[:-1], "acceptances, unless Records,")
     if isinstance(costs, str):
-        check_choice(costs, COSTS, "costs")
+        validate_choice(costs, COSTS, "costs")
     if isinstance(acceptances, Records) or not estimates.classes:
         source: DraftAcceptances = (
             ReplayedAcceptances(acceptances, estimates)
@@ -293,7 +293,7 @@ def simulate_chain(
     )
 
 
-def check_choice(name: str, names: Sequence[str], option: str) -> None:
+def validate_choice(name: str, names: Sequence[str], option: str) -> None:
     """Refuse a name that is not among ``names``."""
     if name not in names:
         *first, last = map(repr, names)

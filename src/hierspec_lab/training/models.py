@@ -25,7 +25,7 @@ from hierspec.zoo import registry
 _FILE_KEYS = {"adamw_rate": "other_rate", "measure_minutes": "measure", "watch_steps": "watch"}
 
 
-def check_numbers(settings: Any, positive: Sequence[str], counts: Sequence[str] = ()) -> None:
+def validate_numbers(settings: Any, positive: Sequence[str], counts: Sequence[str] = ()) -> None:
     """Refuse settings that are neither ``None`` nor above 0, and counts that are below 1.
 
     Raises:
@@ -113,7 +113,7 @@ def hidden_states(
     return states
 
 
-def check_width(width: int, *models: Backend) -> None:
+def validate_width(width: int, *models: Backend) -> None:
     """Refuse windows that are longer than a model's context."""
     for model in models:
         if width > model.max_length:

@@ -22,7 +22,7 @@ _OPTIONS = {"learning_rate": "--lr"}  # where an option is not named like its se
 _HASHED = {"texts": "the texts", "weights": "the model's weights"}
 
 
-def check_settings(folder: Path, settings: Mapping[str, Any], discard_option: str) -> None:
+def validate_settings(folder: Path, settings: Mapping[str, Any], discard_option: str) -> None:
     """Refuse settings that are not those of the training in ``folder``.
 
     Args:

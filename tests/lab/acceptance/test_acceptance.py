@@ -22,7 +22,7 @@ from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 from hierspec_lab.acceptance import files as acceptance_head
 from hierspec_lab.acceptance.window import AcceptanceWindow
 
@@ -56,7 +56,7 @@ def test_any_prediction_keeps_the_law(family, rules) -> None:
     small, *larger = tables(family, len(rules) + 1, seed=3)
     budgets, windows = [3, 2][: len(rules)], [AcceptanceWindow(0.6), FixedWindow()][: len(rules)]
     root = chain([predicting(small), *larger], rules, budgets, windows)
-    check(root)
+    validate(root)
     certificate = certify_tree(root, V)
     assert certificate.tv < TIGHT
     fixed = certify_tree(chain([small, *larger], rules, budgets), V)

@@ -19,7 +19,7 @@ from hierspec.exact.certificate import certify_tree
 from hierspec.lm.base import Query
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit
 
 EXITS = {
@@ -46,7 +46,7 @@ def test_exact_by_enumeration(family, rules):
     drafting = chain([adaptive, large, target][-len(rules) - 1 :], rules, [2] * len(rules))
     if len(rules) == 1:
         drafting = chain([adaptive, target], rules, [3])
-    check(drafting)
+    validate(drafting)
     assert certify_tree(drafting, V).tv < 1e-12
     if rules == ["block"]:
         middle = chain([large, adaptive, target], ["tokenwise", "block"], [2, 2])

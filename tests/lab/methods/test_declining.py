@@ -16,7 +16,7 @@ from hierspec.core.windows import ConfidenceWindow, FixedWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 from hierspec_lab.methods.adaptive_exit.declining import DecliningDrafter
 
 FLOOR = 0.65
@@ -60,7 +60,7 @@ def test_exact_by_enumeration_of_the_rules(family, rules):
     model = DecliningTabularExit([first, deeper], FLOOR, "exits")
     tables = [model, three, target] if len(rules) == 2 else [model, target]
     root = chain(tables, rules, [3] if len(rules) == 1 else [2, 3])
-    check(root)
+    validate(root)
     assert certify_tree(root, V).tv < 1e-12
 
 
@@ -86,7 +86,7 @@ def test_an_end_by_the_drawn_token_itself_is_lossy_and_seen(monkeypatch):
 def test_rules_that_need_a_length_or_several_drafts_are_refused():
     model, target = declining()
     with pytest.raises(ValueError, match="depends on its tokens"):
-        check(chain([target], ["naive"], [], below=Draft(0, "exits", model, 2)))
+        validate(chain([target], ["naive"], [], below=Draft(0, "exits", model, 2)))
     leaf = Draft(0, "exits", model, 2, num_drafts=2)
     with pytest.raises(ValueError, match="each ends where no exit is sure"):
-        check(Verify(1, "target", target, 1, get("rrs"), leaf.for_rule(get("rrs"))))
+        validate(Verify(1, "target", target, 1, get("rrs"), leaf.for_rule(get("rrs"))))

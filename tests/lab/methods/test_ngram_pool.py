@@ -22,7 +22,7 @@ from hierspec.core.nodes import Draft
 from hierspec.core.proposals import Proposal
 from hierspec.lm.base import Query
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 from hierspec_lab.methods.ngram_pool import pool as ngram_pool
 from hierspec_lab.methods.ngram_pool.pool import MAX_NGRAMS, NgramPool, Pool
 
@@ -162,7 +162,7 @@ def test_what_is_asked_for_stays():
 def test_naive_is_refused_over_a_pool():
     root = chain([NgramPool(1, 2), None], [get("naive")], [3])
     with pytest.raises(ValueError, match="no distribution at contexts other"):
-        check(root)
+        validate(root)
 
 
 def test_a_shared_pool_teaches_no_text_that_is_sampled(tiny_family):

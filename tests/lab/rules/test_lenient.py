@@ -13,7 +13,7 @@ from hierspec.errors import HierspecError
 from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 from hierspec_lab.rules.lenient import Lenient
 
 TIGHT = 1e-9
@@ -24,13 +24,13 @@ TIGHT = 1e-9
 @pytest.mark.parametrize("final", ["tokenwise", "block"])
 def test_leniency_is_sound_in_the_middle(final, lenience, family) -> None:
     root = chain(models(family, 3, seed=5), [Lenient(lenience), final], [2, 2])
-    check(root)
+    validate(root)
     assert certify_tree(root, V).tv < TIGHT
 
 
 def test_lenient_levels_over_lenient_levels() -> None:
     root = chain(models("random", 4, seed=8), [Lenient(2.0), Lenient(1.3), "block"], [2, 1, 1])
-    check(root)
+    validate(root)
     assert certify_tree(root, V).tv < TIGHT
 
 
@@ -45,10 +45,10 @@ def test_the_engine_writes_by_the_same_law() -> None:
 def test_as_the_last_rule_it_is_lossy_and_refused() -> None:
     root = chain(models("random", 2, seed=5), [Lenient(2.0)], [2])
     with pytest.raises(HierspecError, match=r"'lenient' as the target's rule.*allow_lossy"):
-        check(root)
-    check(root, allow_lossy=True)
+        validate(root)
+    validate(root, allow_lossy=True)
     assert certify_tree(root, V).tv > 0.01
-    check(chain(models("random", 2, seed=5), [Lenient(1.0)], [2]))
+    validate(chain(models("random", 2, seed=5), [Lenient(1.0)], [2]))
 
 
 def test_more_is_kept_the_more_lenient_it_is() -> None:

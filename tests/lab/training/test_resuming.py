@@ -5,7 +5,7 @@ import pytest
 from hierspec.cli import run
 from hierspec.errors import HierspecError
 from hierspec_lab.training.fit import curve
-from hierspec_lab.training.resuming import check_settings, compute_once, save_settings
+from hierspec_lab.training.resuming import compute_once, save_settings, validate_settings
 
 
 def test_what_took_long_is_computed_once(tmp_path):
@@ -20,10 +20,10 @@ def test_what_took_long_is_computed_once(tmp_path):
 
 def test_settings_are_an_object(tmp_path):
     save_settings(tmp_path, {"model": "a"})
-    check_settings(tmp_path, {"model": "a", "seed": 3}, "--overwrite")
+    validate_settings(tmp_path, {"model": "a", "seed": 3}, "--overwrite")
     (tmp_path / "settings.json").write_text('["model"]')
     with pytest.raises(HierspecError, match=r"settings\.json: it must be an object.*: delete"):
-        check_settings(tmp_path, {"model": "a"}, "--overwrite")
+        validate_settings(tmp_path, {"model": "a"}, "--overwrite")
 
 
 def test_the_command_line_names_damaged_settings(tmp_path, capsys):

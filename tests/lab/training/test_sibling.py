@@ -221,13 +221,13 @@ def test_what_cannot_be_is_said_in_a_line(model: Path, trained, tmp_path, monkey
         registry.resolve(str(broken))
     (broken / sibling.FILE).write_text("{}")
     with pytest.raises(ValueError, match="does not name the larger model"):
-        registry.check(str(broken))
+        registry.validate(str(broken))
     (broken / sibling.FILE).write_text(json.dumps({"schema_version": 9, "model": "x"}))
     with pytest.raises(ValueError, match="schema version 9"):
         registry.resolve(str(broken))
     for model in ("", str(broken), "/nowhere/x", "zoo:nope"):
         (broken / sibling.FILE).write_text(json.dumps({"schema_version": 1, "model": model}))
-        for ask in (registry.check, registry.resolve):
+        for ask in (registry.validate, registry.resolve):
             with pytest.raises(
                 ValueError, match=r"sibling\.json names .* as the larger model"
             ) as e:

@@ -125,7 +125,9 @@ def default_layers(num_layers: int) -> tuple[int, ...]:
     return layers
 
 
-def check_fits(name: str, config: Eagle3Config, target: str, backend: Backend) -> tuple[int, ...]:
+def validate_fits(
+    name: str, config: Eagle3Config, target: str, backend: Backend
+) -> tuple[int, ...]:
     """Return the layers that a network reads of a target, if it fits that target.
 
     Raises:

@@ -15,7 +15,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.lm.backend import Span
-from hierspec.lm.base import NextScores, Query, Slot, check_query
+from hierspec.lm.base import NextScores, Query, Slot, validate_query
 from hierspec.lm.trees import Branches
 from hierspec.lm.trunk.trunk import SlotSharingModel, Trunk
 
@@ -92,7 +92,7 @@ class Eagle3Model(SlotSharingModel):
 
     Args:
         trunk: the target's, with exits at the layers that the network reads.
-        network: one that fits the target (:func:`check_fits`).
+        network: one that fits the target (:func:`validate_fits`).
         layers: after which layers of the target its features are read, lowest first.
 
     Attributes:
@@ -148,7 +148,7 @@ class Eagle3Model(SlotSharingModel):
     def _outputs(self, queries: Sequence[Query]) -> torch.Tensor:
         states = [self._state(query.slot) for query in queries]
         for query in queries:
-            check_query(query, self.name, self.max_length)
+            validate_query(query, self.name, self.max_length)
         inner_rows = self._run_committed(queries, states)
         paths = [self._add_nodes(q, state) for q, state in zip(queries, states, strict=True)]
         self._run_pending(states)

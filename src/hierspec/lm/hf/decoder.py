@@ -35,11 +35,11 @@ from .attention import (
 )
 from .cache import PackedSpansCache, SingleSpanCache, Storage, StorageBackend
 from .support import (
-    check_scores,
-    check_supported,
     layer_kinds,
     longest_context,
     name_model_in_errors,
+    validate_scores,
+    validate_supported,
 )
 
 
@@ -56,7 +56,7 @@ class HFBackend(StorageBackend):
     """
 
     def __init__(self, model: Any, name: str | None = None) -> None:
-        check_supported(model)
+        validate_supported(model)
         self.model: Any = model  # for callers; we run its parts
         config = model.config.get_text_config(decoder=True)
         self.config = config
@@ -106,7 +106,7 @@ class HFBackend(StorageBackend):
         self.can_pack = bool(getattr(model, "_supports_attention_backend", False))
         self.can_pack = self.can_pack and all(self.attention_paths)
         with name_model_in_errors(self):
-            self._check_against(model, parts["rotary"])
+            self._validate_against(model, parts["rotary"])
 
     def new_cache(self, capacity: int) -> Storage:
         return Storage(self.num_layers, capacity)
@@ -268,7 +268,7 @@ class HFBackend(StorageBackend):
         zeros = torch.zeros(mask.shape, dtype=self.dtype, device=self.device)
         return zeros.masked_fill_(~mask, torch.finfo(self.dtype).min)
 
-    def _check_against(self, model: Any, rotary: Any) -> None:
+    def _validate_against(self, model: Any, rotary: Any) -> None:
         """Refuse a model whose own forward gives scores other than our loop's for a few tokens.
 
         Our loop runs them in two steps, the second beside another sequence, so that an unused cache
@@ -289,7 +289,7 @@ class HFBackend(StorageBackend):
                 packed = torch.cat([ids[s.start : s.start + s.n] for s in spans])
                 h = self.layers(self.embed(packed, spans), 0, self.num_layers, spans)
                 rows.append(self.head(h).double())
-        check_scores(self, torch.cat(rows), theirs.repeat(2, 1))
+        validate_scores(self, torch.cat(rows), theirs.repeat(2, 1))
 
 
 def _is_dynamic(rotary: Any) -> bool:

@@ -27,17 +27,17 @@ ENCODER_DECODERS = "hierspec.encoder_decoders"
 _REWINDABLE = ("full_attention", "sliding_attention")
 
 
-def check_supported(model: Any) -> None:
+def validate_supported(model: Any) -> None:
     """Refuse, in one line, a model without a decoder whose cache can rewind (HierspecError)."""
     name = type(model).__name__
-    check_config(name, model.config)
+    validate_config(name, model.config)
     if getattr(model, "_is_stateful", False):
         raise HierspecError(_RECURRENT.format(name=name))
     if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
         raise HierspecError(f"{name} has no language-model head; load it with AutoModelForCausalLM")
 
 
-def check_config(name: str, config: Any) -> None:
+def validate_config(name: str, config: Any) -> None:
     """Refuse the same models by their configuration, before any weight is read."""
     name = f"{name} ({config.model_type})"
     kinds = plugins.entry_point_names(ENCODER_DECODERS)
@@ -86,7 +86,7 @@ def name_model_in_errors(backend: Any) -> Iterator[None]:
         ) from error
 
 
-def check_scores(backend: Any, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+def validate_scores(backend: Any, ours: torch.Tensor, theirs: torch.Tensor) -> None:
     """Refuse a model whose scores by our loop are not those of its own forward.
 
     In half precision the model's own scores may be far off at a single position (SmolLM2's, at a

@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
-from hierspec.lm.weights import EMBEDDING, HEAD, SCORED, WeightSource, check_shape, check_unused
+from hierspec.lm.weights import (
+    EMBEDDING,
+    HEAD,
+    SCORED,
+    WeightSource,
+    validate_shape,
+    validate_unused,
+)
 from hierspec.utils.machine import give_back_memory
 
 from .layers import Layer, Matrix, Norm
@@ -47,13 +54,13 @@ class LeanLoader:
         rows = vocab if self.scored is None else len(self.scored)
         head = Matrix(embedding if tied else self.get(HEAD, rows, width))
         norm = self.norm("model.norm")
-        self.check_all_used()
+        self.validate_all_used()
         return embedding, layers, norm, head
 
-    def check_all_used(self) -> None:
+    def validate_all_used(self) -> None:
         """Refuse a source with weights of the model's own parts that were not read."""
         parts = ("model.layers.", "model.norm.", "model.embed_tokens.", "lm_head.")
-        check_unused(self.source.name, (n for n in self.unused if n.startswith(parts)))
+        validate_unused(self.source.name, (n for n in self.unused if n.startswith(parts)))
 
     def get(self, name: str, *shape: int) -> torch.Tensor:
         tensor = self.read(name, *shape)
@@ -67,7 +74,7 @@ class LeanLoader:
 
     def use(self, name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
         """Note that a parameter is used, and check its shape."""
-        check_shape(self.source.name, name, shape, expected)
+        validate_shape(self.source.name, name, shape, expected)
         self.unused.discard(name)
 
     def norm(self, name: str, num: int = 1) -> Norm:

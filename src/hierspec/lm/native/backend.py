@@ -89,7 +89,7 @@ class NativeBackend(LeanBackend):
         self.attention_dtype = cache_dtype or _cache_dtype(layers, dtype, own_bits)
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
         self._final_norm = loader.scaled_norm("model.norm", width)
-        loader.check_all_used()
+        loader.validate_all_used()
         give_back_memory()
         self._describe()
 

@@ -211,17 +211,17 @@ def _pack_stored(rows: torch.Tensor, width: int, form: Format) -> torch.Tensor:
     """Return rows of a file's matrix, uint8 [out, bytes of a row], in panels."""
     if form.is_float:
         numbers = rows.view(form.dtype).view(len(rows), width)
-        _check_numbers(numbers)
+        _validate_numbers(numbers)
         return pack_floats(numbers, form)
     parts = decode(form.name, rows)
     scales = (parts.units, parts.lowest_units) if form.units else (parts.steps, parts.lowest)
     for numbers in scales:
         if numbers is not None:
-            _check_numbers(numbers)
+            _validate_numbers(numbers)
     return pack_codes(parts, form)
 
 
-def _check_numbers(numbers: torch.Tensor) -> None:
+def _validate_numbers(numbers: torch.Tensor) -> None:
     if not numbers.isfinite().all():
         raise ValueError("holds NaN or infinity")
 

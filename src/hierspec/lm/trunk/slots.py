@@ -27,7 +27,7 @@ from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm import poison
 from hierspec.lm.backend import Backend, PositionSwitch, Span, position_switch
-from hierspec.lm.base import Query, Slot, check_query
+from hierspec.lm.base import Query, Slot, validate_query
 from hierspec.lm.trees import Branches
 from hierspec.utils.reads import pick
 
@@ -171,7 +171,7 @@ class TrunkSlots:
         """Check a query and prepare its slot: rewind it to what it shares with the context, add the
         further tokens of the context and the tree, and make room."""
         end, tree, slot = len(query.context), query.tree, query.slot
-        check_query(query, self.backend.name, self.backend.max_length)
+        validate_query(query, self.backend.name, self.backend.max_length)
         if tree is None:
             state = self._prepare_slot(slot, query.context, end)
             return PreparedQuery(state, slot.tokens, query.first_row, end)

@@ -16,7 +16,7 @@ from hierspec.engine.control import levels_below, plan_of
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import PriceCache
-from hierspec.verifiers.soundness import check
+from hierspec.verifiers.soundness import validate
 
 from .acceptance_estimate import shift_survival
 
@@ -157,7 +157,7 @@ def _rules_accept(plan: Verify) -> bool:
     Lossy rules that the user chose may.
     """
     try:
-        check(plan, allow_lossy=True)
+        validate(plan, allow_lossy=True)
     except HierspecError:
         return False
     return True

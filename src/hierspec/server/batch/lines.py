@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hierspec.errors import HierspecError
-from hierspec.utils.checks import HALF_CHARACTERS
 from hierspec.utils.schema import NonEmptyString, checked_dataclass, validate
+from hierspec.utils.validation import HALF_CHARACTERS
 
 URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _MAX_LINE_BYTES = 16 << 20
@@ -102,7 +102,7 @@ def _parse_line(number: int, raw: bytes, custom_ids: set[str]) -> Line:
             if HALF_CHARACTERS.search(request["custom_id"]):
                 raise _BadLineError("custom_id holds half a character (a lone surrogate)")
             custom_id = request["custom_id"]
-        _check(request)
+        _validate(request)
         if custom_id in custom_ids:
             raise _BadLineError(
                 f"custom_id {custom_id!r} is used in an earlier line", "duplicate_custom_id"
@@ -131,7 +131,7 @@ def _parse_object(raw: bytes) -> dict[str, Any]:
     return request
 
 
-def _check(request: Mapping[str, Any]) -> None:
+def _validate(request: Mapping[str, Any]) -> None:
     try:
         checked = validate(_Request, request, "")
     except HierspecError as error:

@@ -14,7 +14,7 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.settings import ServeSettings, load
-from hierspec.utils.schema import check_keys
+from hierspec.utils.schema import validate_keys
 
 from .calls import (
     HttpRequest,
@@ -170,7 +170,7 @@ def build(args: Mapping[str, Any]) -> Any:
     Raises:
         HierspecError: an unknown key or a wrong value.
     """
-    check_keys(args, ["settings", "replicas", "autoscale", "resources"], "args")
+    validate_keys(args, ["settings", "replicas", "autoscale", "resources"], "args")
     replicas = args.get("replicas")
     if replicas is not None and not isinstance(replicas, int):
         raise HierspecError(f"args: replicas is a number, not {replicas!r}")

@@ -78,7 +78,7 @@ class Message(ConversationModel):
     audio: None = None
     function_call: FunctionCall | None = None
 
-    _check_content = model_validator(mode="after")(refuse_missing_content)
+    _validate_content = model_validator(mode="after")(refuse_missing_content)
 
 
 class Function(ConversationModel):

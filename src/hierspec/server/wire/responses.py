@@ -33,7 +33,7 @@ class InputMessage(InputItemBase):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content | None = None
     phase: Name | None = None
-    _check_content = model_validator(mode="after")(refuse_missing_content)
+    _validate_content = model_validator(mode="after")(refuse_missing_content)
     refused = ConversationModel.refused | dict.fromkeys(
         ("tool_calls", "function_call", "tool_call_id"), "calls and their results are items"
     )
@@ -76,7 +76,7 @@ def _kind(item: Any) -> str:
     return f"{kind} item"
 
 
-def _check_kind(item: Any) -> Any:
+def _validate_kind(item: Any) -> Any:
     if not isinstance(item, dict):
         raise ValueError("an item of the input must be an object")
     if (kind := _kind(item)) not in _KINDS:
@@ -98,7 +98,7 @@ InputItem = Annotated[
     | Annotated[InputReasoning, Tag(_KINDS[3])]
     | Annotated[InputReference, Tag(_KINDS[4])],
     Discriminator(_kind),
-    BeforeValidator(_check_kind),
+    BeforeValidator(_validate_kind),
 ]
 INPUT_ITEM: TypeAdapter[Any] = TypeAdapter(InputItem)  # reads items of an output, too
 

@@ -34,7 +34,7 @@ def smollm2_file() -> Path:
     return files[0]
 
 
-def check_file(path: str | Path) -> None:
+def validate_file(path: str | Path) -> None:
     """Refuse the path of a GGUF file that does not exist, or is not the first of its parts.
 
     Raises:

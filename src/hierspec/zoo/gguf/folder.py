@@ -17,10 +17,10 @@ from hierspec.zoo import kept_folder
 from hierspec.zoo.content import content_hash
 
 from .config import architecture_of, read_config
-from .files import check_file, shards
+from .files import shards, validate_file
 from .header import Header, read_header
 from .tokenizer import Vocabulary, build_tokenizer, has_tokenizer
-from .weights import check_package, check_tensors, factors
+from .weights import factors, validate_package, validate_tensors
 
 FORMAT = 3  # version of the folders, raised when what is written changes
 _WITH_WEIGHTS = 2  # the version whose folders held the weights, too
@@ -40,7 +40,7 @@ def model_folder(path: str | Path) -> Path:
             the result.
     """
     path = Path(path)
-    check_file(path)
+    validate_file(path)
     hashes = [content_hash(file) for file in shards(path)]
     folder = _folder_of(path, hashes, FORMAT)
     if kept_folder.is_complete(folder, FORMAT):
@@ -48,7 +48,7 @@ def model_folder(path: str | Path) -> Path:
     header = read_header(path)
     architecture_of(header)
     vocabulary = Vocabulary(header) if has_tokenizer(header) else None
-    check_package(header)
+    validate_package(header)
     noun = f"the configuration and tokenizer of {path.name}"
     kept_folder.make(folder, FORMAT, header.name, noun, partial(_write, header, vocabulary))
     shutil.rmtree(_folder_of(path, hashes, _WITH_WEIGHTS), ignore_errors=True)
@@ -62,7 +62,7 @@ def _folder_of(path: Path, hashes: list[str], version: int) -> Path:
 
 def _write(header: Header, vocabulary: Vocabulary | None, folder: Path) -> None:
     config = read_config(header, vocabulary, partial(factors, header))
-    check_tensors(header, config)
+    validate_tensors(header, config)
     if vocabulary is not None:
         build_tokenizer(vocabulary).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config, indent=1))

@@ -17,7 +17,7 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 
-from .files import check_file, shards
+from .files import shards, validate_file
 
 _FETCH = "fetch it again"
 _VERSIONS = (2, 3)
@@ -153,7 +153,7 @@ def read_header(path: str | Path) -> Header:
         HierspecError: there is no such file, it is damaged, holds no model, or is a part of one.
     """
     path = Path(path)
-    check_file(path)
+    validate_file(path)
     fields: dict[str, Any] = {}
     tensors: dict[str, StoredTensor] = {}
     files = shards(path)
@@ -161,8 +161,8 @@ def read_header(path: str | Path) -> Header:
         own_fields, own_tensors = _read_file(file)
         if number == 0:
             fields = own_fields
-            _check_kind(file, fields)
-        _check_shard(file, own_fields, number, len(files))
+            _validate_kind(file, fields)
+        _validate_shard(file, own_fields, number, len(files))
         if twice := tensors.keys() & own_tensors.keys():
             raise HierspecError(
                 f"{file} repeats the tensor {min(twice)}: the parts are of two models"
@@ -174,7 +174,7 @@ def read_header(path: str | Path) -> Header:
     return header
 
 
-def _check_kind(file: Path, fields: Mapping[str, Any]) -> None:
+def _validate_kind(file: Path, fields: Mapping[str, Any]) -> None:
     kind = fields.get("general.type", "model")
     kind = _NO_MODELS_BY_ARCHITECTURE.get(str(fields.get("general.architecture")), kind)
     if "adapter.type" in fields:
@@ -187,7 +187,7 @@ def _check_kind(file: Path, fields: Mapping[str, Any]) -> None:
         )
 
 
-def _check_shard(file: Path, fields: Mapping[str, Any], number: int, count: int) -> None:
+def _validate_shard(file: Path, fields: Mapping[str, Any], number: int, count: int) -> None:
     """Refuse a part of a split file under the name of a whole one, or of another part."""
     said = (fields.get("split.no", 0), fields.get("split.count", 1) or 1)
     if said != (number, count):

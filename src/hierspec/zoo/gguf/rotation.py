@@ -72,10 +72,10 @@ def _scaling(header: Header, prefix: str, rotated: int, read: KeyReader) -> dict
     if kind == "longrope":
         return _longrope(header, key, rotated, attention, read)
     if kind == "none" or factor in (0.0, 1.0):
-        _check_neutral(header, f"{key}.attn_factor", attention, 1.0)
+        _validate_neutral(header, f"{key}.attn_factor", attention, 1.0)
         return {}
     if kind == "linear":
-        _check_neutral(header, f"{key}.attn_factor", attention, 1.0)
+        _validate_neutral(header, f"{key}.attn_factor", attention, 1.0)
         return {"rope_type": "linear", "factor": factor}
     if kind == "yarn":
         return _yarn(header, key, factor, attention)
@@ -88,14 +88,14 @@ def _scaling(header: Header, prefix: str, rotated: int, read: KeyReader) -> dict
 def _yarn(header: Header, key: str, factor: float, attention: float) -> dict[str, Any]:
     usual = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
     # llama.cpp does not read this one, transformers does.
-    _check_neutral(
+    _validate_neutral(
         header, f"{key}.yarn_attn_factor", header.number(f"{key}.yarn_attn_factor", usual), usual
     )
-    _check_neutral(
+    _validate_neutral(
         header, f"{key}.yarn_ext_factor", header.number(f"{key}.yarn_ext_factor", 1.0), 1.0
     )
     for name in ("yarn_log_multiplier", "alpha"):
-        _check_neutral(header, f"{key}.{name}", header.number(f"{key}.{name}", 0.0), 0.0)
+        _validate_neutral(header, f"{key}.{name}", header.number(f"{key}.{name}", 0.0), 0.0)
     return {
         "rope_type": "yarn",
         "factor": factor,
@@ -196,7 +196,7 @@ def _llama3_factor(length: float, scaling: dict[str, Any]) -> float:
     return 1 / ((1 - share) / factor + share)
 
 
-def _check_neutral(header: Header, key: str, value: float, neutral: float) -> None:
+def _validate_neutral(header: Header, key: str, value: float, neutral: float) -> None:
     """Refuse a setting that transformers has no word for, or that engines read differently."""
     if not math.isclose(value, neutral, rel_tol=1e-3, abs_tol=1e-6):
         raise header.refuse(

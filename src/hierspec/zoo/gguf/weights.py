@@ -35,7 +35,7 @@ _NAMES = {
 }
 
 
-def check_package(header: Header) -> None:
+def validate_package(header: Header) -> None:
     """Refuse to read weights without the package that dequantizes them.
 
     Raises:
@@ -47,7 +47,7 @@ def check_package(header: Header) -> None:
         )
 
 
-def check_tensors(header: Header, config: Mapping[str, Any]) -> None:
+def validate_tensors(header: Header, config: Mapping[str, Any]) -> None:
     """Check what a file says of its tensors; no weight is read.
 
     Args:

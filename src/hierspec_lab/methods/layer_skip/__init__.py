@@ -114,13 +114,15 @@ class LayerSkipConfig(LevelConfig):
 
     def make(self, target: TargetInfo) -> Any:
         """Return the target without some layers or parts; equal skips share it."""
-        from hierspec.lm.encoder_decoder import check_decoder_only
+        from hierspec.lm.encoder_decoder import validate_decoder_only
         from hierspec.lm.trunk.self_draft import SelfDraft
 
         from .drafter import SearchedSkip, SkipSearches
 
         trunk = target.trunk
-        check_decoder_only(trunk.view(), "layer_skip", "draft with early_exit or a smaller model")
+        validate_decoder_only(
+            trunk.view(), "layer_skip", "draft with early_exit or a smaller model"
+        )
         depth = trunk.backend.num_layers
         if self.search is not None:
             assert self.skip is not None

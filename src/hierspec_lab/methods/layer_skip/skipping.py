@@ -83,7 +83,7 @@ class SkippingBackend:
         self.device = backend.device
         self.dtype, self.weight_dtype = backend.dtype, backend.weight_dtype
         if self.divides_layers:
-            check_divisible(backend)
+            validate_divisible(backend)
 
     def layers(self, h: torch.Tensor, lo: int, hi: int, spans: Sequence[Span]) -> torch.Tensor:
         parts = [part for part in self.kept if lo <= part.layer < hi]
@@ -94,7 +94,7 @@ class SkippingBackend:
         return h
 
 
-def check_divisible(backend: Backend) -> None:
+def validate_divisible(backend: Backend) -> None:
     """Refuse a model whose layers cannot be run without their attention or their MLP.
 
     A layer without both must return its input, which is tried on two tokens: the structure of its

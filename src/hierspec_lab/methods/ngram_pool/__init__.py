@@ -28,7 +28,7 @@ class NgramPoolConfig(LookUpConfig):
     shared: Boolean = False
 
     def __post_init__(self) -> None:
-        self._check_range("ngram_min", "ngram_max")
+        self._validate_range("ngram_min", "ngram_max")
 
     def make(self, target: TargetInfo) -> LookUp:
         from .pool import NgramPool

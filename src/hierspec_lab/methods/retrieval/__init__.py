@@ -31,12 +31,12 @@ class RetrievalConfig(LevelConfig):
 
     def make(self, target: TargetInfo) -> Any:
         """Return the target on parts of its cache; levels of equal choices share it."""
-        from hierspec.lm.encoder_decoder import check_decoder_only
+        from hierspec.lm.encoder_decoder import validate_decoder_only
 
         from .model import RetrievalModel
 
         view = target.trunk.view()
-        check_decoder_only(view, "retrieval", "draft with early_exit or a smaller model")
+        validate_decoder_only(view, "retrieval", "draft with early_exit or a smaller model")
         key = (self.budget, self.chunk_size, self.refresh)
         return target.share((RetrievalConfig, key), lambda: RetrievalModel(target.trunk, *key))
 

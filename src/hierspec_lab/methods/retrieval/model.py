@@ -23,7 +23,7 @@ import torch
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, RetrievalBackend, Span
-from hierspec.lm.base import Query, Slot, check_query
+from hierspec.lm.base import Query, Slot, validate_query
 from hierspec.lm.trees import Branches
 from hierspec.lm.trunk.trunk import SlotSharingModel, Trunk
 
@@ -105,7 +105,7 @@ class RetrievalModel(SlotSharingModel):
 
     def __init__(self, trunk: Trunk, budget: int, chunk_size: int = 8, refresh: int = 32) -> None:
         self.trunk = trunk
-        self.backend: RetrievalBackend = _check_retrieval(trunk.backend)
+        self.backend: RetrievalBackend = _validate_retrieval(trunk.backend)
         if chunk_size > budget // 2:
             raise HierspecError(
                 f"a budget of {budget} tokens holds fewer than two chunks of {chunk_size}: raise "
@@ -157,7 +157,7 @@ class RetrievalModel(SlotSharingModel):
 
     def _prepare(self, query: Query) -> _RetrievalState:
         """Return the sequence's state, brought up to date with its text, tokens chosen if due."""
-        check_query(query, self.trunk.backend.name, self.max_length)
+        validate_query(query, self.trunk.backend.name, self.max_length)
         state = query.slot.attached.get(id(self))
         if not isinstance(state, _RetrievalState):
             query.slot.attached[id(self)] = state = _RetrievalState(None)
@@ -223,7 +223,7 @@ class RetrievalModel(SlotSharingModel):
         return f"RetrievalModel({self.name!r}, V={self.vocab_size})"
 
 
-def _check_retrieval(backend: Backend) -> RetrievalBackend:
+def _validate_retrieval(backend: Backend) -> RetrievalBackend:
     if not isinstance(backend, RetrievalBackend) or not backend.trees:
         raise HierspecError(
             f"retrieval needs the lean backend, which {backend.name} does not run on: remove "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hierspec.errors import HierspecError
-from hierspec_lab.training.models import check_numbers
+from hierspec_lab.training.models import validate_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Eagle3Settings:
 
     def __post_init__(self) -> None:
         numbers = ("draft_vocab", "depth", "decay", "learning_rate", "epochs", "batch", "store_gib")
-        check_numbers(self, (*numbers, "measure_minutes", "minutes", "steps", "intermediate"))
+        validate_numbers(self, (*numbers, "measure_minutes", "minutes", "steps", "intermediate"))
         if self.longest < 3:
             raise HierspecError(f"longest must be at least 3 tokens, not {self.longest}")
         if self.watch_steps < 0:

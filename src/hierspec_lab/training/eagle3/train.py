@@ -27,7 +27,7 @@ from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils import machine
-from hierspec.utils.files import check_folder_writable
+from hierspec.utils.files import validate_folder_writable
 from hierspec.zoo import fingerprint, trained
 from hierspec_lab.training import resuming, texts
 from hierspec_lab.training.fit import (
@@ -98,10 +98,10 @@ def train(
         raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
     if not text_paths:
         raise HierspecError("an EAGLE-3 drafter needs conversations or texts: give --texts FILE")
-    check_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
+    validate_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
     identity = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
     if not overwrite:
-        resuming.check_settings(folder, identity, "--overwrite")
+        resuming.validate_settings(folder, identity, "--overwrite")
     elif folder.exists():
         shutil.rmtree(folder)
     report_progress("loading the model", 0.0)
@@ -114,7 +114,7 @@ def train(
     layers = config.feature_layers_for(backend.num_layers)
     key = [fingerprint.compute_if_local(target) or target, list(layers)]
     store_folder = features or folder / "features"
-    resuming.check_settings(store_folder, {"features": key}, "another --features")
+    resuming.validate_settings(store_folder, {"features": key}, "another --features")
     store = FeatureStore(store_folder, backend, layers, settings.store_gib * 2**30)
     resuming.save_settings(store_folder, {"features": key})
 

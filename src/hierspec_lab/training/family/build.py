@@ -120,7 +120,7 @@ def train(
     if not resume:
         shutil.rmtree(work, ignore_errors=True)
     identity = {"seed": seed, "quick": quick}
-    resuming.check_settings(work, identity, "--no-resume")
+    resuming.validate_settings(work, identity, "--no-resume")
     resuming.save_settings(work, identity)
     corpus = load_corpus(max_files=settings.max_files)
     tokenizer = _build_tokenizer(corpus, settings, out, work)

@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 
-from hierspec.config.vocabulary import check_same_vocabulary
+from hierspec.config.vocabulary import validate_same_vocabulary
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
 from hierspec.profiling.settings import ReportProgress
-from hierspec.utils.files import check_writable, json_digest
+from hierspec.utils.files import json_digest, validate_writable
 from hierspec.verifiers.formulas import capped_ratios
 from hierspec.zoo import fingerprint
 from hierspec_lab.acceptance import files
@@ -33,12 +33,12 @@ from hierspec_lab.acceptance.head import AcceptanceHead
 from hierspec_lab.training import resuming
 from hierspec_lab.training.fit import Losses, TrainingStep, fit
 from hierspec_lab.training.models import (
-    check_numbers,
-    check_width,
     hidden_states,
     load_model,
     output_file,
     partial_progress,
+    validate_numbers,
+    validate_width,
     write_report,
 )
 
@@ -70,7 +70,7 @@ class AcceptanceSettings(TrainingSettings):
 
     def __post_init__(self) -> None:
         positive = ("rejection_weight", "learning_rate", "epochs", "tokens", "width")
-        check_numbers(self, positive, ("depth", "passes", "rows", "held_out", "steps"))
+        validate_numbers(self, positive, ("depth", "passes", "rows", "held_out", "steps"))
         if not 0 < self.mixed <= 1:
             raise HierspecError(f"mixed must be a share above 0 and at most 1, not {self.mixed}")
 
@@ -122,14 +122,14 @@ def train(
     folder = path.with_name(f"{path.name}.training")
     identity = {"model": draft, "target": target, "dtype": dtype, **asdict(settings)}
     if not overwrite:
-        resuming.check_settings(folder, identity, "--overwrite")
-    check_writable(path, "the acceptance head", "give another -o")
+        resuming.validate_settings(folder, identity, "--overwrite")
+    validate_writable(path, "the acceptance head", "give another -o")
     file_texts = from_files(texts)
     report_progress("loading the models", 0.0)
     p_model, tokenizer = load_model(target, dtype, device)
     q_model, draft_tokenizer = load_model(draft, dtype, device)
-    check_same_vocabulary(target, tokenizer, draft, draft_tokenizer)
-    check_width(settings.width, p_model, q_model)
+    validate_same_vocabulary(target, tokenizer, draft, draft_tokenizer)
+    validate_width(settings.width, p_model, q_model)
     resuming.save_settings(folder, identity)
     data = choose_texts(
         target,

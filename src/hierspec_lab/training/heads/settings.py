@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hierspec.errors import HierspecError
 from hierspec.lm.exit_heads import KINDS, MLP, TRANSFORM
 from hierspec_lab.training.fit import CosineSchedule, Phase
-from hierspec_lab.training.models import check_numbers
+from hierspec_lab.training.models import validate_numbers
 
 LOSSES = ("kl", "tv")
 
@@ -70,4 +70,4 @@ class HeadsSettings(TrainingSettings):
         if not self.exits:
             raise HierspecError("no exits: name layers, as in --exits 2,4")
         positive = ("learning_rate", "epochs", "tokens", "rows", "width", "held_out")
-        check_numbers(self, positive, ("steps", "vocabulary", "inner"))
+        validate_numbers(self, positive, ("steps", "vocabulary", "inner"))

@@ -23,20 +23,20 @@ from torch import nn
 from hierspec.config import exit_heads as files
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.backend import Backend
-from hierspec.lm.encoder_decoder import check_decoder_only
+from hierspec.lm.encoder_decoder import validate_decoder_only
 from hierspec.lm.exit_heads import FULL, MLP, Heads
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.profiling.settings import ReportProgress
-from hierspec.utils.files import check_writable, expand_user, json_digest
+from hierspec.utils.files import expand_user, json_digest, validate_writable
 from hierspec.zoo import fingerprint, registry
 from hierspec_lab.training import resuming
 from hierspec_lab.training.fit import Losses, Objective, Schedule, TrainingStep, curve, fit
 from hierspec_lab.training.losses import kl_then_tv
 from hierspec_lab.training.models import (
-    check_width,
     load_model,
     output_file,
     partial_progress,
+    validate_width,
     write_report,
 )
 from hierspec_lab.training.windows import slice_passes
@@ -99,15 +99,17 @@ def train(
         "exits": sorted(set(settings.exits)),
     }
     if not overwrite:
-        resuming.check_settings(folder, identity, "--overwrite")
-    check_writable(path, "the heads", "give another -o")
+        resuming.validate_settings(folder, identity, "--overwrite")
+    validate_writable(path, "the heads", "give another -o")
     file_texts = from_files(texts)
     report_progress("loading the model", 0.0)
     # Gradients pass through transformers' own modules alone.
     backend, tokenizer = load_model(model, dtype, device, "hf")
-    check_decoder_only(backend, "training of heads", "its exits draft without heads (early_exit)")
+    validate_decoder_only(
+        backend, "training of heads", "its exits draft without heads (early_exit)"
+    )
     assert isinstance(backend, HFBackend)
-    _check_settings(settings, backend)
+    _validate_settings(settings, backend)
     initial = None if start_from is None else _read_start(start_from, settings)
     if not texts and not registry.is_shipped(model):  # the texts that the model writes are kept
         resuming.save_settings(folder, {key: identity[key] for key in ("model", "dtype", "seed")})
@@ -126,7 +128,7 @@ def train(
     texts_hash = data.source["sha256"]
     identity |= {"texts": texts_hash, "weights": weights, "start_from": start}
     if not overwrite:
-        resuming.check_settings(folder, identity, "--overwrite")
+        resuming.validate_settings(folder, identity, "--overwrite")
     label = "heads-" + json_digest(
         [asdict(settings), texts_hash, weights, str(backend.dtype), start]
     )
@@ -214,7 +216,7 @@ def train(
     return files.read(path)
 
 
-def _check_settings(settings: HeadsSettings, backend: Backend) -> None:
+def _validate_settings(settings: HeadsSettings, backend: Backend) -> None:
     """Refuse exits, a vocabulary or a width that the model has no room for."""
     last = backend.num_layers - 1
     if min(settings.exits) < 1 or max(settings.exits) > last:
@@ -227,7 +229,7 @@ def _check_settings(settings: HeadsSettings, backend: Backend) -> None:
             f"a vocabulary of {settings.vocabulary} tokens is no part of the model's "
             f"{backend.vocab_size}: give fewer, or leave --vocabulary out"
         )
-    check_width(settings.width, backend)
+    validate_width(settings.width, backend)
 
 
 def most_frequent(

@@ -146,7 +146,7 @@ def train(
         KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
     identity = {"model": settings.model, "seed": settings.answers.seed, "dtype": settings.dtype}
-    resuming.check_settings(out, identity, "another --output")
+    resuming.validate_settings(out, identity, "another --output")
     resuming.save_settings(out, identity)
 
     def stage_progress(number: int) -> ReportProgress:

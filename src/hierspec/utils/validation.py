@@ -14,7 +14,7 @@ MIN_TEMPERATURE = 1e-5  # float32 scores divided by less lose the digits that ma
 HALF_CHARACTERS = re.compile(r"[\ud800-\udfff]")  # lone surrogates, which UTF-8 does not encode
 
 
-def check_temperature(value: Any, name: str) -> None:
+def validate_temperature(value: Any, name: str) -> None:
     """Refuse a ``value`` that is no valid sampling temperature; ``name`` is its own in the error.
 
     Raises:
