@@ -102,7 +102,7 @@ class Estimates:
 
     Attributes:
         names: of the models.
-        survival: [K+1, K+1, L+1] float64; ``[i, k, m]`` is the probability that model k keeps the
+        survival: [K+1, K+1, L+1] float64; ``[i, k, m]`` is the probability that model k accepts the
             first m of a draft of model i (1 at m = 0). NaN: i cannot draft for k.
         draft_ms: [K+1, L+1]; milliseconds for n tokens of model i, drafted one by one.
         verify_ms: [K+1, K+1, L+1]; ``[i, k, n]`` is one call of model k on n tokens that model i
@@ -114,7 +114,7 @@ class Estimates:
         memory: bytes of each model's own weights, by what owns them (early exits share a trunk);
             ``owners[i]`` says which entry model i needs.
         joint_survival: of drafters that stop by themselves: ``[i][k, n, m]`` [K+1, M+1, M+1] is
-            the probability that model i stops after n tokens and model k keeps the first m of
+            the probability that model i stops after n tokens and model k accepts the first m of
             them; a budget below M cuts it.
         max_budget: largest budget that a search tries.
         classes: of text, easy and hard for each model: estimates of their own for each, which hold

@@ -1,7 +1,7 @@
 """Milliseconds a token of a hierarchy, overshoot and measured curves included (MATH §4).
 
-A level hands up drafts of random length, of which the level above keeps a random part. Rounds of a
-level are independent, so its number of rounds is a renewal count, and the length of what it hands
+A level hands up drafts of random length, of which the level above accepts a random part. Rounds of
+a level are independent, so its number of rounds is a renewal count, and the length of what it hands
 up is the renewal's overshoot. With independent acceptances and fixed prices this is exact for the
 algorithm; with measured survival curves and length-dependent costs it is the general model. P1's
 formula is the same without the overshoot (:mod:`hierspec.planner.corollary`).
@@ -249,7 +249,7 @@ class _Stack:
         return self._row(level, (drafts.lengths * verify).sum(0))
 
     def _kept(self, lengths: np.ndarray, models: np.ndarray, verifiers: np.ndarray) -> Kept:
-        """Return what is kept of drafts whose length is independent of their tokens' survival."""
+        """Return what is accepted of drafts whose length says nothing of their tokens."""
         survival = self._survival[:, models, verifiers]
         rejected = np.zeros_like(lengths)
         rejected[:-1] = lengths[:0:-1].cumsum(0)[::-1] * (survival[:-1] - survival[1:])

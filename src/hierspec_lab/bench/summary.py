@@ -161,9 +161,10 @@ def level_summaries(tokens: int, counters: CountersByLevel) -> list[LevelSummary
 
 
 def acceptance_per_position(counters: CountersByLevel) -> dict[str, list[float]]:
-    """Compute each level's share of drafts whose token at position 0, 1, … was kept.
+    """Compute each level's share of drafts whose token at position 0, 1, … was accepted.
 
-    Kept by the level above; a draft that stopped short of a position counts as not kept there.
+    Accepted by the level above; a draft that stopped short of a position counts as not accepted
+    there.
     """
     out = {}
     for name, runs in counters.items():

@@ -50,7 +50,7 @@ def drafted(runs: Sequence[Run], level: int = -1) -> float:
 
 
 def acceptance(runs: Sequence[Run], level: int = -1) -> float | None:
-    """Return the share of a level's tokens that the level above kept; ``None`` without a token."""
+    """Return the share of a level's tokens that the level above accepted; ``None`` without any."""
     offered = drafted(runs, level)
     kept = sum(run.levels[level].num_accepted_tokens for run in runs if run.levels)
     return kept / offered if offered else None
@@ -124,7 +124,7 @@ class Measured:
         return "" if temperature else f"{self.same_as_plain} of {len(self.plain)}"
 
     def acceptance(self, level: int = -1) -> float:
-        """Return kept over drafted tokens of a level, 0 without any; −1 is below the target."""
+        """Return accepted over drafted tokens of a level, 0 without any; −1 is below the target."""
         return acceptance(self.runs, level) or 0.0
 
     def cells(self, temperature: float, *levels: int) -> tuple[Any, ...]:

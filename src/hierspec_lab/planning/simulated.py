@@ -6,9 +6,9 @@ pair and length. Under curves and real costs :func:`hierspec.planner.latency.lat
 
 Acceptances also say how long drafts are, since some drafters stop by themselves. The number drawn
 when a draft is made (replayed: the draft's index in the record; sampled: the length at which it
-stops) decides later how much of it is kept, so drafts wait, in order, for the check that consumes
-them. Each level's tests are drawn or replayed independently, as the planner assumes: that a text is
-hard for two levels at once is not simulated.
+stops) decides later how much of it is accepted, so drafts wait, in order, for the check that
+consumes them. Each level's tests are drawn or replayed independently, as the planner assumes: that
+a text is hard for two levels at once is not simulated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hierspec_lab.simulation import CallPrices, LevelCount, Simulation, simulate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """A profile's drafts: their lengths, and how many tokens of each were kept.
+    """A profile's drafts: their lengths, and how many tokens of each were accepted.
 
     Attributes:
         lengths: by drafter, tokens of each of its drafts.
@@ -54,24 +54,24 @@ def records(profile: Profile, temperature: float) -> Records:
 
 
 class DraftAcceptances:
-    """Decides how long drafts are and how many of their tokens a check keeps, draft by draft.
+    """Decides how long drafts are and how many of their tokens a check accepts, draft by draft.
 
     A proposal of a level that verifies is one draft. Subclasses draw a number for each draft (its
-    ``outcome``), from which follow how long it is and how many of its tokens are kept.
+    ``outcome``), from which follow how long it is and how many of its tokens are accepted.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[tuple[int, int]]] = defaultdict(deque)
 
     def draw_outcome(self, model: int) -> int:
-        """Draw the number that decides a new draft's length and what is kept of it."""
+        """Draw the number that decides a new draft's length and what is accepted of it."""
         return 0
 
     def length(self, model: int, outcome: int, budget: int) -> int:
         return budget
 
     def survivors(self, owner: int, model: int, n: int, outcome: int) -> int:
-        """Return how many of a draft's first ``n`` tokens ``model`` keeps."""
+        """Return how many of a draft's first ``n`` tokens ``model`` accepts."""
         raise NotImplementedError
 
     def start_draft(self, model: int, budget: int) -> int:
@@ -84,7 +84,7 @@ class DraftAcceptances:
 
     def kept(self, model: int, owners: Sequence[int]) -> int:
         total = 0
-        drafts = list(self._drafts(owners))  # all of them are consumed, kept or not
+        drafts = list(self._drafts(owners))  # all of them are consumed, accepted or not
         for owner, n, outcome in drafts:
             tau = self.survivors(owner, model, n, outcome)
             total += tau
@@ -114,7 +114,7 @@ class SampledAcceptances(DraftAcceptances):
         iid: take only the rate of the first token from the curves: S(m) = S(1)^m [P1 Table 5].
 
     A curve is taken at its running minimum: the mean of sampled block curves may rise by a hair.
-    Beyond its end nothing is kept, as in :func:`hierspec.planner.latency.latency`.
+    Beyond its end nothing is accepted, as in :func:`hierspec.planner.latency.latency`.
     """
 
     def __init__(self, estimates: Estimates, iid: bool = False, seed: int = 0) -> None:
@@ -169,10 +169,10 @@ class SampledAcceptances(DraftAcceptances):
 
 
 class ReplayedAcceptances(DraftAcceptances):
-    """Replays recorded drafts in a cycle; a draft cut to n tokens keeps min(kept, n).
+    """Replays recorded drafts in a cycle; a draft cut to n tokens accepts min(accepted, n).
 
     The drafts of one drafter have one order for all its verifiers. A draft longer than its
-    record goes on with the next one where all of the record was kept.
+    record goes on with the next one where all of the record was accepted.
     """
 
     def __init__(self, records: Records, estimates: Estimates) -> None:

@@ -59,7 +59,7 @@ class Lenient(Verifier):
         kept = torch.minimum(q, p * self.lenience)
         rest = residual(p, q, self.lenience)
         total = row_sums(rest).unsqueeze(-1)
-        # Nothing is left where ℓ p lies below q everywhere, so ℓ = 1 and p = q: all is kept.
+        # Nothing is left where ℓ p lies below q everywhere, so ℓ = 1 and p = q: all is accepted.
         rest = torch.where(total > 0, rest / total, p)
         mixture = kept + (1.0 - row_sums(kept).unsqueeze(-1)).clamp(min=0.0) * rest
         return at_drafted(mixture, batch)

@@ -1,7 +1,7 @@
 """The simulated interpreter: latency without models, from acceptances and costs.
 
 It drives the same coroutines as the runtime. Acceptances decide how many draft tokens a check
-keeps, prices what each call takes (:mod:`.rates_and_costs`). This is how P1's latency formula and
+accepts, prices what each call takes (:mod:`.rates_and_costs`). This is how P1's latency formula and
 the planner's exact model are checked against the algorithm itself [P1 Table 5; MATH §4].
 
 A level's model is a number here: the model's row in the rates and costs.
@@ -35,7 +35,7 @@ _UNLIMITED = 1 << 30
 
 @dataclass(slots=True)
 class LevelCount:
-    """Counters of one level; ``num_accepted_tokens`` are those that the level above kept."""
+    """Counters of one level; ``num_accepted_tokens`` are those that the level above accepted."""
 
     name: str
     calls: int = 0

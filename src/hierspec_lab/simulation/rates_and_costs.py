@@ -14,7 +14,7 @@ Cost = Callable[[int, int], float]  # (model, tokens scored in the call) → ms
 
 
 class Acceptances(Protocol):
-    """Decides how many draft tokens ``model`` keeps; ``owners`` drafted them, one a token."""
+    """Decides how many draft tokens ``model`` accepts; ``owners`` drafted them, one a token."""
 
     def kept(self, model: int, owners: Sequence[int]) -> int: ...
 
@@ -33,7 +33,7 @@ class _TokenByToken:
 
 
 class CoinFlips(_TokenByToken):
-    """Independent acceptances: a token is kept with probability ``rates[owner][model]``.
+    """Independent acceptances: a token is accepted with probability ``rates[owner][model]``.
 
     Args:
         rates: [K, K] acceptance rates α of the row's tokens by the column's model.

@@ -2,8 +2,8 @@
 
 The target's row is on top. A bar is a call; the column below it holds the tokens it handed up, the
 first one on top, in the colours of their fates [P1 Figure 1]. The row of drafts shows how many
-tokens each round offered the target, and how many it kept [P5 Figure 8]. The text below has each
-token in the colour of the level that first wrote it.
+tokens each round offered the target, and how many it accepted [P5 Figure 8]. The text below has
+each token in the colour of the level that first wrote it.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def _mark(x: float, y: float, width: float, kind: str) -> str:
 
 
 def _draw_drafts(timeline: Timeline, scale: TimeScale, y: float) -> tuple[list[str], float]:
-    """Draw how many tokens the target was offered in each round (pale), and how many it kept."""
+    """Draw how many tokens the target was offered in each round (pale), and accepted."""
     longest = max((check.drafted for check in timeline.target_checks), default=0)
     out = [label(MARGIN, y + 11, "draft of each round: tokens offered to the target, and kept")]
     base, previous_end = y + _HEADER + 12 + longest * _UNIT, scale.start

@@ -1,9 +1,9 @@
 """What became of every token: the calls of one sequence, and the cells they handed up.
 
-A level hands its tokens up; the level above keeps some and adds one of its own. So each token of
-a level is a *cell*, which refers to the cell of the level below that it was kept from, and records
-whether the level above accepted it. Tokens that the target emits, and the cells they come from,
-are the text.
+A level hands its tokens up; the level above accepts some and adds one of its own. So each token of
+a level is a *cell*, which refers to the cell of the level below that it was accepted from, and
+records whether the level above accepted it. Tokens that the target emits, and the cells they come
+from, are the text.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class TokenCell:
         kind: how the level produced it: ``"drafted"``, ``"kept"`` (from the level below),
             ``"recovered"``, ``"bonus"``, ``"plain"`` (there was no draft), or ``"follow-up"``
             (an extra token that the rule needs, drawn after the check).
-        source: the cell of the level below that it was kept from.
-        accepted: whether the level above kept it; ``None``: it was never offered the token.
+        source: the cell of the level below that it was accepted from.
+        accepted: whether the level above accepted it; ``None``: it was never offered the token.
         in_text: whether the target emitted it.
     """
 
@@ -43,7 +43,7 @@ class TokenCell:
 
     @property
     def fate(self) -> str:
-        """``"text"``, ``"dropped"`` (kept by the level above, but not in the text),
+        """``"text"``, ``"dropped"`` (accepted by the level above, but not in the text),
         ``"rejected"``, or ``"unseen"``."""
         if self.in_text:
             return "text"
@@ -108,7 +108,7 @@ class Timeline:
         return out
 
     def count_judged(self, index: int) -> tuple[int, int]:
-        """Count a level's tokens that the level above judged, and those of them that it kept.
+        """Count a level's tokens that the level above judged, and those of them that it accepted.
 
         A prefix that several drafts share counts in each of them.
         """
@@ -149,7 +149,7 @@ def _split_generations(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def _link_cells(events: Sequence[Event], timeline: Timeline) -> Timeline:
-    """Add the events' calls to the timeline, each token linked to the cell it was kept from."""
+    """Add the events' calls to the timeline, each token linked to the cell it was accepted from."""
     latest: dict[CellKey, TokenCell] = {}
     calls: dict[int, Call] = {}
     for event in events:

@@ -171,7 +171,8 @@ def released_branch(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> S
     """Return the round of branch resampling as its authors printed and released it [P4 §5.2].
 
     r*_k = R_k / max(1, R_1, …, R_{k−1}) is capped at 1 in the branch divergences D*, so below the
-    end a prefix is kept with D*(p, q) / D*(q, p); the whole draft with min(1, R_n), without a cap.
+    end a prefix is accepted with D*(p, q) / D*(q, p); the whole draft with min(1, R_n), without a
+    cap.
     """
     n = len(tokens)
     i = torch.arange(n)

@@ -154,7 +154,7 @@ def ngram(models: BenchModels, temperature: float) -> list[Method]:
 def draft_model(models: BenchModels, temperature: float) -> list[Method]:
     """List lengths of the largest draft model; where text is sampled, so are drafts.
 
-    Fewer greedy drafts would be kept.
+    Fewer greedy drafts would be accepted.
     """
     import_peer("vllm", PACKAGE)
     draft = draft_models(models)[-1]

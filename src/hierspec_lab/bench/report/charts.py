@@ -223,7 +223,7 @@ def acceptance(results: BenchResults, cell: TemperatureRecord) -> Any:
 
 
 def _curves(method: MethodRecord) -> list[tuple[int, list[float]]]:
-    """Return (distance from the target, shares kept) per level that has some, nearest first."""
+    """Return (distance from the target, shares accepted) per level that has some, nearest first."""
     shares = method.final_summary.acceptance_per_position
     order = [level.name for level in reversed(method.final_summary.levels)]
     order += [name for name in reversed(shares) if name not in order]

@@ -11,11 +11,12 @@ older ones. So the window is a token tree: its oldest row is a path, and the res
 is a branch from its token there. Known n-grams that begin with the text's last token are further
 paths. One forward scores all of it, under the tree's mask.
 
-As in their code, the window advances by one position a call, however many tokens were kept, guesses
-begin as tokens of the text drawn at random, the pool keeps ``max_candidates`` n-grams for each
-first token, the latest ones, and n-grams of the text itself join it. Two things differ: a column of
-the window is checked like any other path, so that its guesses may be kept; and the rule is
-recursive rejection over one-hot drafts, which is their sampling rule (Algorithm 4) with trees.
+As in their code, the window advances by one position a call, however many tokens were accepted,
+guesses begin as tokens of the text drawn at random, the pool keeps ``max_candidates`` n-grams for
+each first token, the latest ones, and n-grams of the text itself join it. Two things differ: a
+column of the window is checked like any other path, so that its guesses may be accepted; and the
+rule is recursive rejection over one-hot drafts, which is their sampling rule (Algorithm 4) with
+trees.
 """
 
 from __future__ import annotations

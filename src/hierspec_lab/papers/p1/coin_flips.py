@@ -1,11 +1,11 @@
 """P1's Table 5 on the models at hand: real or independent acceptances, real or constant costs.
 
 One hierarchy, four levels where the target is a shipped one, decodes the prompts with P1's
-Algorithm 2. A first, untimed pass gives the acceptance *rate* of each pair: tokens kept over tokens
-tested. Then plain decoding, the hierarchy and the hierarchy with coins (:mod:`.coins`) are timed
-alternately. With coins every model runs as it does otherwise, but a coin of the pair's rate decides
-each test: the difference shows how the first assumption of P1's latency formula, independent
-acceptances, changes the time.
+Algorithm 2. A first, untimed pass gives the acceptance *rate* of each pair: tokens accepted over
+tokens tested. Then plain decoding, the hierarchy and the hierarchy with coins (:mod:`.coins`) are
+timed alternately. With coins every model runs as it does otherwise, but a coin of the pair's rate
+decides each test: the difference shows how the first assumption of P1's latency formula,
+independent acceptances, changes the time.
 
 The *cost* of a level is the mean over its calls in the hierarchy's timed runs; to a call of the
 target is added what a round spends outside all calls. Counted calls times these costs are the

@@ -1,7 +1,7 @@
 """A hierarchy whose rejection tests are coin flips: independent acceptances, timed.
 
-All models run as they otherwise do, but whether a token is kept does not depend on it. The text is
-of no use; its latency is that of independent acceptances, the first assumption of P1's formula.
+All models run as they otherwise do, but whether a token is accepted does not depend on it. The text
+is of no use; its latency is that of independent acceptances, the first assumption of P1's formula.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hierspec_lab.papers.lab import Lab
 
 @dataclass(frozen=True)
 class Coins(Tokenwise):
-    """A rule that keeps a token with a fixed probability, whatever it is: only for timing.
+    """A rule that accepts a token with a fixed probability, whatever it is: only for timing.
 
-    It is not registered: :class:`CoinMethod` alone makes it. The token after the kept ones is drawn
-    as ``tokenwise`` draws it, which takes as long.
+    It is not registered: :class:`CoinMethod` alone makes it. The token after the accepted ones is
+    drawn as ``tokenwise`` draws it, which takes as long.
 
     Attributes:
         rate: the probability.

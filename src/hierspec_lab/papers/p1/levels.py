@@ -21,7 +21,7 @@ TEXTS = 400  # of a simulation
 
 @dataclass(slots=True)
 class AcceptanceCounts:
-    """How many tokens of one level the level above it kept.
+    """How many tokens of one level the level above it accepted.
 
     A draft's tokens are tested one by one up to the first that fails, so as many tests fail as
     drafts are rejected in part.
@@ -69,7 +69,7 @@ class Levels:
 
     Attributes:
         budgets: ``num_speculative_tokens`` of the levels below the target.
-        rates: the share of each such level's tokens that the level above it keeps.
+        rates: the share of each such level's tokens that the level above it accepts.
         costs: milliseconds: a token of the smallest level, a call of each other.
     """
 

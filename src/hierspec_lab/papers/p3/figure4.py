@@ -1,7 +1,7 @@
 """P3's Figure 4: the share of the quarter-depth exit's tokens that the last layer accepts.
 
 Every exit predicts every token of texts that the target writes itself. Greedily, a token counts if
-both choose the same; with sampling, by 1 − TV of the two distributions, its chance to be kept.
+both choose the same; with sampling, by 1 − TV of the two distributions, its chance to be accepted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Tokenwise, block and naive branch resampling take turns on every prompt. P4's capped branch
 resampling *is* block (``docs/branch-is-block.md``), so one measurement is compared with both of the
-printed rows. The tokens kept of every draft are also compared with those expected
+printed rows. The tokens accepted of every draft are also compared with those expected
 (:mod:`.watching`). On drafts that are picked rather than drawn, as EAGLE-3's are [P4 Table 4(b)],
 all rules are equal (:func:`one_hot_table`).
 """

@@ -1,9 +1,9 @@
-"""How many tokens are kept of each draft that a real model verifies, beside what is expected.
+"""How many tokens are accepted of each draft that a real model verifies, beside what is expected.
 
 The exact interpreter turns a rule's acceptance probabilities into the distribution of τ, the number
-of drafted tokens kept (:func:`hierspec.core.rules.tau_probabilities`). The same two functions take
-the rows of a real draft. So each round of the runtime has an expectation and a variance of τ, given
-the draft, and over any text the sum of kept less expected tokens is 0 within Σ variance.
+of drafted tokens accepted (:func:`hierspec.core.rules.tau_probabilities`). The same two functions
+take the rows of a real draft. So each round of the runtime has an expectation and a variance of τ,
+given the draft, and over any text the sum of accepted less expected tokens is 0 within Σ variance.
 
 The draft's ratios give more: the probability of keeping m tokens or more is the mean over drafts of
 Π min(1, r_i) tokenwise, of w_m in block, of min(1, R_m) in naive branch resampling [P4 §5.1], each
@@ -224,7 +224,7 @@ def mean_expected(drafts: Sequence[VerifiedDraft]) -> Mean:
 
 
 def z_score(drafts: Sequence[VerifiedDraft]) -> float:
-    """Return kept less expected tokens in standard deviations; 0 where nothing is random."""
+    """Return accepted less expected tokens in standard deviations; 0 where nothing is random."""
     mean = mean_expected(drafts)
     return (mean_kept(drafts) - mean.value) / mean.error if mean.error else 0.0
 

@@ -1,8 +1,8 @@
-"""P5 Figure 6: entropies of drafted tokens that were kept, and of those that were rejected.
+"""P5 Figure 6: entropies of drafted tokens that were accepted, and of those that were rejected.
 
-Every judged token's history is the text itself: kept tokens are in it, and the first rejected one
-follows kept ones (those after it were never judged). So one pass of the drafter over the finished
-text gives its entropy at every judged token, and a trace gives the verdicts.
+Every judged token's history is the text itself: accepted tokens are in it, and the first rejected
+one follows accepted ones (those after it were never judged). So one pass of the drafter over the
+finished text gives its entropy at every judged token, and a trace gives the verdicts.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def entropies(model: Any, text: Sequence[int], start: int) -> list[float]:
 
 
 def area_under_curve(kept: Sequence[float], rejected: Sequence[float]) -> float:
-    """Return the probability that a rejected token's entropy is above a kept one's (AUC).
+    """Return the probability that a rejected token's entropy is above an accepted one's (AUC).
 
     Ties count half. 0.5: entropy tells nothing; 1: a threshold separates them; NaN without tokens
     of either kind.
@@ -116,7 +116,7 @@ class Pair:
         return [token.entropy for text in self.texts for token in text if token.kept == kept]
 
     def means(self, kept: bool) -> list[float | None]:
-        """Return the mean entropy of each text's kept or rejected tokens; ``None`` without any."""
+        """Return the mean entropy of a text's accepted or rejected tokens; ``None`` without any."""
         chosen = ([t.entropy for t in text if t.kept == kept] for text in self.texts)
         return [statistics.fmean(values) if values else None for values in chosen]
 

@@ -1,4 +1,4 @@
-"""Rounds of the target, read from a trace: tokens it was offered, and tokens it kept."""
+"""Rounds of the target, read from a trace: tokens it was offered, and tokens it accepted."""
 
 from __future__ import annotations
 

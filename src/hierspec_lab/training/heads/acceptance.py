@@ -3,7 +3,7 @@
 As in Huang et al. (2024, §3.2–3.3): in a text of the target, a share of the tokens is exchanged for
 tokens drawn from the draft model at those positions, and the draft model reads the mixture; the
 head learns, at the exchanged positions alone, min(1, p/q) of the token drawn, by a cross-entropy in
-which rejections weigh more, since most tokens are kept. Both models stay as they are. A text is
+which rejections weigh more, since most tokens are accepted. Both models stay as they are. A text is
 mixed several times, to learn from more of its positions than are exchanged at once.
 """
 
@@ -81,7 +81,7 @@ class Samples:
 
     Attributes:
         states: the draft model's hidden states after reading them, [N, d] bfloat16.
-        acceptance: the chance that the target keeps each, min(1, p/q), [N].
+        acceptance: the chance that the target accepts each, min(1, p/q), [N].
     """
 
     states: torch.Tensor
@@ -208,7 +208,8 @@ def draw_samples(
     number: int,
     report_share: Callable[[float], None],
 ) -> Samples:
-    """Draw tokens of the draft model at positions of texts, and compute how likely each is kept.
+    """Draw tokens of the draft model at positions of texts, and compute how likely each is
+    accepted.
 
     Args:
         number: part of the seed, so that several calls draw different random numbers.
@@ -256,9 +257,9 @@ def loss(
 def measure(head: AcceptanceHead, samples: Samples, rejection_weight: float) -> dict[str, float]:
     """Measure a head: its loss and that of the best constant, means, and the AUC.
 
-    The AUC is the chance that of two tokens, one kept and one not, the head gives the kept one the
-    higher probability; a token counts as kept by the share min(1, p/q), and as rejected by the
-    rest.
+    The AUC is the chance that of two tokens, one accepted and one not, the head gives the accepted
+    one the higher probability; a token counts as accepted by the share min(1, p/q), and as rejected
+    by the rest.
     """
     rows, kept = torch.arange(len(samples.acceptance)), samples.acceptance.double()
     predicted = head(samples.states.to(head.out.weight.device)).sigmoid().cpu().double()

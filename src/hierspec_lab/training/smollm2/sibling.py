@@ -354,7 +354,7 @@ def _draft_yields(acceptance: Tensor) -> Tensor:
     """Return what a draft of five tokens from each position yields: 1 + a₀ + a₀ a₁ + …, [n].
 
     Args:
-        acceptance: the chance that each token is kept, [n]; after the last, 0.
+        acceptance: the chance that each token is accepted, [n]; after the last, 0.
     """
     drafts = F.pad(acceptance, (0, _DEPTH)).unfold(0, _DEPTH, 1)[: len(acceptance)]
     return tokens_of_round(drafts)
