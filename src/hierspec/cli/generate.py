@@ -225,14 +225,14 @@ def generate(
         from hierspec.zoo.registry import SHIPPED_TARGET
 
         auto_target = target_config(target or SHIPPED_TARGET, dtype, device)
-        _check_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
+        _validate_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
         if deterministic:
             auto_target = dataclasses.replace(auto_target, backend="deterministic")
         measuring = {"temperature": temperature, "chat": bool(chat), "measure_again": measure_again}
         models = _plan(auto_target, drafts, measuring, as_json, console)
     else:
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
-        _check_lengths(texts, config.target.model, tokenizer, bool(chat), variables)
+        _validate_lengths(texts, config.target.model, tokenizer, bool(chat), variables)
         models = _load(config, tokenizer, as_json, console, any(isinstance(t, str) for t in texts))
     if not as_json and (unread := model_defaults.ignored_sampling(models.config.target.model)):
         say(
@@ -296,8 +296,8 @@ def generate(
 
 
 def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
-    from hierspec.utils.checks import HALF_CHARACTERS
     from hierspec.utils.prompts import parse_ids, read_ids, read_prompts, read_stdin
+    from hierspec.utils.validation import HALF_CHARACTERS
 
     if file is not None:
         if prompt is not None:
@@ -319,11 +319,11 @@ def _has_template(models: Hierarchy) -> bool:
     return bool(getattr(models.tokenizer, "chat_template", None))
 
 
-def _check_lengths(
+def _validate_lengths(
     prompts: list[Any], model: str, tokenizer: str | None, chat: bool, variables: Any
 ) -> None:
     """Refuse a prompt that is longer than a model's context, before the model is loaded."""
-    from hierspec.config.call import check_length
+    from hierspec.config.call import validate_length
     from hierspec.config.target import model_config
     from hierspec.config.template import Template
     from hierspec.lm.hf.support import longest_context
@@ -339,7 +339,7 @@ def _check_lengths(
     template = Template(load_tokenizer(tokenizer or model), chat, None, variables)
     for prompt in long:
         place = f" at place {prompts.index(prompt)}" if len(prompts) > 1 else ""
-        check_length(template.ids(prompt), limit, place)
+        validate_length(template.ids(prompt), limit, place)
 
 
 def _load(
@@ -411,12 +411,12 @@ def _open_tracer(path: Path | None) -> Iterator[Any]:
         return
     from hierspec.utils.files import text_stream
 
-    _check_trace(path)
+    _validate_trace(path)
     with text_stream(path, "the trace") as stream:
         yield JsonLinesTracer(stream)
 
 
-def _check_trace(path: Path) -> None:
+def _validate_trace(path: Path) -> None:
     """Refuse to overwrite any file but an earlier trace."""
     from hierspec.engine.trace import is_event
 

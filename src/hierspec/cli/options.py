@@ -230,7 +230,7 @@ def load_hierarchy(
         loaded.use_tokenizer(target, tokenizer)
     elif reads_texts and not registry.can_resolve(target):
         loaded.tokenizers[target] = load_tokenizer(target)
-        Template(loaded.tokenizers[target]).check_tokenizer()
+        Template(loaded.tokenizers[target]).validate_tokenizer()
     return Hierarchy(build(config, loaded))
 
 

@@ -45,7 +45,7 @@ class Template:
             )
         if not isinstance(prompt, str) and not has_messages:
             return arguments.token_ids(prompt)
-        self.check_tokenizer()
+        self.validate_tokenizer()
         text = prompt
         if not isinstance(prompt, str):
             text = json.dumps(prompt, ensure_ascii=False, skipkeys=True, default=str)
@@ -63,7 +63,7 @@ class Template:
             )
         return ids
 
-    def check_tokenizer(self) -> None:
+    def validate_tokenizer(self) -> None:
         """Refuse texts where there is no tokenizer to read them."""
         if self.tokenizer is None:
             raise HierspecError(

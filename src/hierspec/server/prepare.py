@@ -11,7 +11,7 @@ from typing import Any
 from hierspec.config.call import CallOptions
 from hierspec.engine.request import Request
 from hierspec.sampling.parameters import Processor, SamplingParams
-from hierspec.utils.checks import MIN_TEMPERATURE
+from hierspec.utils.validation import MIN_TEMPERATURE
 
 from .errors import ApiError
 from .service import Service
@@ -66,7 +66,7 @@ def engine_requests(
     # Under `match` the target's own random numbers decide, whatever was drafted.
     same_for_any_plan = params.greedy or own.root.rule.draft_independent
     for prompt in prompts:
-        check_prompt(service, prompt, next(name for name in _PROMPTS if hasattr(body, name)))
+        validate_prompt(service, prompt, next(name for name in _PROMPTS if hasattr(body, name)))
     call = CallOptions(
         max_new_tokens=max(max_tokens, 1),
         seed=secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1),
@@ -186,7 +186,7 @@ def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams
     )
 
 
-def check_prompt(service: Service, ids: Sequence[int], param: str) -> None:
+def validate_prompt(service: Service, ids: Sequence[int], param: str) -> None:
     """Refuse a prompt that cannot be read; ``param`` is the field that it came in.
 
     Raises:

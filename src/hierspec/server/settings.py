@@ -123,7 +123,7 @@ class ServeSettings:
     log_format: Literal["json", "text"] = "text"
     otlp_endpoint: NonEmptyString | None = None
 
-    def check_exposure(self) -> None:
+    def validate_exposure(self) -> None:
         """Refuse to be reached from other machines without a key, unless the settings allow it.
 
         Raises:
@@ -164,7 +164,7 @@ class ServeSettings:
             hierarchy, target, self.draft, dtype, device, ignore_unused=bool(self.hierarchies)
         )
 
-    def check_address(self) -> None:
+    def validate_address(self) -> None:
         """Check that a service can listen there, before its models are loaded.
 
         Raises:
@@ -183,17 +183,17 @@ class ServeSettings:
                 f"cannot listen on {self.host}:{self.port}: {error.strerror or error}: name {fix}"
             ) from None
 
-    def check_models(self) -> None:
+    def validate_models(self) -> None:
         """Refuse models and hierarchies that do not exist, before anything is loaded.
 
         Raises:
             HierspecError: names the one that is missing; or nothing is to be measured again.
         """
         from hierspec.config.schema import TargetConfig
-        from hierspec.config.target import check_model_name
+        from hierspec.config.target import validate_model_name
         from hierspec.presets.registry import AUTO, TOKENIZER_WITH_AUTO
 
-        check_model_name(self.target)
+        validate_model_name(self.target)
         TargetConfig(model=self.target, dtype=self.dtype)  # refuses an unknown dtype
         names = (self.hierarchy, *self.hierarchies.values())
         if self.measure_again and AUTO not in names:

@@ -107,7 +107,7 @@ def is_conversation(prompt: Any) -> bool:
     )
 
 
-def check_messages(messages: Any) -> None:
+def validate_messages(messages: Any) -> None:
     """Refuse a value that is not a list of messages.
 
     Raises:
