@@ -400,6 +400,12 @@ def exits(domain: str) -> str:
     return " | ".join(shorts(2, one.acceptance, one.agreement) for one in found)
 
 
+def tenfold(name: str, kind: str = "fit") -> str:
+    """Acceptance by a training curve's fit at ten times its tokens, as in ``.48 [.39, .48]``."""
+    middle, *bounds = data("training-curves").curves[name][kind].acceptance_at_tenfold
+    return f"{short(middle)} [{shorts(2, *bounds, between=', ')}]"
+
+
 @cache
 def sibling() -> Any:
     path = common.ROOT / "src/hierspec/zoo/data/smollm2-sibling/sibling.json"
