@@ -256,7 +256,7 @@ def test_a_corrupt_weight_file_is_named(capsys, tmp_path):
     weights.write_bytes(weights.read_bytes()[:1000])
     capsys.readouterr()  # transformers' own progress bars
     status, _, err = hierspec(
-        capsys, "generate", "x", "--target", str(folder), "--hierarchy", "autoregressive"
+        capsys, "generate", "--ids", "5", "--target", str(folder), "--hierarchy", "autoregressive"
     )
     assert status == 2
     assert "model.safetensors" in err
@@ -284,7 +284,7 @@ def test_what_libraries_say_of_a_broken_model_is_one_line(capsys, tmp_path, name
         (folder / "model.safetensors").unlink()
     (folder / name).write_text(content)
     capsys.readouterr()
-    argv = ["generate", "x", "--target", str(folder), "--hierarchy", preset]
+    argv = ["generate", "--ids", "5", "--target", str(folder), "--hierarchy", preset]
     status, _, err = hierspec(capsys, *argv)
     assert status == 2
     assert str(folder) in err

@@ -14,6 +14,7 @@ from gguf_files import KINDS, TOKENS, add_vocabulary, save, tiny
 from transformers import AutoTokenizer, GenerationConfig
 
 from hierspec import Hierarchy
+from hierspec.config.checkpoints import Loaded
 from hierspec.errors import HierspecError
 from hierspec.zoo.gguf.folder import model_folder
 from hierspec.zoo.gguf.header import Header
@@ -201,6 +202,23 @@ def sentence_piece(writer: Any) -> None:
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(("kind", "pre"), [("bert", "smollm"), ("gpt2", "unheard-of")])
+def test_another_tokenizer_stands_in_for_one_that_is_not_read(kind, pre, tmp_path, cache):
+    pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
+
+    def unread(writer: Any) -> None:
+        add_vocabulary(writer, pre)
+        writer.kv_data[0].pop("tokenizer.ggml.model")
+        writer.add_tokenizer_model(kind)
+
+    file, other = save(tmp_path / "m.gguf", tiny(), vocabulary=unread), tmp_path / "n.gguf"
+    with pytest.raises(HierspecError, match="no tokenizer beside it that is read: name one"):
+        Hierarchy(str(file), drafts=[]).generate("hello")
+    loaded = Loaded()
+    loaded.use_tokenizer(str(file), str(save(other, tiny())))
+    assert loaded.tokenizers[str(file)]
 
 
 def test_a_model_with_it_generates_and_streams(tmp_path, cache, monkeypatch):

@@ -67,6 +67,7 @@ class Template:
         """Refuse texts where there is no tokenizer to read them."""
         if self.tokenizer is None:
             raise HierspecError(
-                "the target has no tokenizer beside it: name one (on the command line --tokenizer "
-                "FOLDER, in Python the second argument), or give token ids (--ids)"
+                "the target has no tokenizer beside it that is read: name one (on the "
+                "command line --tokenizer FOLDER, in Python the second argument), or give token "
+                "ids (--ids)"
             )

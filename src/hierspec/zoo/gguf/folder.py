@@ -6,6 +6,7 @@ first read, which is checked then.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -19,7 +20,7 @@ from hierspec.zoo.content import content_hash
 from .config import architecture_of, read_config
 from .files import shards, validate_file
 from .header import Header, read_header
-from .tokenizer import Vocabulary, build_tokenizer, has_tokenizer
+from .tokenizer import UnreadTokenizerError, Vocabulary, build_tokenizer, has_tokenizer
 from .weights import factors, validate_package, validate_tensors
 
 FORMAT = 3  # version of the folders, raised when what is written changes
@@ -29,7 +30,7 @@ _WITH_WEIGHTS = 2  # the version whose folders held the weights, too
 def model_folder(path: str | Path) -> Path:
     """Return the folder with a GGUF file's configuration and tokenizer; write it at first.
 
-    There is no ``tokenizer.json`` in it if the file has no tokenizer.
+    There is no ``tokenizer.json`` in it if the file has no tokenizer, or one that is not read.
 
     Args:
         path: of the file, or of the first of several parts.
@@ -47,7 +48,9 @@ def model_folder(path: str | Path) -> Path:
         return folder
     header = read_header(path)
     architecture_of(header)
-    vocabulary = Vocabulary(header) if has_tokenizer(header) else None
+    vocabulary: Vocabulary | None = None
+    with contextlib.suppress(UnreadTokenizerError):  # --tokenizer names another
+        vocabulary = Vocabulary(header) if has_tokenizer(header) else None
     validate_package(header)
     noun = f"the configuration and tokenizer of {path.name}"
     kept_folder.make(folder, FORMAT, header.name, noun, partial(_write, header, vocabulary))

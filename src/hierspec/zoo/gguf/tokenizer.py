@@ -17,6 +17,12 @@ from hierspec.errors import HierspecError, first_line
 from .header import Header
 from .pre_tokenizers import SPLITS, Split
 
+_INSTEAD = "name the folder of its Hugging Face checkpoint with --tokenizer"
+
+
+class UnreadTokenizerError(HierspecError):
+    """A file's tokenizer is of a kind that is not read: another has to stand in for it."""
+
 
 def has_tokenizer(header: Header) -> bool:
     """Return whether a file says anything of its tokens; some converters leave all of it out."""
@@ -66,10 +72,9 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         if self.model not in (_BYTE_LEVEL, _SENTENCE_PIECE):
-            raise self.header.refuse(
-                f"has a tokenizer of kind {self.model!r}, which is not read from GGUF files (read "
-                f"are {_BYTE_LEVEL!r} and {_SENTENCE_PIECE!r}): give the folder of its Hugging "
-                "Face checkpoint instead; --tokenizer cannot stand in for it"
+            raise UnreadTokenizerError(
+                f"{self.header.name} has a tokenizer of kind {self.model!r}, which is not read "
+                f"from GGUF files (read are {_BYTE_LEVEL!r} and {_SENTENCE_PIECE!r}): {_INSTEAD}"
             )
         if not self.tokens:
             raise self.header.damaged("has an empty vocabulary")
@@ -111,9 +116,9 @@ class Vocabulary:
                 "old converters: fetch or convert a newer one"
             )
         if name not in SPLITS:
-            raise self.header.refuse(
-                f"splits text by the pre-tokenizer {name!r}, which is not read from GGUF files: "
-                "give the folder of its Hugging Face checkpoint instead"
+            raise UnreadTokenizerError(
+                f"{self.header.name} splits text by the pre-tokenizer {name!r}, which is not read "
+                f"from GGUF files: {_INSTEAD}"
             )
         return SPLITS[name]
 
