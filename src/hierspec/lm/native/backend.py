@@ -16,6 +16,7 @@ from hierspec.lm.lean.loader import LeanLoader
 from hierspec.lm.lean.shape import LlamaShape, unsupported_reason
 from hierspec.lm.weights import HEAD, StoredSource, WeightSource
 from hierspec.utils.machine import give_back_memory
+from hierspec.utils.threads import is_small
 
 from .library import Library
 from .library import load as load_kernels
@@ -231,8 +232,8 @@ class NativeBackend(LeanBackend):
 
     def _threads(self, num_weights: int, rows: int) -> int:
         """Return how many threads a call uses, for all its products alike."""
-        with self._limit_threads(num_weights, rows):
-            return torch.get_num_threads()
+        size = num_weights * self.weight_dtype.itemsize
+        return 1 if is_small(num_weights, size, rows) else torch.get_num_threads()
 
 
 class NativeProduct:

@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int, c_int64, c_void_p
 from functools import cache
@@ -61,6 +62,7 @@ class Library:
 
     def __init__(self, compiler: _Compiler, kernels: ctypes.CDLL) -> None:
         self._compiler, self._products = compiler, dict[str, ctypes.CDLL]()
+        self._structs = weakref.WeakKeyDictionary[PackedMatrix, MatrixStruct]()
         self.layers: Callable[..., int] = kernels.hierspec_layers
         self.product: Callable[..., int] = kernels.hierspec_product
         self.refined_product: Callable[..., int] = kernels.hierspec_refined_product
@@ -77,8 +79,12 @@ class Library:
         Raises:
             HierspecError: the products of its format do not compile, or compute wrongly.
         """
-        multiply = self.format(matrix.format.name).hierspec_multiply
-        return matrix.struct(ctypes.cast(multiply, c_void_p).value or 0)
+        found = self._structs.get(matrix)
+        if found is None:
+            multiply = self.format(matrix.format.name).hierspec_multiply
+            found = matrix.struct(ctypes.cast(multiply, c_void_p).value or 0)
+            self._structs[matrix] = found
+        return found
 
     def multiply(
         self,

@@ -124,8 +124,8 @@ class NativeLayers:
             inputs: of queries, keys and values in place of h, float32 [N, i, d], each normalised.
         """
         assert inputs is None or inputs.is_contiguous()
-        h = h.contiguous().clone()
-        if not len(h):
+        h, rows = h.clone(memory_format=torch.contiguous_format), h.size(0)
+        if not rows:
             return h
         array, chosen = _span_array(spans), None
         if parts is not None:
@@ -134,11 +134,11 @@ class NativeLayers:
                 chosen[part.layer - lo] = _ATTENTION * part.attention | _MLP * part.mlp
         failed = self._library.layers(
             *(ctypes.byref(self._model), lo, hi, chosen, h.data_ptr()),
-            *(None if inputs is None else inputs.data_ptr(), len(h)),
+            *(None if inputs is None else inputs.data_ptr(), rows),
             *(rotations.data_ptr(), array, len(spans), threads),
         )
         if failed:
-            raise MemoryError(f"no memory for {len(h)} rows")
+            raise MemoryError(f"no memory for {rows} rows")
         return h
 
     @property

@@ -109,8 +109,7 @@ INLINE void add_codes(const int f, const int ROWS, const uint8_t *panel, int64_t
     vec unit[VECS] = {{0}}, lowest_unit[VECS] = {{0}};
     for (int64_t g = 0; g < groups; g++) {
         const uint8_t *steps = panel + block_at(f, g), *codes = steps + step_bytes(f);
-        if (ROWS > 1)
-            for (int i = 0; i < block_bytes(f); i += 64) fetch(steps + AHEAD + i);
+        for (int i = 0; i < block_bytes(f); i += 64) fetch(steps + AHEAD + i);
         if (has_units(f) && g % (SUPER / GROUP) == 0) {
             const uint16_t *units = (const uint16_t *)steps;
             steps += unit_bytes(f), codes += unit_bytes(f);
