@@ -224,7 +224,8 @@ def bench_predictions(*files: str, temperature: float | None = None) -> list[flo
         for one in some.measured
         if one.prediction is not None
         and (
-            file in CHATS.values() or one.name in ("branch", "speculative", "hierarchy", "planned")
+            file in (*CHATS.values(), *HONEST.values())
+            or one.name in ("branch", "speculative", "hierarchy", "planned")
         )
     ]
 
