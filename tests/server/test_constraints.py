@@ -11,7 +11,7 @@ from server_cases import CHAT, SCHEMA, TOOL, chunks, post
 
 from hierspec.engine.detokenize import detokenizer
 from hierspec.server.grammar import Grammars, calls_constraint, schema_constraint
-from hierspec.server.templates import shown_ids, template_traits
+from hierspec.server.templates import template_traits
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -82,7 +82,7 @@ def test_text_that_a_schema_forces_may_be_that_of_a_token(name, word):
         rights = torch.tensor(allowed(processor, written, size), dtype=torch.float)
         assert rights.any(), tokenizer.decode(written)
         written.append(int(torch.multinomial(rights, 1, generator=generator)))
-    text = detokenizer(tokenizer, (), True, shown_ids(tokenizer))
+    text = detokenizer(tokenizer, (), True, template_traits(tokenizer).shown_ids)
     found = "".join(text.add(token) for token in written[:-1]) + text.flush()
     assert json.loads(found) == word
 

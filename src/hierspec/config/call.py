@@ -164,12 +164,16 @@ class CallOptions:
                 ignore_eos=self.ignore_eos,
                 stop=texts,
                 stop_token_ids=stop_ids,
-                max_new_tokens=length,
+                max_new_tokens=(
+                    None if length is None else arguments.integer(length, "max_new_tokens")
+                ),
                 max_length=model.max_length,
                 include_stop_str=self.include_stop_str,
             )
             for texts, length in zip(
-                _stop_strings(stop, count), _lengths(lengths, count), strict=True
+                _stop_strings(stop, count),
+                _broadcast(lengths, count, "max_new_tokens"),
+                strict=True,
             )
         ]
         seeds = _seeds(self.seed, count, num_samples)
@@ -269,13 +273,6 @@ def _refuse_beside_config(options: Mapping[str, Any]) -> None:
             raise HierspecError(f"generation_config sets {name} too: leave it out, or set it there")
 
 
-def _lengths(value: Any, count: int) -> list[int | None]:
-    return [
-        None if length is None else arguments.integer(length, "max_new_tokens")
-        for length in _broadcast(value, count, "max_new_tokens")
-    ]
-
-
 def _num_samples(value: Any, sampling: Sequence[SamplingParams]) -> int:
     number = arguments.integer(value, "num_return_sequences")
     if number < 1:
@@ -290,16 +287,13 @@ def _num_samples(value: Any, sampling: Sequence[SamplingParams]) -> int:
 
 def _seeds(value: Any, count: int, num_samples: int) -> list[tuple[int, int]]:
     """Return (seed, index among the sequences with that seed) of each sequence."""
-    if isinstance(value, list | tuple):
-        own = [_seed(each) for each in _broadcast(value, count, "seed")]
-        return [(seed, sample) for seed in own for sample in range(num_samples)]
-    seed = _seed(value)
-    return [(seed, place) for place in range(count * num_samples)]
-
-
-def _seed(value: Any) -> int:
-    seed = arguments.seed(value)
-    return secrets.randbits(32) if seed is None else seed
+    one_each = isinstance(value, list | tuple)
+    seeds = [
+        secrets.randbits(32) if (seed := arguments.seed(given)) is None else seed
+        for given in (_broadcast(value, count, "seed") if one_each else [value])
+    ]
+    num_places = num_samples if one_each else count * num_samples
+    return [(seed, place) for seed in seeds for place in range(num_places)]
 
 
 def _caches(value: Any, count: int) -> list[SessionCache | None]:

@@ -178,7 +178,7 @@ class LoadControl:
         """Record a round without prefill: its plan, how many tokens it emitted, its seconds."""
         if not self._has_choice(num_streams):
             return
-        load, current = self._load_class(num_streams), (_class_of(num_streams), plan)
+        load, current = self._load_class(num_streams), (class_of(num_streams), plan)
         switched, self._last = self._last != current, current
         load.clock += seconds
         measured = load.plans[plan]
@@ -232,7 +232,7 @@ class LoadControl:
         }
 
     def _load_class(self, num_streams: int) -> _LoadClass:
-        number = _class_of(num_streams)
+        number = class_of(num_streams)
         if number not in self.classes:
             for neighbour in (number + 1, number - 1):
                 load = self.classes.get(neighbour)
@@ -246,12 +246,8 @@ class LoadControl:
         return self.classes[number]
 
 
-def in_same_class(num_streams: int, other_num_streams: int) -> bool:
-    """Return whether two numbers of streams lie between the same powers of two."""
-    return _class_of(num_streams) == _class_of(other_num_streams)
-
-
-def _class_of(num_streams: int) -> int:
+def class_of(num_streams: int) -> int:
+    """Return the class of a number of streams: all between the same powers of two are alike."""
     return max(num_streams, 1).bit_length() - 1
 
 

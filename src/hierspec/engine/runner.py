@@ -23,7 +23,7 @@ from hierspec.lm.encoder_decoder import split_prompt, validate_decoder_only
 from hierspec.sampling.scores import logprobs, top_logprobs
 
 from .control import Controller, Steering, label
-from .load_control import LoadControl, Plans, in_same_class
+from .load_control import LoadControl, Plans, class_of
 from .metrics import SequenceMetrics
 from .prefixes import PrefixCache, prefill
 from .request import Request, TokenScore
@@ -199,10 +199,15 @@ class ServingRunner(Runner):
         self, requests: Sequence[Request], num_streams: int
     ) -> list[Verdict | BaseException]:
         # A round measures a plan only if most of its requests follow the load, ...
-        measurable = 2 * sum(map(_follows_load, requests)) > len(requests)
+        following = [r for r in requests if r.speculative and not (r.fixed_plan or r.prediction)]
+        measurable = 2 * len(following) > len(requests)
         began = time.monotonic()
-        plan = self._choose_draft_plan(num_streams, measurable)
-        measurable = measurable and in_same_class(num_streams, len(requests))
+        try:
+            plan = self.load.choose(num_streams, measurable)
+        except Exception:
+            log.exception("drafts do not follow the load in this round")
+            plan = 0
+        measurable = measurable and class_of(num_streams) == class_of(len(requests))
         # ... and if it prefills no prompt.
         measurable = measurable and all(request.started for request in requests)
         self._draft_plan = self.plans.draft_plans[plan]
@@ -229,13 +234,6 @@ class ServingRunner(Runner):
         super().forget(request)
         request.levels = request.levels or self.sequence_metrics.forget(request)
 
-    def _choose_draft_plan(self, num_streams: int, measurable: bool) -> int:
-        try:
-            return self.load.choose(num_streams, measurable)
-        except Exception:
-            log.exception("drafts do not follow the load in this round")
-            return 0
-
     def plan_for(self, request: Request) -> ModelVerify | None:
         plans, plan = self.plans, self._draft_plan
         if not request.speculative:
@@ -261,7 +259,3 @@ def _token_scores(rows: torch.Tensor, request: Request) -> list[TokenScore]:
     chosen, k = logprobs(rows[:n], tokens[:n]), request.num_prompt_logprobs or 0
     tops = top_logprobs(rows[:n], k) if k else [()] * n
     return [TokenScore(*pair) for pair in zip(chosen, tops, strict=True)]
-
-
-def _follows_load(request: Request) -> bool:
-    return request.speculative and not request.fixed_plan and not request.prediction

@@ -56,7 +56,7 @@ class Runtime:
         switches = [position_switch(level.model.cache_owner) for level in walk_levels(root)]
         self._switches = tuple({s.length for s in switches if s is not None and s.recomputes})
         self._groups: dict[Hashable, Group] = {}
-        self._node_infos: dict[ModelVerify, Mapping[int, NodeInfo]] = {}
+        self._node_infos: dict[ModelVerify, dict[int, NodeInfo]] = {}
 
     def observe(self, observer: Observer) -> None:
         """Add an observer of all that happens from now on."""
@@ -145,12 +145,13 @@ class Runtime:
 
     def _infos(self, plan: ModelVerify) -> Mapping[int, NodeInfo]:
         if plan not in self._node_infos:
-            self._node_infos[plan] = {node.index: self._info(node) for node in walk(plan)}
+            infos = self._node_infos[plan] = {}
+            for node in walk(plan):
+                # The longest context of all models at and below it; look-ups have no limit.
+                room = min(level.model.max_length for level in walk_levels(node))
+                partial = not isinstance(node, Concatenate) and scores_part(node.model)
+                infos[node.index] = NodeInfo(room, self._group(node), partial, self._switches)
         return self._node_infos[plan]
-
-    def _info(self, node: ModelNode) -> NodeInfo:
-        partial = not isinstance(node, Concatenate) and scores_part(node.model)
-        return NodeInfo(_max_context(node), self._group(node), partial, self._switches)
 
     def _group(self, node: ModelNode) -> Group | None:
         """Return the group of a node: nodes that differ in budget or lower levels share one.
@@ -187,8 +188,3 @@ def _final_verdict(task: Task) -> Verdict:
         return verdict
     rows = torch.cat([task.row_scores[tokens[:i]] for i in range(start, len(tokens))])
     return with_logprobs(task, verdict, rows)
-
-
-def _max_context(node: ModelNode) -> int:
-    """Return the longest context of all models at and below ``node``; look-ups have no limit."""
-    return min(level.model.max_length for level in walk_levels(node))

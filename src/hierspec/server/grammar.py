@@ -23,7 +23,7 @@ from hierspec.lm.saved_tokenizer import SavedTokenizer
 
 from .call_formats import ARGUMENT_KEYS, BLANKS, CallFormat, bare_call, find_opening
 from .errors import ApiError
-from .templates import shown_ids
+from .templates import template_traits
 
 _COMPACT: Any = {"whitespace_flexible": False}  # else a small model may write blanks for ever
 # Models write calls as they were trained to, perhaps indented; one that must call is kept short.
@@ -79,7 +79,7 @@ class Grammars:
             raise ApiError(
                 f"response_format and tools cannot be used with this model's tokenizer: {reason}"
             ) from None
-        hidden = (special_ids(tokenizer) - shown_ids(tokenizer)) | eos_token_ids
+        hidden = (special_ids(tokenizer) - template_traits(tokenizer).shown_ids) | eos_token_ids
         added = {i: token.content for i, token in added_tokens(tokenizer).items()}
         words = _Words(base, added, hidden, ends, len(tokenizer), size)
         self._tokenizer = LLTokenizer(TokenizerWrapper(words), eos_token=ends)

@@ -15,7 +15,7 @@ from hierspec.utils.validation import MIN_TEMPERATURE
 
 from .errors import ApiError
 from .service import Service
-from .templates import shown_ids
+from .templates import template_traits
 from .wire.common import GenerationRequest
 
 _PROMPTS = ("messages", "input", "prompt")  # fields of the endpoints
@@ -80,25 +80,21 @@ def engine_requests(
     copies = [prompt for prompt in prompts for _ in range(n)]
     requests = call.requests(copies, own.root.model, None, lambda chosen: own.eos_token_ids())
     deadline = None if timeout is None else time.monotonic() + timeout
-    prediction = predicted_tokens(service, body)
+    prediction: list[int] = []  # what the output is expected to repeat
+    if body.prediction is not None:
+        text = text_of(body.prediction.content)
+        prediction = tokenize(service, text, add_special_tokens=False)
+    shown = template_traits(service.tokenizer).shown_ids
     for request in requests:
         request.num_prompt_logprobs, request.hierarchy = prompt_logprobs, hierarchy
         request.priority, request.deadline, request.tenant = body.priority, deadline, tenant
         request.speculative = body.speculative is not False
         request.fixed_plan = body.seed is not None and not same_for_any_plan
         request.prediction = prediction
+        request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
     for request, held_by in zip(requests, processors, strict=False):
         request.params = dataclasses.replace(params, logits_processors=tuple(held_by))
-        shown = shown_ids(service.tokenizer)
-        request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
     return requests
-
-
-def predicted_tokens(service: Service, body: GenerationRequest) -> list[int]:
-    """Return the tokens that the output is expected to repeat."""
-    if body.prediction is None:
-        return []
-    return tokenize(service, text_of(body.prediction.content), add_special_tokens=False)
 
 
 def text_of(content: Any) -> str:

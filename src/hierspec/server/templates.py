@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -31,6 +31,7 @@ class TemplateTraits:
         text_arguments: it wants arguments as text; ``short_ids``: ids of nine letters and digits.
         takes_system: it writes a system message.
         takes_neighbours: it writes two messages of a user in a row.
+        shown_ids: special tokens that mark calls: a text must show them where calls are read.
     """
 
     calls: CallFormat = TAGGED
@@ -42,6 +43,7 @@ class TemplateTraits:
     short_ids: bool = False
     takes_system: bool = True
     takes_neighbours: bool = True
+    shown_ids: frozenset[int] = frozenset()
 
 
 _traits: WeakKeyDictionary[Any, tuple[str, TemplateTraits]] = WeakKeyDictionary()
@@ -49,17 +51,17 @@ _traits: WeakKeyDictionary[Any, tuple[str, TemplateTraits]] = WeakKeyDictionary(
 
 def template_traits(tokenizer: Any) -> TemplateTraits:
     """Return what the tokenizer's chat template can do."""
-    template = str(getattr(tokenizer, "chat_template", None) or "")
-    if tokenizer is None or not template:
+    if tokenizer is None:
         return TemplateTraits()
+    template = str(getattr(tokenizer, "chat_template", None) or "")
     if tokenizer not in _traits or _traits[tokenizer][0] != template:
-        _traits[tokenizer] = (template, _try_out(tokenizer, template))
+        traits = _try_out(tokenizer, template) if template else TemplateTraits()
+        shown = _shown_ids(tokenizer, traits.calls)
+        _traits[tokenizer] = (template, replace(traits, shown_ids=shown))
     return _traits[tokenizer][1]
 
 
-def shown_ids(tokenizer: Any) -> frozenset[int]:
-    """Return the special tokens that mark calls: a text must show them where calls are read."""
-    form = template_traits(tokenizer).calls
+def _shown_ids(tokenizer: Any, form: CallFormat) -> frozenset[int]:
     marks = (form.begin, form.end, form.before_name, form.after_name, form.after_arguments)
     added = added_tokens(tokenizer)
     return frozenset(

@@ -17,7 +17,7 @@ from hierspec.utils.files import json_digest
 from .call_formats import TAGGED, CallStream, write_calls
 from .errors import ApiError
 from .grammar import Constraint, calls_constraint
-from .templates import TemplateTraits, shown_ids, template_traits
+from .templates import TemplateTraits, template_traits
 from .wire.chat import NamedTool, Tool, ToolCall
 
 
@@ -39,12 +39,15 @@ class OfferedTools:
         choice: str | NamedTool | None = None,
         parallel: bool = True,
     ) -> None:
-        self._form = template_traits(tokenizer).calls
+        traits = template_traits(tokenizer)
+        self._form = traits.calls
         self._choice = choice or ("auto" if tools else "none")
         self._parallel = parallel
         self._chosen = _chosen(tools, self._choice)
-        added = added_tokens(tokenizer)
-        self._hidden = tuple(added[i].content for i in shown_ids(tokenizer))
+        self._hidden: tuple[str, ...] = ()
+        if traits.shown_ids:
+            added = added_tokens(tokenizer)
+            self._hidden = tuple(added[i].content for i in traits.shown_ids)
 
     @property
     def are_forced(self) -> bool:

@@ -186,7 +186,8 @@ class TrunkSlots:
         state.branches = branches
         rows = [*range(end), *(end + node for node in nodes)][query.first_row :]
         tokens = [*slot.tokens, *branches.tokens]
-        self._poison_rest(state)
+        if poison.enabled:
+            self._poison_rest(state)
         return PreparedQuery(state, tokens, query.first_row, 1 + max(rows), rows)
 
     def make_room_for_draft(self, query: Query, count: int) -> None:
@@ -251,7 +252,8 @@ class TrunkSlots:
                     lengths[segment] = shared
             state.drafted = [min(n, shared) for n in state.drafted]
             slot.tokens[shared:] = context.tokens(shared)
-        self._poison_rest(state)
+        if poison.enabled:
+            self._poison_rest(state)
         return state
 
     def _keep_branch(self, slot: Slot, state: SlotState, context: Context, end: int) -> None:
@@ -307,8 +309,6 @@ class TrunkSlots:
 
     def _poison_rest(self, state: SlotState) -> None:
         """Make a read of what holds no values show, in the mode of :mod:`hierspec.lm.poison`."""
-        if not poison.enabled:
-            return
         with torch.inference_mode():
             for (lo, hi), length, output in zip(
                 self.bounds, state.lengths, state.outputs, strict=True

@@ -187,13 +187,15 @@ class ExitModel:
 
     Attributes:
         cache_owner: the trunk. Views with the same owner share slots: open one per sequence.
+        graphs: recorded calls of its device; ``None`` for a device that records nothing.
         exit_layer: how many layers it runs.
         partial: whether its head scores a part of the vocabulary only; other tokens get −∞.
     """
 
     def __init__(self, trunk: Trunk, index: int, head: ScoreHead | None = None) -> None:
         backend = trunk.backend
-        self.trunk = trunk
+        self.trunk = self.cache_owner = trunk
+        self.graphs = trunk.graphs
         self.index = index
         self.head = head
         self.partial = isinstance(head, ExitHead) and head.part is not None
@@ -205,18 +207,9 @@ class ExitModel:
         self.device = backend.device
 
     @property
-    def cache_owner(self) -> Trunk:
-        return self.trunk
-
-    @property
     def trees(self) -> bool:
         """Whether it scores a token tree in one call."""
         return self.trunk.backend.trees
-
-    @property
-    def graphs(self) -> Graphs | None:
-        """Recorded calls of its device; ``None`` for a device that records nothing."""
-        return self.trunk.graphs
 
     def open(self) -> Slot:
         """Return a new slot; any view of the same trunk may use it."""
