@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hierspec.errors import HierspecError, errors_in
+from hierspec.utils import plugins
 
 from .options import AsJson
 
@@ -51,7 +52,10 @@ def certify(
     if (case is None) == (adapter is None):
         raise HierspecError("give either CASE.json or --adapter")
     if adapter is not None:
-        return _examine_verifier(adapter, as_json)
+        examine = plugins.load_entry_point("hierspec.certify_options", "adapter")
+        if examine is None:
+            raise HierspecError("--adapter is an option of a package that is not installed")
+        return examine(adapter, as_json)
     assert case is not None
     from hierspec.exact import certificate as exact
     from hierspec.exact.foreign_random import ForeignRandomness
@@ -74,21 +78,3 @@ def certify(
         else:
             show(certificate, passed, with_law=law)
     return 0 if passed else 1
-
-
-def _examine_verifier(name: str, as_json: bool) -> int:
-    """Enumerate one verifier, or print a table of all published ones."""
-    from hierspec.exact.adapters import examine, load_adapter, published, table
-
-    if name == "all":
-        print(table())
-        return 0
-    known = published().get(name)
-    result = known.examine() if known else examine(load_adapter(name))
-    if as_json:
-        print(json.dumps({"lossless": result.lossless, "tv": result.tv, "tokens": result.tokens}))
-    else:
-        for n, tv in result.tv.items():
-            print(f"drafts of {n}: distance {tv:.3g}, {result.tokens[n]:.4f} tokens a round")
-        print("lossless" if result.lossless else "NOT lossless: its text is not the target's")
-    return 0 if result.lossless else 1

@@ -1,4 +1,4 @@
-"""Published verifiers as adapters (:mod:`hierspec.exact.adapters`), to be enumerated.
+"""Published verifiers as adapters (:mod:`hierspec_lab.verifiers.adapters`), to be enumerated.
 
 If a package is installed, its own function is called. The others are written anew from their
 publications, for one draft; :data:`VERIFIERS` names the sources.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hierspec.exact.adapters import Published
+from .adapters import Published
 
 
 def transformers_step(tokens: torch.Tensor, q: torch.Tensor, p: torch.Tensor) -> Sequence[int]:

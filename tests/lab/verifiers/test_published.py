@@ -18,7 +18,9 @@ from scipy.stats import chi2
 from tabular_cases import models
 
 from hierspec.errors import HierspecError
-from hierspec.exact.adapters import (
+from hierspec.lm.tabular import TabularModel
+from hierspec.verifiers.registry import get
+from hierspec_lab.verifiers.adapters import (
     LENGTHS,
     distance,
     examine,
@@ -28,8 +30,6 @@ from hierspec.exact.adapters import (
     round_law,
     table_row,
 )
-from hierspec.lm.tabular import TabularModel
-from hierspec.verifiers.registry import get
 from hierspec_lab.verifiers.published import VERIFIERS, by_rule
 
 PUBLISHED = {verifier.name: verifier for verifier in VERIFIERS}

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from installed import needs_lab
 
 from hierspec.cli import run
 
@@ -190,7 +189,6 @@ def test_a_fault_is_named_with_its_line(body, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-@needs_lab
 def test_lenience_one_is_said(tmp_path, capsys):
     table = {"": [0.5, 0.5]}
     case = {

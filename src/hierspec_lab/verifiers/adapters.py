@@ -17,6 +17,7 @@ law; the total variation distance measures how much it differs.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -27,12 +28,11 @@ import torch
 
 from hierspec.core.distributions import draw
 from hierspec.errors import HierspecError
+from hierspec.exact.foreign_random import ForeignRandomness
+from hierspec.exact.splitting import SplittingRng, outcomes, run
 from hierspec.lm.tabular import TabularModel
 from hierspec.utils import plugins
 from hierspec.utils.schema import nearest_key, short_repr
-
-from .foreign_random import ForeignRandomness
-from .splitting import SplittingRng, outcomes, run
 
 Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
 
@@ -344,3 +344,19 @@ def load_adapter(location: str) -> Adapter:
     if not callable(adapter):
         raise HierspecError(f"{path} has no function {name!r}")
     return adapter
+
+
+def certify(name: str, as_json: bool) -> int:
+    """Run ``hierspec certify --adapter NAME``: enumerate a verifier, or all published ones."""
+    if name == "all":
+        print(table())
+        return 0
+    known = published().get(name)
+    result = known.examine() if known else examine(load_adapter(name))
+    if as_json:
+        print(json.dumps({"lossless": result.lossless, "tv": result.tv, "tokens": result.tokens}))
+    else:
+        for n, tv in result.tv.items():
+            print(f"drafts of {n}: distance {tv:.3g}, {result.tokens[n]:.4f} tokens a round")
+        print("lossless" if result.lossless else "NOT lossless: its text is not the target's")
+    return 0 if result.lossless else 1

@@ -7,7 +7,7 @@ import torch
 
 from hierspec.cli.certify import certify
 from hierspec.errors import HierspecError
-from hierspec.exact.adapters import examine, load_adapter
+from hierspec_lab.verifiers.adapters import examine, load_adapter
 
 
 def test_a_file_of_ones_own(tmp_path):
