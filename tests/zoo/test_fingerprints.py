@@ -42,7 +42,7 @@ def digest(path: Path) -> str:
 
 @pytest.mark.parametrize("settled_after", [0.0, 2.0])
 def test_a_change_anywhere_is_another_hash(monkeypatch, file, settled_after):
-    monkeypatch.setattr(content, "_SETTLED_AFTER", settled_after)
+    monkeypatch.setattr("hierspec.utils.files._SETTLED_AFTER", settled_after)
     for _ in range(2):
         assert content.content_hash(file) == digest(file)
     before = content.content_hash(file)
@@ -51,7 +51,7 @@ def test_a_change_anywhere_is_another_hash(monkeypatch, file, settled_after):
 
 
 def test_a_file_that_rests_is_read_once(monkeypatch, file, cache):
-    monkeypatch.setattr(content, "_SETTLED_AFTER", -1.0)
+    monkeypatch.setattr("hierspec.utils.files._SETTLED_AFTER", -1.0)
     found = content.content_hash(file)
     (kept,) = cache.iterdir()
     kept.write_text("f" * 64)

@@ -34,6 +34,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run the ``hierspec`` command and end the process with its exit status."""
     status = run(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGINT, _exit_on_interrupt)  # libraries take a while to shut down
+    if "triton" not in sys.modules:  # which complains of what is left at the end
+        gc.freeze()  # Python would search all that was imported for garbage, for half a second
     sys.exit(status)
 
 

@@ -41,6 +41,8 @@ class WeightSource(Protocol):
         config: a transformers ``PretrainedConfig``, or what stands in for one
             (:mod:`hierspec.lm.llama_config`).
         tokenizer_path: folder that ``AutoTokenizer.from_pretrained`` takes, or ``None``.
+
+    One whose tensors are those of files, and always the same, may say which: ``weight_files``.
     """
 
     @property
@@ -104,6 +106,10 @@ class Checkpoint:
     config: Any
     files: dict[str, Path]
     tokenizer_path: Path | None
+
+    @property
+    def weight_files(self) -> list[Path]:
+        return sorted(set(self.files.values()))
 
     def names(self) -> list[str]:
         return sorted(self.files)

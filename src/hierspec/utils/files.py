@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from io import TextIOWrapper
@@ -18,6 +19,7 @@ from filelock import FileLock, Timeout
 from hierspec.errors import HierspecError
 
 T = TypeVar("T")
+_SETTLED_AFTER = 2.0  # seconds
 
 
 def write_atomically(
@@ -249,6 +251,23 @@ def locked(path: Path, noun: str, message: str) -> Iterator[None]:
         with contextlib.suppress(OSError):  # some systems refuse to delete an open file
             Path(lock.lock_file).unlink()  # before release: whoever has just opened it tries again
         lock.release()
+
+
+def file_state(path: Path) -> list[Any] | None:
+    """Return what changes with a file: where it is, its size and its times.
+
+    The time of its last change of any kind (``st_ctime``) is among them, which copying with times
+    kept, or setting them, does not set back. ``None``: it changed so lately that it may change
+    again within the resolution of its file system's clock.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    status = path.stat()
+    if time.time() - max(status.st_ctime, status.st_mtime) < _SETTLED_AFTER:
+        return None
+    numbers = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return [str(path.resolve()), *numbers]
 
 
 def cache_folder(part: str) -> Path:

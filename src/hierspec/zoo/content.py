@@ -2,8 +2,7 @@
 
 Reading a checkpoint of many gigabytes takes too long to be done at every start, and its ends alone
 do not tell it from another of the same size. So the hash of a file is kept under its path, size and
-times. The time of its last change of any kind (``st_ctime``) is among them, which copying with
-times kept, or setting them, does not set back.
+times.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import time
 from pathlib import Path
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import cache_folder, json_digest, write_atomically
+from hierspec.utils.files import cache_folder, file_state, json_digest, write_atomically
 
-# A file that changed as recently may change again within the resolution of its file system's clock.
-_SETTLED_AFTER = 2.0  # seconds
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -44,12 +40,11 @@ def content_hash(path: Path) -> str:
 
 def _known_as(path: Path) -> Path | None:
     """Return where the hash of a file in its present state is kept; ``None``: nowhere, as yet."""
-    status = path.stat()
-    if time.time() - max(status.st_ctime, status.st_mtime) < _SETTLED_AFTER:
+    state = file_state(path)
+    if state is None:
         return None
-    state = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     try:
-        return cache_folder("hashes") / json_digest([str(path.resolve()), *state])
+        return cache_folder("hashes") / json_digest(state)
     except HierspecError:  # no home folder
         return None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from hierspec.lm.weights import HEAD, StoredSource, WeightSource
 from hierspec.utils.machine import give_back_memory
 from hierspec.utils.threads import is_small
 
+from .formats import FORMATS
+from .kept_panels import KeptPanels, panels_key
 from .library import Library
 from .library import load as load_kernels
 from .matrices import PackedMatrix, is_packable
@@ -78,15 +82,19 @@ class NativeBackend(LeanBackend):
         self.library = library
         rounded = isinstance(source, StoredSource) and not own_bits
         self.file = source if rounded else None  # whose bits copies keep
-        loader = _Loader(source, shape, self, own_bits)
-        self._scored, width = loader.scored, shape.hidden_size
-        # The largest matrices first, while there is little beside what is packed of them.
-        if shape.embeds:
-            self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
-        self._refined = None  # scores near the best in more bits
-        self._owns_embedding = loader.has_own_head and shape.embeds  # or rows are the output's
-        self._output = loader.output() if loader.has_own_head else self._embedding
-        layers = [loader.packed_layer(i) for i in range(shape.num_layers)]
+        files: list[Path] = getattr(source, "weight_files", [])
+        what = (replace(shape, biased=frozenset()), str(dtype), own_bits)  # biases are not kept
+        self._kept_as = panels_key(files, *what)
+        with KeptPanels(self._kept_as, sum(file.stat().st_size for file in files)) as kept:
+            loader = _Loader(source, shape, self, own_bits, kept)
+            self._scored, width = loader.scored, shape.hidden_size
+            # The largest matrices first, while there is little beside what is packed of them.
+            if shape.embeds:
+                self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
+            self._refined = None  # scores near the best in more bits
+            self._owns_embedding = loader.has_own_head and shape.embeds  # or: the output's rows
+            self._output = loader.output() if loader.has_own_head else self._embedding
+            layers = [loader.packed_layer(i) for i in range(shape.num_layers)]
         self.attention_dtype = cache_dtype or _cache_dtype(layers, dtype, own_bits)
         self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
         self._final_norm = loader.scaled_norm("model.norm", width)
@@ -204,23 +212,34 @@ class NativeBackend(LeanBackend):
         form = COPY_FORMS[bits]
         copied = copy.copy(self)
         copied.own_bits = False
-        file = None if self.file is None else _Loader(self.file, self.shape, self, True)
-        layers = list[LayerWeights]()
-        for i, layer in enumerate(self._layers.weights):
-            source = (layer if file is None else file.packed_layer(i)).matrices()
-            if rounded is None:
-                fewer = {name: matrix.in_fewer_bits(form) for name, matrix in source.items()}
-            else:
-                fewer = rounded(i, source)
-            layers.append(replace(layer, **fewer))
+        as_it_is = rounded is None and self.file is None and self._kept_as is not None
+        copied._kept_as = f"{self._kept_as}-{form}" if as_it_is else None
+        with KeptPanels(copied._kept_as, self.num_bytes_read * bits // 16) as kept:
+            file = _Loader(self.file, self.shape, self, True) if self.file is not None else None
+
+            def fewer(name: str, matrix: PackedMatrix, form: str) -> PackedMatrix:
+                if matrix.format.bits_per_weight <= FORMATS[form].bits_per_weight:
+                    return matrix
+                pack = partial(matrix.in_fewer_bits, form)
+                return kept.matrix(f"{name} {form}", matrix.bias_of_outputs, pack)
+
+            layers = list[LayerWeights]()
+            for i, layer in enumerate(self._layers.weights):
+                source = (layer if file is None else file.packed_layer(i)).matrices()
+                matrices = (
+                    {name: fewer(f"{i} {name}", one, form) for name, one in source.items()}
+                    if rounded is None
+                    else rounded(i, source)
+                )
+                layers.append(replace(layer, **matrices))
+            copied._layers = NativeLayers(self.library, layers, self.shape, self.attention_dtype)
+            output = self._output if file is None else file.output()
+            copied._output, copied._refined = fewer("output", output, "Q8_0"), None
+            if output.num_out >= _LARGE_VOCAB:
+                coarse = fewer("output", output, "Q4_1")
+                if coarse is not copied._output:
+                    copied._output, copied._refined = coarse, copied._output
         copied._owns_embedding = False
-        copied._layers = NativeLayers(self.library, layers, self.shape, self.attention_dtype)
-        output = self._output if file is None else file.output()
-        copied._output, copied._refined = output.in_fewer_bits("Q8_0"), None
-        if output.num_out >= _LARGE_VOCAB:
-            coarse = output.in_fewer_bits("Q4_1")
-            if coarse is not copied._output:
-                copied._output, copied._refined = coarse, copied._output
         copied.weight_dtype, copied.name = torch.int8, f"{self.name}:int{bits}"
         copied._describe()
         give_back_memory()
@@ -296,9 +315,15 @@ class _Loader(LeanLoader):
     """Reads a model's weights from their source and packs them, so that none is there twice."""
 
     def __init__(
-        self, source: WeightSource, shape: LlamaShape, backend: NativeBackend, own_bits: bool
+        self,
+        source: WeightSource,
+        shape: LlamaShape,
+        backend: NativeBackend,
+        own_bits: bool,
+        kept: KeptPanels | None = None,
     ) -> None:
         super().__init__(source, shape, backend)
+        self.kept = kept or KeptPanels(None, 0)
         self.form = FORMS[backend.weight_dtype]
         self.own = source if own_bits and isinstance(source, StoredSource) else None
 
@@ -322,16 +347,21 @@ class _Loader(LeanLoader):
         if kind in self.shape.biased:
             bias = order(self.vector(f"{name}.bias", rows))
         name = f"{name}.weight"
-        stored = None if self.own is None else self.own.stored(name)
-        if stored is None or not is_packable(stored):
-            return PackedMatrix.of(order(self.read(name, rows, width)), self.form, bias)
-        self.use(name, (len(stored.rows), stored.width), (rows, width))
-        try:
-            return PackedMatrix.of_stored(stored._replace(rows=order(stored.rows)), bias)
-        except ValueError as error:
-            raise HierspecError(
-                f"{self.source.name} is damaged ({name} {error}): fetch it again"
-            ) from None
+
+        def pack() -> PackedMatrix:
+            stored = None if self.own is None else self.own.stored(name)
+            if stored is None or not is_packable(stored):
+                return PackedMatrix.of(order(self.read(name, rows, width)), self.form, bias)
+            self.use(name, (len(stored.rows), stored.width), (rows, width))
+            try:
+                return PackedMatrix.of_stored(stored._replace(rows=order(stored.rows)), bias)
+            except ValueError as error:
+                raise HierspecError(
+                    f"{self.source.name} is damaged ({name} {error}): fetch it again"
+                ) from None
+
+        self.unused.discard(name)  # where it is kept, its source is not read
+        return self.kept.matrix(name, bias, pack)
 
     def vector(self, name: str, size: int) -> torch.Tensor:
         """Read a norm's weight or a bias, float32; rounded like the matrices but in own bits."""

@@ -15,6 +15,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -206,7 +207,8 @@ def _take(
 
 def _key(backend: NativeBackend) -> str:
     """Return a hash of what a copy's layers are made of, and whether some keep a file's bits."""
-    digest = hashlib.sha256(f"{_RECIPE} {backend.shape} {backend.file is None}".encode())
+    shape = replace(backend.shape, biased=frozenset())  # a set's order differs by process
+    digest = hashlib.sha256(f"{_RECIPE} {shape} {backend.file is None}".encode())
     for layer in backend.layer_weights:
         for matrix in layer.matrices().values():
             digest.update(matrix.format.name.encode())

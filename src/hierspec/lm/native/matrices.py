@@ -55,7 +55,7 @@ class _PanelMemory:
         )
 
 
-_memory = _PanelMemory()
+empty_panels = _PanelMemory().empty
 
 
 class MatrixStruct(Structure):
@@ -128,7 +128,7 @@ class PackedMatrix:
         for start in range(0, num_out, step):
             part = pack(start, min(start + step, num_out))
             if panels is None:
-                panels = _memory.empty(-(-num_out // PANEL), part.size(1))
+                panels = empty_panels(-(-num_out // PANEL), part.size(1))
             panels[start // PANEL :][: len(part)] = part
         assert panels is not None
         return cls(form, num_out, width, panels, bias)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hierspec.lm.weights import EMBEDDING, HEAD, Stored, read_config
 
 from .config import ARCHITECTURES
+from .files import shards
 from .folder import model_folder
 from .header import Header, StoredTensor, read_header
 from .weights import by_halves, dequantized, may_lack, named, size_of, stored_bytes
@@ -42,6 +43,10 @@ class GgufSource:
     name: str
     tokenizer_path: Path | None
     config: Any
+
+    @property
+    def weight_files(self) -> list[Path]:
+        return shards(self.path)
 
     @cached_property
     def _header(self) -> Header:

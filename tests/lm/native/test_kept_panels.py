@@ -1,0 +1,116 @@
+"""A model's panels in the user's cache: mapped from there, and made anew where they are damaged."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+
+from hierspec.lm.load import load
+from hierspec.lm.native import kept_panels
+from hierspec.lm.native.matrices import PackedMatrix
+from hierspec.lm.weights import Checkpoint
+from hierspec.utils.testing import save_tiny
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept_panels, "_LEAST", 0)
+    return tmp_path / "cache" / "panels"
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    path = save_tiny("qwen2", tmp_path / "m", seed=1)
+    monkeypatch.setattr("hierspec.utils.files._SETTLED_AFTER", 0.0)
+    return path
+
+
+def weights(backend):
+    """Return the panels and biases of a model and of a copy of it, in order."""
+    matrices = [
+        matrix
+        for one in (backend, backend.copy_in(8))
+        for layer in one.layer_weights
+        for matrix in layer.matrices().values()
+    ]
+    return [x for m in matrices for x in (m.panels, m.bias) if x is not None]
+
+
+@pytest.mark.parametrize("small", [0, 1 << 30], ids=["mapped", "copied"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kept_panels_are_those_that_were_packed(model, folder, dtype, small, monkeypatch):
+    packed = weights(load(model, dtype))
+    assert len(list(folder.iterdir())) == 2  # of the model and of its copy
+    monkeypatch.setattr(kept_panels, "_SMALL", small)
+    read = Checkpoint.tensor
+    names = list[str]()
+    monkeypatch.setattr(Checkpoint, "tensor", lambda s, name: names.append(name) or read(s, name))
+    monkeypatch.setattr(PackedMatrix, "of", None)  # nothing is packed again
+    for ours, theirs in zip(weights(load(model, dtype)), packed, strict=True):
+        assert torch.equal(ours, theirs)
+    assert not any(name.endswith("proj.weight") for name in names)
+
+
+@pytest.mark.parametrize("place", ["a weight", "the index", "cut short", "empty"])
+def test_a_damaged_file_is_made_anew(model, folder, place):
+    expected = weights(load(model, torch.float32))
+    for path in folder.iterdir():
+        content = bytearray(path.read_bytes())
+        if place == "a weight":
+            content[100] ^= 1
+        elif place == "the index":
+            content[-60] ^= 1
+        path.write_bytes(content[: {"cut short": len(content) // 2, "empty": 0}.get(place)])
+    for _ in range(2):
+        for ours, theirs in zip(weights(load(model, torch.float32)), expected, strict=True):
+            assert torch.equal(ours, theirs)
+    assert all(kept_panels._read(path) is not None for path in folder.iterdir())
+
+
+def test_other_weights_under_the_same_name_are_packed(model, folder, tmp_path):
+    before = weights(load(model, torch.float32))
+    save_tiny("qwen2", tmp_path / "m", seed=2)
+    time.sleep(0.02)  # the clock of the file system
+    assert not torch.equal(weights(load(model, torch.float32))[0], before[0])
+
+
+def test_an_interrupted_load_leaves_no_file(model, folder, monkeypatch):
+    def interrupt(self, name):
+        if "down_proj" in name:
+            raise KeyboardInterrupt
+        return read(self, name)
+
+    read = Checkpoint.tensor
+    monkeypatch.setattr(Checkpoint, "tensor", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        load(model, torch.float32)
+    assert list(folder.iterdir()) == []
+
+
+def test_the_file_used_longest_ago_makes_room(folder, monkeypatch):
+    folder.mkdir(parents=True)
+    for age, name in enumerate(["new", "older", "oldest"]):
+        (folder / name).write_bytes(bytes(100))
+        os.utime(folder / name, (1e9 - age, 1e9 - age))
+    monkeypatch.setattr(kept_panels, "_MOST", 250)
+    assert kept_panels._make_room(folder, 60)
+    assert [path.name for path in folder.iterdir()] == ["new"]
+    assert not kept_panels._make_room(folder, 300)
+
+
+@pytest.mark.parametrize("full", ["at once", "in the end"])
+def test_a_full_disk_keeps_nothing(model, folder, full, monkeypatch):
+    if full == "at once":
+        monkeypatch.setattr(kept_panels, "_make_room", lambda *_: False)
+    else:
+        monkeypatch.setattr(
+            kept_panels.KeptPanels, "_write", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+        )
+    packed = weights(load(model, torch.float32))
+    assert not folder.exists() or list(folder.iterdir()) == []
+    for ours, theirs in zip(weights(load(model, torch.float32)), packed, strict=True):
+        assert torch.equal(ours, theirs)
