@@ -213,7 +213,7 @@ FAULTS = {
     RULE + RULE.replace("Mine", "Other"): "there is a verifier called 'mine' already",
     RULE.replace("name =", "nam ="): "there is a verifier called 'tokenwise' already",
     f"{RULE}    def decide(self, *_): return 0, 1.0": "line 5: Mine defines decide",
-    f"{RULE}    def greedy(self, *_): return 0": "line 5: Mine has a greedy of its own",
+    f"{RULE}    def greedy(self, *_): return 0": "line 5: Mine defines greedy",
     "import hierspec\nhierspec.register(3)": "line 2: register takes a hierspec.Verifier, not int",
     DRAFTER + DRAFTER.replace("Constant", "Other"): "there is a method called 'constant' already",
     DRAFTER.replace('"constant"', '"suffix"'): "there is a method called 'suffix' already",
