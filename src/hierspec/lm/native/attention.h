@@ -399,15 +399,15 @@ static void locate_keys(const Row *row, int64_t first, int64_t k, int kind, cons
     }
 }
 
-/* The stretch after the next is asked for while one is multiplied: by then it has arrived. */
-static Ahead ahead_of(int kind, const void *x, int64_t i, int64_t dim) {
-    const int64_t bytes = 2 * W * (kind == FLOAT32 || is_paired(kind) ? 4 : 2);
-    return (Ahead){at(kind, x, i + 2 * STRETCH * dim), bytes};
+/* What a product asks for meanwhile is read two stretches later: by then it has arrived. */
+static Ahead ahead_of(int kind, const void *stretch) {
+    return (Ahead){stretch, 2 * W * (kind == FLOAT32 || is_paired(kind) ? 4 : 2)};
 }
 
-/* The sums of a group's queries over block b, of the head of these keys and values, to space->block. */
+/* The sums of a group's queries over block b, of the head of these keys and values, to space->block;
+ * `next` are the keys that are read after it. */
 static void attend_block(const Model *model, int64_t window, const Group *group, const void *keys,
-                         const void *values, int64_t b, const Space *space) {
+                         const void *values, int64_t b, const void *next, const Space *space) {
     const int kind = (int)model->kind, paired = is_paired(kind);
     const int64_t dim = model->dim, each = model->heads / model->kv_heads, lo = b * BLOCK;
     const int64_t hi = group->end < lo + BLOCK ? group->end : lo + BLOCK;
@@ -423,14 +423,16 @@ static void attend_block(const Model *model, int64_t window, const Group *group,
         memset(space->block + i * width, 0, sizeof(float) * (size_t)columns);
     }
     for (int64_t k = lo; k < hi; k += STRETCH) {
-        const int64_t many = k + STRETCH <= group->shared ? group->count : 1;
+        const int64_t many = k + STRETCH <= group->shared ? group->count : 1, later = k + 2 * STRETCH;
+        const void *ahead = later < lo + n ? at(kind, keys, later * dim)
+                                           : at(kind, values, (later - n) * dim);
         for (int64_t r = 0; r < group->count; r += many) {
             const Row *row = many == group->count ? group->longest : group->rows + r;
             locate_keys(row, first, k, kind, keys, dim, space->none, from);
             pack_keys(kind, from, dim, space->packed);
             add_products(paired, many * each, space->q + r * each * words, words, space->packed,
                          STRETCH, STRETCH, words, space->scores + r * each * BLOCK + k - lo, BLOCK,
-                         ahead_of(kind, keys, k * dim, dim));
+                         ahead_of(kind, ahead));
         }
     }
     for (int64_t i = 0; i < queries; i++) {
@@ -443,6 +445,9 @@ static void attend_block(const Model *model, int64_t window, const Group *group,
     for (int64_t k = lo; k < hi; k += STRETCH) {
         const int64_t many = k + STRETCH <= group->shared ? group->count : 1;
         const int64_t left = hi - k < STRETCH ? hi - k : STRETCH, at_word = (k - lo) >> paired;
+        const int64_t later = k + 2 * STRETCH;
+        const void *ahead = later < lo + n ? at(kind, values, later * dim)
+                                           : at(kind, next, (later - n - lo) * dim);
         for (int64_t r = 0; r < group->count; r += many) {
             const Row *row = many == group->count ? group->longest : group->rows + r;
             const word *packed = at(kind, values, k * dim); /* as it is, where it can be read so */
@@ -453,8 +458,7 @@ static void attend_block(const Model *model, int64_t window, const Group *group,
             }
             add_products(paired, many * each, (word *)space->scores + r * each * BLOCK + at_word,
                          BLOCK, packed, columns, columns, (left + paired) >> paired,
-                         space->block + r * each * width, width,
-                         ahead_of(kind, values, k * dim, dim));
+                         space->block + r * each * width, width, ahead_of(kind, ahead));
         }
     }
 }
@@ -497,6 +501,14 @@ static int sees_block(const Row *row, int64_t window, int64_t b) {
     return first_key(row, window) < (b + 1) * BLOCK && b * BLOCK < end_of(row);
 }
 
+/* The keys of a unit of the plan: of one group's head, all or those of a block. */
+static const void *keys_of(const Model *model, int64_t l, const Plan *plan, int64_t unit) {
+    const int64_t g = unit / plan->blocks % model->kv_heads, block = unit % plan->blocks;
+    const Span *span = plan->groups[unit / plan->blocks / model->kv_heads].rows->span;
+    const int64_t place = l * span->layer_stride + g * span->head_stride + block * BLOCK * model->dim;
+    return at((int)model->kind, span->cache, place);
+}
+
 /* A thread's share of the groups, each with one head of keys, or of their blocks: to attended [rows,
  * heads, dim], or to the plan's sums. */
 static void attend_rows(const Model *model, int64_t l, const Plan *plan, const float *qkv,
@@ -524,7 +536,11 @@ static void attend_rows(const Model *model, int64_t l, const Plan *plan, const f
         }
         int64_t b = divided ? own : first_key(group->rows, window) / BLOCK;
         for (; b * BLOCK < group->end; b++) {
-            attend_block(model, window, group, keys, values, b, space);
+            const int64_t next = unit + (divided ? 1 : all);
+            const void *following = at((int)model->kind, keys, (b + 1) * BLOCK * dim);
+            if (divided || (b + 1) * BLOCK >= group->end)
+                following = keys_of(model, l, plan, next < part.hi ? next : unit);
+            attend_block(model, window, group, keys, values, b, following, space);
             for (int64_t i = 0; i < queries; i++) {
                 const float *found = space->block + i * width;
                 const int64_t query = (r + i / each) * heads + g * each + i % each;
