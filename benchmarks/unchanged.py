@@ -1,14 +1,19 @@
 """What anyone can observe of hierspec, recorded before a refactoring and compared after it.
 
-    python benchmarks/unchanged.py record -o benchmarks/results/unchanged.json
-    python benchmarks/unchanged.py compare benchmarks/results/unchanged.json [--only runs plans]
+    git worktree add --detach OLD COMMIT
+    cp benchmarks/unchanged*.py OLD/benchmarks/
+    PYTHONPATH=OLD/src python OLD/benchmarks/unchanged.py record -o before.json
+    PYTHONPATH=src python benchmarks/unchanged.py record -o after.json --profile before.json
+    python benchmarks/unchanged.py compare before.json after.json
 
-``compare`` prints a line per difference and ends with status 1 if there is one; with ``-o`` it
-writes how many entries of each part it compared on which commits, and the lines. Only the command
-line and the public names of ``hierspec`` are used, so that the script outlives its modules. Times
-and what follows from them (``auto``, tuning, costs) are left out. Token ids are comparable on one
-kind of machine and one version of torch only: kernels round differently. Run it with
-OMP_NUM_THREADS=1.
+``record`` writes after every part, and the same command goes on; records are hundreds of KB and
+are not kept. ``compare`` prints a line per difference, ends with status 1 if there is one, and with
+``-o`` writes how many entries of each part it compared on which commits, and the lines. Only the
+command line and the public names of ``hierspec`` are used, so that the script outlives its modules
+and records a tree that had another one. Times and what follows from them (``auto``, tuning, costs)
+are left out; plans are of the profile that the first record measured. Token ids are comparable on
+one kind of machine and one version of torch only: kernels round differently. Run it with
+OMP_NUM_THREADS=1, and with each tree's own entry points installed.
 """
 
 from __future__ import annotations
@@ -364,22 +369,51 @@ def sections(profile: Json) -> dict[str, Callable[[], Iterator[tuple[str, Json]]
     }
 
 
-def record(output: Path) -> int:
+def record(output: Path, only: list[str], profile_from: Path | None) -> int:
+    """Write the parts that ``output`` lacks; the profile is measured unless another record has it.
+
+    A section that fails keeps what it found before, and an entry that says how it ended.
+    """
     from common import environment
 
-    say("a profile to plan with")
-    profile = profiled(
+    parts: dict[str, Json] = json.loads(output.read_text()) if output.exists() else {}
+    now = environment()
+    if parts and parts["environment"]["commit"] != now["commit"]:
+        say(f"{output} is of commit {parts['environment']['commit']}, this is {now['commit']}")
+        return 2
+    parts.setdefault("environment", now)
+    if "profile" not in parts:
+        say("a profile to plan with")
+        parts["profile"] = (
+            json.loads(profile_from.read_text())["profile"] if profile_from else profile_to_plan()
+        )
+    for name, section in sections(parts["profile"]).items():
+        if name in parts or (only and name not in only):
+            continue
+        parts[name] = entries(section)
+        output.write_text(compact(parts))
+        say(f"wrote {output}: {len(parts[name])} {name}")
+    return 0
+
+
+def profile_to_plan() -> Json:
+    return profiled(
         *("ngram", "zoo:small", "zoo:mid,window=entropy", "exit:2", "exit:4"),
         temperatures=("0", "1"),
         tokens="16",
     )
-    parts: dict[str, Json] = {"environment": environment(), "profile": profile}
-    for name, section in sections(profile).items():
-        parts[name] = dict(section())
-    output.write_text(compact(parts))
-    counts = {name: len(parts[name]) for name in sections(profile)}
-    say(f"wrote {output}: {counts}")
-    return 0
+
+
+def entries(section: Callable[[], Iterator[tuple[str, Json]]]) -> Json:
+    """Run a section; a failure becomes an entry after those before it."""
+    found: dict[str, Json] = {}
+    try:
+        for name, entry in section():
+            found[name] = entry
+    except Exception as error:
+        traceback.print_exc()
+        found[f"FAILED: {error!r}"] = None
+    return found
 
 
 def compact(parts: Mapping[str, Json]) -> str:
@@ -392,43 +426,25 @@ def compact(parts: Mapping[str, Json]) -> str:
     return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
-def compare(file: Path, only: list[str], output: Path | None = None) -> int:
+def compare(before: Path, after: Path, output: Path | None) -> int:
     """Print what differs, and write a summary to ``output``; 1 if anything does."""
-    recorded = json.loads(file.read_text())
-    import torch
-
-    version = recorded["environment"]["versions"]["torch"]
-    if version != torch.__version__:
-        say(f"recorded with torch {version}, this is {torch.__version__}: tokens may differ")
-    found: list[str] = []
-    compared: dict[str, int] = {}
-    for name, section in sections(recorded["profile"]).items():
-        if only and name not in only:
-            continue
-        compared[name] = len(recorded[name])
-        for line in differences(recorded[name], afresh(section), name):
-            print(line, flush=True)
-            found.append(line)
+    old, new = (json.loads(file.read_text()) for file in (before, after))
+    versions = [record["environment"]["versions"]["torch"] for record in (old, new)]
+    if versions[0] != versions[1]:
+        say(f"recorded with torch {versions[0]} and {versions[1]}: tokens may differ")
+    names = [name for name in sections({}) if name in old and name in new]
+    found = [line for name in names for line in differences(old[name], new[name], name)]
+    print(*found, sep="\n", flush=True)
     say(f"{len(found)} differences")
     if output is not None:
-        from common import environment
-
-        commits = {"before": recorded["environment"], "after": environment()}
-        summary = {**commits, "compared": compared, "differences": found}
+        summary = {
+            "before": old["environment"],
+            "after": new["environment"],
+            "compared": {name: len({**old[name], **new[name]}) for name in names},
+            "differences": found,
+        }
         output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     return int(len(found) > 0)
-
-
-def afresh(section: Callable[[], Iterator[tuple[str, Json]]]) -> Json:
-    """Run a section as it would be read back; a failure becomes an entry after those before it."""
-    entries: dict[str, Json] = {}
-    try:
-        for name, entry in section():
-            entries[name] = entry
-    except Exception as error:
-        traceback.print_exc()
-        entries[f"FAILED: {error!r}"] = None
-    return json.loads(json.dumps(entries))
 
 
 def differences(old: Json, new: Json, path: str) -> Iterator[str]:
@@ -464,15 +480,18 @@ def brief(data: Json) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     ways = parser.add_subparsers(dest="way", required=True)
-    ways.add_parser("record").add_argument("-o", "--output", type=Path, required=True)
+    recording = ways.add_parser("record")
+    recording.add_argument("-o", "--output", type=Path, required=True)
+    recording.add_argument("--only", nargs="+", default=[], choices=sorted(sections({})))
+    recording.add_argument("--profile", type=Path, help="the record whose profile is planned with")
     comparing = ways.add_parser("compare")
-    comparing.add_argument("file", type=Path)
-    comparing.add_argument("--only", nargs="+", default=[], choices=sorted(sections({})))
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
     comparing.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
     if chosen.way == "record":
-        return record(chosen.output)
-    return compare(chosen.file, chosen.only, chosen.output)
+        return record(chosen.output, chosen.only, chosen.profile)
+    return compare(chosen.before, chosen.after, chosen.output)
 
 
 if __name__ == "__main__":

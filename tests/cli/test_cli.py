@@ -202,8 +202,9 @@ CASE = {
 }
 
 
-@pytest.mark.parametrize("read", [0, 1])
-@pytest.mark.parametrize("case", ["help", "lossless", pytest.param("lossy", marks=needs_lab)])
+@pytest.mark.parametrize(
+    ("case", "read"), [("help", 0), ("lossless", 1), pytest.param("lossy", 0, marks=needs_lab)]
+)
 def test_a_reader_that_leaves_is_no_error(tmp_path, case, read):
     file = tmp_path / "case.json"
     lossy = {"levels": [CASE["levels"][0], {"verify": "uncapped"}]} if case == "lossy" else {}
@@ -388,16 +389,17 @@ def test_debug_shows_the_traceback():
         run(["generate", "x", "--hierarchy", "turbo", "--debug"])
 
 
-@pytest.mark.parametrize("command", [[], ["generate"], ["certify"], ["zoo"], ["doctor"]])
-def test_help_is_there_without_loading_torch(command):
-    code = (
-        "import sys; from hierspec.cli import run; "
-        f"status = run({[*command, '--help']!r}); "
-        "assert 'torch' not in sys.modules, 'help should be quick'; sys.exit(status)"
-    )
+def test_help_is_there_without_loading_torch():
+    code = """
+import sys
+from hierspec.cli import run
+for command in ([], ["generate"], ["certify"], ["zoo"], ["doctor"]):
+    assert run([*command, "--help"]) == 0, command
+    assert "torch" not in sys.modules, (command, "help should be quick")
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "Usage" in done.stdout
+    assert done.stdout.count("Usage: ") == 5
 
 
 def test_it_runs_as_a_module():

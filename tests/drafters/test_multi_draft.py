@@ -60,7 +60,7 @@ def test_samples_of_the_runtime_have_the_targets_law(rule):
     root = tree(q, p, rule, 3, 2)
     runtime = Runtime(root, 3)
     counts: Counter = Counter()
-    for batch in range(6):
+    for batch in range(3):
         live = [
             LiveSequence(
                 i,

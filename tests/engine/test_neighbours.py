@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import tape
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from installed import installed
 from stacks import PROMPTS, built, model, stacks
 
@@ -96,26 +94,19 @@ def rows(hierarchy, prompts, kinds, seed):
     return [result.token_ids for result in results]
 
 
-kinds = st.sampled_from(list(KINDS))
-companies = st.lists(kinds, min_size=1, max_size=2)
-
-
 @pytest.mark.parametrize(("path", "name"), CASES, indirect=["path"])
 def test_a_seeded_row_is_the_same_alone_and_in_any_company(tiny_family, path, name):
     hierarchy = built(tiny_family, hierarchies(tiny_family)[name], "cpu", "float64")
     if path == "recorded":
         recorded(hierarchy)
 
-    examples = 4 if path == "recorded" else 10
-
-    @settings(max_examples=examples, deadline=None, derandomize=True)
-    @given(kinds, companies, st.integers(0, 99))
-    def check(first, company, seed):
+    kinds, number = list(KINDS), CASES.index((path, name))
+    for seed in range(4):  # every case has four kinds of its own, and other neighbours for each
+        first, *company = (kinds[(number + step) % 8] for step in (2 * seed, 3 * seed + 1, 5))
+        company = company[: 1 + seed % 2]
         alone = rows(hierarchy, PROMPTS[:1], [first], seed)
         together = rows(hierarchy, PROMPTS[: 1 + len(company)], [first, *company], seed)
-        assert together[:1] == alone
-
-    check()
+        assert together[:1] == alone, (first, company, seed)
 
 
 def jumping(root):
@@ -158,7 +149,7 @@ def test_a_seeded_row_under_a_controller_is_the_same_in_any_company(
         expected = [
             plain.generate(PROMPTS[i], sampling=sampling[i], **options).token_ids for i in greedy
         ]
-        for seed in range(4):
+        for seed in range(2):
             together = steered.generate_batch(PROMPTS[:3], sampling=sampling, seed=seed, **options)
             alone = steered.generate(PROMPTS[0], sampling=sampling[0], seed=seed, **options)
             assert together[0].token_ids == alone.token_ids

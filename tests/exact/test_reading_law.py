@@ -24,9 +24,10 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 
 
-@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("drafter", [TabularModel, Device])
-@pytest.mark.parametrize("path", ["short", "padded", "recorded"])
+@pytest.mark.parametrize(
+    ("path", "batch"), [("short", 1), ("short", 3), ("padded", 3), ("recorded", 3)]
+)
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize(("rule", "window"), READ_UNDER)
 def test_every_reading(rule, window, reading, path, drafter, batch):

@@ -405,7 +405,7 @@ def waits_of(hierarchy, pretend, monkeypatch, **options):
         return out
 
     monkeypatch.setattr(Responder, "answer", counted)
-    tokens_of(hierarchy, max_new_tokens=16, seed=3, **options)
+    tokens_of(hierarchy, seed=3, **options)
     return waits
 
 
