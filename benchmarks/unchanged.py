@@ -1,8 +1,8 @@
 """What anyone can observe of hierspec, recorded before a refactoring and compared after it.
 
     git worktree add --detach OLD COMMIT
-    cp benchmarks/unchanged*.py OLD/benchmarks/
-    PYTHONPATH=OLD/src python OLD/benchmarks/unchanged.py record -o before.json
+    cp benchmarks/unchanged.py OLD/benchmarks/recorder.py
+    PYTHONPATH=OLD/src python OLD/benchmarks/recorder.py record -o before.json
     PYTHONPATH=src python benchmarks/unchanged.py record -o after.json --profile before.json
     python benchmarks/unchanged.py compare before.json after.json
 
@@ -13,7 +13,8 @@ command line and the public names of ``hierspec`` are used, so that the script o
 and records a tree that had another one. Times and what follows from them (``auto``, tuning, costs)
 are left out; plans are of the profile that the first record measured. Token ids are comparable on
 one kind of machine and one version of torch only: kernels round differently. Run it with
-OMP_NUM_THREADS=1, and with each tree's own entry points installed.
+OMP_NUM_THREADS=1, and with each tree's own entry points. The copy has another name so that the old
+tree stays as it was committed.
 """
 
 from __future__ import annotations
