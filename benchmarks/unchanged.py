@@ -349,7 +349,8 @@ def options_of(path: list[str]) -> Iterator[tuple[str, Json]]:
     """Yield names of options, of this command and of those below it."""
     say(f"names: {' '.join(['hierspec', *path])}")
     text = command(*path, "--help")
-    yield " ".join(["hierspec", *path]), sorted(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", text, re.M))
+    options = set(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", text, re.M))
+    yield " ".join(["hierspec", *path]), sorted(options)
     below = text.partition("\nCommands:\n")[2]
     for name in re.findall(r"^  (\w[\w-]*)", below, re.M):
         yield from options_of([*path, name])
@@ -461,8 +462,8 @@ def differences(old: Json, new: Json, path: str) -> Iterator[str]:
         for i, pair in enumerate(zip(old, new, strict=True)):
             different = list(differences(*pair, f"{path}[{i}]"))
             yield from different
-            if different and not isinstance(pair[0], dict | list):
-                return  # after the first other token all others follow
+            if different and (path.endswith("traced") or not isinstance(pair[0], dict | list)):
+                return  # after the first other token, or event, all others follow
     elif not equal_values(old, new):
         yield f"{path}: {brief(old)} → {brief(new)}"
 

@@ -101,13 +101,13 @@ def test_frequencies_match_the_law(rule, path):
         for token, chance in enumerate((row / row.sum()).tolist()):
             law[tau, token] = float(stops[tau]) * chance
     assert sum(law.values()) == pytest.approx(1.0)
-    count = 3000
+    count = 1500
     if path == "batch":
         rng = [PhiloxRng(1, i) for i in range(count)]
         verdicts = verify_batch(get(rule), [draft] * count, [p] * count, rng)
     else:
         die = PhiloxRng(2)
-        count = 1000
+        count = 500
         verdicts = [verify(get(rule), draft, p, die) for _ in range(count)]
     counts = dict.fromkeys(law, 0)
     for verdict in verdicts:
