@@ -1,4 +1,4 @@
-"""Sampling on the shipped family: χ² on the joint law of tokens 1–4, 2,560 samples a case.
+"""Sampling on the shipped family: χ² on the joint law of tokens 1–4, 5,120 samples a case.
 
 A test fails when p < 1e-4, so a sound hierarchy fails one seed in ten thousand; seeds are fixed,
 so a failure here is a change, not chance. The same test must reject a lossy verifier.
@@ -16,7 +16,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.tokenwise import Tokenwise
 
 FALSE_FAILURE_RATE = 1e-4
-SAMPLES, TOGETHER = 2_560, 512
+SAMPLES, TOGETHER = 5_120, 512
 PARAMS = SamplingParams(temperature=1.0, top_k=4)
 SMALL = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens": 2}
 CASES = {

@@ -352,9 +352,10 @@ def test_claims_are_about_what_is_measured():
             assert {*claim.methods} <= EXPERIMENTS[name].methods.keys(), (claim.text, name)
         assert claim.smallest_effect > 0
     assert {name for claim in CLAIMS for name in claim.experiments} == EXPERIMENTS.keys()
+    files = page.read_results(FOLDER)
     for item in ITEMS:
         claimed = any(claim.item == item.name for claim in CLAIMS)
-        judged = page.fixed_verdicts(item) + page.judged_by_files(item, page.read_results(FOLDER))
+        judged = page.fixed_verdicts(item) + page.judged_by_files(item, files)
         assert claimed or judged, item.name
 
 
