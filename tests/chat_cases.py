@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from loading import own_cache
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -36,13 +37,13 @@ def save_chat_model(folder: Path) -> Path:
 def talk(argv, cache, lines):
     """Return what a conversation on a pseudo-terminal shows; each line waits for the prompt."""
     main, side = pty.openpty()
-    environment = {**os.environ, "HIERSPEC_CACHE": str(cache), "TERM": "xterm", "COLUMNS": "200"}
+    ours = {"HIERSPEC_CACHE": own_cache(cache), "TERM": "xterm", "COLUMNS": "200"}
     process = subprocess.Popen(
         [sys.executable, "-m", "hierspec", *argv],
         stdin=side,
         stdout=side,
         stderr=side,
-        env=environment,
+        env={**os.environ, **ours},
         close_fds=True,
     )
     os.close(side)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import torch
 from chat_cases import save_chat_model, talk
+from loading import own_cache
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hierspec
@@ -30,7 +31,7 @@ from hierspec.verifiers import registry
 def hour(tmp_path, monkeypatch, capsys):
     """Runs a command in an empty folder: ``hour(*words)`` → (status, output, what it says)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HIERSPEC_CACHE", own_cache(tmp_path / "cache"))
 
     def command(*words):
         status = run([*map(str, words)])
