@@ -243,7 +243,7 @@ def test_greedy_text_is_the_targets(name, processors):
     assert outputs(ROOTS[name], request, 2, 12) == [tuple(context[len(PROMPT) :])] * 2
 
 
-@pytest.mark.parametrize(("name", "processors"), zip(ROOTS, cycle(["prefix", "several"])))
+@pytest.mark.parametrize(("name", "processors"), [*zip(ROOTS, cycle(["prefix", "several"]))])
 def test_sampled_text_has_the_targets_law(name, processors):
     request = params(PROCESSORS[processors], temperature=0.9)
     law = joint_law(tables()[2], request, 2)
