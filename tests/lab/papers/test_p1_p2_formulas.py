@@ -8,12 +8,12 @@ import itertools
 import numpy as np
 import pytest
 from formula_cases import random_problem
+from linear_program import solve
 
 from hierspec.planner.corollary import corollary
 from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
-from hierspec_lab.papers.p1.linear_program import solve
 from hierspec_lab.papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
 from hierspec_lab.papers.p2.formula import (
     compare_orders,
