@@ -2,7 +2,8 @@
 
 Whole commands in processes of their own, imports, loading and packing included, with files that
 the system has in memory; ``import torch`` stands beside them as the floor. Memory is compared with
-the weights as they are stored, and is what the system counts as resident, libraries included.
+the weights as they are stored, and is what the system counts as resident, libraries and files
+that are mapped included.
 Models that are not named keep the figures that the result file has.
 
     python benchmarks/memory.py [--folder FOLDER]
@@ -46,9 +47,11 @@ DRAFTS: dict[str, list[dict[str, Any]]] = {
 
 def run(command: Sequence[str]) -> tuple[float, int]:
     """Run a command of Python to its end; return its seconds, and its memory's peak in bytes."""
+    # As installed: modules are compiled once, and not at every start.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env
     )
     _, status, used = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
