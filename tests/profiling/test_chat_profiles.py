@@ -78,10 +78,13 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     ]
     monkeypatch.setattr(library, "load", lambda: "a library")
     assert default_names("zoo:smollm2")[-1] == "zoo:smollm2-small", "no copy is in fewer bits"
-    assert default_names("zoo:smollm2", "bfloat16")[-2:] == ["quantized:5", "quantized"]
+    assert default_names("zoo:smollm2", "bfloat16")[-2:] == [
+        "quantized:5,calibrate=false",
+        "quantized",
+    ]
     assert not any(name.startswith("exit:") for name in default_names("zoo:smollm2"))
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))
-    assert default_names("zoo:smollm2")[-2:] == ["quantized:4", "quantized"]
+    assert default_names("zoo:smollm2")[-2:] == ["quantized:4,calibrate=false", "quantized"]
     assert "exit:5,head=zoo:smollm2-heads" in default_names("zoo:smollm2")
     assert parse("exit:5,head=zoo:smollm2-heads").level.head == "zoo:smollm2-heads"
 

@@ -80,7 +80,8 @@ class QuantizedConfig(LevelConfig):
 
             in_file = dtype == "auto" and not isinstance(target, ModelInMemory)
             copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)
-        return [f"quantized:{bits}" if bits < 8 else "quantized" for bits in copies]
+        # To calibrate one takes longer than to measure all that is tried.
+        return [f"quantized:{bits},calibrate=false" if bits < 8 else "quantized" for bits in copies]
 
 
 def can_be_copied(target: str) -> bool:

@@ -24,7 +24,7 @@ from hierspec.utils.schema import json_object
 from hierspec.utils.validation import is_number
 from hierspec.zoo import registry
 
-_OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts")
+_OPTIONS = ("temperature", "window", "dtype", "backend", "head", "num_drafts", "calibrate")
 _TREE = 4  # drafts of the token tree that ``auto`` tries
 _PLANNED = ("num_speculative_tokens", "verify", "top_m", "bonus")  # chosen by the planner
 
@@ -105,6 +105,8 @@ def parse(text: str) -> Candidate:
             raise HierspecError(f"candidate {text!r}: {key} is given twice; leave one out")
         if key == "num_drafts":
             level[key] = int(value) if value.isdecimal() else value
+        elif key == "calibrate":
+            level[key] = {"true": True, "false": False}.get(value, value)
         else:
             level[key] = _number(text, value) if key == "temperature" else value
     return _candidate(text, level)
