@@ -255,6 +255,24 @@ def test_long_drafts_of_a_drafter_that_made_none_cost_what_others_do():
     assert never[8] == pytest.approx(8.95), "by the mean of those that made some"
 
 
+def test_a_time_that_is_far_off_makes_no_other_call_free():
+    """Of a machine that paused: planning ends, and no plan takes less than no time."""
+
+    def row(drafter, **check):
+        found = {
+            n[1:]: {"mean": ms, "median": ms, "low": ms, "high": ms, "count": 2}
+            for n, ms in check.items()
+        }
+        return {"drafter": drafter, "verifier": 2, "draft": {}, "check": found}
+
+    rows = [row(None, n0=13.0), row(0, n1=4.0, n2=4.2, n3=180.0), row(1, n1=4.1, n2=275.0, n3=5.3)]
+    context = {"tokens": 100, "long": 1000, "slopes": []}
+    measured = validate(AtTemperature, made(costs=rows, context=context)[2], "")
+    models = validate(list[MeasuredModel], [described(name) for name in "abc"], "")
+    costs = _Costs(models, measured, None)
+    assert costs.verify_calls(9)[:2, 2].min() >= 4.0
+
+
 def test_windows_reach_the_planner(whole):
     profile = from_dict(whole)
     known = profile.estimates(1.0)

@@ -202,7 +202,9 @@ class _Costs:
         means = np.array([[time.mean if time else 0.0 for time in row] for row in times])
         by_drafter, by_length = _sum_of_two(means, weights)
         own = by_drafter[others.index(drafter)] if drafter in others else 0.0
-        return np.array([0, *lengths]), np.array([self._plain_mean(k), *(by_length + own)])
+        # Where one time is far off, so is the sum; it is never below what a call has really taken.
+        fitted = np.maximum(by_length + own, means[weights > 0].min())
+        return np.array([0, *lengths]), np.array([self._plain_mean(k), *fitted])
 
     def _is_special(self, drafter: int, k: int) -> bool:
         """Return whether model k's calls on a drafter's tokens differ from those on others'.
