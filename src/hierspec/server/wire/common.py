@@ -45,6 +45,8 @@ _ELSEWHERE = {  # fields that clients know, and what takes them here
     "options": "send its entries as fields of the request: temperature, top_p, seed, stop; and "
     "num_predict as max_tokens",
     "num_predict": "send max_tokens",
+    "grammar": "send response_format, with a JSON schema",
+    "cache_prompt": "the setting prefix_caching decides, leave it out",
     "keep_alive": "the model stays loaded, leave it out",
     "format": "send response_format",
     "num_ctx": "contexts grow as texts need, leave it out",
