@@ -67,6 +67,8 @@ def test_settings_change_one_by_one_and_mistakes_change_none(models):
         ("/set parameter num_ctx 4096", "there is no setting 'num_ctx'; the context grows"),
         ("/set system You are a pirate", "/system TEXT sets the system message. There are"),
         ("/set parameter num_predict 5", "did you mean max_new_tokens?"),
+        ("/set temp 0.3", "did you mean temperature?"),
+        ("/set verbose", "/stats shows the speed"),
         ("/set top_q", "did you mean top_p"),
     ):
         assert says in told(mistake), mistake

@@ -59,6 +59,8 @@ _ELSEWHERE = {  # settings of other programs, and what does the same here
     "system": "; /system TEXT sets the system message.",
     "num_predict": "; did you mean max_new_tokens?",
     "num_ctx": "; the context grows as needed, up to the model's limit.",
+    "temp": "; did you mean temperature?",
+    "verbose": "; /stats shows the speed.",
 }
 
 
