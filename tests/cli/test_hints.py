@@ -57,6 +57,12 @@ from hierspec.cli import run
         ("serve -m zoo:small --dtype int7", "unsupported dtype 'int7'"),
         ("generat a", "Did you mean 'generate'"),
         ("generate a -p b", "not both"),
+        ("generate -m x.gguf -p a -md small.gguf", "in place of -md: --draft"),
+        ("generate a -tb 2", "in place of -tb: --threads"),
+        ("generate a -r User:", "in place of -r: --stop"),
+        ("generate a -st", "hierspec generate --chat asks one question"),
+        ("generate a --grammar-file x.gbnf", "response_format"),
+        ("serve -cb", "leave it out"),
     ],
 )
 def test_other_programs_words_get_a_hint(line, says, capsys):

@@ -163,6 +163,8 @@ def generate(
 
       hierspec generate --target ./Llama-8B --draft ./Llama-1B --hierarchy speculative "Once"
     """
+    import click
+
     if logprobs and not as_json:
         raise HierspecError(
             "--logprobs are printed with --json only: add it, or leave --logprobs out"
@@ -175,7 +177,8 @@ def generate(
             "--ids takes and writes token ids: leave --chat, --chat-template-kwargs and --stop out"
         )
     if prompt is not None and prompt_option is not None:
-        raise HierspecError("give a PROMPT or --prompt, not both")
+        # One may be the value of an unknown option: -md FILE is read as -m d and FILE.
+        raise click.UsageError("give a PROMPT or --prompt, not both")
     texts = _read_prompts(prompt if prompt_option is None else prompt_option, prompts, ids)
 
     from hierspec.config import arguments, model_defaults

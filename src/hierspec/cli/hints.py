@@ -49,6 +49,10 @@ _OPTIONS = {
     "--alias": "hierspec serve --set served_model_name=NAME",
     "--flash-attn": "leave it out",
     "--cache-type-k": "caches have the model's own precision: leave it out",
+    "--reverse-prompt": "--stop",
+    "--single-turn": "hierspec generate --chat asks one question",
+    "--no-display-prompt": "hierspec generate --chat prints the answer alone",
+    "--grammar": "hierspec serve takes a JSON schema, as a request's response_format",
 }
 _OPTIONS |= {
     "--ctx-size": _OPTIONS["-c"],
@@ -72,6 +76,16 @@ _OPTIONS |= {
     "--mlock": _OPTIONS["--flash-attn"],
     "--no-mmap": _OPTIONS["--flash-attn"],
     "--cache-type-v": _OPTIONS["--cache-type-k"],
+    "-tb": "--threads",
+    "-ctk": _OPTIONS["--cache-type-k"],
+    "-ctv": _OPTIONS["--cache-type-k"],
+    "-r": _OPTIONS["--reverse-prompt"],
+    "-st": _OPTIONS["--single-turn"],
+    "--draft-n": _OPTIONS["--draft-max"],
+    "--grammar-file": _OPTIONS["--grammar"],
+    "--json-schema": _OPTIONS["--grammar"],
+    "--no-warmup": _OPTIONS["--flash-attn"],
+    "-cb": _OPTIONS["--flash-attn"],
 }
 _OF_ONE_COMMAND = {
     ("generate", "--system"): "hierspec chat --system TEXT; or --prompts FILE.jsonl, with messages",
