@@ -22,6 +22,15 @@ def test_pages_elsewhere_may_not_ask_unless_told(ask):
     assert "access-control-allow-origin" not in closed.headers
     (allowed,) = ask(("GET", "/v1/models", None), headers=origin, cors_origin=("http://elsewhere",))
     assert allowed.headers["access-control-allow-origin"] == "http://elsewhere"
+    asked = {  # what a browser asks before it lets OpenAI's JavaScript client send a request
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang",
+    }
+    preflight = ("OPTIONS", "/v1/chat/completions", None)
+    (sent,) = ask(preflight, headers=origin | asked, cors_origin=("http://elsewhere",))
+    assert sent.status_code == 200, sent.text
+    (other,) = ask(preflight, headers=origin | asked, cors_origin=("http://there",))
+    assert other.status_code == 400
 
 
 def test_bodies_are_bounded_whatever_they_say(family):

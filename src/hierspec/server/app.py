@@ -70,7 +70,8 @@ def create_app(
             CORSMiddleware,
             allow_origins=list(settings.cors_origin),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["*"],  # OpenAI's JavaScript client sends a dozen of its own
+            expose_headers=["X-Request-Id", "Retry-After"],
         )
     app.add_middleware(RequestLog)
     return app
