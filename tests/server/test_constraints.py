@@ -50,6 +50,7 @@ def test_a_tool_that_must_be_called_is(ask, choice, stream):
         assert call["index"] == 0
         finish = events[-1]["choices"][0]["finish_reason"]
         assert all(e["choices"][0]["delta"] for e in events[:-1])
+        assert events[-1]["choices"][0]["delta"] == {}  # as OpenAI's client expects
         assert not any(e["choices"][0]["delta"].get("content") for e in events)
     else:
         answer = found.json()["choices"][0]

@@ -171,10 +171,16 @@ class _ChatAnswer:
             if not (delta or finish or says_more) and time.monotonic() - sent < _KEEP_ALIVE:
                 continue
             sent = time.monotonic()
+            ends_after_call = finish is not None and "tool_calls" in delta
+            if ends_after_call:  # for clients that count a call as done by what comes after it
+                choice["finish_reason"] = None
             chunk = {**base, "choices": [choice], **used}
             if body.return_levels:
                 chunk["hierspec"] = describe_round(progress)
             yield format_event(chunk)
+            if ends_after_call:
+                end = {"index": index, "delta": {}, "logprobs": None, "finish_reason": finish}
+                yield format_event({**base, "choices": [end], **used})
         if usage.included:
             last = {**base, "choices": [], "usage": count_usage(all_ended).model_dump()}
             yield format_event({**last, "speculative": summarise_speculation(all_ended)})
