@@ -160,6 +160,7 @@ UNIONS = [  # of several forms the one that was meant is spoken of
         {**CHAT, "functions": []},
         "unknown parameter: 'functions': send tools",
     ),
+    ("/v1/chat/completions", {**CHAT, "instructions": "x"}, "a message of the role system"),
     ("/v1/completions", {**TEXT, "cache_prompt": True}, "the setting prefix_caching decides"),
     ("/v1/completions", {**TEXT, "n_predict": 8}, "'n_predict': send max_tokens"),
     (
