@@ -366,6 +366,8 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
     for rows in ([IDS, [7]], [torch.tensor(IDS)]):
         with pytest.raises(HierspecError, match="all of them to generate_batch"):
             fast.generate(rows)
+    with pytest.raises(HierspecError, match="give the texts themselves"):
+        fast.generate_batch({"input_ids": [IDS], "attention_mask": [[1] * len(IDS)]})
     session = fast.session()
     of_session = (session.generate, session.stream, session.start)
     for call in (fast.generate, fast.stream, fast.generate_batch, fast.start, *of_session):
@@ -375,6 +377,18 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
         fast.generate()
     with pytest.raises(HierspecError, match="prompts must be a list"):
         fast.generate_batch()
+
+
+def test_padded_rows_are_refused_where_pads_would_be_read_as_text(model):
+    tokenizer = copy.copy(load_tokenizer(registry.resolve("zoo:small")))
+    tokenizer.pad_token = tokenizer.eos_token
+    pad, fast = tokenizer.pad_token_id, Hierarchy(model, tokenizer, drafts=[])
+    for rows in ([IDS, [pad, 5, 9]], [IDS, [5, pad, pad]]):
+        with pytest.raises(HierspecError, match=f"seem padded with token {pad}"):
+            fast.generate_batch(torch.tensor(rows), **OPTIONS)
+        assert len(fast.generate_batch(rows, **OPTIONS)) == 2
+    begun_alike = torch.tensor([[pad, 5, 9], [pad, 9, 7]])
+    assert len(fast.generate_batch(begun_alike, **OPTIONS)) == 2
 
 
 @pytest.mark.parametrize("backend", ["hf", "lean"])

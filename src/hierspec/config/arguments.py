@@ -65,13 +65,35 @@ def generation_config_fields() -> frozenset[str]:
     return frozenset(GenerationConfig().to_dict())
 
 
-def prompt_list(value: Any) -> list[Any]:
-    """Return a list of prompts from any iterable of them; refuse a text, which is one prompt."""
+def prompt_list(value: Any, pad_token_id: int | None = None) -> list[Any]:
+    """Return a list of prompts from any iterable of them.
+
+    Refuse a text, which is one prompt, and padded rows, whose pads would be read as text.
+    """
+    if isinstance(value, Mapping) and "input_ids" in value:
+        raise HierspecError(
+            "prompts must be a list of prompts, not a tokenizer's whole output: give the texts "
+            'themselves, or its ["input_ids"] made without padding'
+        )
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise HierspecError(
             f"prompts must be a list of prompts, not {short_repr(value)}: write [prompt]"
         )
+    if pad_token_id is not None and getattr(value, "ndim", 1) == 2:
+        rows = value.tolist()
+        starts = [_run_length(row, pad_token_id) for row in rows]
+        ends = [_run_length(row[::-1], pad_token_id) for row in rows]
+        if len({*starts}) > 1 or len({*ends}) > 1:
+            raise HierspecError(
+                f"the rows seem padded with token {pad_token_id}, which would be read as text: "
+                "give the texts themselves, or lists of ids without padding (if none of it is "
+                "padding: rows.tolist())"
+            )
     return list(value)
+
+
+def _run_length(row: list[int], token: int) -> int:
+    return next((i for i, other in enumerate(row) if other != token), len(row))
 
 
 def token_ids(value: Any, name: str = "a prompt") -> list[int]:
@@ -86,7 +108,7 @@ def token_ids(value: Any, name: str = "a prompt") -> list[int]:
     if isinstance(value, Mapping) and "input_ids" in value:
         raise HierspecError(
             f"{name} must be a text or one row of token ids, not a tokenizer's whole output: give "
-            'its ["input_ids"], and for a batch each row of them'
+            'its ["input_ids"], and for a batch each row of them, without padding'
         )
     if isinstance(value, Mapping):
         raise HierspecError(

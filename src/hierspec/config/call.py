@@ -121,7 +121,7 @@ class CallOptions:
                 or one that another sets too.
         """
         template = Template(tokenizer, self.chat, self.tools, self.chat_template_kwargs)
-        given = arguments.prompt_list(prompts)
+        given = arguments.prompt_list(prompts, getattr(tokenizer, "pad_token_id", None))
         ids = [
             _validate_prompt(
                 template.ids(prompt), model, f" at place {i}" if len(given) > 1 else ""
@@ -221,7 +221,7 @@ _OPTION_HINTS = {
     **dict.fromkeys(
         ("input_ids", "inputs"),
         "the ids are the prompt, one row of them, and come first: generate(input_ids[0], ...), or "
-        "generate_batch(rows, ...)",
+        "generate_batch(rows, ...) without padding",
     ),
     "attention_mask": "give each prompt without padding, as a list of ids",
     "max_length": "use max_new_tokens, which does not count the prompt",
