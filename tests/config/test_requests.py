@@ -353,6 +353,8 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
             Hierarchy(target, drafts=drafts)
     with pytest.raises(HierspecError, match="or a loaded model, not"):
         Hierarchy(type(model))
+    with pytest.raises(HierspecError, match="load the model with it"):
+        Hierarchy("./my-model", trust_remote_code=True)
     tokenizer = load_tokenizer(registry.resolve("zoo:small"))
     for given in ({"drafts": tokenizer}, {"tokenizer": tokenizer}):
         with pytest.raises(HierspecError, match="auto reads the tokenizer saved beside the model"):

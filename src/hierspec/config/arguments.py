@@ -34,7 +34,7 @@ def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
 
 
 _IN_MAPPING = (
-    'give a mapping: Hierarchy({{"target": {{"model": ..., "{}": ...}}, "levels": [...]}})'
+    'give a mapping: Hierarchy({{"target": {{"model": ..., "{}": "{}"}}, "levels": [...]}})'
 )
 _ARGUMENT_HINTS = {
     **dict.fromkeys(
@@ -46,13 +46,21 @@ _ARGUMENT_HINTS = {
         'give levels: drafts=[{"method": "draft_model", "model": ..., '
         '"num_speculative_tokens": ...}]',
     ),
-    **dict.fromkeys(("dtype", "torch_dtype"), _IN_MAPPING.format("dtype")),
-    **dict.fromkeys(("device", "device_map"), _IN_MAPPING.format("device")),
+    **dict.fromkeys(("dtype", "torch_dtype"), _IN_MAPPING.format("dtype", "bfloat16")),
+    **dict.fromkeys(("device", "device_map"), _IN_MAPPING.format("device", "cuda")),
     **dict.fromkeys(
         ("preset", "name"), "use Hierarchy.from_preset(name, target=model, drafts=[...])"
     ),
     **dict.fromkeys(
         ("hierarchy", "config", "levels"), "use Hierarchy.from_config(file, mapping or preset)"
+    ),
+    **dict.fromkeys(
+        (
+            *("attn_implementation", "load_in_4bit", "load_in_8bit", "quantization_config"),
+            *("revision", "token", "trust_remote_code"),
+        ),
+        "load the model with it, by AutoModelForCausalLM.from_pretrained, and give that: "
+        "Hierarchy(model, tokenizer, drafts=[...])",
     ),
     "model": "the target is the first argument: Hierarchy(model, tokenizer, drafts=[...])",
 }
