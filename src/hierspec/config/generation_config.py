@@ -67,8 +67,8 @@ def refuse(config: Any) -> None:
     for name in _DRAFTING:
         if getattr(config, name, None):
             raise HierspecError(
-                f"{name} makes generate draft, which is the hierarchy's task: leave it unset (a "
-                "level of method prompt_lookup, or early_exit, does the same)"
+                f"{name} makes generate draft, which is the hierarchy's task: leave it unset, "
+                "and give drafts=['prompt-lookup'], or ['exit:4'] for the first four layers"
             )
 
 
