@@ -25,6 +25,20 @@ def test_what_is_compared_is_enumerated():
     }
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), None])
+@pytest.mark.parametrize("function", ["searchsorted", "bucketize"])
+def test_a_search_in_one_row_is_enumerated(function, shape):
+    def program(rng):
+        (number,) = rng.take(1).tolist()
+        if shape is not None:
+            number = torch.tensor(float(number), dtype=torch.float64).reshape(shape)
+        row = torch.tensor([0.3, 0.4, 1.0], dtype=torch.float64)
+        both = (row, number) if function == "searchsorted" else (number, row)
+        return int(getattr(torch, function)(*both, right=True))
+
+    assert outcome_law(program) == pytest.approx({0: 0.3, 1: 0.1, 2: 0.6})
+
+
 def test_what_is_no_box_is_refused():
     def program(rng):
         a, b = rng.take(2).tolist()

@@ -201,8 +201,8 @@ class _ComparisonMode(TorchFunctionMode):
         return numbers if origin is None else Uniform.with_origin(self._rng, numbers, origin)
 
     def _watch(self, name: str, result: torch.Tensor, x: Any, y: Any) -> None:
-        if name == "searchsorted":
-            self._split_at_steps(x, y)
+        if name in ("searchsorted", "bucketize"):
+            self._split_at_steps(*((x, y) if name == "searchsorted" else (y, x)))
         elif self._holds_uniforms(x) or self._holds_uniforms(y):
             operands = [torch.as_tensor(operand, dtype=torch.float64) for operand in (x, y)]
             left, right = map(_numbers, torch.broadcast_tensors(*operands))
@@ -223,13 +223,19 @@ class _ComparisonMode(TorchFunctionMode):
             and not self._rng.origins.keys().isdisjoint(_numbers(tensor))
         )
 
-    def _split_at_steps(self, rows: torch.Tensor, values: torch.Tensor) -> None:
-        """Report a search of ``values`` [..., n] in sorted ``rows`` [..., V]."""
+    def _split_at_steps(self, rows: torch.Tensor, searched: torch.Tensor | float) -> None:
+        """Report a search of values [..., n] in sorted ``rows`` [..., V], or of any in one [V]."""
+        if isinstance(searched, torch.Tensor):
+            values = searched
+        else:
+            values = torch.tensor(float(searched), dtype=torch.float64)
         if not self._holds_uniforms(values):
             return
+        if rows.ndim == 1:
+            rows, values = rows[None], values.reshape(1, -1)
         steps, row_values = (tensor.flatten(0, -2).tolist() for tensor in (rows, values))
-        for row, searched in zip(steps, row_values, strict=True):
-            for value in searched:
+        for row, numbers in zip(steps, row_values, strict=True):
+            for value in numbers:
                 for step in row:
                     self._rng.split_at(value, step)
 
@@ -243,7 +249,7 @@ _ORIGIN_AFTER: dict[str, Callable[[int, float, float, float], _Origin]] = {
 # ``lt.Tensor``; a tape may hide all others.
 WATCHED = {
     full_name: name
-    for name in ("lt", "le", "gt", "ge", "searchsorted", *_ORIGIN_AFTER)
+    for name in ("lt", "le", "gt", "ge", "searchsorted", "bucketize", *_ORIGIN_AFTER)
     for full_name in (
         name,
         *(f"{name}.{kind}" for kind in getattr(torch.ops.aten, name).overloads()),
