@@ -130,6 +130,20 @@ def test_a_rule_has_a_name_in_certify_and_files(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_a_file_may_import_another(first, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    files = {"one": write(tmp_path, RULE + DRAFTER, "one_of_mine.py")}
+    files["two"] = write(tmp_path, "from one_of_mine import Constant, Mine", "two_of_mine.py")
+    second = ({*files} - {first}).pop()
+    for file in (files[first], files[second]):
+        plugins.load_file(file)
+    assert "mine" in registry.names()
+    with pytest.raises(HierspecError, match="verifier called 'mine' already"):
+        plugins.load_file(write(tmp_path, RULE, "three.py"))
+
+
 @pytest.mark.parametrize(
     ("draw", "source"),
     [

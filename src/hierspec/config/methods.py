@@ -178,19 +178,17 @@ def _built_in() -> tuple[str, ...]:
 
 def _add(name: str, level: type[LevelConfig], made_of: Any) -> None:
     """Register a method; the same class or function may come again, as in a notebook."""
-    known, identity = _REGISTERED.get(name), _identity(made_of)
+    known = _REGISTERED.get(name)
     if name in (*_built_in(), CONCATENATE):
-        is_taken = identity[0] != f"{GROUP}.{name}"
+        is_taken = getattr(made_of, "__module__", None) != f"{GROUP}.{name}"
     else:
-        is_taken = known is not None and _identity(known.maker or known) != identity
+        is_taken = known is not None and (
+            plugins.identity(known.maker or known) != plugins.identity(made_of)
+        )
         plugins.REGISTERED.append(level)
     if is_taken:
         raise HierspecError(f"there is a method called {name!r} already: choose another name")
     _REGISTERED[name] = level
-
-
-def _identity(make: Any) -> tuple[Any, Any]:
-    return getattr(make, "__module__", None), getattr(make, "__qualname__", make)
 
 
 def _level_class(

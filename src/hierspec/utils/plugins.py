@@ -123,6 +123,16 @@ def _our_packages() -> frozenset[str]:
     return frozenset({ours, *map(_package, offered)})
 
 
+def identity(kind: Any) -> tuple[Any, Any]:
+    """Return what a class or function has in common with itself, imported once more.
+
+    A file may be a plug-in, and be imported by its name from another one.
+    """
+    module = getattr(kind, "__module__", None)
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return os.path.realpath(file) if file else module, getattr(kind, "__qualname__", kind)
+
+
 def place_of(error: BaseException) -> str:
     """Return ``FILE, line N`` where an error passed a user's file last; empty if it did not."""
     place = ""

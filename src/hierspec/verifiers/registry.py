@@ -68,7 +68,7 @@ def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
                 "out, so that acceptance(batch) decides"
             )
     for name in (rule_name, *aliases):
-        if _class_of(name) not in (None, (type(rule).__module__, type(rule).__qualname__)):
+        if (known := _identity_of(name)) and known != plugins.identity(type(rule)):
             raise HierspecError(f"there is a verifier called {name!r} already: choose another name")
     _RULES.update(dict.fromkeys((rule_name, *aliases), rule))
     plugins.REGISTERED.append(rule)
@@ -135,10 +135,10 @@ def _load(name: str) -> None:
             register(offered)
 
 
-def _class_of(name: str) -> tuple[str, str] | None:
+def _identity_of(name: str) -> tuple[Any, Any] | None:
     if name in _RULES:
-        return type(_RULES[name]).__module__, type(_RULES[name]).__qualname__
+        return plugins.identity(type(_RULES[name]))
     if name in _BUILT_IN or name in _ALIASES:
         module, kind = _BUILT_IN[canonical_name(name)]
-        return f"{__package__}.{module}", kind
+        return plugins.identity(getattr(import_module(f".{module}", __package__), kind))
     return None

@@ -48,7 +48,13 @@ def test_the_command(tmp_path, capsys):
         "    return [int(torch.multinomial(q[:1], 1))]\n"
     )
     assert certify(adapter=f"{path}:verify") == 1
-    assert "NOT lossless" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "NOT lossless" in out
+    assert "float32" not in out
+    rounded = tmp_path / "rounded.py"
+    rounded.write_text(path.read_text().replace("q[:1]", "p[:1] + 1e-8"))
+    assert certify(adapter=f"{rounded}:verify") == 1
+    assert "as far as float32 rounds" in capsys.readouterr().out
     with pytest.raises(HierspecError, match=r"either CASE\.json or --adapter"):
         certify()
 
