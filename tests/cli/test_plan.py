@@ -173,6 +173,10 @@ def test_files_that_are_no_problems(hierspec, text):
     assert err.count("\n") == 1
 
 
+def test_a_hierarchy_is_told_from_a_problem(hierspec):
+    assert "is a hierarchy already" in hierspec({"target": "zoo:small", "levels": []})[2]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
