@@ -22,6 +22,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_float, c_int, c_int64, c_void_p
 from functools import cache
 from importlib.resources import files
@@ -43,6 +44,8 @@ _FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-
 _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
 _TIMEOUT = 120  # seconds, for the compiler
 _HEADERS = ("vectors.h", "matrix.h", "attention.h")
+# Formats of which one product is tried, and its largest error: bfloat16 rounds inputs.
+_TRIED = {"BF16": 0.1, "Q8_0": 1e-3}
 _lock = threading.Lock()
 
 
@@ -60,8 +63,10 @@ class Library:
         layers, product, refined_product: functions of ``kernels.c``.
     """
 
-    def __init__(self, compiler: _Compiler, kernels: ctypes.CDLL) -> None:
-        self._compiler, self._products = compiler, dict[str, ctypes.CDLL]()
+    def __init__(
+        self, compiler: _Compiler, kernels: ctypes.CDLL, products: dict[str, ctypes.CDLL]
+    ) -> None:
+        self._compiler, self._products = compiler, products
         self._structs = weakref.WeakKeyDictionary[PackedMatrix, MatrixStruct]()
         self.layers: Callable[..., int] = kernels.hierspec_layers
         self.product: Callable[..., int] = kernels.hierspec_product
@@ -144,20 +149,15 @@ class Library:
         if found is None:
             with _lock:
                 if name not in self._products:
-                    self._products[name] = self._load_format(name)
+                    products = _load_products(self._compiler, name)
+                    if products is None:
+                        raise HierspecError(
+                            f"the kernels for {name} do not compile here: set HIERSPEC_KERNELS=0 "
+                            "to run torch's own operations"
+                        )
+                    self._products[name] = products
                 found = self._products[name]
         return found
-
-    def _load_format(self, name: str) -> ctypes.CDLL:
-        library = _load_or_compile(self._compiler, "products.c", (f"-DFORMAT={name}",))
-        if library is None:
-            raise HierspecError(
-                f"the kernels for {name} do not compile here: set HIERSPEC_KERNELS=0 to run "
-                "torch's own operations"
-            )
-        library.hierspec_rows.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
-        library.hierspec_rows.restype = None
-        return library
 
 
 class NoKernelsWarning(HierspecWarning):
@@ -185,12 +185,24 @@ def _load() -> Library | None:
     if command is None:
         return None
     compiler = _Compiler(tuple(command.split()), _version(command.split()))
-    with _lock:
+    with _lock, ThreadPoolExecutor() as pool:  # each waits for a compiler
+        tried = [pool.submit(_load_products, compiler, name) for name in _TRIED]
         kernels = _load_or_compile(compiler, "kernels.c", ())
-    if kernels is None:
+    products = {
+        name: found for name, one in zip(_TRIED, tried, strict=True) if (found := one.result())
+    }
+    if kernels is None or len(products) < len(_TRIED):
         return None
-    library = Library(compiler, kernels)
+    library = Library(compiler, kernels, products)
     return library if _computes_correctly(library) else None
+
+
+def _load_products(compiler: _Compiler, form: str) -> ctypes.CDLL | None:
+    library = _load_or_compile(compiler, "products.c", (f"-DFORMAT={form}",))
+    if library is not None:
+        library.hierspec_rows.argtypes = [c_void_p, c_void_p, c_int64, c_void_p]
+        library.hierspec_rows.restype = None
+    return library
 
 
 @cache
@@ -273,7 +285,7 @@ def _computes_correctly(library: Library) -> bool:
     weight = torch.linspace(-1, 1, 21 * 40, **options).view(21, 40).sin()
     x = torch.linspace(-3, 3, 9 * 40, **options).view(9, 40).cos()
     try:
-        for name, tolerance in {"BF16": 0.1, "Q8_0": 1e-3}.items():  # bfloat16 rounds inputs
+        for name, tolerance in _TRIED.items():
             matrix = PackedMatrix.of(weight, name)
             found = library.multiply(matrix, x, 1)
             if not torch.allclose(found, x @ matrix.dense().T, atol=tolerance):

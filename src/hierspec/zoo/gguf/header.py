@@ -11,11 +11,12 @@ import mmap
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.utils.files import file_state
 
 from .files import shards, validate_file
 
@@ -203,16 +204,27 @@ def _plus_one(number: Any) -> Any:
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """Return metadata and tensors of one file."""
     try:
-        with path.open("rb") as stream:
-            if stream.read(4) != b"GGUF":
-                raise HierspecError(f"{path} is not a GGUF file, or is damaged: {_FETCH}")
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Parser(path, data).parse()
+        state = file_state(path)
+        return _parse(path) if state is None else _parse_once(path, *state)
     except _DamagedError as error:
         raise HierspecError(f"{path} is damaged ({error}): {_FETCH}") from None
     except OSError as error:
         raise HierspecError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _parse(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    with path.open("rb") as stream:
+        if stream.read(4) != b"GGUF":
+            raise HierspecError(f"{path} is not a GGUF file, or is damaged: {_FETCH}")
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Parser(path, data).parse()
+
+
+@lru_cache(maxsize=1)  # a model's is asked for at several places
+def _parse_once(path: Path, *_state: Any) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    return _parse(path)
 
 
 class _DamagedError(Exception):
