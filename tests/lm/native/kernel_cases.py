@@ -183,6 +183,7 @@ class Case:
                 LayerParts(i, *choose.choice(((True, True), (True, False), (False, True))))
                 for i in range(num_layers)
             ]
+        self.narrow = choose.random() < 0.4
 
     def randn(self, *size: int) -> torch.Tensor:
         return torch.randn(size, generator=self.generator)
@@ -195,7 +196,8 @@ class Case:
             f"case {self.seed}: {s.hidden_size}/{s.intermediate_size}, {s.num_heads}/"
             f"{s.num_kv_heads} heads of {s.head_dim}, windows {self.windows}, {self.kept}, "
             f"{self.threads} threads, norms {self.qk_norm}, {forms}, biases {sorted(s.biased)}, "
-            f"parts {self.parts}, inputs {self.inputs is not None}, (start, rows, tree) {spans}"
+            f"parts {self.parts}, inputs {self.inputs is not None}, in 8 bits {self.narrow}, "
+            f"(start, rows, tree) {spans}"
         )
 
     def check(self, kernels: Library, alone: bool = True) -> int:
@@ -207,7 +209,8 @@ class Case:
         Raises:
             WrongError: scores are not float64's, or a row's bits depend on what is beside it.
         """
-        layers = NativeLayers(kernels, self.layers, self.shape, self.kept)
+        own = (kernels, self.layers, self.shape, self.kept)
+        layers = NativeLayers(*own, narrow_inputs=self.narrow)
         calls = [0]
 
         def run(rows: slice | list[int], spans: list[Span], threads: int) -> torch.Tensor:
@@ -266,6 +269,8 @@ class Case:
         forms = {m.format.name for one in self.layers for m in one.matrices().values()}
         if self.kept == torch.bfloat16 or "BF16" in forms:
             return 0.1
+        if self.narrow and any(not FORMATS[f].is_float for f in forms):
+            return 0.03
         if self.kept == torch.float16:
             return 0.01
         return 1e-3 if any(not FORMATS[f].is_float for f in forms) else 1e-4

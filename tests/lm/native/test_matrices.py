@@ -87,10 +87,11 @@ def test_products_are_those_of_the_weights(name):
 
 
 def test_matrices_lie_behind_one_another_as_long_as_one_is_left(monkeypatch):
-    monkeypatch.setattr(matrices, "_memory", matrices._PanelMemory())
+    memory = matrices._PanelMemory()
+    monkeypatch.setattr(matrices, "empty_panels", memory.empty)
     weights = [torch.randn(48, 64), torch.randn(53, 70)]
     kept = [PackedMatrix.of(weight, "F32") for weight in weights]
-    chunk = matrices._memory._chunk
+    chunk = memory._chunk
     assert kept[1].panels.data_ptr() == kept[0].panels.data_ptr() + kept[0].panels.nbytes
     while kept:
         assert chunk() is not None

@@ -56,7 +56,7 @@ typedef struct {
 
 /* Panels `own` of m times the rows, packed anew where this matrix needs another kind. */
 static void multiply(const Matrix *m, Part own, Packed *rows, float *y, int64_t stride) {
-    const int kind = kind_of((int)m->format);
+    const int kind = inputs_of(m);
     if (rows->kind != kind) pack(kind, m->in, rows->x, rows->rows, rows->packed);
     rows->kind = kind;
     m->multiply(m, own, rows->packed, rows->rows, y, stride);
@@ -168,7 +168,7 @@ int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *p
 int hierspec_product(const Matrix *matrix, const float *norm, float eps, const float *x, int64_t rows,
                      float *y, int threads) {
     const int64_t d = matrix->in;
-    const int kind = kind_of((int)matrix->format);
+    const int kind = inputs_of(matrix);
     float *memory = malloc(sizeof(float) * (size_t)(rows * (d + packed_floats(kind, d))));
     float *packed = memory + rows * d;
     if (!memory) return -1;

@@ -61,7 +61,7 @@ empty_panels = _PanelMemory().empty
 class MatrixStruct(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("panels", "bias")),
-        *((name, c_int64) for name in ("out", "width", "format")),
+        *((name, c_int64) for name in ("out", "width", "format", "narrow")),
         ("multiply", c_void_p),
     ]
 
@@ -190,7 +190,7 @@ class PackedMatrix:
             multiply: address of the format's products.
         """
         bias = None if self.bias is None else self.bias.data_ptr()
-        shape = (self.num_out, self.width, self.format.number)
+        shape = (self.num_out, self.width, self.format.number, False)
         return MatrixStruct(self.panels.data_ptr(), bias, *shape, multiply)
 
 

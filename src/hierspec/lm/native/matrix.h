@@ -4,7 +4,9 @@
 #define PANEL 16
 #define VECS (PANEL / W)
 #define GROUP 32       /* inputs of a block */
-#define MOST_INPUT 32512 /* of a whole number for an input: its upper 8 bits are then at most 127 */
+/* Of a whole number for an input, in 16 bits and in 8: its upper 8 bits are then at most 127. */
+#define MOST_INPUT 32512
+#define MOST_NARROW_INPUT 127
 
 /* As matrices.py names and packs them. */
 typedef enum {
@@ -35,14 +37,15 @@ typedef struct Matrix {
     const uint8_t *panels;
     const float *bias; /* [panels, PANEL], or null */
     int64_t out, in, format;
+    int64_t narrow; /* whether codes are multiplied by inputs in 8 bits */
     /* Panels `own` of m · x for all rows x, packed by `pack`; y [rows, stride] points at the first of
      * their outputs. */
     void (*multiply)(const struct Matrix *m, Part own, const float *x, int64_t rows, float *y,
                      int64_t stride);
 } Matrix;
 
-/* GROUP inputs of a row: scale · (256 upper + lower), and the sums of these whole numbers: of each
- * half, of all. */
+/* GROUP inputs of a row: scale · (256 upper + lower), in 8 bits `lower` alone, and the sums of these
+ * whole numbers: of each half, of all. */
 typedef struct {
     int8_t upper[GROUP], lower[GROUP];
     int32_t sums[3];
@@ -53,16 +56,20 @@ static int64_t num_panels(const Matrix *m) { return (m->out + PANEL - 1) / PANEL
 static int64_t num_pairs(int64_t n) { return (n + 1) / 2; }
 static int64_t num_groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
 
-/* How rows of x are packed for a matrix: its formats share three kinds. */
-typedef enum { FLOATS, PAIRS, CODES } Kind;
+/* How rows of x are packed for a matrix; codes in two ways. */
+typedef enum { FLOATS, PAIRS, CODES, NARROW_CODES } Kind;
 INLINE int kind_of(const int f) { return f <= F16 ? FLOATS : f == BF16 ? PAIRS : CODES; }
+static int inputs_of(const Matrix *m) {
+    const int kind = kind_of((int)m->format);
+    return kind == CODES && m->narrow ? NARROW_CODES : kind;
+}
 /* Rows go through a panel in tiles, of about one size, whose sums fit into the registers: how many are
  * in the first of them. Fewer compile sooner. */
 #ifndef MOST_ROWS
 #define MOST_ROWS 24
 #endif
 INLINE int most_rows(const int kind) {
-    const int fit = kind == CODES ? 8 : VECS == 1 ? 24 : 6;
+    const int fit = kind >= CODES ? 8 : VECS == 1 ? 24 : 6;
     return MOST_ROWS < fit ? MOST_ROWS : fit;
 }
 static int64_t tile_rows(const int kind, int64_t rows) {
@@ -70,12 +77,12 @@ static int64_t tile_rows(const int kind, int64_t rows) {
     return (rows + tiles - 1) / tiles;
 }
 static int64_t num_steps_in(const int kind, int64_t in) {
-    return kind == CODES ? num_groups(in) : kind == PAIRS ? num_pairs(in) : in;
+    return kind >= CODES ? num_groups(in) : kind == PAIRS ? num_pairs(in) : in;
 }
 /* Floats of a packed row. */
 static int64_t packed_floats(const int kind, int64_t in) {
     const int64_t n = num_steps_in(kind, in);
-    return kind == CODES ? n * (int64_t)(sizeof(Inputs) / sizeof(float)) : n;
+    return kind >= CODES ? n * (int64_t)(sizeof(Inputs) / sizeof(float)) : n;
 }
 
 /* Rows of x [rows, n] tile by tile, each [n, rows of it]. */
@@ -106,9 +113,9 @@ static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed
     }
 }
 
-/* Rows of x [rows, n] in twice 8 bits: [rows, groups], each by its own largest number. Loops are over
- * whole numbers wherever something is added up, so that the compiler may do so in any order. */
-static void pack_codes(const float *x, int64_t rows, int64_t n, Inputs *to) {
+/* Rows of x [rows, n] in whole numbers up to `limit`: [rows, groups], each by its own largest number.
+ * Loops are over whole numbers wherever something is added up, so that the compiler may do so in any order. */
+static void pack_codes(const float *x, int64_t rows, int64_t n, float limit, Inputs *to) {
     const float round = 12582912.0f; /* 1.5 · 2^23: added, it leaves an integer in the lower bits */
     for (int64_t r = 0; r < rows; r++, x += n)
         for (int64_t start = 0; start < n; start += GROUP, to++) {
@@ -126,7 +133,7 @@ static void pack_codes(const float *x, int64_t rows, int64_t n, Inputs *to) {
             }
             memcpy(&most, &most_bits, sizeof most);
             /* What is smaller than that is nothing; its inverse might be infinite. */
-            const float inverse = most > 1e-30f ? MOST_INPUT / most : 0.0f;
+            const float inverse = most > 1e-30f ? limit / most : 0.0f;
             for (int i = 0; i < GROUP; i += W)
                 *(ivec *)(codes + i) =
                     (ivec)(*(const vec *)(from + i) * inverse + round) - (ivec)all_of(round);
@@ -141,14 +148,14 @@ static void pack_codes(const float *x, int64_t rows, int64_t n, Inputs *to) {
                 to->sums[half] = sum;
             }
             to->sums[2] = to->sums[0] + to->sums[1];
-            to->scale = most / MOST_INPUT;
+            to->scale = most / limit;
         }
 }
 
 /* Pack rows of x [rows, in] as products read them, `packed_floats` each. */
 static void pack(const int kind, int64_t in, const float *x, int64_t rows, float *packed) {
-    if (kind == CODES)
-        pack_codes(x, rows, in, (Inputs *)packed);
+    if (kind >= CODES)
+        pack_codes(x, rows, in, kind == CODES ? MOST_INPUT : MOST_NARROW_INPUT, (Inputs *)packed);
     else if (kind == PAIRS)
         pack_pairs(x, rows, in, (uint32_t *)packed);
     else

@@ -4,7 +4,7 @@
  * with all that is needed to read it. In formats of less than 16 bits a weight is a code, and
  *     weight = step · code + lowest
  * with a step and a lowest value of each output for 32 or 16 inputs. Codes are multiplied as bytes, by
- * inputs in 16 bits (twice 8) for each 32; bfloat16 weights by inputs rounded to it, in pairs.
+ * inputs in 16 bits (twice 8) for each 32, or in 8; bfloat16 weights by inputs rounded to it, in pairs.
  *
  * A lane is an output, so that nothing is summed across lanes. Every row is summed in the order of its
  * inputs, whatever the number of rows: a row's outputs do not depend on what is computed beside it.
@@ -104,8 +104,8 @@ INLINE void read_steps(const int f, const uint8_t *steps, const int half, const 
 }
 
 /* sums[i, r] += Σ w x of a panel, for ROWS rows x [rows, groups]. */
-INLINE void add_codes(const int f, const int ROWS, const uint8_t *panel, int64_t groups,
-                      const Inputs *x, vec *sums) {
+INLINE void add_codes(const int f, const int NARROW, const int ROWS, const uint8_t *panel,
+                      int64_t groups, const Inputs *x, vec *sums) {
     vec unit[VECS] = {{0}}, lowest_unit[VECS] = {{0}};
     for (int64_t g = 0; g < groups; g++) {
         const uint8_t *steps = panel + block_at(f, g), *codes = steps + step_bytes(f);
@@ -139,7 +139,7 @@ INLINE void add_codes(const int f, const int ROWS, const uint8_t *panel, int64_t
                     const int each = QUADS / num_steps(f);
 #pragma GCC unroll 8
                     for (int q = half * each; q < (half + 1) * each; q++) {
-                        first = add_quads(most_code(f), first, quads[q], upper[q]);
+                        if (!NARROW) first = add_quads(most_code(f), first, quads[q], upper[q]);
                         second = add_quads(most_code(f), second, quads[q], lower[q]);
                     }
                     const vec both = to_floats((first << 8) + second);
@@ -207,23 +207,23 @@ static void write_sums(const Matrix *m, int64_t panel, const float *sums, int64_
 /* Panels that a tile takes side by side: with few rows, sums alone would wait for themselves, and more
  * arrives from the memory in several streams. */
 INLINE int tile_panels(const int kind, const int rows) {
-    if (kind == CODES) return 1;
+    if (kind >= CODES) return 1;
     if (rows == 1) return 8 / VECS;
     if (VECS > 1) return 1;
     return rows <= 6 ? 4 : rows <= 8 ? 3 : rows <= 12 ? 2 : 1;
 }
 
-/* PANELS panels, from number p on, for a tile of rows. */
-INLINE void tile(const int f, const int PANELS, const int ROWS, const Matrix *m, int64_t p,
-                 const float *x, float *y, int64_t stride) {
+/* PANELS panels, from number p on, for a tile of rows packed as this KIND. */
+INLINE void tile(const int f, const int KIND, const int PANELS, const int ROWS, const Matrix *m,
+                 int64_t p, const float *x, float *y, int64_t stride) {
     const uint8_t *panels = m->panels + p * panel_bytes(f, m->in);
     vec sums[PANELS * VECS * ROWS];
     float rows[ROWS * PANELS * PANEL];
 #pragma GCC unroll 24
     for (int i = 0; i < PANELS * VECS * ROWS; i++) sums[i] = (vec){0};
-    if (kind_of(f) == CODES)
-        add_codes(f, ROWS, panels, num_groups(m->in), (const Inputs *)x, sums);
-    else if (kind_of(f) == PAIRS)
+    if (KIND >= CODES)
+        add_codes(f, KIND == NARROW_CODES, ROWS, panels, num_groups(m->in), (const Inputs *)x, sums);
+    else if (KIND == PAIRS)
         add_pairs(PANELS, ROWS, panels, m->in, (const uint32_t *)x, sums);
     else
         add_floats(f, PANELS, ROWS, panels, m->in, x, sums);
@@ -236,15 +236,15 @@ INLINE void tile(const int f, const int PANELS, const int ROWS, const Matrix *m,
 }
 
 /* The same for all rows; SEVERAL panels where a tile takes them, else one. */
-INLINE void tiles(const int f, const int SEVERAL, const Matrix *m, int64_t p, const float *x,
-                  int64_t rows, float *y, int64_t stride) {
-    const int64_t each = packed_floats(kind_of(f), m->in);
+INLINE void tiles(const int f, const int KIND, const int SEVERAL, const Matrix *m, int64_t p,
+                  const float *x, int64_t rows, float *y, int64_t stride) {
+    const int64_t each = packed_floats(KIND, m->in);
     for (int64_t n; rows; rows -= n, x += n * each, y += n * stride) {
-        n = tile_rows(kind_of(f), rows);
+        n = tile_rows(KIND, rows);
 #define TILE(n)                                                                                     \
     case n:                                                                                         \
-        if (n <= most_rows(kind_of(f)) && (!SEVERAL || tile_panels(kind_of(f), n) > 1))             \
-            tile(f, SEVERAL ? tile_panels(kind_of(f), n) : 1, n, m, p, x, y, stride);               \
+        if (n <= most_rows(KIND) && (!SEVERAL || tile_panels(KIND, n) > 1))                         \
+            tile(f, KIND, SEVERAL ? tile_panels(KIND, n) : 1, n, m, p, x, y, stride);               \
         break;
 #define TILES(n) TILE(n) TILE(n + 1) TILE(n + 2) TILE(n + 3)
         switch (n) { TILES(1) TILES(5) TILES(9) TILES(13) TILES(17) TILES(21) }
@@ -258,8 +258,12 @@ void hierspec_multiply(const Matrix *m, Part own, const float *x, int64_t rows, 
     const int64_t several = rows <= most_rows(kind) ? tile_panels(kind, (int)rows) : 1;
     int64_t p = own.lo;
     for (; several > 1 && p + several <= own.hi; p += several, y += several * PANEL)
-        tiles(FORMAT, 1, m, p, x, rows, y, stride);
-    for (; p < own.hi; p++, y += PANEL) tiles(FORMAT, 0, m, p, x, rows, y, stride);
+        tiles(FORMAT, kind, 1, m, p, x, rows, y, stride);
+    for (; p < own.hi; p++, y += PANEL)
+        if (kind == CODES && m->narrow)
+            tiles(FORMAT, NARROW_CODES, 0, m, p, x, rows, y, stride);
+        else
+            tiles(FORMAT, kind, 0, m, p, x, rows, y, stride);
 }
 
 /* Weight k of one output, of a matrix of floating-point numbers. */
