@@ -355,6 +355,15 @@ def test_the_link_holds_settings_and_prompt(visit):
         assert other.text("#prompt-label") == "Text to continue"
 
 
+def test_the_link_holds_the_message_that_a_chat_began_with(visit):
+    with serving(LevelsStub(pieces=1)) as url:
+        page = visit(url)
+        send(page, "hello")
+        page.click("#share")
+        page.wait("document.querySelector('#shared').textContent.startsWith('The link')")
+        assert page.run("location.hash") == "#prompt=hello"
+
+
 def test_plain_decoding_stands_beside(visit):
     stub = LevelsStub(pieces=5, pause=0.01)
     with serving(stub) as url:

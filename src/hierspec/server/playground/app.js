@@ -81,7 +81,9 @@ function readLink() {
 }
 
 async function share() {
-  const link = linkOf(settingsOf(form));
+  const settings = settingsOf(form);
+  settings.prompt ||= conversation[0]?.content ?? "";  // the box is empty once a message is sent
+  const link = linkOf(settings);
   history.replaceState(null, "", link);
   try {
     await navigator.clipboard.writeText(link);
