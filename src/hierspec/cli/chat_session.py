@@ -146,12 +146,7 @@ class SavedChat:
 
 
 class ChatSession:
-    """A conversation: its messages, and the commands and questions of what the user enters.
-
-    Args:
-        model: the target's name, for files.
-        request: further options of each answer.
-    """
+    """A conversation: its messages, and the commands and questions of what the user enters."""
 
     def __init__(
         self,
@@ -174,7 +169,7 @@ class ChatSession:
             "/save": self._save,
             "/load": self._load,
             "/stats": self._show_stats,
-            "/help": self._show_help,
+            "/help": lambda _: self._say(HELP),
         }
         self._replace_system(system)
 
@@ -286,9 +281,6 @@ class ChatSession:
         if calls:
             parts.append(f"{decoded / calls:.2f} tokens per target call")
         self._say("; ".join([*parts, *_kept(self._results)]))
-
-    def _show_help(self, _: str) -> None:
-        self._say(HELP)
 
     def _answer(self, messages: list[dict[str, str]]) -> None:
         from .rendering.generation import make_painter, run, tell_slowdown

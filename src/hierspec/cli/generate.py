@@ -244,7 +244,7 @@ def generate(
             "give it as options where you want it",
         )
 
-    if mode_is_open and not (as_json or chat) and _has_template(models):
+    if mode_is_open and not (as_json or chat) and getattr(models.tokenizer, "chat_template", None):
         say(console, "hierspec: note: the text is continued; --chat asks it as a question")
 
     from hierspec.lm import dtypes
@@ -316,10 +316,6 @@ def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]
     if not text:
         raise HierspecError("the prompt is empty: give at least one token to continue")
     return [parse_ids(text, "the prompt") if ids else text]
-
-
-def _has_template(models: Hierarchy) -> bool:
-    return bool(getattr(models.tokenizer, "chat_template", None))
 
 
 def _validate_lengths(

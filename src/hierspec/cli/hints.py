@@ -108,11 +108,7 @@ _TAKE_A_MODEL = {"chat": "--target", "serve": "--model", "batch": "--model"}
 
 
 def hint(argv: Sequence[str], message: str) -> str:
-    """Return what to type in place of a command line that was refused; empty if none is known.
-
-    Args:
-        message: why it was refused.
-    """
+    """Return what to type in place of a command line that was refused; empty if none is known."""
     if not argv:
         return ""
     if message.startswith("No such command"):

@@ -24,7 +24,6 @@ class Built:
     """A hierarchy ready to run.
 
     Attributes:
-        root: the target's node.
         tokenizer: the target's; ``None`` if it has none.
         eos_ids: ids that end a text of the target, apart from the tokenizer's own.
         watches: over the weights that were taken from models in memory.

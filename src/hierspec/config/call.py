@@ -404,11 +404,7 @@ def _validate_prompt(ids: list[int], model: LanguageModel, place: str) -> list[i
 
 
 def validate_length(ids: Sequence[int], max_length: float, place: str = "") -> None:
-    """Refuse a prompt that leaves no room for output.
-
-    Raises:
-        HierspecError: it fills the context of ``max_length`` tokens.
-    """
+    """Refuse a prompt that fills the context of ``max_length`` tokens: output needs room."""
     if len(ids) >= max_length:
         raise HierspecError(
             f"the prompt{place} has {len(ids)} tokens and the target's context holds "

@@ -110,11 +110,7 @@ class HeadsWarning(HierspecWarning, UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class HeadsFile:
-    """A file of heads whose metadata was read and is valid; tensors are read on demand.
-
-    Attributes:
-        info: its metadata.
-    """
+    """A file of heads whose metadata was read and is valid; tensors are read on demand."""
 
     path: Path
     info: HeadsInfo

@@ -56,11 +56,7 @@ _NEUTRAL = {**_NATIVE, "top_k": 0}  # the values with which they change nothing
 
 
 def refuse(config: Any) -> None:
-    """Refuse fields that do not define a next-token distribution, and those that set up drafting.
-
-    Raises:
-        HierspecError: names the field to leave out.
-    """
+    """Refuse fields that define no next-token distribution, and those that set up drafting."""
     for name, (is_refused, message) in _REFUSED.items():
         if is_refused(getattr(config, name, None)):
             raise HierspecError(message)
@@ -73,11 +69,7 @@ def refuse(config: Any) -> None:
 
 
 def refuse_outputs(config: Any) -> None:
-    """Refuse fields by which ``generate`` returns tensors of every step.
-
-    Raises:
-        HierspecError: names the field to leave out.
-    """
+    """Refuse fields by which ``generate`` returns tensors of every step."""
     for name in _NOT_COLLECTED:
         if getattr(config, name, False):
             raise HierspecError(

@@ -65,7 +65,6 @@ class TargetInfo:
         name: its model, as the user named it.
         vocab_size: V, the number of token ids that it scores.
         tokenizer: as transformers loads it; ``None`` if there is none.
-        device: where it runs.
         trunk: its layers and its caches (:class:`hierspec.lm.trunk.trunk.Trunk`), which exits and
             copies of it share.
         load: (model, dtype, backend) → another checkpoint's trunk and tokenizer, loaded once;

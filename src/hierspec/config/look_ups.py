@@ -54,11 +54,7 @@ class LookUpConfig(LevelConfig):
 
 
 def validate_not_of_look_ups(level: LevelConfig) -> None:
-    """Refuse what only levels that score may have, of one that turned out to copy.
-
-    Raises:
-        HierspecError: names the field.
-    """
+    """Refuse what only levels that score may have, of one that turned out to copy."""
     for name, (allowed, message) in _NOT_OF_LOOK_UPS.items():
         if getattr(level, name) != allowed:
             raise HierspecError(f"{name}: {level.method} {message}")

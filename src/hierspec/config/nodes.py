@@ -94,7 +94,6 @@ class _Builder:
         self.num_nodes = 0
 
     def build_chain(self, levels: Sequence[Any], place: str) -> Node | None:
-        """Build the levels as nested nodes."""
         below: Node | None = None
         for i, level in enumerate(levels):
             below = self.build_node(level, below, f"{place}[{i}]")

@@ -33,7 +33,6 @@ class DraftCall:
         limit: how many tokens can be used, at least 1 and at most ``budget``.
         budget: how many tokens its leaf usually drafts.
         state: of the leaf's window.
-        rng: of the sequence.
         slot: (model, number of the draft) → the sequence's slot in that model's cache.
     """
 
@@ -141,7 +140,6 @@ class LookUp:
         return self
 
     def make_drafter(self, node: Draft) -> Drafter:
-        """See :meth:`DrafterMaker.make_drafter`."""
         return LookUpDrafter(node, self)
 
     def open(self) -> Any:

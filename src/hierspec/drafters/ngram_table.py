@@ -100,7 +100,6 @@ class NgramModel(UncachedModel):
     def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
     ) -> tuple[torch.Tensor, NextScores]:
-        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`."""
         contexts = [q.context.tokens(max(0, q.start - (self.max_order - 1))) for q in queries]
 
         def next_scores(active: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:

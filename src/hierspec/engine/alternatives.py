@@ -27,7 +27,6 @@ class AlternativeRows:
     """Drafts of several sequences, and the rows of scores that verify them.
 
     Attributes:
-        queries: of the model.
         jobs: how scores become distributions: one job for all nodes of a tree, or one for each
             draft where a row's distribution depends on the draft that leads to it.
         rows: for each row of the jobs, its row among those of the queries; ``None``: the same.

@@ -58,7 +58,6 @@ class Generation(Engine):
     if cut short. The first request that fails ends it.
 
     Args:
-        root: the hierarchy.
         lock: held during each round, so that threads may share the models.
         tracer: gets an event for every draft, every check with its verdict, and every row.
         observers: see every round (:class:`~hierspec.engine.observers.Observer`).

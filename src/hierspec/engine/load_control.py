@@ -75,7 +75,8 @@ class Plans:
         if full.below is not None:
             for factor in _BUDGET_FACTORS[:1] if controlled else _BUDGET_FACTORS:
                 below = _with_scaled_budgets(full.below, factor)
-                by_budgets.setdefault(_budgets(below), full.over(below))
+                budgets = tuple(level.budget for level in walk_levels(below))
+                by_budgets.setdefault(budgets, full.over(below))
         self.draft_plans = [*by_budgets.values(), self.plain]
 
     @property
@@ -258,7 +259,3 @@ def _with_scaled_budgets(below: Node, factor: float) -> Node:
         return {"budget": max(1, round(node.budget * factor))}
 
     return replace_fields(below, fields)
-
-
-def _budgets(node: Node) -> tuple[int, ...]:
-    return tuple(level.budget for level in walk_levels(node))

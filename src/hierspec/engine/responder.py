@@ -54,9 +54,7 @@ class Responder:
     """Answers the requests of rounds in progress.
 
     Args:
-        root: all levels.
         vocab_size: V of the target.
-        observers: notified of every forward.
 
     Attributes:
         checks: what the last answer has verified; ``None`` if it was no check.

@@ -15,7 +15,6 @@ class TokenEvent:
     """One emitted token, as ``stream`` yields it.
 
     Attributes:
-        token_id: its id.
         text: the text that became final with it; may be empty (half a character, or a possible
             beginning of a stop string) or include characters that were held back before.
         index: its place in the output, from 0.

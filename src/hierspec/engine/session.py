@@ -44,15 +44,12 @@ class Session:
         self.cache = SessionCache()
 
     def generate(self, prompt: Any = (), **options: Any) -> GenerationResult:
-        """See :meth:`hierspec.Hierarchy.generate`."""
         return self.hierarchy.generate(prompt, cache=self.cache, **options)
 
     def stream(self, prompt: Any = (), **options: Any) -> Iterator[TokenEvent]:
-        """See :meth:`hierspec.Hierarchy.stream`."""
         return self.hierarchy.stream(prompt, cache=self.cache, **options)
 
     def astream(self, prompt: Any = (), **options: Any) -> AsyncIterator[TokenEvent]:
-        """See :meth:`hierspec.Hierarchy.astream`."""
         return self.hierarchy.astream(prompt, cache=self.cache, **options)
 
     def start(self, prompt: Any = (), **options: Any) -> Generation:

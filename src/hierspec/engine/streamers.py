@@ -17,11 +17,7 @@ from .results import TokenEvent
 
 
 def validate_single_sequence(num_sequences: int) -> None:
-    """Refuse a streamer unless there is exactly one sequence.
-
-    Raises:
-        HierspecError: with how to stream several.
-    """
+    """Refuse a streamer unless there is exactly one sequence."""
     if num_sequences != 1:
         raise HierspecError("a streamer takes one sequence: stream prompts one at a time")
 

@@ -133,11 +133,7 @@ def _decide(rule: Verifier, batch: Batch) -> _Decided:
 
 
 def _check_alone(rule: Verifier, batch: Batch, together: _Decided) -> None:
-    """Refuse a rule that decides a draft otherwise alone: an engine's batches are others.
-
-    Raises:
-        HierspecError: names the rule.
-    """
+    """Refuse a rule that decides a draft otherwise alone: an engine's batches are others."""
     for b, n in enumerate(batch.lengths.tolist()):
         one = slice(b, b + 1)
         scores = None if batch.scores is None else batch.scores[one, : n + 1]

@@ -90,7 +90,7 @@ class Query:
     as the start of a :class:`~hierspec.lm.backend.Span` is.
 
     With a ``tree`` the context goes on in several ways at once, and each node adds a row: the
-    scores after the path that ends in that node. Only a :class:`TreeModel` takes one.
+    scores after the path that ends in that node. Only a model that :func:`takes_trees` takes one.
 
     Attributes:
         temperature: of the request, 0 for greedy; ``None``: unknown. Scores are untempered in any
@@ -120,11 +120,7 @@ class Query:
 
 
 def validate_query(query: Query, name: str, max_length: int) -> None:
-    """Refuse a query of more than ``max_length`` tokens, or with ``start`` out of range.
-
-    Raises:
-        HierspecError: the query is one of these; names the model.
-    """
+    """Refuse a query of more than ``max_length`` tokens, or with ``start`` out of range."""
     longest = len(query.context) + (query.tree.depth if query.tree is not None else 0)
     if longest > max_length:
         raise HierspecError(
@@ -189,7 +185,6 @@ class LevelModel(CacheOwner, CacheUser, Protocol):
     """What drafts or verifies at a level of a hierarchy: a language model, or a look-up.
 
     Attributes:
-        name: for messages and metrics.
         max_length: the longest context it can take, in tokens.
     """
 
@@ -251,38 +246,20 @@ ScoringNode = ModelVerify | Draft[LanguageModel]  # any level but a look-up
 ModelNode = Node[LanguageModel, LevelModel]
 
 
-@runtime_checkable
-class TreeModel(Protocol):
-    """A model that says whether it takes token trees; others take none.
-
-    Attributes:
-        trees: whether it scores a whole token tree in one call (:attr:`Query.tree`).
-    """
-
-    @property
-    def trees(self) -> bool: ...
-
-
 def takes_trees(model: CacheUser) -> bool:
-    """Return whether a model scores a whole token tree in one call (:attr:`Query.tree`)."""
-    return isinstance(model, TreeModel) and model.trees
+    """Return whether a model scores a whole token tree in one call (:attr:`Query.tree`).
 
-
-@runtime_checkable
-class PartialModel(Protocol):
-    """A model that says whether its scores leave tokens out; those of others are of all tokens.
-
-    Attributes:
-        partial: whether it scores a part of the vocabulary only, and −∞ for the rest.
+    A model that does says so by its attribute ``trees``.
     """
-
-    @property
-    def partial(self) -> bool: ...
+    return getattr(model, "trees", False)
 
 
 def scores_part(model: CacheUser) -> bool:
-    """Return whether a model scores a part of the vocabulary only, and −∞ for the rest."""
-    return isinstance(model, PartialModel) and model.partial
+    """Return whether a model scores a part of the vocabulary only, and −∞ for the rest.
+
+    A model that does says so by its attribute ``partial``.
+    """
+    return getattr(model, "partial", False)
 
 
 # (indices of queries, the token just picked for each) → scores [n, V] of the tokens after these
@@ -309,9 +286,7 @@ class DeviceDrafts(NamedTuple):
     """The drafts that a model made on its device, sequence by sequence.
 
     Attributes:
-        tokens: each draft's token ids.
         distributions: those the tokens were drawn from, a row for each token.
-        calls: forwards made.
         signals: the number per token that the sampler's window reads; ``None`` without one.
     """
 
@@ -343,7 +318,6 @@ class DeviceTrees(NamedTuple):
     Attributes:
         drafts: of each tree that was drawn; empty where none were.
         depths: of each tree of likeliest continuations; empty where they were drawn.
-        calls: forwards made.
     """
 
     drafts: list[list[SampledDraft]]
@@ -394,7 +368,6 @@ class DeviceTreeModel(DeviceModel, Protocol):
         """Draft trees of ``counts[b]`` depths after the context of query b, all side by side.
 
         Args:
-            queries: as in :meth:`draft`.
             width: K, nodes of a depth.
             uniforms: for each query [count, K], for K drafts of which each draws its own tokens;
                 ``None``: of every depth the K likeliest continuations of those above go on.

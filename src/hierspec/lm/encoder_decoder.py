@@ -51,9 +51,6 @@ def validate_decoder_only(
     Args:
         subject: what does not take one, in the message.
         instead: what to do.
-
-    Raises:
-        HierspecError: the model is an encoder-decoder model.
     """
     if isinstance(model, EncoderDecoder):
         raise HierspecError(

@@ -166,11 +166,7 @@ def _from_source(
 
 
 def validate_dtype(name: str, dtype: torch.dtype | None) -> None:
-    """Refuse a data type that nothing computes in; ``None`` where a checkpoint states none.
-
-    Raises:
-        HierspecError: it is float8, an integer type or the like.
-    """
+    """Refuse a data type that nothing computes in; ``None`` where a checkpoint states none."""
     if dtype is not None and dtype not in DTYPES:
         raise HierspecError(
             f"the dtype of {name} is {str(dtype).removeprefix('torch.')}, in which no model runs: "

@@ -96,11 +96,7 @@ class Watch:
         return before[:-1] != now[:-1] or not torch.equal(before[-1], now[-1])
 
     def check(self) -> None:
-        """Refuse to go on with weights that are not the model's any more.
-
-        Raises:
-            HierspecError: they, its configuration or its modules have changed.
-        """
+        """Refuse to go on with weights that are not the model's any more."""
         if self.changed():
             raise HierspecError(
                 f"{self.name} has changed since its weights were taken: make the Hierarchy again, "

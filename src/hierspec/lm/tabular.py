@@ -92,7 +92,6 @@ class TabularModel(UncachedModel):
         return float(self._acceptance[self._row(previous)][token])
 
     def acceptance(self, queries: Sequence[Query]) -> list[float]:
-        """See :meth:`hierspec.lm.base.PredictingModel.acceptance`."""
         return [self.predicted_acceptance(query.context.tokens()) for query in queries]
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:

@@ -210,11 +210,7 @@ def build_hf_model(
 
 
 def validate_shape(model: str, name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
-    """Refuse a parameter whose shape is not the one that the model's configuration asks for.
-
-    Raises:
-        HierspecError: the shapes differ.
-    """
+    """Refuse a parameter whose shape is not the one that the model's configuration asks for."""
     if tuple(shape) != tuple(expected):
         raise HierspecError(
             f"{model}: {name} has shape {tuple(shape)}, but its config.json asks for "
@@ -227,11 +223,7 @@ _NO_WEIGHT = re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.(masked_)?bi
 
 
 def validate_unused(model: str, names: Iterable[str]) -> None:
-    """Refuse a checkpoint with weights of a model's own parts that the model does not use.
-
-    Raises:
-        HierspecError: one of ``names`` is such a weight.
-    """
+    """Refuse a checkpoint with weights of a model's own parts that the model does not use."""
     if unused := sorted(name for name in names if not _NO_WEIGHT.search(name)):
         raise HierspecError(
             f"{model} holds {unused[0]}, which a model with its config.json does not have: config "
@@ -267,11 +259,7 @@ def validate_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
 
 
 def validate_reference(ref: str) -> None:
-    """Refuse a name that looks like a path to no directory; other names may be hub ids.
-
-    Raises:
-        HierspecError: there is no such directory.
-    """
+    """Refuse a name that looks like a path to no directory; other names may be hub ids."""
     looks_like_path = ref.startswith((".", "/", "~")) or ref.count("/") > 1
     if not ref or (looks_like_path and not expand_user(ref).exists()):
         raise HierspecError(

@@ -168,11 +168,7 @@ class Estimates:
         return i in self.joint_survival
 
     def validate(self, chain: Chain) -> None:
-        """Refuse a chain whose levels cannot draft for those that verify them.
-
-        Raises:
-            HierspecError: naming the two models.
-        """
+        """Refuse a chain whose levels cannot draft for those that verify them."""
         for i, k in chain.pairs:
             if not self.can_draft(i, k):
                 raise HierspecError(

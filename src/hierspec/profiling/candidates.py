@@ -113,11 +113,7 @@ def parse(text: str) -> Candidate:
 
 
 def validate_planned(candidates: Sequence[Candidate]) -> None:
-    """Refuse candidates that the planner cannot choose.
-
-    Raises:
-        HierspecError: one is a plug-in's.
-    """
+    """Refuse candidates that the planner cannot choose."""
     for candidate in candidates:
         if not candidate.is_planned:
             raise HierspecError(

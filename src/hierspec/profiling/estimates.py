@@ -83,7 +83,7 @@ def _without_bonus(
     """
     out = call_ms.copy()
     out[:, :, 1:] = call_ms[:, :, :-1]
-    exits = [_exit_layer(model) for model in models]
+    exits = [int((model.level or {}).get("exit_layer", 0)) for model in models]
     for k, (verifier, upper) in enumerate(zip(models, exits, strict=True)):
         for i, (drafter, lower) in enumerate(zip(models[:k], exits, strict=False)):
             if lower and upper and lower < upper and drafter.owner == verifier.owner:
@@ -93,11 +93,6 @@ def _without_bonus(
                 floor = (upper - lower) * max(layer_ms, 0.0)
                 out[i, k, 1:] = np.maximum(out[i, k, 1:] - saved, np.minimum(out[i, k, 1:], floor))
     return out
-
-
-def _exit_layer(model: MeasuredModel) -> int:
-    """Return after how many layers a model ends; 0 if it is no exit."""
-    return int((model.level or {}).get("exit_layer", 0))
 
 
 def _uses_target_trunk(model: MeasuredModel, target: MeasuredModel) -> bool:
@@ -216,7 +211,6 @@ class _Costs:
         return low.owner == high.owner or low.makes_several
 
     def plain_call(self, k: int) -> float:
-        """Return the time of one call of model k without a draft."""
         ms = np.array(self._plain_mean(k))
         return float(ms + self._shift(ms, np.array(self._slope(k)[0])))
 

@@ -338,7 +338,8 @@ def calls_constraint(
     if form.named:
         mark = "" if form.before_name else _quoted(form.begin)
         calls.append(f"named (BLANK? {mark} named)*" if several else "named")
-    rules.append(f"calls: ({' | '.join(calls)}) {_before(form.end)}")
+    end = f"BLANK? {_quoted(form.end)}" if form.end else ""
+    rules.append(f"calls: ({' | '.join(calls)}) {end}")
     names = tuple(name for name, _ in functions)
     if forced or answer is not None:
         begin = _quoted("" if form.bare else form.begin)
@@ -386,10 +387,6 @@ def _call_rules(form: CallFormat, functions: Sequence[tuple[str, Any]], blank: s
         rules.append(f"object: {' | '.join(objects)}")
         rules.append(f"key: {' | '.join(_quoted(json.dumps(key)) for key in ARGUMENT_KEYS)}")
     return rules
-
-
-def _before(mark: str) -> str:
-    return f"BLANK? {_quoted(mark)}" if mark else ""
 
 
 def _quoted(text: str) -> str:

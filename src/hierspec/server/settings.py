@@ -124,12 +124,7 @@ class ServeSettings:
     otlp_endpoint: NonEmptyString | None = None
 
     def validate_exposure(self) -> None:
-        """Refuse to be reached from other machines without a key, unless the settings allow it.
-
-        Raises:
-            HierspecError: the host is not loopback, there is no key, and ``allow_without_key`` is
-                not set.
-        """
+        """Refuse to be reached from other machines without a key, unless the settings allow it."""
         if self.api_key or self.allow_without_key or _is_loopback(self.host):
             return
         raise HierspecError(
@@ -184,11 +179,7 @@ class ServeSettings:
             ) from None
 
     def validate_models(self) -> None:
-        """Refuse models and hierarchies that do not exist, before anything is loaded.
-
-        Raises:
-            HierspecError: names the one that is missing; or nothing is to be measured again.
-        """
+        """Refuse models and hierarchies that do not exist, before anything is loaded."""
         from hierspec.config.schema import TargetConfig
         from hierspec.config.target import validate_model_name
         from hierspec.presets.registry import AUTO, TOKENIZER_WITH_AUTO

@@ -108,11 +108,7 @@ def is_conversation(prompt: Any) -> bool:
 
 
 def validate_messages(messages: Any) -> None:
-    """Refuse a value that is not a list of messages.
-
-    Raises:
-        HierspecError: with the place, and the form that messages have.
-    """
+    """Refuse a value that is not a list of messages."""
     _validate(list[ConversationMessage], messages, "messages")
 
 

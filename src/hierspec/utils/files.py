@@ -200,9 +200,6 @@ def validate_folder_writable(
 
     Args:
         path: the path the user gave, for the error.
-
-    Raises:
-        HierspecError: no file can be created there.
     """
     existing = folder.resolve()
     try:

@@ -15,11 +15,7 @@ HALF_CHARACTERS = re.compile(r"[\ud800-\udfff]")  # lone surrogates, which UTF-8
 
 
 def validate_temperature(value: Any, name: str) -> None:
-    """Refuse a ``value`` that is no valid sampling temperature; ``name`` is its own in the error.
-
-    Raises:
-        HierspecError: it is neither 0 (greedy) nor a finite number of at least ``MIN_TEMPERATURE``.
-    """
+    """Refuse a ``value`` that is no valid temperature; ``name`` is its own in the error."""
     if not is_temperature(value):
         raise HierspecError(
             f"{name} must be 0 (greedy) or a number of at least {MIN_TEMPERATURE}, not {value!r}"

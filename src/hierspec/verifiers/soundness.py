@@ -31,9 +31,6 @@ def validate(root: Node, greedy: bool = False, allow_lossy: bool = False) -> Non
             functions of the context, and only the final rule can change the output.
         allow_lossy: accept rules known to change the output's distribution. Conditions that a
             *lossless* rule needs still hold: breaking them would be a mistake, not a choice.
-
-    Raises:
-        HierspecError: with the reason and the fix.
     """
     if not isinstance(root, Verify):
         raise HierspecError("the last level is the target: it verifies; it cannot only draft")

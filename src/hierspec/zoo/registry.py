@@ -149,11 +149,7 @@ def open_weights(model: str) -> WeightSource:
 
 
 def validate(name: str) -> None:
-    """Refuse a name that :func:`resolve` would refuse; no weights are read, torch is not loaded.
-
-    Raises:
-        HierspecError: there is no such model or file, or the model has no such option.
-    """
+    """Refuse a name that :func:`resolve` would refuse; no weights are read, torch is not loaded."""
     model, options = _parse(name)
     if is_gguf(name):
         validate_file(name)
@@ -212,7 +208,8 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
 
 
 def _open_trained(model: str, data: Path) -> WeightSource:
-    return _with_name(from_directory(_folder(model, data), tokenizer_path=data), PREFIX + model)
+    checkpoint = from_directory(_folder(model, data), tokenizer_path=data)
+    return dataclasses.replace(checkpoint, name=PREFIX + model)
 
 
 def _folder(model: str, data: Path) -> Path:
@@ -223,10 +220,6 @@ def _folder(model: str, data: Path) -> Path:
             f"{PREFIX}{model} is not in {data}: run `hierspec zoo train{released}` to build it"
         )
     return folder
-
-
-def _with_name(checkpoint: Checkpoint, name: str) -> Checkpoint:
-    return dataclasses.replace(checkpoint, name=name)
 
 
 def _large_options(name: str, options: dict[str, str]) -> tuple[float, int, int, int]:

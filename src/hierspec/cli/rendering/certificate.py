@@ -8,11 +8,7 @@ from hierspec.exact.certificate import TOLERANCE, Certificate
 
 
 def show(certificate: Certificate, passed: bool, with_law: bool) -> None:
-    """Print what was enumerated, and what it proves.
-
-    Args:
-        with_law: print the whole distribution, too.
-    """
+    """Print what was enumerated, and what it proves."""
     print(f"total variation distance  {certificate.tv:.3g} over {certificate.horizon} tokens")
     print(f"conclusive                {'yes' if certificate.conclusive else 'no'}")
     print(f"accepted in first check   {certificate.expected_accepted:.6g}")

@@ -22,9 +22,6 @@ class PlanColumn(NamedTuple):
 
     Attributes:
         title: of the column; also the key of its values in the JSON object.
-        cells: texts for people.
-        values: of the JSON object.
-        caption: a line below the table.
     """
 
     title: str
@@ -50,7 +47,6 @@ def show(
     Args:
         unit: of the latencies, with a leading space; empty if costs have no unit.
         columns: beside the times of the plan and its runners-up.
-        top: how many hierarchies the user wants to see.
         limits: options that may have excluded every hierarchy but plain decoding.
     """
     console = console or terminal.console()

@@ -108,9 +108,7 @@ class _NetworkSource:
         self._tensors |= {"model.norm.weight": tensors["norm.weight"], HEAD: tensors[HEAD]}
 
     def names(self) -> list[str]:
-        """See :class:`hierspec.lm.weights.WeightSource`."""
         return list(self._tensors)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """See :class:`hierspec.lm.weights.WeightSource`."""
         return self._tensors[name]

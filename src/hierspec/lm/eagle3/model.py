@@ -53,18 +53,15 @@ class _Eagle3State:
     outputs: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
 
     def rewind(self, length: int) -> None:
-        """See :class:`hierspec.lm.base.AttachedState`."""
         if len(self.text.tokens) > length:
             self.truncate(max(length - 1, 0))
         del self.text.tokens[length:]
         self.text.num_committed = min(self.text.num_committed, length)
 
     def forget_committed(self) -> None:
-        """See :class:`hierspec.lm.base.AttachedState`."""
         self.text.num_committed = 0
 
     def fork(self, length: int) -> _Eagle3State:
-        """See :class:`hierspec.lm.base.AttachedState`."""
         tokens = self.text.tokens[:length]
         num_rows = min(self.num_rows, max(len(tokens) - 1, 0))  # row t reads token t + 1
         with torch.inference_mode():
@@ -130,7 +127,6 @@ class Eagle3Model(SlotSharingModel):
     def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
     ) -> tuple[torch.Tensor, NextScores]:
-        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`."""
         scores = self.score(queries)
         states = [self._state(query.slot) for query in queries]
         ends = [self._add_nodes(q, state)[-1] for q, state in zip(queries, states, strict=True)]

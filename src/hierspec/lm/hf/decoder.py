@@ -132,7 +132,6 @@ class HFBackend(StorageBackend):
     def run_parts(
         self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
     ) -> torch.Tensor:
-        """See :meth:`hierspec.lm.backend.DivisibleBackend.run_parts`."""
         if len(spans) == 1 or self.can_pack:
             return self._run(h, parts, spans)
         split = zip(h.split([span.n for span in spans]), spans, strict=True)

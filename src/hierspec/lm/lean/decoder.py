@@ -136,7 +136,6 @@ class LeanBackend:
         spans: Sequence[Span],
         inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See :meth:`hierspec.lm.backend.DivisibleBackend.run_parts`."""
         attended, h = self._attended_by(spans), h.clone()
         with self._limit_threads(self._weights_per_layer, len(h)):
             for i, attention, mlp in parts:
@@ -149,19 +148,16 @@ class LeanBackend:
         return h
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
-        """See :class:`hierspec.lm.backend.RetrievalBackend`."""
         own = self.stack[layer]
         return own.rotate(own.qkv(own.norm(h)), self._rotations_at(spans))[0, : own.heads]
 
     def keys_and_values(
         self, cache: torch.Tensor, layer: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :class:`hierspec.lm.backend.RetrievalBackend`."""
         keys, values = cache[layer, 0, :, :length].split(self.shape.num_kv_heads)
         return keys, values
 
     def capacity(self, cache: torch.Tensor) -> int:
-        """See :class:`hierspec.lm.backend.RetrievalBackend`."""
         return cache.shape[3]
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:

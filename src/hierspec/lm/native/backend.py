@@ -136,7 +136,6 @@ class NativeBackend(LeanBackend):
         spans: Sequence[Span],
         inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See :meth:`LeanBackend.layers`."""
         threads = self._threads((hi - lo) * self._weights_per_layer, len(h))
         rotations = self._rotations_for(spans)
         return self._layers.run(h, lo, hi, rotations, spans, threads, inputs=inputs)
@@ -148,7 +147,6 @@ class NativeBackend(LeanBackend):
         spans: Sequence[Span],
         inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See :meth:`LeanBackend.run_parts`."""
         if not parts:
             return h.clone()
         lo, hi = parts[0].layer, parts[-1].layer + 1
@@ -157,7 +155,6 @@ class NativeBackend(LeanBackend):
         return self._layers.run(h, lo, hi, rotations, spans, threads, parts, inputs)
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
-        """See :class:`hierspec.lm.backend.RetrievalBackend`."""
         weights, shape = self._layers.weights[layer], self.shape
         threads = self._threads(self._weights_per_layer, len(h))
         eps = shape.eps * shape.hidden_size
@@ -194,7 +191,6 @@ class NativeBackend(LeanBackend):
         return self.library.rows(self._output, ids).to(self.weight_dtype), None
 
     def product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> NativeProduct:
-        """See :func:`hierspec.lm.products.product`."""
         return NativeProduct(self, PackedMatrix.of(weight, bias=bias))
 
     def copy_in(self, bits: int, rounded: Rounded | None = None) -> NativeBackend:

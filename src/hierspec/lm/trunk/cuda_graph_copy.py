@@ -40,7 +40,6 @@ class CudaGraphSelfDraft(DeviceDrafter, SelfDraft):
         return self._calls
 
     def score(self, queries: Sequence[Query]) -> Tensor:
-        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
         return self._calls.score(queries)
 
 

@@ -305,7 +305,6 @@ class CudaGraphTrunk(Trunk):
         return slot.state
 
     def reserve(self, num_tokens: int) -> None:
-        """See :class:`hierspec.lm.base.ReservingCacheOwner`."""
         self.arena.reserve(min(num_tokens, self.backend.max_length) + MAX_TOKENS)
 
     def compact(self, slot: Slot) -> None:
@@ -404,12 +403,10 @@ class DeviceDrafter:
 
     @property
     def draft(self) -> Callable[..., DeviceDrafts]:
-        """See :meth:`hierspec.lm.base.DeviceModel.draft`."""
         return self.recorded_calls().draft
 
     @property
     def draft_trees(self) -> Callable[..., DeviceTrees]:
-        """See :meth:`hierspec.lm.base.DeviceTreeModel.draft_trees`."""
         return self.recorded_calls().draft_trees
 
 

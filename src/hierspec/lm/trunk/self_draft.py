@@ -54,7 +54,6 @@ class SelfDraft(SlotSharingModel):
         self.calls = self.tokens = 0
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
-        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
         if parts := self.trunk.divided(queries):
             return torch.cat([self.score([part]) for part in parts])
         with torch.inference_mode():
@@ -72,7 +71,6 @@ class SelfDraft(SlotSharingModel):
     def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
     ) -> tuple[torch.Tensor, NextScores]:
-        """See :meth:`hierspec.lm.base.StepwiseModel.score_stepwise`."""
         scores = self.backend.head(self._hidden(queries))
         slots = [query.slot for query in queries]
         for query, count in zip(queries, counts, strict=True):

