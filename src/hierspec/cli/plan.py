@@ -170,9 +170,7 @@ class PlanningTask:
     """The input of the planner, from a file and options.
 
     Attributes:
-        variations: the variations that hierarchies may have besides plain chains.
         profile: the source of the estimates; ``None`` for a problem file.
-        temperature: that was asked for.
     """
 
     estimates: Estimates
@@ -190,11 +188,7 @@ def _read_task(
     temperature: float | None,
     force: bool,
 ) -> PlanningTask:
-    """Read a problem or a profile, changed by options.
-
-    Raises:
-        HierspecError: the file is neither, or an option does not go with it.
-    """
+    """Read a problem or a profile, changed by options."""
     from hierspec.planner import problem as problems
     from hierspec.planner.search import ALL_VARIATIONS, NO_VARIATIONS
     from hierspec.utils.validation import validate_temperature

@@ -197,11 +197,7 @@ class CallOptions:
 
 
 def _refuse_unknown_options(options: Mapping[str, Any], other_names: Sequence[str]) -> None:
-    """Refuse an option that does not exist; name the one that replaces it.
-
-    Args:
-        other_names: names of the call's options beyond those of sampling.
-    """
+    """Refuse an option that does not exist; name the one that replaces it."""
     for name in options:
         if name in arguments.SAMPLING:
             continue
@@ -355,8 +351,6 @@ def _stop_test(until: Any, criteria: Any, max_time: float | None) -> StopTest | 
     """Combine what ends sequences; return ``None`` if nothing does.
 
     Args:
-        until: a test of the caller's.
-        criteria: of transformers; called for one text at a time, without scores.
         max_time: seconds from now.
     """
     if until is not None and not callable(until):

@@ -79,7 +79,6 @@ class HeadsInfo(FrozenRecord):
         fingerprint: of the model's files.
         input_size: columns of a weight; 0: ``hidden_size``.
         vocabulary_size: how many tokens the heads score; ``None``: all.
-        parameters: of all heads together.
     """
 
     schema_version: Integer

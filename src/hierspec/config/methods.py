@@ -257,11 +257,7 @@ def _call(function: Callable[..., Any], *arguments: Any, at: Any) -> Any:
 
 
 def _checked(model: Any, level: Any, target: TargetInfo) -> LevelModel:
-    """Return what a method made, told of the target's vocabulary.
-
-    Raises:
-        HierspecError: it cannot draft for this target.
-    """
+    """Return what a method made, told of the target's vocabulary."""
     from hierspec.drafters.base import LookUp
     from hierspec.lm.base import LanguageModel
     from hierspec.lm.next_token import NextTokenModel

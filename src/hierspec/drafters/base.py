@@ -169,11 +169,7 @@ class LookUp:
         return ids, OneHotDistributions(ids)
 
     def _token_ids(self, proposed: Any, limit: int) -> tuple[int, ...]:
-        """Return what was proposed as token ids.
-
-        Raises:
-            HierspecError: it is something other than up to ``limit`` of them.
-        """
+        """Return what was proposed as token ids."""
         try:
             ids = tuple(map(operator.index, () if proposed is None else proposed))
         except TypeError:

@@ -62,12 +62,7 @@ class Controller(Protocol):
     def plans(self) -> Sequence[Verify]: ...
 
     def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> Any:
-        """Return the state before a text's first round.
-
-        Args:
-            num_prompt_tokens: tokens of its prompt.
-            max_new_tokens: the most tokens its output may have.
-        """
+        """Return the state before a text's first round."""
         ...
 
     def plan(self, state: Any) -> Verify:

@@ -72,7 +72,6 @@ class Request(LiveSequence):
     Attributes of what is asked:
         prompt: token ids, at least one.
         seed: of all its randomness; ``place``: its index among the sequences with that seed.
-        stop: when it ends.
         num_prompt_logprobs: as ``num_logprobs``, of the prompt's tokens.
         hierarchy: name of the hierarchy that runs it; empty for the default.
         priority: lower goes first.
@@ -99,7 +98,6 @@ class Request(LiveSequence):
         ended: whether its end was reported.
 
     Attributes of its result:
-        token_ids: of the output so far.
         finish_reason: ``"stop"``, ``"length"`` or ``"cancelled"``; ``None`` while it is written.
         events: of its tokens that are not reported yet.
         level_counts, plan: of the last round, as in :class:`Progress`.
@@ -172,14 +170,7 @@ class Request(LiveSequence):
         names: Mapping[int, str],
         steering: Steering | None,
     ) -> None:
-        """Get ready for rounds; its ``tokens``, ``source`` and ``states`` are set.
-
-        Args:
-            root: the hierarchy of its first round.
-            stream: makes text of its tokens.
-            names: of the levels, by node index.
-            steering: chooses the plans of its rounds.
-        """
+        """Get ready for rounds; its ``tokens``, ``source`` and ``states`` are set."""
         self.root, self.limit, self.names, self.steering = root, limit, names, steering
         LiveSequence.__post_init__(self)
         self.stream = stream

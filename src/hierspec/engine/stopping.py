@@ -197,9 +197,6 @@ class _Search:
 
     Args:
         tokenizer: whose special tokens are left out of the text; ``None``: none are.
-
-    Attributes:
-        marks: of special tokens, by id.
     """
 
     __slots__ = ("_forms", "marks")

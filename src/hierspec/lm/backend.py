@@ -79,7 +79,6 @@ class Backend(Protocol):
     """A transformer that can be run layer range by layer range.
 
     Attributes:
-        name: for messages and metrics.
         fast_path: which implementation runs, in a few words (for ``hierspec doctor``).
         hidden_size: d, the width of the hidden states between layers.
         dtype: of the hidden states; scores are float32 (float64 for a float64 model).

@@ -103,11 +103,7 @@ class _Values(FrozenRecord):
 
 
 class LlamaConfig:
-    """A Llama's configuration, with the names of transformers' own.
-
-    Attributes:
-        transformers: that one, loaded when it is first needed.
-    """
+    """A Llama's configuration, with the names of transformers' own."""
 
     def __init__(self, path: Path, values: _Values) -> None:
         import torch

@@ -185,9 +185,6 @@ def _llama_backend(
 ) -> Callable[[], Backend] | None:
     """Return what builds a Llama-shaped model's backend: on a CPU in the compiled kernels, else in
     torch's operations; ``None``: transformers' own layers run it.
-
-    Raises:
-        HierspecError: ``backend`` is ``deterministic``, and no kernels run this model here.
     """
     from hierspec.lm.lean.decoder import LeanBackend
     from hierspec.lm.lean.shape import unsupported_reason

@@ -14,11 +14,7 @@ from .backend import Backend
 
 
 class Product(Protocol):
-    """x [N, in] → x · Wᵀ + bias [N, out].
-
-    Attributes:
-        num_bytes: of memory read for a product.
-    """
+    """x [N, in] → x · Wᵀ + bias [N, out]."""
 
     num_bytes: int
 

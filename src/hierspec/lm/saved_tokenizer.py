@@ -61,7 +61,6 @@ class SavedTokenizer:
     """A ``tokenizers.Tokenizer`` with the names of transformers' tokenizers.
 
     Attributes:
-        backend_tokenizer: it.
         chat_template: of the model; ``None`` if it has none.
         transformers: transformers' own, loaded when it is first needed.
     """

@@ -37,7 +37,6 @@ class WeightSource(Protocol):
     """A causal language model as a configuration and named tensors.
 
     Attributes:
-        name: for messages and metrics.
         config: a transformers ``PretrainedConfig``, or what stands in for one
             (:mod:`hierspec.lm.llama_config`).
         tokenizer_path: folder that ``AutoTokenizer.from_pretrained`` takes, or ``None``.

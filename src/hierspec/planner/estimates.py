@@ -101,7 +101,6 @@ class Estimates:
     """Survival and costs of K + 1 models, smallest first, the target last.
 
     Attributes:
-        names: of the models.
         survival: [K+1, K+1, L+1] float64; ``[i, k, m]`` is the probability that model k accepts the
             first m of a draft of model i (1 at m = 0). NaN: i cannot draft for k.
         draft_ms: [K+1, L+1]; milliseconds for n tokens of model i, drafted one by one.

@@ -29,8 +29,6 @@ class Latency:
     """The price of a chain.
 
     Attributes:
-        ms_per_token: expected milliseconds a token.
-        tokens_per_call: expected tokens per call of the target.
         spent: milliseconds a token of each of the chain's levels, smallest first.
     """
 

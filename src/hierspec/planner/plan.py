@@ -32,7 +32,6 @@ class Plan:
         best: may be plain decoding: then speculation does not pay.
         runners_up: other chains, best first; no two of the same levels.
         lower_bound: milliseconds a token that no chain of these models can go below.
-        search_seconds: duration of the search.
         latency_model: ``"exact"`` (overshoot handed up) or ``"corollary"`` (P1's formula).
         stacked: the best priced chain of three levels or more, if ``best`` has fewer; ``None``:
             ``best`` has three or more, or no such chain is possible.

@@ -131,12 +131,7 @@ def _validate(
 
 @dataclass(frozen=True)
 class Space:
-    """The chains that may be chosen.
-
-    Attributes:
-        max_models: most models in a chain, the target included.
-        memory: most bytes of weights.
-    """
+    """The chains that may be chosen."""
 
     estimates: Estimates
     max_models: int | None = None

@@ -36,7 +36,6 @@ class PresetModels:
         target: the model whose distribution is kept.
         drafts: smaller models, smallest first.
         num_layers: returns the target's number of layers, by which early exits are placed.
-        heads: a file of heads trained for exits of the target.
         trained: the layers after which those exits are; exits are placed at the nearest of them.
     """
 

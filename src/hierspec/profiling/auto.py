@@ -45,9 +45,7 @@ class AutoChoice:
         config: the plan's hierarchy, for a run without control.
         control: the chain for online control: the plan's, or that with one more level
             (:func:`control_chain`).
-        measured_now: whether this call had to measure.
         in_memory: loaded models by the names that the profile has of them.
-        path: where the profile is kept.
     """
 
     config: HierarchyConfig
@@ -85,7 +83,6 @@ def choose(
         chat: measure on questions in the target's chat template, as the requests will be.
         settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
         measure_again: measure anew, whatever is kept.
-        report: called with the stage and the share of the measurement that is done.
 
     Raises:
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.

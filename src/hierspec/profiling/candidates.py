@@ -260,12 +260,7 @@ class PoolMember:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidatePool:
-    """The loaded models to be measured.
-
-    Attributes:
-        members: the loaded candidates, then the target.
-        eos_ids: tokens that end a text of the target.
-    """
+    """The loaded models to be measured."""
 
     target: TargetConfig
     members: tuple[PoolMember, ...]

@@ -49,7 +49,6 @@ class ScoreRows:
     Row j (of ``num_rows``) scores the token after ``context[: start + j]``.
 
     Attributes:
-        params: of the request.
         context: committed and pending tokens, the draft included.
         start: length of row 0's history.
         prompt_length: where the output begins in ``context``.

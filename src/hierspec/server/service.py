@@ -144,7 +144,6 @@ class Streams:
     a context manager, which cancels those that have not.
 
     Args:
-        abort: ends requests early.
         on_end: called in the engine's thread with every sequence that has ended.
     """
 

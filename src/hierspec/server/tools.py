@@ -106,11 +106,7 @@ def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> Sequence[Tool]:
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:
-    """Return the schema of a tool's arguments.
-
-    Raises:
-        ApiError: it is not of an object.
-    """
+    """Return the schema of a tool's arguments."""
     schema = tool.function.parameters or {}
     if schema.get("type", "object") != "object":
         raise ApiError(

@@ -34,7 +34,6 @@ class Eagle3Layer:
 
     Attributes:
         model: the layer and the head, whose caches are those of any model.
-        num_bytes: of its matrices.
     """
 
     def __init__(self, network: Eagle3Network, backend: Backend) -> None:

@@ -96,7 +96,6 @@ class Eagle3Model(SlotSharingModel):
         leaf: it only drafts: its rows depend on one another, so it cannot check a draft in one
             call.
         trees: it makes several drafts of one text in one slot.
-        partial: whether it scores a part of the target's vocabulary only.
     """
 
     leaf = trees = True

@@ -75,11 +75,7 @@ class DeviceMatrix:
 
 
 class DeviceCopy(LeanBackend):
-    """A copy of a lean model; all but the matrices is shared.
-
-    Attributes:
-        num_bytes: of the matrices.
-    """
+    """A copy of a lean model; all but the matrices is shared."""
 
     rows_differ = "has a copy in fewer bits, which runs outside the compiled kernels"
 

@@ -42,7 +42,6 @@ class NativeBackend(LeanBackend):
     scores are the same bits alone, in a check, in a tree or in a batch.
 
     Attributes:
-        formats: of its matrices, by the names of :mod:`.formats`.
         own_bits: whether they are those of its file.
 
     Args:

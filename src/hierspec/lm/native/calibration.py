@@ -88,11 +88,7 @@ def calibrated_copy(backend: NativeBackend, bits: int) -> NativeBackend:
 
 
 class _Calibration:
-    """Rounds layers, the lowest first; nothing is computed before one has to be rounded.
-
-    Attributes:
-        made: panels of the rounded matrices, in order.
-    """
+    """Rounds layers, the lowest first; nothing is computed before one has to be rounded."""
 
     def __init__(self, backend: NativeBackend, form: Format, progress: Progress) -> None:
         self._form, self._moments = form, _moments(backend, progress)

@@ -57,11 +57,7 @@ class _Compiler(NamedTuple):
 
 
 class Library:
-    """The kernels, and the products of the formats that were asked for.
-
-    Attributes:
-        layers, product, refined_product: functions of ``kernels.c``.
-    """
+    """The kernels, and the products of the formats that were asked for."""
 
     def __init__(
         self, compiler: _Compiler, kernels: ctypes.CDLL, products: dict[str, ctypes.CDLL]

@@ -70,10 +70,8 @@ class PackedMatrix:
     """A matrix [out, in] with its bias, in panels of 16 outputs.
 
     Args:
-        form: its format.
         num_out, width: its shape.
         panels: uint8 [panels, bytes], as :func:`pack_floats` and :func:`pack_codes` return them.
-        bias: [out].
     """
 
     def __init__(

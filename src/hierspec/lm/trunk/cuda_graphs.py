@@ -72,7 +72,6 @@ class RecordedCalls(ABC):
     """The recorded calls of a model on the slots of a trunk of fixed shapes.
 
     Args:
-        backend: the model's.
         key: tells its recordings from those of the trunk's other models.
     """
 

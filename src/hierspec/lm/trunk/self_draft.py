@@ -30,7 +30,6 @@ class SelfDraft(SlotSharingModel):
     """The language model that runs a cheaper form of a trunk's transformer on the trunk's slots.
 
     Args:
-        trunk: the target's.
         backend: the cheaper form, which can read and write the trunk's caches.
 
     Attributes:

@@ -41,7 +41,6 @@ class Trunk(TrunkSlots):
     """Segments of one backend, shared by the language models of its exits.
 
     Args:
-        backend: the transformer.
         exits: after how many layers scores can be asked for; the last layer is always an exit.
         chunk: at most this many tokens go through the layers at once, so that a long prompt needs
             little memory beyond its cache.
@@ -187,9 +186,7 @@ class ExitModel:
 
     Attributes:
         cache_owner: the trunk. Views with the same owner share slots: open one per sequence.
-        graphs: recorded calls of its device; ``None`` for a device that records nothing.
         exit_layer: how many layers it runs.
-        partial: whether its head scores a part of the vocabulary only; other tokens get −∞.
     """
 
     def __init__(self, trunk: Trunk, index: int, head: ScoreHead | None = None) -> None:
@@ -265,11 +262,7 @@ class ExitModel:
 
 
 class SlotSharingModel:
-    """A language model on the slots of a trunk, which it shares with the target.
-
-    Attributes:
-        trunk: the owner of the slots.
-    """
+    """A language model on the slots of a trunk, which it shares with the target."""
 
     trunk: Trunk
 

@@ -33,7 +33,6 @@ class CandidatePlan:
 
     Attributes:
         budgets: of the levels below the target, smallest first; 0 where one is left out.
-        plan: the nodes to run.
         chain: the same plan, for pricing.
     """
 

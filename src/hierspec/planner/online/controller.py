@@ -45,7 +45,6 @@ class OnlineState:
         trial: a plan tried for one round in a plain phase.
         evidence: tests of each pair of levels on this text.
         account: ms that may still be lost.
-        num_written: tokens emitted.
         num_remaining: tokens that may still follow.
         unread: per level, tokens that it has not read, of the prompt and the output.
         plain_tokens: tokens decoded plainly since the last draft.

@@ -48,11 +48,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """The progress of a batch.
-
-    Attributes:
-        num_failures: errors, and answers with a status other than 200.
-    """
+    """The progress of a batch."""
 
     num_answered: int
     total: int

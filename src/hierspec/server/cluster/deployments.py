@@ -125,11 +125,7 @@ class Gateway:
 
 
 def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, Any]) -> Any:
-    """Build the deployments: a gateway bound to the replicas.
-
-    Args:
-        resources: of a replica, under Ray's names: ``num_cpus``, ``num_gpus``, ….
-    """
+    """Build the deployments: a gateway bound to the replicas."""
     serve = ray_serve()
     from ray.serve.config import RequestRouterConfig  # type: ignore[import-not-found]
 

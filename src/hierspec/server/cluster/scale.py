@@ -37,11 +37,7 @@ class Scale:
         return cls(int(match[1]), int(match[2]))
 
     def options(self, target_ongoing_requests: int) -> dict[str, Any]:
-        """Return the options of a Ray Serve deployment.
-
-        Args:
-            target_ongoing_requests: of each replica; with more, replicas are added.
-        """
+        """Return the options of a Ray Serve deployment."""
         if self.min_replicas == self.max_replicas:
             return {"num_replicas": self.min_replicas}
         return {

@@ -127,11 +127,7 @@ def size_of(header: Header, tensor: StoredTensor) -> int:
 
 
 def _layout(header: Header, tensor: StoredTensor) -> tuple[str, int, int]:
-    """Return the name of a tensor's type, and the numbers and bytes of a block.
-
-    Raises:
-        HierspecError: its type is not known, its rows are no whole blocks, or the file ends in it.
-    """
+    """Return the name of a tensor's type, and the numbers and bytes of a block."""
     from hierspec.lm.native.formats import FORMATS, GROUP, SUPER  # imports torch
     from hierspec.lm.native.gguf_blocks import DECODERS
 
