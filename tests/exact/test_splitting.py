@@ -39,6 +39,24 @@ def test_a_search_in_one_row_is_enumerated(function, shape):
     assert outcome_law(program) == pytest.approx({0: 0.3, 1: 0.1, 2: 0.6})
 
 
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda u, row: torch.lt(input=u, other=row).logical_not(),
+        lambda u, row: torch.ge(u, other=row),
+        lambda u, row: torch.searchsorted(sorted_sequence=row, input=u),
+        lambda u, row: torch.bucketize(u, boundaries=row),
+    ],
+)
+def test_operands_may_be_named(search):
+    def program(rng):
+        (number,) = rng.take(1).tolist()
+        u = torch.tensor([float(number)], dtype=torch.float64)
+        return int(search(u, torch.tensor([0.3], dtype=torch.float64)))
+
+    assert outcome_law(program) == pytest.approx({0: 0.3, 1: 0.7})
+
+
 def test_what_is_no_box_is_refused():
     def program(rng):
         a, b = rng.take(2).tolist()

@@ -188,7 +188,8 @@ class _ComparisonMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **kwargs) if kwargs else func(*args)
         if (name := WATCHED.get(func.__name__)) is not None:  # most calls are none of these
-            self._watch(name, result, *args[:2])
+            named = _OPERANDS.get(name, ("input", "other"))[len(args) :]
+            self._watch(name, result, *args[:2], *(kwargs[key] for key in named))
         elif func.__name__ in ("item", "tolist") and self._holds_uniforms(args[0]):
             return self._uniforms(result)
         return result
@@ -240,6 +241,10 @@ class _ComparisonMode(TorchFunctionMode):
                     self._rng.split_at(value, step)
 
 
+_OPERANDS = {
+    "searchsorted": ("sorted_sequence", "input"),
+    "bucketize": ("input", "boundaries"),
+}
 # The origin of the result of an operation of x, given x's origin, with y.
 _ORIGIN_AFTER: dict[str, Callable[[int, float, float, float], _Origin]] = {
     "mul": lambda number, scale, shift, y: _Origin(number, scale * y, shift * y),
