@@ -18,14 +18,11 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 WITH_RUNS = {"reproduce-p3-table1"}  # the evidence reads its runs
-RECORDING = "unchanged"  # of which a test reads the profile; recorded anew wherever it is compared
 DIGITS = 6
 
 
 def pack(name: str, data: dict[str, Any]) -> dict[str, Any]:
     """Return what is kept of a result file's content; ``name``: the file's, without a suffix."""
-    if name == RECORDING:
-        return {key: data[key] for key in ("environment", "profile")}
     if data.get("kind") == "hierspec-bench":
         for cell in data["cells"]:
             for method in cell["methods"]:

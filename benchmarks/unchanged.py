@@ -8,13 +8,13 @@
 
 ``record`` writes after every part, and the same command goes on; records are hundreds of KB and
 are not kept. ``compare`` prints a line per difference, ends with status 1 if there is one, and with
-``-o`` writes how many entries of each part it compared on which commits, and the lines. Only the
-command line and the public names of ``hierspec`` are used, so that the script outlives its modules
-and records a tree that had another one. Times and what follows from them (``auto``, tuning, costs)
-are left out; plans are of the profile that the first record measured. Token ids are comparable on
-one kind of machine and one version of torch only: kernels round differently. Run it with
-OMP_NUM_THREADS=1, and with each tree's own entry points. The copy has another name so that the old
-tree stays as it was committed.
+``-o`` writes on which commits it compared how many entries of each part, and which of them differ.
+Only the command line and the public names of ``hierspec`` are used, so that the script outlives its
+modules and records a tree that had another one. Times and what follows from them (``auto``, tuning,
+costs) are left out; plans are of the profile that the first record measured. Token ids are
+comparable on one kind of machine and one version of torch only: kernels round differently. Run it
+with OMP_NUM_THREADS=1, and with each tree's own entry points. The copy has another name so that the
+old tree stays as it was committed.
 """
 
 from __future__ import annotations
@@ -435,17 +435,30 @@ def compare(before: Path, after: Path, output: Path | None) -> int:
     if versions[0] != versions[1]:
         say(f"recorded with torch {versions[0]} and {versions[1]}: tokens may differ")
     names = [name for name in sections({}) if name in old and name in new]
-    found = [line for name in names for line in differences(old[name], new[name], name)]
-    print(*found, sep="\n", flush=True)
-    say(f"{len(found)} differences")
+    found = {
+        f"{name} > {entry}": list(
+            differences(*({entry: part[entry]} if entry in part else {} for part in parts), name)
+        )
+        for name in names
+        for parts in [(old[name], new[name])]
+        for entry in {**parts[0], **parts[1]}
+    }
+    found = {entry: lines for entry, lines in found.items() if lines}
+    print(*(line for lines in found.values() for line in lines), sep="\n", flush=True)
+    say(f"{len(found)} entries differ")
     if output is not None:
+        import pack
+
         summary = {
             "before": old["environment"],
             "after": new["environment"],
             "compared": {name: len({**old[name], **new[name]}) for name in names},
-            "differences": found,
+            "entries that differ": {
+                entry: {"first": lines[0].removeprefix(entry).lstrip(" >:"), "lines": len(lines)}
+                for entry, lines in found.items()
+            },
         }
-        output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+        pack.write(output, summary)
     return int(len(found) > 0)
 
 
@@ -464,6 +477,14 @@ def differences(old: Json, new: Json, path: str) -> Iterator[str]:
             yield from different
             if different and (path.endswith("traced") or not isinstance(pair[0], dict | list)):
                 return  # after the first other token, or event, all others follow
+    elif all(isinstance(names, list) and {type(n) for n in names} == {str} for names in (old, new)):
+        changes = {
+            "gone": [n for n in old if n not in new],
+            "new": [n for n in new if n not in old],
+        }
+        yield f"{path}: " + "; ".join(
+            f"{k} {' '.join(found)}" for k, found in changes.items() if found
+        )
     elif not equal_values(old, new):
         yield f"{path}: {brief(old)} → {brief(new)}"
 
