@@ -71,12 +71,10 @@ def draft_option(note: str) -> Any:
 
 
 def output_option(help_text: str = "File to write.") -> Any:
-    """Return the option ``-o``."""
     return typer.Option("-o", "--output", help=help_text)
 
 
 def json_option(help_text: str = "Print one JSON object instead of text.") -> Any:
-    """Return the option ``--json``."""
     return typer.Option("--json", help=help_text)
 
 

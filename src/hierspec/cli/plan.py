@@ -191,11 +191,12 @@ def _read_task(
     """Read a problem or a profile, changed by options."""
     from hierspec.planner import problem as problems
     from hierspec.planner.search import ALL_VARIATIONS, NO_VARIATIONS
+    from hierspec.utils.schema import validate
     from hierspec.utils.validation import validate_temperature
 
     data = problems.load_json(file)
     if max_speculative_tokens is not None:
-        problems.validate_largest_budget(max_speculative_tokens, "--max-speculative-tokens")
+        validate(problems.LargestBudget, max_speculative_tokens, "--max-speculative-tokens")
     if data.get("kind") != PROFILE_KIND:
         if "kind" in data and "costs" not in data:
             raise HierspecError(

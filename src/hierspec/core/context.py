@@ -42,7 +42,6 @@ class Context:
         return Context(self.committed[:length], (), self.source)
 
     def with_tokens(self, tokens: Sequence[int]) -> Context:
-        """Return this context, continued by ``tokens``."""
         return Context(self.committed, (*self.pending, *tokens), self.source)
 
     def with_source(self) -> Context:

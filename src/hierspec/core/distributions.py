@@ -51,9 +51,7 @@ class Distributions(Protocol):
         """Return [n, V]; ids past this vocabulary (a padded embedding above it) get 0."""
         ...
 
-    def prob(self, row: int, token: int) -> float:
-        """Return the probability of one token in one row."""
-        ...
+    def prob(self, row: int, token: int) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

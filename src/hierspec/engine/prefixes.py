@@ -48,13 +48,10 @@ class PrefixCache:
     """Cached texts, the least recently used first.
 
     Attributes:
-        hits: sequences that got a prefix; ``queries``: sequences that asked for one.
         hit_tokens: prompt tokens copied; ``query_tokens``: prompt tokens in total.
     """
 
     cached_texts: list[_CachedText] = field(default_factory=list[_CachedText])
-    hits: int = 0
-    queries: int = 0
     hit_tokens: int = 0
     query_tokens: int = 0
 
@@ -72,7 +69,6 @@ class PrefixCache:
             live: (tenant, sequence) of live sequences to copy from as well.
         """
         prompt = sequence.tokens
-        self.queries += 1
         self.query_tokens += len(prompt)
         best: Slots | None = None
         best_text: _CachedText | None = None
@@ -97,7 +93,6 @@ class PrefixCache:
         _copy_slots(best, sequence)
         copied = len(sequence.slots[target_key][1].tokens) if target_key in sequence.slots else 0
         copied = min(copied, len(prompt) - 1)  # the last token is read for its scores
-        self.hits += copied > 0
         self.hit_tokens += copied
         return copied
 

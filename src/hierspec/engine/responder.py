@@ -219,7 +219,8 @@ class Responder:
                 alternatives.add_tree(several, make_job, task.sequence.slot(node.model))
             else:
                 # A greedy tree may have more leaves than a leaf's drafts have slots.
-                several = several[: _max_num_drafts(request.node)]
+                leaves = (one for one in walk(request.node.below) if isinstance(one, Draft))
+                several = several[: max(leaf.num_drafts for leaf in leaves)]
                 slot = partial(task.sequence.slot, node.model)
                 alternatives.add_in_separate_slots(several, make_job, slot)
             drafts.append(several)
@@ -359,10 +360,6 @@ def _on_host(
     ]
     pairs = iter(zip(near, near_rows, strict=True))
     return [[next(pairs) for _ in several] for several in drafts]
-
-
-def _max_num_drafts(node: ModelVerify) -> int:
-    return max(leaf.num_drafts for leaf in walk(node.below) if isinstance(leaf, Draft))
 
 
 def with_logprobs(task: Task, verdict: Verdict, rows: torch.Tensor) -> Verdict:

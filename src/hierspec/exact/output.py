@@ -132,7 +132,6 @@ class Rounds:
         return laws
 
     def describe(self, state: Any) -> str:
-        """Describe a state in words."""
         states, control = state
         levels = [f"level {i} {list(own)}" for i, own in enumerate(states) if any(own)]
         parts = ["window states: " + ", ".join(levels)] if levels else []

@@ -95,7 +95,6 @@ class Branches:
 
     @property
     def tokens(self) -> list[int]:
-        """The token of each node."""
         return [node.token for node in self.nodes]
 
     def find(self, parent: int, token: int) -> int | None:

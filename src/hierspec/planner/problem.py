@@ -92,11 +92,6 @@ def parse_problem(data: Mapping[str, Any]) -> Problem:
     return Problem(estimates, file.latency_model, tuple(_warnings(file.costs, rates, names)))
 
 
-def validate_largest_budget(value: Any, name: str) -> None:
-    """Refuse a value that cannot be ``max_speculative_tokens``."""
-    validate(LargestBudget, value, name)
-
-
 def _names(file: ProblemFile) -> list[str]:
     names = file.names
     if names is None:

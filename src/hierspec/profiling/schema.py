@@ -201,5 +201,4 @@ class ProfileData(FrozenRecord):
 
     @property
     def target_config(self) -> TargetConfig:
-        """The target as a configuration."""
         return validate(TargetConfig, self.target, "target")

@@ -169,7 +169,6 @@ def best_of_draws(p: torch.Tensor, q: torch.Tensor, m: int) -> tuple[torch.Tenso
 
 
 def highest(rank: torch.Tensor, tokens: tuple[int, ...]) -> int:
-    """Return the token of the highest rank."""
     return tokens[int(rank[torch.tensor(tokens, device=rank.device)].argmax())]
 
 

@@ -81,7 +81,6 @@ class Eagle3Config:
         return self.feature_layers or default_layers(num_layers)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the contents of ``config.json``."""
         out: dict[str, Any] = {
             "architectures": [ARCHITECTURE],
             "model_type": "llama",

@@ -149,7 +149,6 @@ class NativeLayers:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the matrices."""
         return sum(m.num_bytes for layer in self.weights for m in layer.matrices().values())
 
 
