@@ -1,6 +1,8 @@
 """What Python users hold: arguments, events, counters, threads, and mistakes in a line."""
 
+import copy
 import math
+import pickle
 import re
 import threading
 
@@ -33,6 +35,15 @@ def test_arguments_come_in_many_forms(plain_one):
     assert by_path.config.target.dtype == "auto"
     with pytest.raises(ValueError, match="did you mean 'target'"):
         Hierarchy.from_preset("autoregressive", targt="x")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_copy_is_loaded_from_the_config(plain_one, copied):
+    with pytest.raises(ValueError, match=r"from its config, Hierarchy\(hierarchy\.config\)"):
+        copied(plain_one)
+    expected = plain_one.generate([5], max_new_tokens=3).token_ids
+    for again in (Hierarchy(plain_one.config), copy.copy(plain_one)):
+        assert again.generate([5], max_new_tokens=3).token_ids == expected
 
 
 def test_a_presets_name_is_a_configuration():

@@ -313,6 +313,19 @@ class Hierarchy:
             return arguments.eos_ids(chosen)
         return add_tokenizer_eos(self.eos_ids, self.tokenizer)
 
+    def __reduce__(self) -> Never:
+        """Refuse copying and pickling: models hold memory that only their own process has."""
+        raise HierspecError(
+            "a Hierarchy cannot be copied or pickled: load it again from its config, "
+            "Hierarchy(hierarchy.config)"
+        )
+
+    def __copy__(self) -> Hierarchy:
+        """Return another one of the same models, at which a controller may be set."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
     def __repr__(self) -> str:
         """Show the stack, the target on top, one line a level."""
         return f"Hierarchy(\n{describe(self.root)}\n)"

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from hierspec.config.chains import ConcatenateConfig
 from hierspec.config.checkpoints import Loaded
@@ -50,6 +51,12 @@ def test_reads_the_documented_example():
     assert isinstance(exit_, EarlyExitConfig)
     assert exit_.exit_layer == 8
     assert config.verify == "block"
+
+
+def test_dtypes_and_devices_of_torch_have_their_names():
+    target = {"model": "m", "dtype": torch.bfloat16, "device": torch.device("cuda", 1)}
+    read = HierarchyConfig.from_dict({"target": target}).target
+    assert (read.dtype, read.device) == ("bfloat16", "cuda:1")
 
 
 def test_json_toml_inline_and_round_trip(tmp_path):
@@ -143,6 +150,7 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
         ({"target": {"model": None}}, r"target.model must be a non-empty string \(a model's name"),
         ({"target": {"model": ""}}, r"target.model must be a non-empty string \(a model's name"),
         ({"target": {"model": "t", "dtype": None}}, "target.dtype must be a non-empty string"),
+        ({"target": {"model": "t", "dtype": torch.int8}}, "unsupported dtype 'int8'"),
         ({"target": "t", "top_m": 0}, "top_m must be an integer of at least 1"),
         ({"target": "t", "verify": "leading", "top_m": "x"}, "top_m must be an integer of"),
         ({"target": "t", "allow_lossy": "yes"}, "allow_lossy must be true or false"),

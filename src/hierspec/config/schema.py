@@ -36,6 +36,16 @@ _SHORT_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": 
 _SHORT_DTYPES |= {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
 
 
+def _torch_name(value: Any) -> Any:
+    """Return the name of a dtype or a device of torch, which need not be imported to tell."""
+    is_torchs = (type(value).__module__, type(value).__name__) in _OF_TORCH
+    return str(value).removeprefix("torch.") if is_torchs else value
+
+
+_OF_TORCH = (("torch", "dtype"), ("torch", "device"))
+_TorchName = Annotated[NonEmptyString, BeforeValidator(_torch_name)]
+
+
 @checked_dataclass
 class TargetConfig:
     """The model whose distribution the output has.
@@ -56,9 +66,9 @@ class TargetConfig:
     """
 
     model: AnyModel
-    dtype: NonEmptyString = "auto"
+    dtype: _TorchName = "auto"
     backend: NonEmptyString = "auto"
-    device: NonEmptyString = "auto"
+    device: _TorchName = "auto"
     cuda_graphs: Boolean = True
     free_model: Boolean = False
 
