@@ -57,7 +57,7 @@ def test_settings_change_one_by_one_and_mistakes_change_none(models):
     for mistake, says in (
         ("/set temprature 1", "did you mean temperature"),
         ("/set parameter", "there is no setting 'parameter'. There are temperature"),
-        ("/show info", "there is no setting 'info'. There are temperature"),
+        ("/show info", "there is no setting 'info'; the chat's first line names its model"),
         ("/set temperature -1", "temperature must be"),
         ("/set temperature warm", "takes a number"),
         ("/set max_new_tokens 0", "at least 1"),

@@ -63,6 +63,17 @@ from hierspec.cli import run
         ("generate a -st", "hierspec generate --chat asks one question"),
         ("generate a --grammar-file x.gbnf", "response_format"),
         ("serve -cb", "leave it out"),
+        ("generate -p a -p b --prompts x.txt", "not both (see hierspec generate --help)"),
+        ("generate -p a -md B --prompts x.txt", "in place of -md: --draft"),
+        ("generate a --logit-bias 5+1", "logit_bias"),
+        ("generate a --lora x", "an adapter of peft"),
+        ("generate a --keep 5", "leave it out"),
+        ("chat --chat-template chatml", "leave it out"),
+        ("chat --verbose", "/stats"),
+        ("quantize x.gguf", "--draft quantized"),
+        ("perplexity", "echo and logprobs"),
+        ("version", "hierspec --version"),
+        ("bench -n 8", "in place of -n: --max-new-tokens"),
     ],
 )
 def test_other_programs_words_get_a_hint(line, says, capsys):

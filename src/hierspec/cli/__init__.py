@@ -134,7 +134,8 @@ def _report_error(error: BaseException, argv: Sequence[str] = ()) -> int:
         return 0
     if format_message:  # wrong options, unknown commands
         context = getattr(error, "ctx", None)
-        command = context.command_path if context else "hierspec"
+        named = [word for word in argv[:1] if not word.startswith("-")]
+        command = context.command_path if context else " ".join(["hierspec", *named])
         message = _one_line(format_message())
         if known := hint(argv, message):
             message = f"{message.rstrip('.')}: {known}"

@@ -60,6 +60,7 @@ _ELSEWHERE = {  # settings of other programs, and what does the same here
     "num_predict": "; did you mean max_new_tokens?",
     "num_ctx": "; the context grows as needed, up to the model's limit.",
     "temp": "; did you mean temperature?",
+    "info": "; the chat's first line names its model, and /stats shows the speed.",
     "verbose": "; /stats shows the speed.",
 }
 

@@ -176,9 +176,9 @@ def generate(
         raise HierspecError(
             "--ids takes and writes token ids: leave --chat, --chat-template-kwargs and --stop out"
         )
-    if prompt is not None and prompt_option is not None:
+    if (prompt, prompt_option, prompts).count(None) < 2:
         # One may be the value of an unknown option: -md FILE is read as -m d and FILE.
-        raise click.UsageError("give a PROMPT or --prompt, not both")
+        raise click.UsageError("give a PROMPT, --prompt or --prompts FILE, not both")
     texts = _read_prompts(prompt if prompt_option is None else prompt_option, prompts, ids)
 
     from hierspec.config import arguments, model_defaults
@@ -303,8 +303,6 @@ def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]
     from hierspec.utils.validation import HALF_CHARACTERS
 
     if file is not None:
-        if prompt is not None:
-            raise HierspecError("give a PROMPT or --prompts FILE, not both")
         return read_ids(file) if ids else read_prompts(file, conversations=True)
     if prompt is None:
         raise HierspecError(

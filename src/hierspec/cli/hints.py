@@ -21,6 +21,10 @@ _COMMANDS = {
     "presets": "generate --hierarchy NAME takes a preset; an unknown NAME lists them all",
     "trace": "generate --trace FILE.jsonl writes a trace, and hierspec timeline draws it",
     "stop": "Ctrl-C ends a server",
+    "quantize": "nothing here writes a model in fewer bits: --target takes FILE.gguf as it is, and "
+    "--draft quantized drafts with a copy of the target in fewer bits",
+    "perplexity": "hierspec serve scores texts: /v1/completions with echo and logprobs",
+    "version": "hierspec --version",
 }
 _COMMANDS |= {
     "download": _COMMANDS["pull"],
@@ -29,6 +33,8 @@ _COMMANDS |= {
     "cli": _COMMANDS["run"],
     "llama-cli": _COMMANDS["run"],
     "llama-server": _COMMANDS["server"],
+    "llama-quantize": _COMMANDS["quantize"],
+    "llama-perplexity": _COMMANDS["perplexity"],
 }
 _OPTIONS = {
     "-s": "--seed",
@@ -52,6 +58,9 @@ _OPTIONS = {
     "--reverse-prompt": "--stop",
     "--single-turn": "hierspec generate --chat asks one question",
     "--no-display-prompt": "hierspec generate --chat prints the answer alone",
+    "--lora": "--target takes the folder of an adapter of peft",
+    "--keep": "a text ends where the model's context is full: leave it out",
+    "--logit-bias": "hierspec serve takes logit_bias in a request, Python's generate as an option",
     "--grammar": "hierspec serve takes a JSON schema, as a request's response_format",
 }
 _OPTIONS |= {
@@ -86,10 +95,16 @@ _OPTIONS |= {
     "--json-schema": _OPTIONS["--grammar"],
     "--no-warmup": _OPTIONS["--flash-attn"],
     "-cb": _OPTIONS["--flash-attn"],
+    "--chat-template": _OPTIONS["--jinja"],
+    "--chat-template-file": _OPTIONS["--jinja"],
 }
 _OF_ONE_COMMAND = {
     ("generate", "--system"): "hierspec chat --system TEXT; or --prompts FILE.jsonl, with messages",
     ("bench", "-p"): "--prompts FILE takes the texts to measure on, --max-new-tokens their length",
+    ("bench", "-n"): "--max-new-tokens",
+    ("generate", "--verbose"): "--trace FILE.jsonl records every round, --json counts every level",
+    ("chat", "--verbose"): "/stats shows the speed",
+    ("serve", "--verbose"): "--set log_level=debug",
     ("chat", "-p"): "messages are typed, or come on standard input; --system TEXT says how to "
     "answer",
 }
