@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from layouts import script_ids, tokenizer_of
-from server_cases import CHAT, SCHEMA, TOOL, chunks, post
+from server_cases import CHAT, RESPONSES, SCHEMA, TOOL, chunks, post
 
 from hierspec.engine.detokenize import detokenizer
 from hierspec.server.grammar import Grammars, calls_constraint, schema_constraint
@@ -28,6 +28,17 @@ def test_json_of_a_schema(ask, temperature, stream):
     data = json.loads(text)
     assert data["a"] in ("x", "yy")
     assert data["b"] in (True, False)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_response_names_its_format_however_it_was_asked_for(ask, named):
+    nested = {"name": "x", "schema": SCHEMA, "strict": True}
+    form = {"type": "json_schema", **nested}
+    chats = {"type": "json_schema", "json_schema": nested}
+    asked = {"text": {"format": form}} if named else {"response_format": chats}
+    (found,) = ask(post("/v1/responses", {**RESPONSES, "max_output_tokens": 100, **asked}))
+    assert found.json()["text"]["format"] == {**form, "description": None}
+    assert json.loads(found.json()["output"][0]["content"][0]["text"])["a"] in ("x", "yy")
 
 
 def test_a_constrained_text_is_the_same_with_and_without_drafts(ask):

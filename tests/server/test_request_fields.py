@@ -97,6 +97,7 @@ WITHOUT_EFFECT = {
 }
 OF_CHATS = {"reasoning_effort": "low", "verbosity": "low", "store": False, "modalities": ["text"]}
 OF_RESPONSES = {"reasoning": {"effort": "low"}, "background": False, "max_output_tokens": 10}
+OF_RESPONSES |= {"return_token_ids": True, "return_levels": True}
 
 
 def test_fields_without_effect_are_accepted_and_answers_name_what_gave_them(ask):
@@ -163,6 +164,10 @@ UNIONS = [  # of several forms the one that was meant is spoken of
     ("/v1/chat/completions", {**CHAT, "instructions": "x"}, "a message of the role system"),
     ("/v1/completions", {**TEXT, "cache_prompt": True}, "the setting prefix_caching decides"),
     ("/v1/completions", {**TEXT, "n_predict": 8}, "'n_predict': send max_tokens"),
+    ("/v1/completions", {**TEXT, "max_tokens": -1}, "max_tokens: -1 is no limit here: 1000000"),
+    ("/v1/chat/completions", {**CHAT, "max_tokens": -1}, "max_tokens: -1 is no limit here"),
+    ("/v1/responses", {"input": "a", "max_output_tokens": -1}, "-1 is no limit here"),
+    ("/tokenize", {"content": "a"}, "/tokenize take a prompt"),
     (
         "/v1/completions",
         {**TEXT, "prediction": {"content": 3}},

@@ -159,9 +159,8 @@ def _prepare(
         raise ApiError("n must be 1 here: a response has one answer", param="n")
     if body.instructions is not None:
         messages = [{"role": "system", "content": body.instructions}, *messages]
-    response_format = body.response_format
-    if body.text is not None and body.text.format is not None:
-        text_format = body.text.format
+    response_format = None
+    if (text_format := body.text_format()) is not None:
         schema = None
         if text_format.type == "json_schema":
             schema = JsonSchemaFormat(name=text_format.name, schema=text_format.schema_)
@@ -238,7 +237,7 @@ class _ResponsesAnswer:
 
     def _object(self, status: str, output: list[Any]) -> dict[str, Any]:
         body = self.body
-        text_format = body.text.format if body.text is not None else None
+        text_format = body.text_format()
         choice: Any = body.tool_choice
         if isinstance(choice, ResponsesNamedTool):
             choice = choice.model_dump()

@@ -16,6 +16,7 @@ from pydantic import (
 from .common import (
     ConversationModel,
     GenerationRequest,
+    MaxTokens,
     Name,
     RequestModel,
     ResponseModel,
@@ -113,8 +114,8 @@ class ChatRequest(GenerationRequest):
     """A conversation to answer."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
-    max_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None

@@ -5,12 +5,30 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 Text = Annotated[str, Field(max_length=1 << 22)]
 Name = Annotated[str, Field(max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+
+
+def refuse_unlimited(value: Any) -> Any:
+    """Refuse -1, which stands for no limit in llama.cpp's server and ollama; say what does."""
+    if value == -1:
+        raise ValueError("-1 is no limit here: 1000000 writes until the text or the context ends")
+    return value
+
+
+MaxTokens = Annotated[int, Field(ge=1, lt=1 << 31), BeforeValidator(refuse_unlimited)]
 
 
 def kind_of(value: Any) -> str | None:
@@ -37,6 +55,7 @@ _ELSEWHERE = {  # fields that clients know, and what takes them here
     "top_logprobs": "/v1/chat/completions takes it; in /v1/completions logprobs is a number",
     "functions": "send tools",
     "function_call": "send tool_choice",
+    "content": "a message has it; /v1/completions and /tokenize take a prompt",
     "n_predict": "send max_tokens",
     "guided_json": "send response_format",
     "guided_choice": "send response_format, with an enum in its schema",

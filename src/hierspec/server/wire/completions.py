@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from .common import GenerationRequest, ResponseModel, Text, TokenId, Usage, kind_of
+from .common import (
+    GenerationRequest,
+    ResponseModel,
+    Text,
+    TokenId,
+    Usage,
+    kind_of,
+    refuse_unlimited,
+)
 
 _Ids = Annotated[list[TokenId], Field(min_length=1, max_length=1 << 20)]
 
@@ -30,7 +38,9 @@ class CompletionRequest(GenerationRequest):
         | Annotated[list[_Ids], Field(min_length=1, max_length=2048), Tag("lists of token ids")],
         Discriminator(_kind, "wrong_kind", "must be a text, token ids, or a list of such"),
     ]
-    max_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = 16
+    max_tokens: (
+        Annotated[int, Field(ge=0, lt=1 << 31), BeforeValidator(refuse_unlimited)] | None
+    ) = 16
     echo: bool | None = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None

@@ -10,6 +10,8 @@ from .chat import Content, Function, NamedTool, Tool, refuse_missing_content
 from .common import (
     ConversationModel,
     GenerationRequest,
+    JsonSchemaFormat,
+    MaxTokens,
     Name,
     RequestModel,
     ResponseModel,
@@ -165,7 +167,7 @@ class ResponsesRequest(GenerationRequest):
         either("a text", "a list of items"),
     ]
     instructions: Text | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    max_output_tokens: MaxTokens | None = None
     text: TextOptions | None = None
     previous_response_id: Name | None = None
     store: bool | None = None
@@ -185,6 +187,16 @@ class ResponsesRequest(GenerationRequest):
     truncation: Literal["disabled"] | None = None
     include: Annotated[list[_NEVER_INCLUDED], Field(max_length=16)] | None = None
     background: Literal[False] | None = None
+
+    def text_format(self) -> TextFormat | None:
+        """Return what the text must be: ``text.format``, or ``response_format`` of chats."""
+        if self.text is not None and self.text.format is not None:
+            return self.text.format
+        if self.response_format is None:
+            return None
+        schema = self.response_format.json_schema or JsonSchemaFormat()
+        form = {"type": self.response_format.type, **schema.model_dump(by_alias=True)}
+        return TextFormat.model_validate(form)
 
     def chat_tools(self) -> list[Tool]:
         """Convert the tools to those of chat completions."""
