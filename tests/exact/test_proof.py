@@ -6,6 +6,7 @@ running mean, for a plan or for a context, and those of a generation's last roun
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from installed import needs_lab
 from tabular_cases import V, chain, models
 
 from hierspec.cli import run
+from hierspec.cli.rendering.certificate import show
 from hierspec.core.nodes import initial_states
 from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow
@@ -104,6 +106,14 @@ def test_the_same_with_an_exact_rule_is_certified(late, rule):
 
 
 @needs_lab
+def test_a_loss_of_float32s_rounding_is_told_apart(capsys):
+    found = certify(next(iter(LATE.values())))
+    show(dataclasses.replace(found, tv=2e-8, worst_round_tv=2e-8), passed=False, with_law=False)
+    assert "LOSSY" in (out := capsys.readouterr().out)
+    assert "as far as float32 rounds" in out
+
+
+@needs_lab
 @pytest.mark.parametrize("late", LATE)
 def test_the_command_fails_and_says_where(late, tmp_path, capsys):
     file = tmp_path / "case.json"
@@ -112,6 +122,7 @@ def test_the_command_fails_and_says_where(late, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "LOSSY" in out
     assert "first lossy round         after the text" in out
+    assert "float32" not in out
     assert run(["certify", str(file), "--json", "--allow-inconclusive"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert data["tv"] > 1e-9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
@@ -17,7 +18,7 @@ from hierspec.core import distributions
 from hierspec.core.distributions import DenseDistributions, MixedDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
-from hierspec.core.rules import Batch, tau_probabilities
+from hierspec.core.rules import Acceptance, Batch, tau_probabilities
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.verify import verify, verify_batch
 
@@ -59,6 +60,16 @@ def test_company_and_shortcuts_change_nothing(rule, lengths, seed, single, zeros
             a.emitted.distributions.dense(width), c.emitted.distributions.dense(width)
         )
         assert len(a.emitted.distributions) == len(a.emitted)
+
+
+def test_an_acceptance_that_is_replaced_on_a_rule_decides():
+    rule, (draft, p) = copy.copy(get("tokenwise")), random_case(3, 4)
+    rule.acceptance = lambda batch: Acceptance(
+        torch.zeros(1, 4).double(), torch.ones(1, 5).double()
+    )
+    for seed in range(9):
+        (verdict,) = verify_batch(rule, [draft], [p], [PhiloxRng(seed)])
+        assert verdict.num_accepted == 0
 
 
 @settings(max_examples=40, deadline=None)

@@ -32,14 +32,21 @@ from .output import Rounds, join_rounds, model_law
 from .proof import Examination, LossyRound, prove, search_reachable
 from .round_law import Continuation
 
-__all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case"]
+__all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case", "rounding_note"]
 
 TOLERANCE = 1e-9  # of a total variation distance, against rounding
+_FLOAT32_ROUNDING = 1e-6  # at most
 _MAX_CELLS = 2**24  # V^H entries of a law: 128 MiB
 _MAX_EXTENDED_CELLS = 2**18  # entries of a law that is extended to show a known loss
 _MAX_EXTENSIONS = 5  # such laws, each a token longer
 _MAX_PROOF_STATES = 2**15  # states from which one round is compared
 _MAX_SEARCH_STATES = 2**12  # states compared in the search for a lossy round
+
+
+def rounding_note(tv: float) -> str:
+    """Return what to say after a loss of that size: float32's rounding, if it is no larger."""
+    is_tiny = tv < _FLOAT32_ROUNDING
+    return " (as far as float32 rounds: compute in the float64 that is given)" if is_tiny else ""
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,8 @@ def as_record(event: Any) -> Event:
     Raises:
         HierspecError: it cannot be drawn; with the reason.
     """
+    if isinstance(event, Mapping) and "traceEvents" in event:
+        raise HierspecError("a timeline that is drawn already, for Perfetto: give it the trace")
     if isinstance(event, Mapping) and not {"began", "seconds"} <= event.keys():
         raise HierspecError(
             "no times (began, seconds): the trace is from an interpreter without a clock or an "

@@ -28,6 +28,7 @@ import torch
 
 from hierspec.core.distributions import draw
 from hierspec.errors import HierspecError
+from hierspec.exact.certificate import rounding_note
 from hierspec.exact.foreign_random import ForeignRandomness
 from hierspec.exact.splitting import SplittingRng, outcomes, run
 from hierspec.lm.tabular import TabularModel
@@ -38,7 +39,6 @@ Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
 
 GROUP = "hierspec.published_verifiers"  # of entry points, each a sequence of :class:`Published`
 TOLERANCE = 1e-9
-_ROUNDING = 1e-6  # of float32, at most
 VOCABULARY = 3  # with two tokens, a residual cannot be wrong
 LENGTHS = (1, 2, 3)
 SEEDS = 4  # pairs of models for each draft length
@@ -359,10 +359,8 @@ def certify(name: str, as_json: bool) -> int:
     else:
         for n, tv in result.tv.items():
             print(f"drafts of {n}: distance {tv:.3g}, {result.tokens[n]:.4f} tokens a round")
-        tiny = max(result.tv.values()) < _ROUNDING
-        rounding = (
-            " (as far as float32 rounds: compute in the float64 that is given)" if tiny else ""
+        lossy = (
+            f"NOT lossless: its text is not the target's{rounding_note(max(result.tv.values()))}"
         )
-        lossy = f"NOT lossless: its text is not the target's{rounding}"
         print("lossless" if result.lossless else lossy)
     return 0 if result.lossless else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -410,6 +411,7 @@ def test_texts_of_a_tokenizer(run, trace):
     ("words", "message"),
     [
         (["t.jsonl", "-o", "t.gif"], "a timeline ends in .svg, .html, .json"),
+        (["t.json", "-o", "t.svg"], "a timeline that is drawn already"),
         (["none.jsonl", "-o", "t.svg"], "cannot read the trace"),
         (["t.jsonl", "-o", "no/such/t.svg"], "cannot write"),
         (["t.jsonl", "-o", "t.html", "--sequence", "1"], "--sequence goes with .svg"),
@@ -419,5 +421,6 @@ def test_texts_of_a_tokenizer(run, trace):
 )
 def test_mistakes_on_the_command_line(trace, capsys, monkeypatch, words, message):
     monkeypatch.chdir(trace.parent)
+    Path("t.json").write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": []}))
     assert cli.run(["timeline", *words]) == 2
     assert message in capsys.readouterr().err

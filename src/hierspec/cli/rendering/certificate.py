@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hierspec.exact.certificate import TOLERANCE, Certificate
+from hierspec.exact.certificate import TOLERANCE, Certificate, rounding_note
 
 
 def show(certificate: Certificate, passed: bool, with_law: bool) -> None:
@@ -25,7 +25,8 @@ def show(certificate: Certificate, passed: bool, with_law: bool) -> None:
 def _conclusion(certificate: Certificate, passed: bool) -> str:
     if certificate.lossy:
         place = _describe_round(certificate.lossy_round)
-        return f"LOSSY: the output does not have the target's distribution{place}"
+        note = rounding_note(max(certificate.tv, certificate.worst_round_tv))
+        return f"LOSSY: the output does not have the target's distribution{note}{place}"
     if passed and certificate.complete:
         return "lossless: the output has the target's distribution"
     if passed:

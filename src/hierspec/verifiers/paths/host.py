@@ -19,12 +19,16 @@ from hierspec.verifiers.rows import parts, residual_row, stack_rows, token_probs
 
 from .case import DraftCase
 
+_DECIDED_BY = {"acceptance", "correction", "rest", "reported", "order"}  # which shortcuts leave be
+
 
 def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
     """Return whether the rule has a shortcut and no row lies on an accelerator.
 
     Reading a row there would wait for the device again and again.
     """
+    if _DECIDED_BY & vars(rule).keys():  # replaced on the instance
+        return False
     return has_shortcut(type(rule)) and not any(
         isinstance(part, DenseDistributions) and part.probs.device.type != "cpu"
         for case in cases
@@ -42,13 +46,7 @@ def has_shortcut(rule: type[Verifier]) -> bool:
     for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
         if "decide" in vars(cls):
             return True
-        if plugins.is_users(cls) or vars(cls).keys() & {
-            "acceptance",
-            "correction",
-            "rest",
-            "reported",
-            "order",
-        }:
+        if plugins.is_users(cls) or vars(cls).keys() & _DECIDED_BY:
             return False
     return False
 
