@@ -39,7 +39,8 @@ def test_a_pair_is_built_of_its_candidates(family, loaded):
         (1, family["target"]),
     ]
     assert (leaf.budget, leaf.num_drafts, leaf.temperature) == (5, 1, 0.7)
-    assert leaf.window.threshold == float("inf")  # it reads the signal, and never stops
+    assert leaf.window.signal == "entropy"
+    assert not leaf.window.stops([1e9], leaf.window.init())
     assert root.rule.name == "block"
     tree = rounds.build_levels(pool, 3, 0, 2)
     assert (tree.below.num_drafts, tree.rule.name) == (3, "traversal")

@@ -91,9 +91,9 @@ def engine_requests(
         request.speculative = body.speculative is not False
         request.fixed_plan = body.seed is not None and not same_for_any_plan
         request.prediction = prediction
-        request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
     for request, held_by in zip(requests, processors, strict=False):
         request.params = dataclasses.replace(params, logits_processors=tuple(held_by))
+        request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
     return requests
 
 

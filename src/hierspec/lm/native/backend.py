@@ -196,9 +196,10 @@ class NativeBackend(LeanBackend):
         """Return the same model in fewer bits; embedding, norms and caches are shared.
 
         So are matrices that take no more bits as they are. Those of a file in few bits that the
-        model has in more are read from it again: rounded anew, they would be other numbers.
-        Products that follow a norm take their inputs in 8 bits, not 16: that is cheaper, most where
-        several tokens are checked, and costs less accuracy than the weights' own bits.
+        model has in more are read from it again: rounded anew, they would be other numbers. Where
+        weights are rounded, products that follow a norm take their inputs in 8 bits, not 16: that
+        is cheaper, most where several tokens are checked, and costs less accuracy than the weights'
+        own bits.
 
         Args:
             bits: 8, 6, 5 or 4; a large vocabulary's scores are computed in 4 bits, and near the
@@ -230,7 +231,8 @@ class NativeBackend(LeanBackend):
                 )
                 layers.append(replace(layer, **matrices))
             copied._layers = NativeLayers(
-                *(self.library, layers, self.shape, self.attention_dtype), narrow_inputs=True
+                *(self.library, layers, self.shape, self.attention_dtype),
+                narrow_inputs=file is None,
             )
             output = self._output if file is None else file.output()
             copied._output, copied._refined = fewer("output", output, "Q8_0"), None
