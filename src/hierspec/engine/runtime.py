@@ -56,7 +56,7 @@ class Runtime:
         switches = [position_switch(level.model.cache_owner) for level in walk_levels(root)]
         self._switches = tuple({s.length for s in switches if s is not None and s.recomputes})
         self._groups: dict[Hashable, Group] = {}
-        self._node_infos: dict[ModelVerify, dict[int, NodeInfo]] = {}
+        self._node_infos: dict[ModelVerify, Mapping[int, NodeInfo]] = {}
 
     def observe(self, observer: Observer) -> None:
         """Add an observer of all that happens from now on."""
@@ -145,12 +145,13 @@ class Runtime:
 
     def _infos(self, plan: ModelVerify) -> Mapping[int, NodeInfo]:
         if plan not in self._node_infos:
-            infos = self._node_infos[plan] = {}
+            infos: dict[int, NodeInfo] = {}
             for node in walk(plan):
                 # The longest context of all models at and below it; look-ups have no limit.
                 room = min(level.model.max_length for level in walk_levels(node))
                 partial = not isinstance(node, Concatenate) and scores_part(node.model)
                 infos[node.index] = NodeInfo(room, self._group(node), partial, self._switches)
+            self._node_infos[plan] = infos  # only now: any call may fail
         return self._node_infos[plan]
 
     def _group(self, node: ModelNode) -> Group | None:
