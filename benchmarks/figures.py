@@ -57,6 +57,7 @@ def interval(found: dict[str, Any]) -> str:
 
 CHATS = {0: "smollm2-greedy", 1: "smollm2-sampled"}  # on the released model, by temperature
 HONEST = {0: "smollm2-16bit-greedy", 1: "smollm2-16bit-sampled"}  # no copy is the target itself
+OWN_BITS = "smollm2-own-bits-greedy"  # the 4-bit file as it is
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
 DRAFTERS = tuple(
