@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
@@ -88,7 +88,7 @@ def prompt_list(value: Any, pad_token_id: int | None = None) -> list[Any]:
             f"prompts must be a list of prompts, not {short_repr(value)}: write [prompt]"
         )
     if pad_token_id is not None and getattr(value, "ndim", 1) == 2:
-        rows = value.tolist()
+        rows = list[list[int]](cast(Any, value).tolist())
         starts = [_run_length(row, pad_token_id) for row in rows]
         ends = [_run_length(row[::-1], pad_token_id) for row in rows]
         if len({*starts}) > 1 or len({*ends}) > 1:
