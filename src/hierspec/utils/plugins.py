@@ -93,7 +93,7 @@ def load_entry_point(group: str, name: str) -> Any:
         package = entry.dist.name if entry.dist else entry.module
         raise HierspecError(_import_error(f"{name!r} of the package {package}", error)) from None
     file = getattr(sys.modules.get(entry.module), "__file__", None)
-    if file and not _package(entry).startswith("hierspec"):  # a bug in ours is no user's mistake
+    if file and _package(entry) not in _our_packages():  # a bug in ours is no user's mistake
         _FILES[str(Path(file).resolve())] = file
     return found
 

@@ -48,7 +48,7 @@ def either(*kinds: str) -> Discriminator:
 
 _ELSEWHERE = {  # fields that clients know, and what takes them here
     "messages": "/v1/chat/completions takes it",
-    "prompt": "/v1/completions takes it",
+    "prompt": "/v1/completions takes a text; prompts are not stored here",
     "input": "/v1/responses takes it",
     "instructions": "send a message of the role system; /v1/responses takes it",
     "conversation": "conversations are not stored here, send the whole one as input",
