@@ -18,9 +18,9 @@ from server_cases import byte_tokenizer
 
 from hierspec import SamplingParams
 from hierspec.config import methods
-from hierspec.engine.control import JumpingController
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
+from hierspec.exact.cases import JumpingController
 from hierspec.server.service import Service, Streams
 from hierspec.server.settings import ServeSettings
 from hierspec.utils.testing import tiny_model

@@ -15,8 +15,9 @@ from hierspec.config.build import build
 from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.windows import Counting, EntropyWindow
-from hierspec.engine.control import JumpingController, label, levels_below, plan_of
+from hierspec.engine.control import label, levels_below, plan_of
 from hierspec.exact import ExactInterpreter, Outcome, model_law, output_law
+from hierspec.exact.cases import JumpingController
 from hierspec.exact.certificate import certify_tree
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController

@@ -24,7 +24,6 @@ from hierspec.cli.rendering.certificate import show
 from hierspec.core.nodes import initial_states
 from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow
-from hierspec.engine.control import JumpingController
 from hierspec.exact import (
     UNLIMITED,
     Continuation,
@@ -34,6 +33,7 @@ from hierspec.exact import (
     prove,
     search_reachable,
 )
+from hierspec.exact.cases import JumpingController
 from hierspec.exact.certificate import certify, certify_tree
 from hierspec.exact.round_law import by_length, drop_states, to_digits
 from hierspec.exact.running_means import ComparingInterpreter, outcomes_by_region

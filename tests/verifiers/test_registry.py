@@ -60,9 +60,8 @@ def test_a_name_belongs_to_one_rule():
 
 def test_a_lossy_rule_of_ones_own_is_not_called_exact_always():
     class Generous(type(get("tokenwise"))):
-        name, exact, sound_below = "generous", False, False  # the attribute's first name
+        name, exact, exact_as_draft = "generous", False, False
 
-    assert not Generous.exact_as_draft
     with pytest.raises(HierspecError, match=r"'generous' .* of the output; use"):
         validate(chain(models("random", 2), [Generous()], [2]))
 

@@ -118,11 +118,6 @@ class Verifier:
     options: ClassVar[tuple[str, ...]] = ()
     draft_independent: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if "sound_below" in vars(cls):  # a rule of one's own that has the attribute's first name
-            cls.exact_as_draft = vars(cls)["sound_below"]
-
     def exact_for(self, greedy: bool) -> bool:
         """Return whether it is exact as the final rule of greedy decoding, or of sampling."""
         return self.exact

@@ -189,36 +189,6 @@ class Steering:
         return {"switches": self.switches, "rounds": dict(self.rounds), "tokens": dict(self.tokens)}
 
 
-class JumpingController:
-    """A controller that jumps between given plans, for certificates and tests.
-
-    Its choice depends on everything that it may know of earlier rounds, accepted tokens of inner
-    levels included, and not on speed.
-
-    Args:
-        root: the loaded hierarchy, a plain chain.
-        budgets: for each plan, the budgets that :func:`plan_of` takes.
-    """
-
-    def __init__(self, root: Verify, budgets: Sequence[Sequence[int]]) -> None:
-        self.root = plan_of(root, [node.budget for node in levels_below(root)])
-        self.plans = tuple(plan_of(root, plan_budgets) for plan_budgets in budgets)
-        if not self.plans:
-            raise HierspecError("a controller needs at least one plan")
-
-    def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> int:
-        return 0
-
-    def plan(self, state: int) -> Verify:
-        return self.plans[state]
-
-    def update(self, state: int, report: RoundReport) -> int:
-        total = state + 1 + report.num_emitted
-        for index, counts in enumerate(report.counts):
-            total += (index + 2) * int(counts.accepted) + int(counts.rejected)
-        return total % len(self.plans)
-
-
 def initial_window_states(root: Verify, controller: Controller | None) -> States:
     """Return a new sequence's window states, with counters where a controller needs them."""
     return initial_states(root if controller is None else controller.root)

@@ -203,20 +203,20 @@ class ServingRunner(Runner):
         measurable = 2 * len(following) > len(requests)
         began = time.monotonic()
         try:
-            plan = self.load.choose(num_streams, measurable)
+            index = self.load.choose(num_streams, measurable)
         except Exception:
             log.exception("drafts do not follow the load in this round")
-            plan = 0
+            index = 0
         measurable = measurable and class_of(num_streams) == class_of(len(requests))
         # ... and if it prefills no prompt.
         measurable = measurable and all(request.started for request in requests)
-        self._draft_plan = self.plans.draft_plans[plan]
+        self._draft_plan = self.plans.draft_plans[index]
         outcomes = super().run_round(requests, num_streams)
         if measurable:
             seconds = time.monotonic() - began
             num_tokens = sum(len(v.emitted) for v in outcomes if isinstance(v, Verdict))
             try:
-                self.load.record_round(len(requests), plan, num_tokens, seconds)
+                self.load.record_round(len(requests), index, num_tokens, seconds)
             except Exception:
                 log.exception("a round was not measured")
         return outcomes

@@ -84,16 +84,17 @@ def engine_requests(
     if body.prediction is not None:
         text = text_of(body.prediction.content)
         prediction = tokenize(service, text, add_special_tokens=False)
-    shown = template_traits(service.tokenizer).shown_ids
     for request in requests:
         request.num_prompt_logprobs, request.hierarchy = prompt_logprobs, hierarchy
         request.priority, request.deadline, request.tenant = body.priority, deadline, tenant
         request.speculative = body.speculative is not False
         request.fixed_plan = body.seed is not None and not same_for_any_plan
         request.prediction = prediction
-    for request, held_by in zip(requests, processors, strict=False):
-        request.params = dataclasses.replace(params, logits_processors=tuple(held_by))
-        request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
+    if processors:
+        shown = template_traits(service.tokenizer).shown_ids
+        for request, held_by in zip(requests, processors, strict=True):
+            request.params = dataclasses.replace(params, logits_processors=tuple(held_by))
+            request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
     return requests
 
 

@@ -6,7 +6,6 @@ that have a shortcut, and distributions in the host's memory.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -14,12 +13,9 @@ import torch
 from hierspec.core.distributions import DenseDistributions, Distributions, draw
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Verifier
-from hierspec.utils import plugins
 from hierspec.verifiers.rows import parts, residual_row, stack_rows, token_probs
 
 from .case import DraftCase
-
-_DECIDED_BY = {"acceptance", "correction", "rest", "reported", "order"}  # which shortcuts leave be
 
 
 def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
@@ -27,7 +23,7 @@ def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
 
     Reading a row there would wait for the device again and again.
     """
-    if _DECIDED_BY & vars(rule).keys():  # replaced on the instance
+    if "acceptance" in vars(rule):  # replaced on the instance
         return False
     return has_shortcut(type(rule)) and not any(
         isinstance(part, DenseDistributions) and part.probs.device.type != "cpu"
@@ -37,18 +33,12 @@ def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
     )
 
 
-@functools.cache
 def has_shortcut(rule: type[Verifier]) -> bool:
-    """Return whether a rule has a ``decide`` that no subclass invalidates by other methods.
+    """Return whether a rule has a ``decide`` of its own.
 
-    A user's subclass does by any: a certificate is of what the other methods decide.
+    One that it inherits need not decide as the methods which the rule has replaced.
     """
-    for cls in rule.__mro__[: rule.__mro__.index(Verifier)]:
-        if "decide" in vars(cls):
-            return True
-        if plugins.is_users(cls) or vars(cls).keys() & _DECIDED_BY:
-            return False
-    return False
+    return "decide" in vars(rule)
 
 
 def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
