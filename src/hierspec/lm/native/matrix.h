@@ -44,12 +44,12 @@ typedef struct Matrix {
                      int64_t stride);
 } Matrix;
 
-/* GROUP inputs of a row: scale · (256 upper + lower), in 8 bits `lower` alone, and the sums of these
- * whole numbers: of each half, of all. */
+/* GROUP inputs of a row: scale · (256 upper + lower), in 8 bits `lower` alone. Of each half and of all:
+ * their sum, and −128 times that of the whole numbers. */
 typedef struct {
     int8_t upper[GROUP], lower[GROUP];
-    int32_t sums[3];
-    float scale;
+    float scale, sums[3];
+    int32_t offsets[3];
 } Inputs;
 
 static int64_t num_panels(const Matrix *m) { return (m->out + PANEL - 1) / PANEL; }
@@ -141,14 +141,17 @@ static void pack_codes(const float *x, int64_t rows, int64_t n, float limit, Inp
                 to->upper[i] = (int8_t)((codes[i] + 128) >> 8);
                 to->lower[i] = (int8_t)codes[i]; /* what is left: −128 … 127 */
             }
+            to->scale = most / limit;
+            int32_t sums[3];
             for (int half = 0; half < 2; half++) {
                 int32_t sum = 0;
 #pragma GCC unroll 1
                 for (int i = 0; i < GROUP / 2; i++) sum += codes[half * (GROUP / 2) + i];
-                to->sums[half] = sum;
+                sums[half] = sum;
             }
-            to->sums[2] = to->sums[0] + to->sums[1];
-            to->scale = most / limit;
+            sums[2] = sums[0] + sums[1];
+            for (int i = 0; i < 3; i++)
+                to->sums[i] = to->scale * (float)sums[i], to->offsets[i] = -128 * sums[i];
         }
 }
 

@@ -28,14 +28,12 @@ INLINE int has_lowest(const int f) {
 INLINE int has_table(const int f) { return f == IQ4_NL || f == MXFP4; }
 /* Steps of an output in a block: one, or one for each 16 inputs. */
 INLINE int num_steps(const int f) { return f == Q2_K || f == Q3_K || f == Q6_K ? 2 : 1; }
-/* The code of weight 0 where there is no lowest value. */
-INLINE int zero_code(const int f) {
-    if (f == Q8_0 || has_table(f)) return 128;
-    return f == Q6_K ? 32 : f == Q5_0 ? 16 : f == Q3_K ? 4 : 8;
-}
-INLINE int most_code(const int f) {
-    return f == Q8_0 || has_table(f) ? 255 : (1 << (low_bits(f) + high_bits(f))) - 1;
-}
+/* Bits of a byte that a code leaves free. Where there is no lowest value, 128 >> that is weight 0. */
+INLINE int free_bits(const int f) { return has_table(f) ? 0 : 8 - low_bits(f) - high_bits(f); }
+/* So far the codes of odd quads are raised in their bytes, since what lies in a byte's upper bits can
+ * stay there: sums of products are shifted in its place, and all come out raised. */
+INLINE int lift(const int f) { return WHOLE_BYTES ? free_bits(f) : 0; }
+INLINE int most_code(const int f) { return 255 >> (free_bits(f) - lift(f)); }
 INLINE int64_t unit_bytes(const int f) {
     return has_units(f) ? (has_lowest(f) ? 4 : 2) * PANEL : 0;
 }
@@ -66,17 +64,19 @@ static const uint8_t TABLES[2][16] = {
     {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116},
 };
 
-/* Codes of inputs 4 q … 4 q + 3 of W outputs. A byte has the codes of 8 / low_bits quads; behind them
- * lie the high bits, one of all inputs of a quad side by side or two as the low ones. */
+/* Codes of inputs 4 q … 4 q + 3 of W outputs, those of odd q raised. A byte has the codes of
+ * 8 / low_bits quads; behind them lie the high bits, one of all inputs of a quad side by side or two as
+ * the low ones. */
 INLINE Bytes read_codes(const int f, const uint8_t *codes, const int q, const int part) {
-    const int low = low_bits(f), quads = 8 / low;
+    const int low = low_bits(f), quads = 8 / low, up = q % 2 * lift(f);
     Bytes found = load_bytes(codes + q / quads * 4 * PANEL + part * 4 * W);
-    if (low < 8) found = bits_of(found, q % quads * low, (1 << low) - 1);
+    if (low < 8) found = bits_of(found, q % quads * low - up, ((1 << low) - 1) << up);
     const uint8_t *high = codes + low * GROUP * PANEL / 8;
-    if (high_bits(f) == 1) found = add_bit(found, high + (q * 4 * PANEL + part * 4 * W) / 8, 1 << low);
+    if (high_bits(f) == 1)
+        found = add_bit(found, high + (q * 4 * PANEL + part * 4 * W) / 8, 1 << (low + up));
     if (high_bits(f) == 2) {
         Bytes two = load_bytes(high + q / 4 * 4 * PANEL + part * 4 * W);
-        found = either(found, bits_of(two, q % 4 * 2 - low, 3 << low));
+        found = with_bits(found, two, q % 4 * 2 - low - up, 3 << (low + up));
     }
     return has_table(f) ? look_up(found, TABLES[f == MXFP4]) : found;
 }
@@ -103,53 +103,62 @@ INLINE void read_steps(const int f, const uint8_t *steps, const int half, const 
     }
 }
 
+/* Σ codes · inputs of a block, or of one half of it, raised; without lowest values, of codes less that of
+ * weight 0. */
+INLINE ivec code_products(const int f, const int NARROW, const int half, const Bytes *quads,
+                          const Inputs *x) {
+    const word *upper = (const word *)x->upper, *lower = (const word *)x->lower;
+    const int each = QUADS / num_steps(f), first = half * each;
+    ivec sum = {0};
+#pragma GCC unroll 4
+    for (int turn = NARROW ? 2 : 0; turn < 4; turn++) { /* even quads, then odd ones, of either byte */
+        if (turn % 2) sum <<= lift(f);
+        if (turn == 2) sum <<= 8 - lift(f);
+#pragma GCC unroll 4
+        for (int q = first + turn % 2; q < first + each; q += 2)
+            sum = add_quads(most_code(f), sum, quads[q], (turn < 2 ? upper : lower) + q);
+    }
+    if (has_lowest(f)) return sum;
+    return sum + (all_of_word(x->offsets + (num_steps(f) == 2 ? half : 2)) >> (free_bits(f) - lift(f)));
+}
+
 /* sums[i, r] += Σ w x of a panel, for ROWS rows x [rows, groups]. */
 INLINE void add_codes(const int f, const int NARROW, const int ROWS, const uint8_t *panel,
                       int64_t groups, const Inputs *x, vec *sums) {
+    const float lowered = 1.0f / (float)(1 << lift(f)); /* by a power of two: exact */
     vec unit[VECS] = {{0}}, lowest_unit[VECS] = {{0}};
     for (int64_t g = 0; g < groups; g++) {
-        const uint8_t *steps = panel + block_at(f, g), *codes = steps + step_bytes(f);
+        const uint8_t *steps = panel, *codes;
         for (int i = 0; i < block_bytes(f); i += 64) fetch(steps + AHEAD + i);
         if (has_units(f) && g % (SUPER / GROUP) == 0) {
             const uint16_t *units = (const uint16_t *)steps;
-            steps += unit_bytes(f), codes += unit_bytes(f);
+            steps += unit_bytes(f);
             for (int i = 0; i < VECS; i++) {
-                unit[i] = load_float16(units + i * W);
+                unit[i] = load_float16(units + i * W) * lowered;
                 if (has_lowest(f)) lowest_unit[i] = load_float16(units + PANEL + i * W);
             }
         }
+        codes = steps + step_bytes(f), panel = steps + block_bytes(f);
         for (int i = 0; i < VECS; i++) { /* not unrolled: there is enough in it */
             Bytes quads[QUADS];
 #pragma GCC unroll 8
             for (int q = 0; q < QUADS; q++) quads[q] = read_codes(f, codes, q, i);
             vec step[2], lowest[2];
-            for (int half = 0; half < num_steps(f); half++)
+            for (int half = 0; half < num_steps(f); half++) {
                 read_steps(f, steps, half, i, unit[i], lowest_unit[i], step + half, lowest + half);
+                if (!has_units(f) && lift(f)) step[half] *= lowered;
+            }
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) {
                 const Inputs *row = x + r * groups + g;
-                /* Copied first, they would be stored and waited for. */
-                const word *upper = (const word *)row->upper, *lower = (const word *)row->lower;
-                vec total;
-#pragma GCC unroll 2
-                for (int half = 0; half < num_steps(f); half++) {
-                    const ivec sum = all_of_word(row->sums + (num_steps(f) == 2 ? half : 2));
-                    ivec first = {0}, second = {0};
-                    if (!has_lowest(f)) second -= zero_code(f) * sum;
-                    const int each = QUADS / num_steps(f);
-#pragma GCC unroll 8
-                    for (int q = half * each; q < (half + 1) * each; q++) {
-                        if (!NARROW) first = add_quads(most_code(f), first, quads[q], upper[q]);
-                        second = add_quads(most_code(f), second, quads[q], lower[q]);
-                    }
-                    const vec both = to_floats((first << 8) + second);
-                    if (half)
-                        total = fma_vec(both, step[half], total);
-                    else
-                        total = both * step[half];
-                    if (has_lowest(f)) total = fma_vec(lowest[half], to_floats(sum), total);
-                }
-                sums[i * ROWS + r] = fma_vec(total, all_of(row->scale), sums[i * ROWS + r]);
+                vec total = to_floats(code_products(f, NARROW, 0, quads, row)) * step[0];
+                if (num_steps(f) == 2)
+                    total = fma_vec(to_floats(code_products(f, NARROW, 1, quads, row)), step[1], total);
+                vec sum = fma_vec(total, all_of(row->scale), sums[i * ROWS + r]);
+                if (has_lowest(f))
+                    for (int half = 0; half < num_steps(f); half++)
+                        sum = fma_vec(lowest[half], all_of(row->sums[num_steps(f) == 2 ? half : 2]), sum);
+                sums[i * ROWS + r] = sum;
             }
         }
     }
@@ -195,13 +204,13 @@ INLINE void add_pairs(const int PANELS, const int ROWS, const uint8_t *panels, i
     }
 }
 
-/* Copy sums [rows, n] with biases to y [rows, stride], from the first output of a panel on. */
-static void write_sums(const Matrix *m, int64_t panel, const float *sums, int64_t rows, int64_t n,
-                       float *y, int64_t stride) {
-    const int64_t first = panel * PANEL, own = first + n < m->out ? n : m->out - first;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = 0; o < own; o++)
-            y[r * stride + o] = sums[r * n + o] + (m->bias ? m->bias[first + o] : 0.0f);
+/* Copy a vector of sums with their biases to y: outputs from number `first` on. */
+INLINE void write_sums(const Matrix *m, int64_t first, vec sums, float *y) {
+    if (m->bias) sums += *(const vec *)(m->bias + first);
+    if (first + W <= m->out)
+        *(vec *)y = sums;
+    else if (first < m->out)
+        memcpy(y, &sums, sizeof(float) * (size_t)(m->out - first));
 }
 
 /* Panels that a tile takes side by side: with few rows, sums alone would wait for themselves, and more
@@ -213,30 +222,30 @@ INLINE int tile_panels(const int kind, const int rows) {
     return rows <= 6 ? 4 : rows <= 8 ? 3 : rows <= 12 ? 2 : 1;
 }
 
-/* PANELS panels, from number p on, for a tile of rows packed as this KIND. */
+/* Panels `own`, PANELS at a time, for a tile of rows packed as this KIND. */
 INLINE void tile(const int f, const int KIND, const int PANELS, const int ROWS, const Matrix *m,
-                 int64_t p, const float *x, float *y, int64_t stride) {
-    const uint8_t *panels = m->panels + p * panel_bytes(f, m->in);
-    vec sums[PANELS * VECS * ROWS];
-    float rows[ROWS * PANELS * PANEL];
+                 Part own, const float *x, float *y, int64_t stride) {
+    for (int64_t p = own.lo; p < own.hi; p += PANELS, y += PANELS * PANEL) {
+        const uint8_t *panels = m->panels + p * panel_bytes(f, m->in);
+        vec sums[PANELS * VECS * ROWS];
 #pragma GCC unroll 24
-    for (int i = 0; i < PANELS * VECS * ROWS; i++) sums[i] = (vec){0};
-    if (KIND >= CODES)
-        add_codes(f, KIND == NARROW_CODES, ROWS, panels, num_groups(m->in), (const Inputs *)x, sums);
-    else if (KIND == PAIRS)
-        add_pairs(PANELS, ROWS, panels, m->in, (const uint32_t *)x, sums);
-    else
-        add_floats(f, PANELS, ROWS, panels, m->in, x, sums);
+        for (int i = 0; i < PANELS * VECS * ROWS; i++) sums[i] = (vec){0};
+        if (KIND >= CODES)
+            add_codes(f, KIND == NARROW_CODES, ROWS, panels, num_groups(m->in), (const Inputs *)x, sums);
+        else if (KIND == PAIRS)
+            add_pairs(PANELS, ROWS, panels, m->in, (const uint32_t *)x, sums);
+        else
+            add_floats(f, PANELS, ROWS, panels, m->in, x, sums);
 #pragma GCC unroll 24
-    for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
-        for (int i = 0; i < PANELS * VECS; i++)
-            *(vec *)(rows + r * PANELS * PANEL + i * W) = sums[i * ROWS + r];
-    write_sums(m, p, rows, ROWS, PANELS * PANEL, y, stride);
+            for (int i = 0; i < PANELS * VECS; i++)
+                write_sums(m, p * PANEL + i * W, sums[i * ROWS + r], y + r * stride + i * W);
+    }
 }
 
-/* The same for all rows; SEVERAL panels where a tile takes them, else one. */
-INLINE void tiles(const int f, const int KIND, const int SEVERAL, const Matrix *m, int64_t p,
+/* The same for all rows; SEVERAL panels at a time where a tile takes them, else one. */
+INLINE void tiles(const int f, const int KIND, const int SEVERAL, const Matrix *m, Part own,
                   const float *x, int64_t rows, float *y, int64_t stride) {
     const int64_t each = packed_floats(KIND, m->in);
     for (int64_t n; rows; rows -= n, x += n * each, y += n * stride) {
@@ -244,7 +253,7 @@ INLINE void tiles(const int f, const int KIND, const int SEVERAL, const Matrix *
 #define TILE(n)                                                                                     \
     case n:                                                                                         \
         if (n <= most_rows(KIND) && (!SEVERAL || tile_panels(KIND, n) > 1))                         \
-            tile(f, KIND, SEVERAL ? tile_panels(KIND, n) : 1, n, m, p, x, y, stride);               \
+            tile(f, KIND, SEVERAL ? tile_panels(KIND, n) : 1, n, m, own, x, y, stride);             \
         break;
 #define TILES(n) TILE(n) TILE(n + 1) TILE(n + 2) TILE(n + 3)
         switch (n) { TILES(1) TILES(5) TILES(9) TILES(13) TILES(17) TILES(21) }
@@ -254,16 +263,22 @@ INLINE void tiles(const int f, const int KIND, const int SEVERAL, const Matrix *
 /* library.py compiles this file for each FORMAT that a model has. */
 void hierspec_multiply(const Matrix *m, Part own, const float *x, int64_t rows, float *y,
                        int64_t stride) {
-    const int kind = kind_of(FORMAT);
-    const int64_t several = rows <= most_rows(kind) ? tile_panels(kind, (int)rows) : 1;
-    int64_t p = own.lo;
-    for (; several > 1 && p + several <= own.hi; p += several, y += several * PANEL)
-        tiles(FORMAT, kind, 1, m, p, x, rows, y, stride);
-    for (; p < own.hi; p++, y += PANEL)
+    const int kind = kind_of(FORMAT), one_tile = rows <= most_rows(kind);
+    const int64_t several = one_tile ? tile_panels(kind, (int)rows) : 1;
+    if (several > 1) {
+        const int64_t whole = (own.hi - own.lo) / several * several;
+        tiles(FORMAT, kind, 1, m, (Part){own.lo, own.lo + whole}, x, rows, y, stride);
+        own.lo += whole, y += whole * PANEL;
+    }
+    /* Several tiles go through a panel before the next is read. */
+    const int64_t each = one_tile ? own.hi - own.lo : 1;
+    for (int64_t p = own.lo; p < own.hi; p += each, y += each * PANEL) {
+        const Part part = {p, p + each};
         if (kind == CODES && m->narrow)
-            tiles(FORMAT, NARROW_CODES, 0, m, p, x, rows, y, stride);
+            tiles(FORMAT, NARROW_CODES, 0, m, part, x, rows, y, stride);
         else
-            tiles(FORMAT, kind, 0, m, p, x, rows, y, stride);
+            tiles(FORMAT, kind, 0, m, part, x, rows, y, stride);
+    }
 }
 
 /* Weight k of one output, of a matrix of floating-point numbers. */
@@ -309,10 +324,10 @@ INLINE void code_weights(const int f, const uint8_t *panel, int64_t in, int64_t 
             Bytes found = read_codes(f, steps + step_bytes(f), q, part);
             memcpy(codes, &found, sizeof codes);
             for (int j = 0; j < 4 && g * GROUP + q * 4 + j < in; j++) {
-                const int code = codes[own * 4 + j];
+                const int code = codes[own * 4 + j] >> q % 2 * lift(f);
                 y[g * GROUP + q * 4 + j] =
                     has_lowest(f) ? (float)code * step[half][own] + lowest[half][own]
-                                  : (float)(code - zero_code(f)) * step[half][own];
+                                  : (float)(code - (128 >> free_bits(f))) * step[half][own];
             }
         }
     }

@@ -29,8 +29,8 @@ typedef int32_t word __attribute__((may_alias));
 /* Ask for the 64 bytes at x, for the first cache or the second. gcc takes __builtin_prefetch for a
  * write, before which sums in registers are stored. */
 #if defined(__x86_64__)
-INLINE void fetch(const void *x) { __asm__ volatile("prefetcht0 (%0)" : : "r"(x)); }
-INLINE void fetch_early(const void *x) { __asm__ volatile("prefetcht1 (%0)" : : "r"(x)); }
+INLINE void fetch(const void *x) { __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)x)); }
+INLINE void fetch_early(const void *x) { __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)x)); }
 #elif defined(__aarch64__)
 INLINE void fetch(const void *x) { __asm__ volatile("prfm pldl1keep, [%0]" : : "r"(x)); }
 INLINE void fetch_early(const void *x) { __asm__ volatile("prfm pldl2keep, [%0]" : : "r"(x)); }
@@ -195,8 +195,8 @@ INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
 }
 #endif
 
-/* 4 W bytes, four for each lane. `add_quads`: sum += Σ of a lane's four (0 … most) times four inputs
- * (x, a byte each, −128 … 127). */
+/* 4 W bytes, four for each lane. `add_quads`: sum += Σ of a lane's four (0 … most) times the four inputs
+ * at x (a byte each, −128 … 127). WHOLE_BYTES: it takes as long for bytes above 127. */
 #if W == 16
 typedef __m512i Bytes;
 INLINE Bytes load_bytes(const uint8_t *x) { return _mm512_loadu_si512(x); }
@@ -205,7 +205,11 @@ INLINE Bytes bits_of(Bytes x, const int shift, const int mask) {
     if (shift < 0) x = _mm512_slli_epi16(x, -shift);
     return _mm512_and_si512(x, _mm512_set1_epi8((char)mask));
 }
-INLINE Bytes either(Bytes x, Bytes y) { return _mm512_or_si512(x, y); }
+INLINE Bytes with_bits(Bytes y, Bytes x, const int shift, const int mask) {
+    if (shift > 0) x = _mm512_srli_epi16(x, shift);
+    if (shift < 0) x = _mm512_slli_epi16(x, -shift);
+    return _mm512_ternarylogic_epi32(x, _mm512_set1_epi8((char)mask), y, 0xea); /* x & mask | y */
+}
 /* Add `bit` to the bytes whose bit is set in 4 W bits. */
 INLINE Bytes add_bit(Bytes x, const uint8_t *set, const int bit) {
     uint64_t mask;
@@ -216,12 +220,18 @@ INLINE Bytes look_up(Bytes x, const uint8_t *table) {
     __m128i numbers = _mm_loadu_si128((const void *)table);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(numbers), x);
 }
-INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
 #if defined(__AVX512VNNI__)
+#define WHOLE_BYTES 1
+/* gcc would take an instruction more, to copy the inputs to all lanes. */
+INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
     (void)most;
-    return (ivec)_mm512_dpbusd_epi32((__m512i)sum, codes, _mm512_set1_epi32(x));
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*x));
+    return sum;
+}
 #else
-    __m512i inputs = _mm512_set1_epi32(x);
+#define WHOLE_BYTES 0
+INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
+    __m512i inputs = _mm512_set1_epi32(*x);
     if (most < 128) { /* pairs of products fit into 16 bits */
         __m512i pairs = _mm512_maddubs_epi16(codes, inputs);
         return sum + (ivec)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
@@ -230,9 +240,10 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
     __m512i odd = _mm512_srai_epi16(inputs, 8);
     sum += (ivec)_mm512_madd_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(255)), even);
     return sum + (ivec)_mm512_madd_epi16(_mm512_srli_epi16(codes, 8), odd);
-#endif
 }
+#endif
 #elif defined(__AVX2__)
+#define WHOLE_BYTES 0
 typedef __m256i Bytes;
 INLINE Bytes load_bytes(const uint8_t *x) { return _mm256_loadu_si256((const void *)x); }
 INLINE Bytes bits_of(Bytes x, const int shift, const int mask) {
@@ -240,7 +251,9 @@ INLINE Bytes bits_of(Bytes x, const int shift, const int mask) {
     if (shift < 0) x = _mm256_slli_epi16(x, -shift);
     return _mm256_and_si256(x, _mm256_set1_epi8((char)mask));
 }
-INLINE Bytes either(Bytes x, Bytes y) { return _mm256_or_si256(x, y); }
+INLINE Bytes with_bits(Bytes y, Bytes x, const int shift, const int mask) {
+    return _mm256_or_si256(y, bits_of(x, shift, mask));
+}
 INLINE Bytes add_bit(Bytes x, const uint8_t *set, const int bit) {
     int32_t mask;
     memcpy(&mask, set, sizeof mask);
@@ -255,8 +268,8 @@ INLINE Bytes look_up(Bytes x, const uint8_t *table) {
     __m128i numbers = _mm_loadu_si128((const void *)table);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), x);
 }
-INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
-    __m256i inputs = _mm256_set1_epi32(x);
+INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
+    __m256i inputs = _mm256_set1_epi32(*x);
     if (most < 128) {
         __m256i pairs = _mm256_maddubs_epi16(codes, inputs);
         return sum + (ivec)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -277,7 +290,9 @@ INLINE Bytes load_bytes(const uint8_t *x) {
 INLINE Bytes bits_of(Bytes x, const int shift, const int mask) {
     return (shift > 0 ? x >> shift : x << -shift) & (Bytes)((Bytes){0} + (uint8_t)mask);
 }
-INLINE Bytes either(Bytes x, Bytes y) { return x | y; }
+INLINE Bytes with_bits(Bytes y, Bytes x, const int shift, const int mask) {
+    return y | bits_of(x, shift, mask);
+}
 INLINE Bytes add_bit(Bytes x, const uint8_t *set, const int bit) {
     const uint64_t all = 0x0101010101010101, own = 0x8040201008040201; /* a lane's own bit */
     uint64_t lanes[W / 2];
@@ -297,12 +312,18 @@ static __attribute__((noinline, unused)) Bytes look_up(Bytes x, const uint8_t *t
     return x;
 }
 #endif
-INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+#define WHOLE_BYTES 0
+#else
+#define WHOLE_BYTES 1
+#endif
+INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
 #if defined(__ARM_FEATURE_MATMUL_INT8) && W == 4
     (void)most;
-    return (ivec)vusdotq_s32((int32x4_t)sum, (uint8x16_t)codes, vreinterpretq_s8_s32(vdupq_n_s32(x)));
+    int8x16_t inputs = vreinterpretq_s8_s32(vdupq_n_s32(*x));
+    return (ivec)vusdotq_s32((int32x4_t)sum, (uint8x16_t)codes, inputs);
 #elif defined(__ARM_FEATURE_DOTPROD) && W == 4
-    int8x16_t inputs = vreinterpretq_s8_s32(vdupq_n_s32(x));
+    int8x16_t inputs = vreinterpretq_s8_s32(vdupq_n_s32(*x));
     if (most < 128) return (ivec)vdotq_s32((int32x4_t)sum, (int8x16_t)codes, inputs);
     /* A code is 128 more than a byte with a sign. */
     int8x16_t less = (int8x16_t)(codes ^ (Bytes)((Bytes){0} + 128));
@@ -312,7 +333,7 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, int32_t x) {
 #else
     /* In each 16 bits a product, of bytes 0 and 2 of a lane or of bytes 1 and 3. */
     (void)most;
-    const shorts bytes = (shorts)codes, inputs = (shorts)((ivec){0} + x);
+    const shorts bytes = (shorts)codes, inputs = (shorts)((ivec){0} + *x);
     const ivec even = (ivec)((bytes & 255) * (inputs << 8 >> 8));
     const ivec odd = (ivec)((bytes >> 8 & 255) * (inputs >> 8));
     return sum + (even << 16 >> 16) + (even >> 16) + (odd << 16 >> 16) + (odd >> 16);
