@@ -5,7 +5,8 @@ A box holds the uniforms that make all of its comparisons come out the same.
 :mod:`hierspec.exact.interpreter` puts probabilities where the runtime draws numbers; what the
 runtime does with them (shortcuts, padding, recorded calls, drafts made in chunks), and how it reads
 scores, it cannot see. Here the runtime runs as it does for a user, on an rng that splits
-(:mod:`hierspec.exact.splitting`), so the law includes everything between a score and a token.
+(:mod:`hierspec_lab.verifiers.splitting`), so the law includes everything between a score and a
+token.
 It costs a run for each box, so models are tiny and texts short; for larger ones, the interpreter
 proves that rules, windows and trees are lossless.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import pytest
+
 from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.proposals import States
 from hierspec.core.rng import PhiloxRng
@@ -22,7 +25,6 @@ from hierspec.engine.generation import Generation
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.errors import HierspecError
-from hierspec.exact.splitting import outcomes
 from hierspec.sampling.parameters import SamplingParams
 
 TokenIds = tuple[int, ...]
@@ -34,8 +36,11 @@ def outcome_law(program: Callable[[Any], Any]) -> dict[Any, float]:
     Args:
         program: called with an rng once for each box of uniforms; each call must begin anew.
     """
+    splitting = pytest.importorskip(
+        "hierspec_lab.verifiers.splitting", reason="the laboratory follows what the engine draws"
+    )
     law: dict[Any, float] = {}
-    for rng, outcome in outcomes(program):
+    for rng, outcome in splitting.outcomes(program):
         law[outcome] = law.get(outcome, 0.0) + rng.probability
     return law
 
