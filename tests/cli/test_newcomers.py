@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from fuzzing import Playground
+from installed import needs_lab
 
 from hierspec.cli import run
 from hierspec.cli.options import METHODS, SHIPPED_DRAFTS, parse_temperatures, split_values
@@ -30,7 +31,7 @@ def hierspec(capsys, *argv):
     return status, out, err
 
 
-@pytest.mark.parametrize("words", [[], ["zoo"], ["ngram"]])
+@pytest.mark.parametrize("words", [[], ["zoo"], pytest.param(["ngram"], marks=needs_lab)])
 def test_a_group_alone_prints_its_help(capsys, words):
     status, out, err = hierspec(capsys, *words)
     assert (status, err) == (0, "")
@@ -133,6 +134,7 @@ def test_another_models_tokenizer(capsys, play):
     assert out.startswith("def f")
 
 
+@needs_lab
 def test_a_table_of_ones_own(capsys, play, tmp_path):
     texts, table = tmp_path / "texts", tmp_path / "table.safetensors"
     (texts / "below").mkdir(parents=True)

@@ -12,6 +12,7 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.base import LanguageModel, Query, StepwiseModel
 from hierspec.sampling.sampler import Sampler
 
+ngrams = pytest.importorskip("hierspec_lab.training.ngrams", reason="the laboratory counts")
 V = 50
 
 
@@ -35,7 +36,7 @@ def scores(model: NgramModel, tokens: list[int], start: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("max_order", [1, 2, 3, 4])
 def test_every_law_is_proper_and_positive(documents: list[np.ndarray], max_order: int) -> None:
-    model = NgramModel.build(documents, V, max_order, {2: 100, 3: 200, 4: 100})
+    model = ngrams.count(documents, V, max_order, {2: 100, 3: 200, 4: 100})
     distributions = scores(model, documents[0].tolist(), 1).exp()
     assert distributions.shape == (200, V)
     assert distributions.dtype == torch.float32
@@ -44,7 +45,7 @@ def test_every_law_is_proper_and_positive(documents: list[np.ndarray], max_order
 
 
 def test_shares_are_the_discounted_counts() -> None:
-    model = NgramModel.build([np.array([0, 1, 0, 1, 0, 2])], 3, max_order=2)
+    model = ngrams.count([np.array([0, 1, 0, 1, 0, 2])], 3, max_order=2)
     unigram = np.array([3.5, 2.5, 1.5]) / 7.5
     kept = np.array([0.0, 1.4 / 3, 0.0])  # "0 1" gains on the unigram; "0 2" not so much, but some
     kept[2] = 0.4 / 3 if unigram[2] < 1 / 3 else 0.0
@@ -56,7 +57,7 @@ def test_more_context_predicts_better(documents: list[np.ndarray]) -> None:
     train, test = documents[:-1], documents[-1]
 
     def loss(order: int) -> float:
-        model = NgramModel.build(train, V, order)
+        model = ngrams.count(train, V, order)
         rows = scores(model, test.tolist(), 1)[:-1]
         return -float(rows.gather(1, torch.tensor(test[1:])[:, None]).mean())
 
@@ -64,19 +65,19 @@ def test_more_context_predicts_better(documents: list[np.ndarray]) -> None:
 
 
 def test_save_and_load(tmp_path: Path, documents: list[np.ndarray]) -> None:
-    model = NgramModel.build(documents, V, 3)
+    model = ngrams.count(documents, V, 3)
     model.save(tmp_path / "table.safetensors")
     loaded = NgramModel.load(tmp_path / "table.safetensors")
     tokens = documents[1].tolist()
     assert loaded.max_order == 3
     torch.testing.assert_close(scores(loaded, tokens, 1), scores(model, tokens, 1))
     lower = NgramModel.load(tmp_path / "table.safetensors", max_order=2)
-    expected = NgramModel.build(documents, V, 2)
+    expected = ngrams.count(documents, V, 2)
     torch.testing.assert_close(scores(lower, tokens, 1), scores(expected, tokens, 1))
 
 
 def test_many_queries_are_packed_in_order(documents: list[np.ndarray]) -> None:
-    model = NgramModel.build(documents, V, 3)
+    model = ngrams.count(documents, V, 3)
     tokens = documents[2].tolist()
     queries = [
         Query(model.open(), Context(tokens[:5], (7, 8)), 5),
@@ -95,7 +96,7 @@ def test_many_queries_are_packed_in_order(documents: list[np.ndarray]) -> None:
     "sampler", [Sampler(V, 0.0), Sampler(V), Sampler(V, 0.7, top_k=9), Sampler(V - 3, top_p=0.8)]
 )
 def test_a_draft_is_what_asking_row_by_row_gives(documents, max_order, sampler) -> None:
-    model = NgramModel.build(documents, V, max_order, {2: 100, 3: 200, 4: 100})
+    model = ngrams.count(documents, V, max_order, {2: 100, 3: 200, 4: 100})
     assert isinstance(model, StepwiseModel)
     texts, counts = [documents[0][:9].tolist(), [5], documents[1][:2].tolist()], [4, 1, 3]
     rng = np.random.default_rng(8)
@@ -116,9 +117,9 @@ def test_a_draft_is_what_asking_row_by_row_gives(documents, max_order, sampler) 
 
 
 def test_unknown_tokens_back_off_to_the_unigram(documents: list[np.ndarray]) -> None:
-    model = NgramModel.build(documents, V, 3)
+    model = ngrams.count(documents, V, 3)
     np.testing.assert_allclose(
-        model.distribution([V + 5]), NgramModel.build(documents, V, 1).distribution([])
+        model.distribution([V + 5]), ngrams.count(documents, V, 1).distribution([])
     )
 
 
@@ -129,6 +130,6 @@ def test_bad_files_are_explained(tmp_path: Path, documents: list[np.ndarray]) ->
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="cannot read"):
         NgramModel.load(path)
-    NgramModel.build(documents, V, 2).save(path)
+    ngrams.count(documents, V, 2).save(path)
     with pytest.raises(ValueError, match="orders 1 to 2"):
         NgramModel.load(path, max_order=3)

@@ -25,12 +25,12 @@ from engine_cases import (
 from engine_law import engine_law
 from engine_paths import CHUNKS, VERIFYING, Taped, distance, like, patched
 from fakes.tables import Ahead, Device, Single
+from ngram_tables import bigrams
 from tabular_cases import V, chain, models
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.windows import EntropyWindow, FixedWindow
-from hierspec.drafters.ngram_table import NgramModel
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.exact import ExactInterpreter, output_law
 from hierspec.lm.base import Query
@@ -157,7 +157,7 @@ def test_prompt_lookup(path, rule, batch):
 
 def test_an_ngram_table():
     target = models("random", 1, seed=7)[0]
-    model = NgramModel.build([np.array([0, 1, 2, 2, 1, 0, 0, 2, 1])], V, 2)
+    model = bigrams([0, 1, 2, 2, 1, 0, 0, 2, 1], V)
     for rule in ("block", "naive"):
         root = chain([model, target], [rule], [2])
         with requests_for_drafts() as requests:

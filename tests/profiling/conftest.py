@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ngram_tables import bigrams
 from profiling_cases import PROMPTS, SMALL, V, save_model
 
 from hierspec import TargetConfig
 from hierspec.config.checkpoints import Loaded
-from hierspec.drafters.ngram_table import NgramModel
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import save
@@ -18,8 +18,7 @@ from hierspec.profiling.profile import save
 def family(tmp_path_factory):
     """Names of a target of three layers, two drafts near it, and a table."""
     root = tmp_path_factory.mktemp("family")
-    table = NgramModel.build([np.random.default_rng(0).integers(0, V, 500)], V)
-    table.save(root / "ngram.safetensors")
+    bigrams(np.random.default_rng(0).integers(0, V, 500), V).save(root / "ngram.safetensors")
     return {
         "target": save_model(root / "target"),
         "draft": save_model(root / "draft", 0.03),

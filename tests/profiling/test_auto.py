@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from ngram_tables import bigrams
 from profiling_cases import SMALL, Stop, V, save_model
 from transformers import AutoModelForCausalLM
 
 from hierspec import HierspecError, TargetConfig
 from hierspec.config.in_memory import ModelInMemory
-from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.native import library
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.online.prices import default_catch_up
@@ -187,9 +187,9 @@ def test_caches_that_cannot_be_written(family, tmp_path, monkeypatch):
 
 def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
     target, copy = TargetConfig(model=family["target"]), tmp_path / "table.safetensors"
-    NgramModel.build([np.arange(V)], V).save(copy)
+    bigrams(np.arange(V), V).save(copy)
     before = auto.cache_path(target, [parse(f"ngram:{copy}")])
-    NgramModel.build([np.arange(V)[::-1].copy()], V).save(copy)
+    bigrams(np.arange(V)[::-1], V).save(copy)
     assert auto.cache_path(target, [parse(f"ngram:{copy}")]) != before
 
 

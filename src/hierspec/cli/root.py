@@ -9,7 +9,7 @@ import typer
 
 from hierspec.utils import plugins
 
-from . import ngram, zoo
+from . import zoo
 from .batch import batch
 from .certify import certify
 from .chat import chat
@@ -66,8 +66,7 @@ def _root(
 
 for command in (generate, chat, serve, batch, certify, doctor, profile, plan):
     app.command(cls=Command)(command)
-for group in (ngram.app, zoo.app):
-    app.add_typer(group)
+app.add_typer(zoo.app)
 
 
 def _add_what_packages_offer() -> None:
@@ -76,7 +75,7 @@ def _add_what_packages_offer() -> None:
     An entry point ``zoo.train`` is the command ``hierspec zoo train``; it may be a group of
     commands itself. A package that cannot be imported costs only what it adds.
     """
-    groups = {"": app, **{group.info.name: group for group in (ngram.app, zoo.app)}}
+    groups = {"": app, "zoo": zoo.app}
 
     def add_command(words: str, command: Any) -> None:
         if isinstance(command, typer.Typer):

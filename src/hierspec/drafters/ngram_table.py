@@ -8,7 +8,7 @@ and positive whatever was pruned. A context that was not stored has γ = 1: it i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,15 +20,9 @@ from safetensors.numpy import save_file
 from hierspec.errors import HierspecError
 from hierspec.lm.base import NextScores, Query, UncachedModel
 
-DISCOUNT = 0.6  # taken off every count; absolute discounting
-UNIGRAM_FLOOR = 0.5  # added to every token's count
-MAX_ENTRIES = {2: 90_000, 3: 150_000}  # stored (context, word) pairs per order
-MAX_ENTRIES_HIGHER = 50_000
-MIN_COUNT = 2  # of a pair, from order 3 on
-
 
 @dataclass(frozen=True)
-class _Order:
+class Order:
     """The stored pairs of one order k ≥ 2, grouped by context.
 
     Attributes:
@@ -72,12 +66,12 @@ class NgramModel(UncachedModel):
 
     name = "ngram"
 
-    def __init__(self, unigram: np.ndarray, orders: Sequence[_Order] = ()) -> None:
+    def __init__(self, unigram: np.ndarray, orders: Sequence[Order] = ()) -> None:
         self.vocab_size = len(unigram)
         self.vocabulary = ""  # hash of which token every id is; empty: not known
         self.max_order = 1 + len(orders)
-        self._orders = tuple(orders)
-        self._unigram = (unigram / unigram.sum(dtype=np.float64)).astype(np.float32)
+        self.orders = tuple(orders)
+        self.unigram = (unigram / unigram.sum(dtype=np.float64)).astype(np.float32)
         self._bigrams: dict[
             int, np.ndarray
         ] = {}  # token → the distribution after it, made when needed
@@ -85,7 +79,7 @@ class NgramModel(UncachedModel):
     @property
     def num_entries(self) -> int:
         """Stored numbers: V and the pairs of all higher orders."""
-        return self.vocab_size + sum(len(order.words) for order in self._orders)
+        return self.vocab_size + sum(len(order.words) for order in self.orders)
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities [Σ num_rows, V], float32."""
@@ -124,12 +118,12 @@ class NgramModel(UncachedModel):
 
     def _write_probs(self, recent: list[int], out: np.ndarray) -> None:
         """Write p(· | ``recent``), at most max_order - 1 tokens, from the shortest context up."""
-        if not recent or not self._orders:
-            out[:] = self._unigram
+        if not recent or not self.orders:
+            out[:] = self.unigram
             return
         out[:] = self._bigram_probs(recent[-1])
         key, scale = recent[-1], 1
-        for order, token in zip(self._orders[1:], reversed(recent[:-1]), strict=False):
+        for order, token in zip(self.orders[1:], reversed(recent[:-1]), strict=False):
             scale *= self.vocab_size
             key += token * scale
             order.apply(key, out)
@@ -137,53 +131,16 @@ class NgramModel(UncachedModel):
     def _bigram_probs(self, token: int) -> np.ndarray:
         probs = self._bigrams.get(token)
         if probs is None:
-            probs = self._unigram.copy()
-            self._orders[0].apply(token, probs)
+            probs = self.unigram.copy()
+            self.orders[0].apply(token, probs)
             self._bigrams[token] = probs
         return probs
 
-    @classmethod
-    def build(
-        cls,
-        documents: Iterable[np.ndarray | torch.Tensor],
-        vocab_size: int,
-        max_order: int = 3,
-        max_entries: dict[int, int] | None = None,
-    ) -> NgramModel:
-        """Count documents of token ids; keep, per order, the pairs that gain most.
-
-        A pair's gain is in log-likelihood, over backing off: c · log(c/C / p(w|h′)).
-        """
-        tokens = np.concatenate([np.asarray(document, dtype=np.int64) for document in documents])
-        counts = np.bincount(tokens, minlength=vocab_size) + UNIGRAM_FLOOR
-        model = cls(counts.astype(np.float32))
-        limits = MAX_ENTRIES if max_entries is None else max_entries
-        for order in range(2, max_order + 1):
-            limit = limits.get(order, MAX_ENTRIES_HIGHER)
-            counted = _count_order(tokens, model, order, limit)
-            if counted is None:
-                break
-            model = cls(counts.astype(np.float32), (*model._orders, counted))
-        return model
-
-    def _backoff_probs(self, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return p(w | h′) of many pairs, context by context; ``contexts`` is sorted."""
-        out = np.empty(len(words), np.float32)
-        if not self._orders:
-            return self._unigram[words]
-        inner = self.max_order - 1
-        edges = np.flatnonzero(np.diff(contexts, prepend=-1, append=-1))
-        for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            key = int(contexts[start])
-            recent = [key // self.vocab_size**i % self.vocab_size for i in reversed(range(inner))]
-            out[start:end] = self.distribution(recent)[words[start:end]]
-        return out
-
     def save(self, path: str | Path) -> None:
         """Write a safetensors file; shares as float16, ids as small as they fit."""
-        tensors = {"unigram": self._unigram}
+        tensors = {"unigram": self.unigram}
         small = np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
-        for number, order in enumerate(self._orders, 2):
+        for number, order in enumerate(self.orders, 2):
             wide = np.uint32 if self.vocab_size ** (number - 1) <= 1 << 32 else np.uint64
             tensors |= {
                 f"{number}.keys": order.keys.astype(wide),
@@ -229,36 +186,11 @@ class NgramModel(UncachedModel):
         return model
 
 
-def _read_order(tensors: dict[str, np.ndarray], number: int) -> _Order:
+def _read_order(tensors: dict[str, np.ndarray], number: int) -> Order:
     lengths = tensors[f"{number}.lengths"].astype(np.int64)
-    return _Order(
+    return Order(
         keys=tensors[f"{number}.keys"].astype(np.int64),
         starts=np.concatenate(([0], np.cumsum(lengths))),
         words=tensors[f"{number}.words"].astype(np.int64),
         shares=tensors[f"{number}.shares"].astype(np.float32),
     )
-
-
-def _count_order(tokens: np.ndarray, model: NgramModel, order: int, limit: int) -> _Order | None:
-    """Return the ``limit`` pairs of this order that gain most over ``model``'s lower orders."""
-    size = model.vocab_size
-    if len(tokens) < order:
-        return None
-    grams = np.zeros(len(tokens) - order + 1, np.int64)
-    for offset in range(order):
-        grams = grams * size + tokens[offset : offset + len(grams)]
-    grams, counts = np.unique(grams, return_counts=True)
-    contexts, words = np.divmod(grams, size)
-    first = np.flatnonzero(np.diff(contexts, prepend=-1))
-    totals = np.repeat(np.add.reduceat(counts, first), np.diff(first, append=len(grams)))
-    kept = counts >= (MIN_COUNT if order > 2 else 1)
-    contexts, words, counts, totals = contexts[kept], words[kept], counts[kept], totals[kept]
-    gain = counts * np.log(counts / totals / model._backoff_probs(contexts, words))
-    best = np.sort(np.argsort(-gain, kind="stable")[:limit])
-    best = best[gain[best] > 0]
-    if not len(best):
-        return None
-    contexts, words = contexts[best], words[best]
-    shares = ((counts[best] - DISCOUNT) / totals[best]).astype(np.float16).astype(np.float32)
-    first = np.flatnonzero(np.diff(contexts, prepend=-1))
-    return _Order(contexts[first], np.append(first, len(contexts)), words, shares)

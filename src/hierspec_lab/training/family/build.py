@@ -24,6 +24,7 @@ from hierspec.utils.files import write_atomically
 from hierspec_lab.training import resuming
 from hierspec_lab.training.fit import Phase, Schedule, fit
 from hierspec_lab.training.models import as_written
+from hierspec_lab.training.ngrams import count
 from hierspec_lab.training.windows import HeldOutWindows
 
 from . import objectives
@@ -143,7 +144,7 @@ def train(
         assert isinstance(student, Llama)
         write_checkpoint(student, out / name)
 
-    table = NgramModel.build(stream.documents, settings.vocab_size, settings.max_order)
+    table = count(stream.documents, settings.vocab_size, settings.max_order)
     write_atomically(out / "ngram.safetensors", table.save, "the table")
     (out / "ngram.safetensors").chmod(0o644)  # safetensors writes files for the owner alone
     metrics = measure(out, corpus, tokenizer, settings, seed)

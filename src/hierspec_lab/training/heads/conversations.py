@@ -8,8 +8,8 @@ from typing import Any
 
 from hierspec.utils.conversations import Conversation, ConversationMessage
 from hierspec.utils.prompts import apply_chat
-from hierspec.utils.texts import UNKNOWN_DOMAIN
 from hierspec_lab.training.packed import PackedTexts
+from hierspec_lab.training.plain_texts import UNKNOWN_DOMAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,11 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
-from hierspec.utils import texts as plain_texts
 from hierspec.utils.conversations import Conversation
 from hierspec.utils.files import json_digest
 from hierspec.utils.json_lines import read_line
 from hierspec.zoo import registry
+from hierspec_lab.training import plain_texts
 from hierspec_lab.training.family.corpus import load_corpus
 from hierspec_lab.training.packed import is_packed
 from hierspec_lab.training.windows import HeldOutWindows
@@ -206,7 +206,7 @@ def _start_ids(text: str, tokenizer: Any, backend: Any) -> list[int]:
 
 
 def from_files(paths: Sequence[Path]) -> list[AnyText]:
-    """Read the texts in files and folders as :func:`hierspec.utils.texts.from_files` does.
+    """Read texts as :func:`hierspec_lab.training.plain_texts.from_files` does.
 
     Of a folder of packed texts each is a conversation, in ids.
 

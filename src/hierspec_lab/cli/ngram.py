@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
+from hierspec.cli.options import MODEL, AsJson, load_tokenizer, output_option
 from hierspec.errors import HierspecError
-
-from .options import MODEL, AsJson, load_tokenizer, output_option
 
 app = typer.Typer(
     name="ngram",
@@ -60,8 +59,8 @@ def build(
 
       hierspec ngram build src docs --tokenizer zoo:smollm2 -o table.safetensors
     """
-    from . import ngram_build as ngram
-    from .rendering import interruptible, notes, progress, say
+    from hierspec.cli.rendering import interruptible, notes, progress, say
+    from hierspec_lab.training import ngrams
 
     loaded_tokenizer = load_tokenizer(tokenizer)
     if loaded_tokenizer is None:
@@ -71,7 +70,7 @@ def build(
         interruptible(console, lambda: "nothing was written"),
         progress(console, "n-gram table") as report,
     ):
-        summary = ngram.build(
+        summary = ngrams.build(
             texts,
             loaded_tokenizer,
             output,

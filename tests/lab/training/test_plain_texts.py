@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hierspec.utils.conversations import Conversation
-from hierspec.utils.texts import from_files
+from hierspec_lab.training.plain_texts import from_files
 
 
 def conversation(*contents: str, domain: str = "other") -> Conversation:
