@@ -1,16 +1,18 @@
 """Exit heads with random weights, and hierarchies of the exits that they are for."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from hierspec import Hierarchy
-from hierspec.config import exit_heads
+from hierspec.config.exit_heads import METADATA_KEY, SCHEMA
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
-from hierspec.lm.exit_heads import FULL, MLP, TRANSFORM, ExitHead, Heads, vocabulary_part
+from hierspec.lm.exit_heads import FULL, MLP, TRANSFORM, ExitHead, vocabulary_part
 from hierspec.lm.load import load
 from hierspec.zoo import fingerprint
 
@@ -49,20 +51,21 @@ def rows_of(model: Any, ids: Sequence[int], start: int = 1) -> torch.Tensor:
 def save_random_heads(model: Path, path: Path, exits: Sequence[int] = (1, 2)) -> Path:
     """A file of transforms with random weights, as training writes it."""
     backend: Any = load(str(model), torch.float64, backend="hf")
-    heads = Heads(TRANSFORM, exits, backend)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in heads.parameters():
-            parameter.normal_(0, 0.1, generator=generator)
+    generator, size = torch.Generator().manual_seed(1), backend.hidden_size
+    tensors = {
+        f"exit.{layer}.{name}": torch.randn(shape, generator=generator, dtype=backend.dtype) * 0.1
+        for layer in exits
+        for name, shape in (("weight", (size, size)), ("bias", (size,)))
+    }
     info = {
+        "schema_version": SCHEMA,
         "kind": TRANSFORM,
         "exits": list(exits),
         "model": backend.name,
         "fingerprint": fingerprint.compute(str(model)),
-        "hidden_size": backend.hidden_size,
+        "hidden_size": size,
         "vocab_size": backend.vocab_size,
         "num_layers": backend.num_layers,
-        "input_size": heads.input_size,
     }
-    exit_heads.write(path, heads, backend.dtype, info)
+    save_file(tensors, path, {METADATA_KEY: json.dumps(info)})
     return path

@@ -17,7 +17,7 @@ from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
-from hierspec.lm.eagle3.config import default_layers, read_config, validate_fits
+from hierspec.lm.eagle3.config import default_layers, validate_fits
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
@@ -151,32 +151,6 @@ def test_the_caches_grow(target, drafter, plain):
         found = asked(model, slot, committed, pending)
         wanted = reference(plain, drafter, committed, pending).to(found)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_a_checkpoint_survives_reading_and_writing(drafter, tmp_path):
-    network = checkpoint.read_network(drafter)
-    checkpoint.write_network(tmp_path / "again", network, torch.float32)
-    first, second = (load_file(p / "model.safetensors") for p in (drafter, tmp_path / "again"))
-    assert set(first) == set(second)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert read_config(tmp_path / "again" / "config.json") == network.config
-
-
-def test_a_large_checkpoint_is_written_in_parts(drafter, tmp_path, monkeypatch):
-    network = checkpoint.read_network(drafter)
-    checkpoint.write_network(tmp_path, network, torch.float32)
-    monkeypatch.setattr(checkpoint, "_MAX_FILE_BYTES", 100)
-    checkpoint.write_network(tmp_path, network, torch.float32)
-    assert sorted(file.name for file in tmp_path.glob("*.safetensors")) == [
-        "model-00001-of-00002.safetensors",
-        "model-00002-of-00002.safetensors",
-    ]
-    again = checkpoint.read_network(tmp_path)
-    for name, tensor in network.state_dict().items():
-        assert torch.equal(again.state_dict()[name], tensor)
-    monkeypatch.undo()
-    checkpoint.write_network(tmp_path, network, torch.float32)
-    assert [file.name for file in tmp_path.glob("model*")] == ["model.safetensors"]
 
 
 def test_other_spellings_of_a_checkpoint_are_read(target, plain, drafter, tmp_path):

@@ -9,9 +9,8 @@ did on held-out text.
 from __future__ import annotations
 
 import json
-import os
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,14 +18,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from pydantic import AfterValidator, Field
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from hierspec.errors import HierspecError, HierspecWarning, first_line
 from hierspec.lm.backend import Backend
-from hierspec.lm.exit_heads import FULL, MLP, ExitHead, Heads, VocabularyPart, vocabulary_part
+from hierspec.lm.exit_heads import FULL, MLP, ExitHead, VocabularyPart, vocabulary_part
 from hierspec.lm.load import DTYPES
 from hierspec.utils import schema
-from hierspec.utils.files import expand_user, write_atomically
+from hierspec.utils.files import expand_user
 from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Integer, Natural, NonEmptyString, PositiveInteger
 from hierspec.zoo import fingerprint, registry, trained
@@ -187,35 +185,6 @@ class HeadsFile:
                 return {name: file.get_tensor(name) for name in names if name in existing}
         except (SafetensorError, OSError) as error:
             raise damaged(self.path, first_line(error)) from None
-
-
-def write(path: Path, heads: Heads, dtype: torch.dtype, info: Mapping[str, Any]) -> None:
-    """Write all heads and their metadata in one step: readers find the old file or the new."""
-    tensors = {
-        f"exit.{name}": tensor.detach().to("cpu", dtype).contiguous()
-        for name, tensor in heads.state_dict().items()
-    }
-    if heads.ids is not None:
-        tensors["vocabulary"] = heads.ids.to("cpu", torch.int32)
-    save_tensors(path, tensors, {"schema_version": SCHEMA, **info}, "the heads")
-
-
-def save_tensors(
-    path: Path, tensors: dict[str, torch.Tensor], info: Mapping[str, Any], noun: str
-) -> None:
-    """Write tensors and metadata as safetensors, with the permissions of any new file.
-
-    Args:
-        noun: the content's name in the error: ``the heads``.
-    """
-
-    def save(temporary: Path) -> None:
-        save_file(tensors, temporary, {METADATA_KEY: json.dumps(info)})
-        mask = os.umask(0)  # it can only be read by setting it
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # safetensors writes for the owner alone
-
-    write_atomically(path, save, noun)
 
 
 def locate(ref: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""Heads of early exits: their kinds, as they are trained and as the engine runs them.
+"""Heads of early exits: their kinds, and how the engine runs them.
 
 *transform*: ``h + W h + b`` with a matrix W [d, d], then the model's own final norm and
 unembedding: an affine map from one layer's features to the last one's. W and b start at zero.
@@ -22,19 +22,12 @@ Shapes: N rows, d hidden, m inside an mlp, V tokens, v of them scored by a head.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from .backend import Backend, Linear
 from .products import Product, product, silu_by_row
-
-if TYPE_CHECKING:
-    from .hf.decoder import HFBackend
 
 TRANSFORM, FULL, MLP = "transform", "full", "mlp"
 KINDS = (TRANSFORM, FULL, MLP)
@@ -69,103 +62,6 @@ def head_scores(
         change = change[:, :size] + down(inner) * scale
     features = (h + change).to(h.dtype)
     return backend.head(features) if unembed is None else backend.head(features, unembed)
-
-
-class Head(nn.Module):
-    """A head while it is trained: parameters in float32 (float64 for a float64 model)."""
-
-    def __init__(
-        self, kind: str, backend: HFBackend, vocabulary: torch.Tensor | None, inner: int, seed: int
-    ) -> None:
-        super().__init__()
-        dtype = torch.promote_types(backend.dtype, torch.float32)
-        size = backend.hidden_size
-        if kind == FULL:
-            weight, bias = unembedding_rows(backend, vocabulary)
-        else:
-            rows = size + (inner if kind == MLP else 0)
-            weight, bias = torch.zeros(rows, size), torch.zeros(rows)
-        if kind == MLP:
-            generator = torch.Generator().manual_seed(seed)
-            weight[size:].normal_(0, 1 / math.sqrt(size), generator=generator)
-        self.weight = nn.Parameter(weight.to(backend.device, dtype, copy=True))
-        self.bias = None
-        if bias is not None:
-            self.bias = nn.Parameter(bias.detach().to(backend.device, dtype, copy=True))
-        if kind == MLP:
-            self.down = nn.Parameter(torch.zeros(size, inner, dtype=dtype, device=backend.device))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
-
-    def out(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x.to(self.down.dtype), self.down)
-
-
-class Heads(nn.ModuleDict):
-    """Heads by exit layer, of one kind.
-
-    Args:
-        backend: the frozen model, run by transformers' own modules: gradients must pass its final
-            norm and unembedding.
-        vocabulary: ids [v], ascending, of the tokens that are scored; ``None``: all.
-        inner: m, of an mlp.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        exits: Sequence[int],
-        backend: HFBackend,
-        vocabulary: torch.Tensor | None = None,
-        inner: int = 0,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            {str(layer): Head(kind, backend, vocabulary, inner, seed + layer) for layer in exits}
-        )
-        self.kind, self.inner = kind, inner
-        # The input of full heads need not be as wide as the model (OPT).
-        self.input_size = backend.lm_head.weight.shape[1] if kind == FULL else backend.hidden_size
-        self.ids = None if vocabulary is None else vocabulary.to(backend.device, torch.int64)
-        self._rows: tuple[torch.Tensor, torch.Tensor | None] | None = None
-        if self.ids is not None and kind != FULL:
-            self._rows = unembedding_rows(backend, self.ids)
-
-    def scores(self, layer: int, backend: Backend, h: torch.Tensor) -> torch.Tensor:
-        """See :func:`head_scores`; [N, v] where a part of the vocabulary is scored."""
-        head: Any = self[str(layer)]
-        down = head.out if self.kind == MLP else None
-        unembed = None if self._rows is None else self._unembed
-        return head_scores(self.kind, backend, head, h, down, unembed)
-
-    def teacher(self, backend: Backend, h: torch.Tensor) -> torch.Tensor:
-        """Return the model's own scores of its last layer [N, d], for the tokens heads score."""
-        if self._rows is not None:
-            return backend.head(h, self._unembed)
-        scores = backend.head(h)
-        return scores if self.ids is None else scores[:, self.ids]
-
-    def round_to(self, dtype: torch.dtype) -> None:
-        """Round all parameters to numbers of ``dtype``, as they will be stored."""
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.copy_(parameter.to(dtype))
-
-    def _unembed(self, x: torch.Tensor) -> torch.Tensor:
-        assert self._rows is not None
-        weight, bias = self._rows
-        return F.linear(x, weight, bias)
-
-
-def unembedding_rows(
-    backend: HFBackend, ids: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return rows of an hf model's output matrix and of its bias, if any; ``None``: all rows."""
-    lm_head = backend.lm_head
-    weight, bias = lm_head.weight.detach(), getattr(lm_head, "bias", None)
-    bias = None if bias is None else bias.detach()
-    return (weight, bias) if ids is None else (weight[ids], None if bias is None else bias[ids])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

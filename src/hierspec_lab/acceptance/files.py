@@ -8,6 +8,7 @@ which target it was trained, and how well it predicts on held-out text.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from hierspec.config.exit_heads import (
     METADATA_KEY,
@@ -23,12 +25,11 @@ from hierspec.config.exit_heads import (
     TrainingTexts,
     damaged,
     parse_metadata,
-    save_tensors,
     warn_if_other_weights,
 )
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.trunk.trunk import ExitModel
-from hierspec.utils.files import expand_user
+from hierspec.utils.files import expand_user, write_atomically
 from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Integer, Natural, NonEmptyString, PositiveInteger
 from hierspec.zoo import registry, trained
@@ -153,6 +154,24 @@ def write(path: Path, head: AcceptanceHead, info: Mapping[str, Any]) -> None:
         for name, tensor in head.state_dict().items()
     }
     save_tensors(path, tensors, {"schema_version": SCHEMA, **info}, "the acceptance head")
+
+
+def save_tensors(
+    path: Path, tensors: dict[str, torch.Tensor], info: Mapping[str, Any], noun: str
+) -> None:
+    """Write tensors and metadata as safetensors, with the permissions of any new file.
+
+    Args:
+        noun: the content's name in the error: ``the heads``.
+    """
+
+    def save(temporary: Path) -> None:
+        save_file(tensors, temporary, {METADATA_KEY: json.dumps(info)})
+        mask = os.umask(0)  # it can only be read by setting it
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # safetensors writes for the owner alone
+
+    write_atomically(path, save, noun)
 
 
 def attach(ref: str | Path, view: ExitModel, model: str) -> PredictingExit:

@@ -6,10 +6,11 @@ from paper_cases import HEADS, KNOWN
 
 from hierspec.config import exit_heads
 from hierspec.config.schema import TargetConfig
-from hierspec.lm.exit_heads import TRANSFORM, Heads
+from hierspec.lm.exit_heads import TRANSFORM
 from hierspec.lm.load import load as load_model
 from hierspec.utils.testing import save_tiny
 from hierspec_lab.bench.methods.ours import BenchModels
+from hierspec_lab.training.heads.heads import Heads, write
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def headed(tmp_path_factory):
         "vocabulary_size": KNOWN,
         **{key: getattr(backend, key) for key in ("hidden_size", "vocab_size", "num_layers")},
     }
-    exit_heads.write(folder / exit_heads.FILE, heads, torch.float64, info)
+    write(folder / exit_heads.FILE, heads, torch.float64, info)
     return str(folder)
 
 

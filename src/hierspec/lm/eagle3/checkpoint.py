@@ -7,24 +7,19 @@ called ``layers.0``.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from hierspec.errors import HierspecError
-from hierspec.lm.weights import INDEX_FILE, SINGLE_FILE
-from hierspec.utils.files import write_atomically
+from hierspec.lm.weights import SINGLE_FILE
 
 from .config import Eagle3Config, read_config
 from .network import Eagle3Network
 
-_MAX_FILE_BYTES = 15 << 20
-_SHARDS = "model-*-of-*.safetensors"
+SHARDS = "model-*-of-*.safetensors"
 _IGNORED = ("embed_tokens.weight",)
 
 
@@ -36,7 +31,7 @@ def read_network(folder: str | Path) -> Eagle3Network:
     """
     network, folder = Eagle3Network(read_folder(folder)), Path(folder).expanduser()
     path = folder / SINGLE_FILE
-    files = [path] if path.is_file() else sorted(folder.glob(_SHARDS))
+    files = [path] if path.is_file() else sorted(folder.glob(SHARDS))
     if not files:
         raise HierspecError(
             f"{path} is missing: only safetensors are read; convert other formats with "
@@ -60,61 +55,6 @@ def read_folder(folder: str | Path) -> Eagle3Config:
     if not folder.is_dir():
         raise HierspecError(f"no directory {str(folder)!r}: give the folder of an EAGLE-3 drafter")
     return read_config(folder / "config.json")
-
-
-def write_network(
-    folder: Path,
-    network: Eagle3Network,
-    dtype: torch.dtype,
-    info: Mapping[str, Any] | None = None,
-    scale: torch.Tensor | None = None,
-) -> None:
-    """Write a network as a folder that other engines can load, too.
-
-    Args:
-        info: about its training, written to ``hierspec.json``.
-        scale: of ``fc``'s inputs, by which its columns are multiplied.
-    """
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in network.state_dict().items():
-        if name == "fc.weight" and scale is not None:
-            tensor = tensor * scale
-        converted = tensor.to(dtype) if tensor.is_floating_point() else tensor
-        tensors[name] = converted.contiguous().clone()
-    folder.mkdir(parents=True, exist_ok=True)
-    _save(folder, tensors)
-    config = {**network.config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
-    text = json.dumps(config, indent=1) + "\n"
-    write_atomically(folder / "config.json", text, "its description")
-    if info is not None:
-        write_atomically(folder / "hierspec.json", json.dumps(info, indent=1) + "\n", "its report")
-
-
-def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Write one file, or the head in a second one where one file would be too large."""
-    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
-    parts = [tensors]
-    if sum(sizes.values()) > _MAX_FILE_BYTES:
-        head = {"lm_head.weight": tensors["lm_head.weight"]}
-        parts = [{n: t for n, t in tensors.items() if n not in head}, head]
-    names = [SINGLE_FILE]
-    if len(parts) > 1:
-        names = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
-    for name, part in zip(names, parts, strict=True):
-        write_atomically(
-            folder / name,
-            lambda path, part=part: save_file(part, path, {"format": "pt"}),
-            "the drafter",
-        )
-    if len(parts) > 1:
-        weight_map = {n: name for name, part in zip(names, parts, strict=True) for n in part}
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-        write_atomically(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n", "the drafter")
-        names.append(INDEX_FILE)
-    # Files of an earlier network would be read instead of these.
-    possible = {SINGLE_FILE, INDEX_FILE, *(file.name for file in folder.glob(_SHARDS))}
-    for name in possible.difference(names):
-        (folder / name).unlink(missing_ok=True)
 
 
 def _rename(name: str) -> str:

@@ -20,9 +20,6 @@ from hierspec.lm.backend import Backend
 from hierspec.utils.files import read_text
 from hierspec.utils.schema import Boolean, Integer, Number, PositiveInteger, json_object, validate
 
-ARCHITECTURE = "LlamaForCausalLMEagle3"
-_LAYERS = "eagle_aux_hidden_state_layer_ids"
-
 
 @dataclass(frozen=True)
 class Eagle3Config:
@@ -79,34 +76,6 @@ class Eagle3Config:
     def feature_layers_for(self, num_layers: int) -> tuple[int, ...]:
         """Return after which layers of a target with ``num_layers`` the network reads."""
         return self.feature_layers or default_layers(num_layers)
-
-    def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "architectures": [ARCHITECTURE],
-            "model_type": "llama",
-            "hidden_size": self.hidden_size,
-            "target_hidden_size": self.target_hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": 1,
-            "num_attention_heads": self.num_heads,
-            "num_key_value_heads": self.num_kv_heads,
-            "head_dim": self.head_dim,
-            "hidden_act": "silu",
-            "vocab_size": self.vocab_size,
-            "draft_vocab_size": self.draft_vocab_size,
-            "max_position_embeddings": self.max_length,
-            "rms_norm_eps": self.eps,
-            "rope_parameters": dict(self.rope),
-            "attention_bias": self.attention_bias,
-            "mlp_bias": False,
-            "norm_before_residual": self.norm_before_residual,
-            "tie_word_embeddings": False,
-        }
-        if "rope_theta" in self.rope:  # for readers of older configs
-            out["rope_theta"] = self.rope["rope_theta"]
-        if self.feature_layers is not None:
-            out[_LAYERS] = list(self.feature_layers)
-        return out
 
 
 def default_layers(num_layers: int) -> tuple[int, ...]:

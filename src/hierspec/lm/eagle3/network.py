@@ -10,7 +10,6 @@ Shapes: N rows, d hidden, D draft vocabulary, V target's vocabulary.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import Eagle3Config
@@ -33,9 +32,6 @@ class _Eagle3MLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
 
 class _Midlayer(nn.Module):
     def __init__(self, config: Eagle3Config) -> None:
@@ -49,7 +45,7 @@ class _Midlayer(nn.Module):
 
 
 class Eagle3Network(nn.Module):
-    """The network as it is trained; its caller computes the attention.
+    """The network's parameters; :class:`.layer.Eagle3Layer` and its training compute with them.
 
     ``d2t[i]`` + i is the target's id of draft id i; ``t2d`` is whether the network scores each id
     of the target.
@@ -78,24 +74,3 @@ class Eagle3Network(nn.Module):
     def scored_ids(self) -> Tensor:
         """The target's ids that the network scores, int64 [D]."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
-
-    def qkv(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [N, H, D_h], keys and values [N, H_kv, D_h] of embeddings and hidden
-        states [N, d], not rotated."""
-        layer, attention = self.midlayer, self.midlayer.self_attn
-        x = torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(hidden)), -1)
-        heads = (-1, self.config.head_dim)
-        q, k, v = attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
-        return q.unflatten(-1, heads), k.unflatten(-1, heads), v.unflatten(-1, heads)
-
-    def output(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Return the layer's output for hidden states [N, d] and their attention [N, H · D_h]."""
-        layer = self.midlayer
-        if self.config.norm_before_residual:
-            hidden = layer.hidden_norm(hidden)
-        hidden = hidden + layer.self_attn.o_proj(attended)
-        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-
-    def scores(self, output: Tensor) -> Tensor:
-        """Return scores over the draft vocabulary [N, D] of the layer's output [N, d]."""
-        return self.lm_head(self.norm(output))

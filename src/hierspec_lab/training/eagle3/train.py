@@ -21,7 +21,7 @@ from rich.console import Console
 from torch import nn
 
 from hierspec.errors import HierspecError
-from hierspec.lm.eagle3 import checkpoint
+from hierspec.lm.eagle3.checkpoint import read_network
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD
@@ -45,6 +45,7 @@ from hierspec_lab.training.store import FeatureStore, Passes, limited_reporter
 
 from . import start
 from .batches import Batches, FeatureBatch
+from .files import write_network
 from .measure import measure
 from .settings import Eagle3Settings
 from .unroll import unroll
@@ -107,9 +108,7 @@ def train(
     report_progress("loading the model", 0.0)
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.float32, backend="lean")
-    initial = (
-        None if start_from is None else checkpoint.read_network(trained.locate(str(start_from)))
-    )
+    initial = None if start_from is None else read_network(trained.locate(str(start_from)))
     config = start.config_for(source.config, settings) if initial is None else initial.config
     layers = config.feature_layers_for(backend.num_layers)
     key = [fingerprint.compute_if_local(target) or target, list(layers)]
@@ -180,7 +179,7 @@ def train(
     def write(step: int) -> None:
         info["tokens"] = sum(len(store.texts[i].ids) for i in store.numbers())
         info["steps"], info["figures"] = step, measure_groups()
-        checkpoint.write_network(output, network, torch.bfloat16, info, scale)
+        write_network(output, network, torch.bfloat16, info, scale)
 
     resuming.save_settings(folder, identity)
     schedule = _schedule(settings, passes)

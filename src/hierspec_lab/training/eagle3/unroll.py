@@ -48,7 +48,7 @@ def unroll(
     angles = rotations(network.config.llama, length)[:, None]
     cos, sin = angles.real, angles.imag  # [T, 1, S / 2] of every position
     hidden = network.fc(features)  # [B, T, d]
-    q, k, v = network.qkv(embedded, hidden)
+    q, k, v = _qkv(network, embedded, hidden)
     first = (_rotate(k, cos, sin), v)
     later: list[tuple[Tensor, Tensor]] = []
     rows = is_predicted.flatten().nonzero().squeeze(1)
@@ -56,20 +56,40 @@ def unroll(
     attended = _attend(_rotate(q, cos, sin), first, later)
     hidden = hidden.flatten(0, 1)[rows]
     for step in range(depth):
-        output = network.output(hidden, attended.flatten(0, 1)[rows])
-        yield UnrolledStep(rows, network.scores(output))
+        output = _output(network, hidden, attended.flatten(0, 1)[rows])
+        yield UnrolledStep(rows, network.lm_head(network.norm(output)))
         if step + 1 == depth:
             return
         # Rows go on if the next row of the same text predicts as well.
         next_predicted = is_predicted.flatten()[(rows + 1).clamp(max=len(position) - 1)]
         goes_on = (position[rows] + 1 < length) & next_predicted
         rows, hidden = rows[goes_on] + 1, output[goes_on]
-        q, k, v = network.qkv(embedded.flatten(0, 1)[rows], hidden)
+        q, k, v = _qkv(network, embedded.flatten(0, 1)[rows], hidden)
         q, k, v = (_spread(x, rows, batch, length) for x in (q, k, v))
         # Relative to the new rows, keys and values of earlier steps are one row further back.
         later = [(_shift_back(k_step), _shift_back(v_step)) for k_step, v_step in later]
         later.append((_rotate(k, cos, sin), v))
         attended = _attend(_rotate(q, cos, sin), first, later)
+
+
+def _qkv(network: Eagle3Network, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries [N, H, S], keys and values [N, H_kv, S] of embeddings and hidden states
+    [N, d], not rotated."""
+    layer, attention = network.midlayer, network.midlayer.self_attn
+    x = torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(hidden)), -1)
+    heads = (-1, network.config.head_dim)
+    q, k, v = attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
+    return q.unflatten(-1, heads), k.unflatten(-1, heads), v.unflatten(-1, heads)
+
+
+def _output(network: Eagle3Network, hidden: Tensor, attended: Tensor) -> Tensor:
+    """Return the layer's output for hidden states [N, d] and their attention [N, H · S]."""
+    layer, mlp = network.midlayer, network.midlayer.mlp
+    if network.config.norm_before_residual:
+        hidden = layer.hidden_norm(hidden)
+    hidden = hidden + layer.self_attn.o_proj(attended)
+    x = layer.post_attention_layernorm(hidden)
+    return hidden + mlp.down_proj(F.silu(mlp.gate_proj(x)) * mlp.up_proj(x))
 
 
 def _attend(q: Tensor, first: tuple[Tensor, Tensor], later: list[tuple[Tensor, Tensor]]) -> Tensor:

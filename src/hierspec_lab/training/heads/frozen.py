@@ -9,11 +9,12 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from hierspec.lm.backend import Span
-from hierspec.lm.exit_heads import Heads
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.verifiers.formulas import overlap
 from hierspec_lab.training.losses import distances
 from hierspec_lab.training.models import hidden_states
+
+from .heads import Heads
 
 FIGURES = ("acceptance", "agreement", "kl", "coverage")  # of :meth:`Frozen.measure`
 _CHUNK = 1 << 23  # scores held at once, of one exit

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import torch
 
-from hierspec.lm.exit_heads import FULL, Head, Heads
+from hierspec.lm.exit_heads import FULL
 
+from .heads import Head, Heads
 from .states import StateStore
 
 _ROWS = 1024  # read at once

@@ -24,7 +24,7 @@ from hierspec.config import exit_heads as files
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.backend import Backend
 from hierspec.lm.encoder_decoder import validate_decoder_only
-from hierspec.lm.exit_heads import FULL, MLP, Heads
+from hierspec.lm.exit_heads import FULL, MLP
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.files import expand_user, json_digest, validate_writable
@@ -44,6 +44,7 @@ from hierspec_lab.training.windows import slice_passes
 from . import least_squares
 from .data import choose_texts, from_files
 from .frozen import FIGURES, Frozen
+from .heads import Heads, write
 from .settings import HeadsSettings
 from .states import Piece, StateStore
 
@@ -209,7 +210,7 @@ def train(
         "after": after[ALL],
         "domains": {domain: figures for domain, figures in after.items() if domain != ALL},
     }
-    files.write(path, heads, stored_dtype, info)
+    write(path, heads, stored_dtype, info)
     report_info = {**info, "curve": curve(folder / f"{label}.jsonl")}
     write_report(path, files.SCHEMA, report_info, backend.device)
     shutil.rmtree(folder)

@@ -14,7 +14,6 @@ from hierspec.config.exit_heads import load_head, read
 from hierspec.config.schema import TargetConfig
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
-from hierspec.lm.exit_heads import Heads
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import preset
@@ -22,6 +21,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.testing import save_tiny
 from hierspec.zoo import fingerprint
 from hierspec_lab.training.heads.frozen import Frozen
+from hierspec_lab.training.heads.heads import Heads
 from hierspec_lab.training.heads.settings import HeadsSettings
 from hierspec_lab.training.heads.train import load_into, train
 

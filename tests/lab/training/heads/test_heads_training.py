@@ -8,10 +8,11 @@ from heads_training import FAMILIES, QUICK
 from safetensors.torch import load_file
 
 from hierspec.config.exit_heads import read
-from hierspec.lm.exit_heads import KINDS, Heads
+from hierspec.lm.exit_heads import KINDS
 from hierspec.lm.load import load
 from hierspec_lab.training.fit import CosineSchedule, Phase
 from hierspec_lab.training.heads.frozen import Frozen
+from hierspec_lab.training.heads.heads import Heads
 from hierspec_lab.training.heads.settings import HeadsSettings
 from hierspec_lab.training.heads.train import train
 

@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 from hierspec import Hierarchy
 from hierspec.cli import run
 from hierspec.config.exit_heads import load_head, read
-from hierspec.lm.exit_heads import KINDS, Heads
+from hierspec.lm.exit_heads import KINDS
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
 from hierspec_lab.training.heads import least_squares
 from hierspec_lab.training.heads.frozen import Frozen
+from hierspec_lab.training.heads.heads import Heads
 from hierspec_lab.training.heads.settings import HeadsSettings
 from hierspec_lab.training.heads.states import Piece, StateStore
 from hierspec_lab.training.heads.train import most_frequent, train

@@ -1,0 +1,44 @@
+"""A network is written as published ones are, in parts where it is large."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from eagle3_cases import save_drafter
+from safetensors.torch import load_file
+
+from hierspec.lm.eagle3.checkpoint import read_network
+from hierspec.lm.eagle3.config import read_config
+from hierspec.utils.testing import tiny_config
+from hierspec_lab.training.eagle3 import files
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory):
+    return save_drafter(tmp_path_factory.mktemp("drafter"), tiny_config("llama", layers=4))
+
+
+def test_a_checkpoint_survives_reading_and_writing(drafter, tmp_path):
+    network = read_network(drafter)
+    files.write_network(tmp_path / "again", network, torch.float32)
+    first, second = (load_file(p / "model.safetensors") for p in (drafter, tmp_path / "again"))
+    assert set(first) == set(second)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert read_config(tmp_path / "again" / "config.json") == network.config
+
+
+def test_a_large_checkpoint_is_written_in_parts(drafter, tmp_path, monkeypatch):
+    network = read_network(drafter)
+    files.write_network(tmp_path, network, torch.float32)
+    monkeypatch.setattr(files, "_MAX_FILE_BYTES", 100)
+    files.write_network(tmp_path, network, torch.float32)
+    assert sorted(file.name for file in tmp_path.glob("*.safetensors")) == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ]
+    again = read_network(tmp_path)
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+    monkeypatch.undo()
+    files.write_network(tmp_path, network, torch.float32)
+    assert [file.name for file in tmp_path.glob("model*")] == ["model.safetensors"]
