@@ -158,8 +158,6 @@ def test_stop_strings_and_seeds(capsys):
          "uses no draft model"),
         (["generate", "x", "--draft", "zoo:small", *SMALL], "uses one draft model"),
         (["generate", "x", "--threads", "100000", *SMALL], "--threads must lie between 1 and"),
-        (["profile", "ngram", "--target", "zoo:small", "-o", "no/p.json", "--threads", "100000"],
-         "--threads must lie between 1 and"),
         (["generate", "x", "--batch-size", "0"], "(see hierspec generate --help)"),
         (["frobnicate"], "(see hierspec --help)"),
         (["frobnicate"], "frobnicate"),

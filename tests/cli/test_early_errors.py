@@ -40,11 +40,9 @@ MISTAKES = [
     (["generate", "x", "--threads", "99999", "--target", "zoo:small"], "--threads must lie"),
     (["chat", "--target", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
     (["chat", "--hierarchy", "speculatve"], "did you mean 'speculative'?"),
-    (["profile", "--target", "/nowhere/at/all", "-o", "p.json"], "no directory"),
     (["serve", "--model", "/nowhere/at/all"], "no directory '/nowhere/at/all'"),
     (["serve", "--hierarchy", "speculatve"], "did you mean 'speculative'?"),
     (["serve", "--measure-again"], "is for --hierarchy auto"),
-    (["plan", "/nowhere/at/all.json"], "/nowhere/at/all.json"),
 ]
 CODE = """
 import contextlib, io, json, sys

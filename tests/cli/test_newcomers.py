@@ -50,7 +50,7 @@ def test_help_names_what_drafts(capsys):
     names = methods.short_forms()
     assert {"ngram", "suffix", "exit:LAYER"} <= {*names}
     assert all(drafts.is_method(name.replace("LAYER", "4")) for name in names)
-    for command in ("generate", "chat", "serve", "batch", "profile"):
+    for command in ("generate", "chat", "serve", "batch"):
         shown = " ".join(hierspec(capsys, command, "--help")[1].split())
         assert METHODS not in shown
         assert "ngram:TABLE" in shown
@@ -186,7 +186,7 @@ def test_a_trace_that_cannot_be_written(capsys, play, argv, said):
 def test_a_full_disk_under_standard_output(unbuffered):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "hierspec", "plan", "-h"], stdout=full, stderr=subprocess.PIPE,
+            [sys.executable, "-m", "hierspec", "doctor", "-h"], stdout=full, stderr=subprocess.PIPE,
             text=True, check=False, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
     assert done.returncode == 2
@@ -227,6 +227,7 @@ def test_an_empty_hierarchy_is_none(capsys):
     assert "no preset called ''; there are: autoregressive" in err
 
 
+@needs_lab
 def test_why_plain_decoding_stands_alone(capsys, tmp_path):
     problem = tmp_path / "problem.json"
     problem.write_text(json.dumps({"costs": [9, 10], "acceptance": [[None, 0.1], [None, None]]}))

@@ -16,7 +16,6 @@ from hierspec.planner.bound import lower_bound
 from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import PriceCache, latency
-from hierspec.planner.problem import parse_problem
 from hierspec.planner.search import ALL_VARIATIONS, Variations, plan
 
 COSTS_1 = [1e-5, 0.003, 0.01, 0.25, 4, 33]  # P1 Appendix B.3, Tables 6 and 7
@@ -258,14 +257,7 @@ def test_the_papers_examples(costs, rates, latencies):
 
 
 def test_limits_are_kept():
-    estimates = parse_problem(
-        {
-            "costs": COSTS_1,
-            "acceptance": square(RATES_1),
-            "memory_bytes": [1, 2, 4, 8, 16, 32],
-            "max_speculative_tokens": 7,
-        }
-    ).estimates
+    estimates = ideal(COSTS_1, square(RATES_1), max_budget=7, memory=[1, 2, 4, 8, 16, 32])
     for model in ("exact", "corollary"):
         free = plan(estimates, latency_model=model, top=8)
         few = plan(estimates, latency_model=model, max_models=3, top=8)

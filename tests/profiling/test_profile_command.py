@@ -6,6 +6,7 @@ import json
 
 import pytest
 from fakes.tokenizers import bytes_tokenizer
+from installed import needs_lab
 from profiling_cases import PROMPTS, V, save_model
 
 from hierspec import cli
@@ -13,6 +14,8 @@ from hierspec.planner.estimates import Chain
 from hierspec.profiling import agreement, costs
 from hierspec.profiling.profile import from_dict
 from hierspec.utils.testing import tiny_model
+
+pytestmark = needs_lab
 
 
 @pytest.fixture

@@ -16,11 +16,9 @@ from .chat import chat
 from .doctor import doctor
 from .generate import generate
 from .options import Command
-from .plan import add_options, plan
-from .profile import profile
 from .serve import serve
 
-COMMANDS, PLAN_OPTIONS = "hierspec.commands", "hierspec.plan_options"  # groups of entry points
+COMMANDS = "hierspec.commands"  # group of entry points
 
 app = typer.Typer(
     name="hierspec",
@@ -64,20 +62,20 @@ def _root(
     pass
 
 
-for command in (generate, chat, serve, batch, certify, doctor, profile, plan):
+for command in (generate, chat, serve, batch, certify, doctor):
     app.command(cls=Command)(command)
 app.add_typer(zoo.app)
 
 
-def _add_what_packages_offer() -> None:
-    """Add the commands of installed packages, by the words of their names, and options of plan.
+def _add_commands_of_packages() -> None:
+    """Add the commands of installed packages, by the words of their names.
 
     An entry point ``zoo.train`` is the command ``hierspec zoo train``; it may be a group of
     commands itself. A package that cannot be imported costs only what it adds.
     """
     groups = {"": app, "zoo": zoo.app}
 
-    def add_command(words: str, command: Any) -> None:
+    def add(words: str, command: Any) -> None:
         if isinstance(command, typer.Typer):
             groups[words] = command
             app.add_typer(command, name=words)
@@ -85,19 +83,12 @@ def _add_what_packages_offer() -> None:
         group, _, name = words.rpartition(".")
         groups[group].command(name, cls=Command)(command)
 
-    def add_to_plan(_: str, prepare: Any) -> None:
-        add_options(prepare)
-
-    for kind, add, of in (
-        (COMMANDS, add_command, "hierspec"),
-        (PLAN_OPTIONS, add_to_plan, "hierspec plan:"),
-    ):
-        for words, entry in sorted(plugins.entry_point_names(kind).items()):
-            try:
-                add(words, entry.load())
-            except (Exception, SystemExit) as error:
-                problem = plugins.describe(error)
-                print(f"hierspec: warning: {of} {words} is left out: {problem}", file=sys.stderr)
+    for words, entry in sorted(plugins.entry_point_names(COMMANDS).items()):
+        try:
+            add(words, entry.load())
+        except (Exception, SystemExit) as error:
+            problem = plugins.describe(error)
+            print(f"hierspec: warning: hierspec {words} is left out: {problem}", file=sys.stderr)
 
 
-_add_what_packages_offer()
+_add_commands_of_packages()

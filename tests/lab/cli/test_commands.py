@@ -25,6 +25,7 @@ def test_each_has_its_help(words, capsys):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
+        ("profile ngram --target zoo:small -o no/p.json --threads 100000", "--threads must lie"),
         ("zoo train no/such/folder --quick --threads 100000", "--threads must lie between 1 and"),
         ("heads train --exits 1", "(see hierspec heads train --help)"),
         ("bench run", "unexpected extra argument(s) (run) (see hierspec bench"),
@@ -50,6 +51,8 @@ sys.exit(status)
     "argv",
     [
         ["bench", "--target", "/nowhere/at/all"],
+        ["plan", "/nowhere/at/all.json"],
+        ["profile", "--target", "/nowhere/at/all", "-o", "p.json"],
         ["timeline", "/nowhere/at/all.jsonl", "-o", "t.svg"],
     ],
     ids=lambda argv: argv[0],
@@ -61,31 +64,28 @@ def test_a_mistake_is_told_before_torch_is_loaded(argv, tmp_path):
     assert "/nowhere/at/all" in done.stderr
 
 
-def test_help_of_a_bench_names_what_drafts(capsys):
-    assert run(["bench", "--help"]) == 0
+@pytest.mark.parametrize("command", ["bench", "profile"])
+def test_help_names_what_drafts(command, capsys):
+    assert run([command, "--help"]) == 0
     assert "ngram:TABLE" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
-    ("group", "words", "load", "says"),
+    ("words", "load", "says"),
     [
-        (root.COMMANDS, "broken", lambda: 1 / 0, "ZeroDivisionError"),
-        (root.COMMANDS, "nowhere.at.all", lambda: print, "KeyError: 'nowhere.at'"),
-        (root.PLAN_OPTIONS, "broken", lambda: 1 / 0, "ZeroDivisionError"),
+        ("broken", lambda: 1 / 0, "ZeroDivisionError"),
+        ("nowhere.at.all", lambda: print, "KeyError: 'nowhere.at'"),
     ],
 )
-def test_a_package_that_fails_costs_what_it_adds(group, words, load, says, monkeypatch, capsys):
+def test_a_package_that_fails_costs_what_it_adds(words, load, says, monkeypatch, capsys):
     entry = SimpleNamespace(
         load=load, module="json", value="json:f", dist=SimpleNamespace(name="p")
     )
-    monkeypatch.setattr(
-        plugins, "entry_point_names", lambda asked: {words: entry} if asked == group else {}
-    )
-    root._add_what_packages_offer()
+    monkeypatch.setattr(plugins, "entry_point_names", lambda group: {words: entry})
+    root._add_commands_of_packages()
     err = capsys.readouterr().err
     assert says in err
-    of = "hierspec" if group == root.COMMANDS else "hierspec plan:"
-    assert err.startswith(f"hierspec: warning: {of} {words} is left out")
+    assert err.startswith(f"hierspec: warning: hierspec {words} is left out")
 
 
 ALONE = """
@@ -103,11 +103,10 @@ CASE["levels"] = [{"num_speculative_tokens": 2}, {"verify": "block"}]
 
 def test_the_product_runs_alone(tmp_path):
     (tmp_path / "case.json").write_text(json.dumps(CASE))
-    (tmp_path / "problem.json").write_text(json.dumps({"costs": [5]}))
     lines = [
         "generate a --target zoo:small --max-new-tokens 2 --json",
         "generate a --hierarchy auto --target zoo:small --max-new-tokens 2",
-        *("certify case.json", "plan problem.json", "chat --help", "serve --help", "batch --help"),
+        *("certify case.json", "chat --help", "serve --help", "batch --help"),
         "--help",
     ]
     command = [sys.executable, "-c", ALONE, json.dumps([line.split() for line in lines])]
@@ -116,5 +115,5 @@ def test_the_product_runs_alone(tmp_path):
     assert "left out" not in done.stderr
     commands = done.stdout.rpartition("\nCommands:\n")[2]
     listed = {line.split()[0] for line in commands.splitlines() if line.startswith("  ")}
-    assert {"generate", "chat", "serve", "batch", "certify", "plan"} <= listed
-    assert listed.isdisjoint({"bench", "reproduce", "timeline"})
+    assert {"generate", "chat", "serve", "batch", "certify"} <= listed
+    assert listed.isdisjoint({"bench", "plan", "profile", "timeline"})

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from hierspec.config.schema import TargetConfig
 from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.methods.early_exit import EarlyExitConfig
-from hierspec.planner.export import ENGINES
 from hierspec.utils.quiet import quiet_transformers
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.entry import MethodEntry
+from hierspec_lab.planning.export import ENGINES
 
 from .base import (
     LEVIATHAN,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .options import (
+from hierspec.cli.options import (
     METHODS,
     MODEL,
     Device,
@@ -85,6 +85,7 @@ def profile(
     target = target or default_target()
     target_settings = target_config(target, dtype, device)
 
+    from hierspec.cli.rendering import interruptible, notes, progress, say
     from hierspec.profiling.candidates import default_names, parse
     from hierspec.profiling.measure import measure
     from hierspec.profiling.noise import busy_message
@@ -94,8 +95,7 @@ def profile(
     from hierspec.utils.prompts import apply_chat, read_prompt_file
     from hierspec.utils.threads import use_threads
 
-    from .rendering import interruptible, notes, progress, say
-    from .rendering.profile import show
+    from .profile_output import show
 
     settings = ProfileSettings(
         max_speculative_tokens=max_speculative_tokens,

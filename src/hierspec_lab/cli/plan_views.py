@@ -1,58 +1,52 @@
-"""What this package adds to ``hierspec plan``: pictures, maps and simulations of the plan."""
+"""What ``hierspec plan`` shows beside the plan: pictures, maps and simulations of it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from hierspec.cli.plan import PlanningTask, PlanView
 from hierspec.errors import HierspecError
 
 if TYPE_CHECKING:
-    from hierspec.cli.rendering.plan import PlanColumn
     from hierspec.planner.estimates import Estimates
-    from hierspec.planner.plan import Plan
+    from hierspec.planner.plan import LatencyModel, Plan
+    from hierspec.planner.search import Variations
     from hierspec.profiling.profile import Profile
     from hierspec_lab.planning.simulated import Records
     from hierspec_lab.simulation import Simulation
 
+    from .plan_output import PlanColumn
 
-def plan_options(
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanningTask:
+    """The input of the planner, from a file and options.
+
+    Attributes:
+        profile: the source of the estimates; ``None`` for a problem file.
+    """
+
+    estimates: Estimates
+    latency_model: LatencyModel
+    variations: Variations
+    warnings: tuple[str, ...] = ()
+    profile: Profile | None = None
+    temperature: float = 0.0
+
+
+def plan_view(
     task: PlanningTask,
-    *,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the plan: a .svg or .png file.")
-    ] = None,
-    heat_map: Annotated[
-        Path | None,
-        typer.Option(
-            "--map",
-            help="Draw a heat map, .svg or .png: the speed-up over pairs of early exits, or over "
-            "cost and acceptance of a further model.",
-        ),
-    ] = None,
-    simulate: Annotated[
-        int | None,
-        typer.Option(min=2, help="Also simulate each hierarchy, for so many calls of the target."),
-    ] = None,
-    acceptances: Annotated[
-        str | None,
-        typer.Option(
-            help="With --simulate, what is accepted: iid, by independent draws; curves, as often "
-            "as measured (the default for a profile); recorded, the drafts of the profile in order."
-        ),
-    ] = None,
-    costs: Annotated[
-        str | None,
-        typer.Option(
-            help="With --simulate: real (default), or artificial: every call of a model costs the "
-            "same."
-        ),
-    ] = None,
-) -> PlanView:
+    picture: Path | None,
+    heat_map: Path | None,
+    simulate: int | None,
+    acceptances: str | None,
+    costs: str | None,
+) -> Callable[[Plan], PlanColumn | None]:
     """Refuse what cannot be drawn or simulated; return what draws a plan and simulates it."""
     _validate_pictures(picture, heat_map)
     _validate_simulation(acceptances, costs, simulate, task.profile)
@@ -158,8 +152,9 @@ _COSTS = {"real": "costs by pair and length", "artificial": "a constant cost per
 
 def _simulate(plan: Plan, task: PlanningTask, rounds: int, kind: str, costs: str) -> PlanColumn:
     """Simulate a plan and its runners-up."""
-    from hierspec.cli.rendering.plan import PlanColumn
     from hierspec_lab.planning.simulated import records, simulate_chain
+
+    from .plan_output import PlanColumn
 
     source: str | Records = kind
     note = ""
@@ -192,7 +187,7 @@ def _simulate(plan: Plan, task: PlanningTask, rounds: int, kind: str, costs: str
 
 
 def _cell(run: Simulation) -> str:
-    from hierspec.cli.rendering.plan import figure
+    from .plan_output import figure
 
     error = run.standard_error
     if error < 1e-6 * run.ms_per_token:  # of plain decoding: only rounding

@@ -20,11 +20,10 @@ from hierspec.config.chains import parse_level
 from hierspec.config.levels import LevelConfig, method_name
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
+from hierspec.planner.estimates import Chain, Estimates
+from hierspec.planner.latency import latency
+from hierspec.planner.plan import Plan, PricedChain
 from hierspec.utils.schema import validate
-
-from .estimates import Chain, Estimates
-from .latency import latency
-from .plan import Plan, PricedChain
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from hierspec.cli.options import AsJson, output_option, parse_size
 from hierspec.errors import HierspecError, errors_in
 
-from .options import AsJson, output_option, parse_size
+from .plan_views import PlanningTask, plan_view
 
 if TYPE_CHECKING:
-    from hierspec.planner.estimates import Estimates
     from hierspec.planner.plan import LatencyModel, Plan
-    from hierspec.planner.search import Variations
     from hierspec.profiling.profile import Profile
 
-    from .rendering.plan import PlanColumn
-
 PROFILE_KIND = "hierspec-profile"
-PlanView = Callable[["Plan"], "PlanColumn | None"]
 
 
 def plan(
@@ -78,8 +71,36 @@ def plan(
             "--hierarchy."
         ),
     ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the plan: a .svg or .png file.")
+    ] = None,
+    heat_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            help="Draw a heat map, .svg or .png: the speed-up over pairs of early exits, or over "
+            "cost and acceptance of a further model.",
+        ),
+    ] = None,
+    simulate: Annotated[
+        int | None,
+        typer.Option(min=2, help="Also simulate each hierarchy, for so many calls of the target."),
+    ] = None,
+    acceptances: Annotated[
+        str | None,
+        typer.Option(
+            help="With --simulate, what is accepted: iid, by independent draws; curves, as often "
+            "as measured (the default for a profile); recorded, the drafts of the profile in order."
+        ),
+    ] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            help="With --simulate: real (default), or artificial: every call of a model costs the "
+            "same."
+        ),
+    ] = None,
     as_json: AsJson = False,
-    **added: Any,
 ) -> int:
     """Find the fastest hierarchy of some models, or report that plain decoding is faster.
 
@@ -91,10 +112,7 @@ def plan(
 
     task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
     _validate_exports(output, to, task.profile)
-    views = [
-        prepare(task, **{name: added[name] for name in names})
-        for prepare, names in _ADDITIONS.items()
-    ]
+    view = plan_view(task, picture, heat_map, simulate, acceptances, costs)
     for warning in task.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
     result = search.plan(
@@ -109,7 +127,8 @@ def plan(
     if output is not None:
         _write_hierarchy(result, task, output)
     exported = None if to is None else _export(result, task, to)
-    columns = [column for view in views if (column := view(result)) is not None]
+    column = view(result)
+    columns = [] if column is None else [column]
     if as_json:
         out: dict[str, Any] = result.to_dict() | {"warnings": list(task.warnings)}
         if task.profile is not None:
@@ -123,7 +142,7 @@ def plan(
             out["export"] = exported
         print(json.dumps(out))
         return 0
-    from .rendering.plan import show
+    from .plan_output import show
 
     limits = {"--max-models 1": max_models == 1, "--memory-budget": memory_budget is not None}
     show(
@@ -140,47 +159,6 @@ def plan(
     return 0
 
 
-_ADDITIONS: dict[Callable[..., PlanView], list[str]] = {}  # → the names of their options
-
-
-def add_options(prepare: Callable[..., PlanView]) -> None:
-    """Let the command take options of another package: the keyword-only parameters of ``prepare``.
-
-    It is called with a :class:`PlanningTask` and the options before the search, and refuses what it
-    cannot do. What it returns is called with the plan; it may draw, and return a column of the
-    table.
-    """
-    options = list(inspect.signature(prepare, eval_str=True).parameters.values())[1:]
-    _declare(options)
-    _ADDITIONS[prepare] = [option.name for option in options]
-
-
-def _declare(options: Sequence[inspect.Parameter]) -> None:
-    """Declare the command's parameters: those that it has, and options in place of ``added``."""
-    own = inspect.signature(plan, eval_str=True).parameters.values()
-    kept = [one for one in own if one.kind is not one.VAR_KEYWORD]
-    cast("Any", plan).__signature__ = inspect.Signature([*kept, *options])
-
-
-_declare([])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanningTask:
-    """The input of the planner, from a file and options.
-
-    Attributes:
-        profile: the source of the estimates; ``None`` for a problem file.
-    """
-
-    estimates: Estimates
-    latency_model: LatencyModel
-    variations: Variations
-    warnings: tuple[str, ...] = ()
-    profile: Profile | None = None
-    temperature: float = 0.0
-
-
 def _read_task(
     file: Path,
     latency_model: str | None,
@@ -189,10 +167,10 @@ def _read_task(
     force: bool,
 ) -> PlanningTask:
     """Read a problem or a profile, changed by options."""
-    from hierspec.planner import problem as problems
     from hierspec.planner.search import ALL_VARIATIONS, NO_VARIATIONS
     from hierspec.utils.schema import validate
     from hierspec.utils.validation import validate_temperature
+    from hierspec_lab.planning import problem as problems
 
     data = problems.load_json(file)
     if max_speculative_tokens is not None:
@@ -242,7 +220,7 @@ def _read_task(
 def _validate_exports(path: Path | None, engine: str | None, profile: Profile | None) -> None:
     """Refuse a file that generate would not read, an unknown engine, and both for a problem."""
     if engine is not None:
-        from hierspec.planner.export import ENGINES
+        from hierspec_lab.planning.export import ENGINES
 
         if engine not in ENGINES:
             raise HierspecError(f"no engine called {engine!r}; there are: {', '.join(ENGINES)}")
@@ -256,7 +234,7 @@ def _validate_exports(path: Path | None, engine: str | None, profile: Profile | 
 
 
 def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
-    from hierspec.planner.export import export
+    from hierspec_lab.planning.export import export
 
     profile = task.profile
     assert profile is not None  # as _validate_exports has ensured

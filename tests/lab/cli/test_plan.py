@@ -9,8 +9,7 @@ from fakes.profiles import FakeProfile
 
 from hierspec import cli
 from hierspec.cli.options import parse_size
-from hierspec.cli.plan import add_options
-from hierspec.planner.problem import parse_problem
+from hierspec_lab.planning.problem import parse_problem
 
 PROBLEM = {
     "costs": [0.25, 4, 33],
@@ -38,15 +37,6 @@ def answer(hierspec, problem, *options):
     status, out, _ = hierspec(problem, "--json", *options)
     assert status == 0
     return json.loads(out)
-
-
-def test_options_of_a_package_that_are_taken_leave_the_command_as_it_is(hierspec):
-    def prepare(task, *, top: int = 5):
-        raise AssertionError
-
-    with pytest.raises(ValueError, match="duplicate parameter name: 'top'"):
-        add_options(prepare)
-    assert hierspec(PROBLEM)[0] == 0
 
 
 def test_the_contract(hierspec):

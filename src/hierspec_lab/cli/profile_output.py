@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from hierspec.cli.rendering import say
 from hierspec.utils import terminal
-
-from . import say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,14 +14,14 @@ from hierspec.config import methods
 from hierspec.config.levels import method_name
 from hierspec.methods.prompt_lookup import PromptLookupConfig
 from hierspec.planner.estimates import Chain, ideal
-from hierspec.planner.export import (
+from hierspec.planner.latency import latency
+from hierspec.planner.plan import Plan, PricedChain
+from hierspec_lab.planning.export import (
     ENGINES,
     export,
     inexpressible,
     without_sharing,
 )
-from hierspec.planner.latency import latency
-from hierspec.planner.plan import Plan, PricedChain
 
 NGRAM = {"method": "ngram_table", "max_order": 3}
 LOOKUP = {"method": "prompt_lookup", "prompt_lookup_min": 1, "prompt_lookup_max": 5}
