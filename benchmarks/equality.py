@@ -40,11 +40,11 @@ from hierspec.config.checkpoints import Loaded
 from hierspec.lm.weights import build_hf_model
 from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS
-from hierspec.utils.testing import FAMILIES, save_tiny
 from hierspec.zoo import registry
 
 sys.path.append(str(common.ROOT / "tests"))
 from joint_law import chi_square, joint_law, sample
+from tiny_models import FAMILIES, save_tiny
 
 
 def reference(model: Any, prompt: list[int], tokens: int) -> list[int]:

@@ -27,6 +27,8 @@ from typing import Any
 
 import torch
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # for tiny_models
+
 TOKENS = 24
 PROMPTS = ("w5 w9 w7 w22", "w11 w4 w4 w30 w8 w61 w17", "w60")
 SMALLER = 2  # layers of the draft model; targets have 3
@@ -48,11 +50,11 @@ def tokenizer() -> Any:
 
 def play(family: str, folder: Path, cli: str | None = None, tokens: int = TOKENS) -> dict[str, Any]:
     """Try every way in for a supported family: whether each gave transformers' tokens."""
+    from tiny_models import tiny_model
     from transformers import AutoTokenizer
 
     import hierspec
     from hierspec import HierspecError
-    from hierspec.utils.testing import tiny_model
 
     target, draft, words = folder / "target", folder / "draft", tokenizer()
     model = tiny_model(family, seed=1, dtype=torch.float32)
@@ -137,8 +139,9 @@ def play(family: str, folder: Path, cli: str | None = None, tokens: int = TOKENS
 
 def refuse(family: str, folder: Path, cli: str | None = None) -> dict[str, Any]:
     """Try every way in for an unsupported family: the line that each refuses it with."""
+    from tiny_models import tiny_model
+
     import hierspec
-    from hierspec.utils.testing import tiny_model
 
     model = tiny_model(family, seed=1, dtype=torch.float32)
     model.save_pretrained(folder)
@@ -181,8 +184,7 @@ def command(argv: list[str], cli: str | None) -> tuple[int, str, str]:
 
 def main() -> int:
     import common
-
-    from hierspec.utils.testing import ENCODER_DECODERS, FAMILIES, REFUSED
+    from tiny_models import ENCODER_DECODERS, FAMILIES, REFUSED
 
     played = [*FAMILIES, *ENCODER_DECODERS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])

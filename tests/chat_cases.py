@@ -10,12 +10,11 @@ from types import SimpleNamespace
 
 import torch
 from loading import own_cache
+from tiny_models import save_tiny
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
-
-from hierspec.utils.testing import save_tiny
 
 TEMPLATE = (
     "{% if enable_thinking is defined and not enable_thinking %}w93 {% endif %}"

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import torch
+from tiny_models import save_tiny
 from transformers import AutoTokenizer
 
-from hierspec.utils.testing import save_tiny
 from hierspec.zoo import registry
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}answer:"

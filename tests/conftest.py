@@ -81,8 +81,7 @@ def tiny_family(tmp_path_factory):
     target's weights agree often enough for every branch of a round to be taken.
     """
     import torch
-
-    from hierspec.utils.testing import tiny_model
+    from tiny_models import tiny_model
 
     folder = tmp_path_factory.mktemp("tiny")
     target = tiny_model("llama", seed=1, layers=3)

@@ -15,6 +15,7 @@ import torch
 from fault_injection import Fault, Injector, Watch
 from loading import hierarchy_of
 from server_cases import byte_tokenizer
+from tiny_models import tiny_model
 
 from hierspec import SamplingParams
 from hierspec.config import methods
@@ -23,7 +24,6 @@ from hierspec.engine.stopping import StopConditions
 from hierspec.exact.cases import JumpingController
 from hierspec.server.service import Service, Streams
 from hierspec.server.settings import ServeSettings
-from hierspec.utils.testing import tiny_model
 
 PATIENCE = 20.0  # seconds until every request must have ended
 SETTINGS: dict[str, Any] = {

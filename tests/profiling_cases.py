@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from fakes.tokenizers import bytes_tokenizer
+from tiny_models import tiny_model
 
 from hierspec import TargetConfig
 from hierspec.lm.tabular import TabularModel
 from hierspec.profiling.candidates import CandidatePool, PoolMember, parse
 from hierspec.profiling.settings import ProfileSettings
-from hierspec.utils.testing import tiny_model
 
 V = 256
 SMALL = ProfileSettings(

@@ -9,10 +9,10 @@ import threading
 import pytest
 import torch
 from tiny_hierarchies import PROMPTS, built, draft
+from tiny_models import save_tiny
 
 from hierspec import Hierarchy, SamplingParams, preset
 from hierspec.config.vocabulary import VocabularyWarning
-from hierspec.utils.testing import save_tiny
 
 
 @pytest.fixture(scope="module")

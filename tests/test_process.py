@@ -20,12 +20,12 @@ import torch
 import transformers
 from huggingface_hub.utils import are_progress_bars_disabled
 from tabular_cases import pair, several
+from tiny_models import tiny_model
 
 import hierspec
 from hierspec import Hierarchy
 from hierspec.exact.certificate import certify_tree
 from hierspec.utils import quiet
-from hierspec.utils.testing import tiny_model
 
 TASKS = Path("/proc/self/task")
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8, 2, 2, 9, 17, 33]]

@@ -51,8 +51,9 @@ def test_streams_text_and_ends_with_a_summary(capsys):
 
 
 def test_a_text_without_a_tokenizer_is_refused_before_loading(tmp_path, capsys, monkeypatch):
+    from tiny_models import save_tiny
+
     from hierspec.config.checkpoints import Loaded
-    from hierspec.utils.testing import save_tiny
 
     monkeypatch.delattr(Loaded, "backend")
     status, _, err = hierspec(capsys, "generate", "-m", str(save_tiny("llama", tmp_path)), "hello")
@@ -228,7 +229,7 @@ def test_an_empty_part_of_a_case_is_refused(capsys, tmp_path):
 
 
 def test_a_vocabulary_in_doubt_is_a_note(capsys, tmp_path):
-    from hierspec.utils.testing import save_tiny
+    from tiny_models import save_tiny
 
     target, draft = (
         str(save_tiny("llama", tmp_path / name, vocab_size=size))
@@ -248,7 +249,7 @@ def test_a_vocabulary_in_doubt_is_a_note(capsys, tmp_path):
 
 
 def test_a_corrupt_weight_file_is_named(capsys, tmp_path):
-    from hierspec.utils.testing import save_tiny
+    from tiny_models import save_tiny
 
     folder = save_tiny("llama", tmp_path / "model")
     weights = folder / "model.safetensors"
@@ -276,7 +277,7 @@ def test_a_corrupt_weight_file_is_named(capsys, tmp_path):
 )
 @pytest.mark.parametrize("preset", ["autoregressive", "layerskip"])
 def test_what_libraries_say_of_a_broken_model_is_one_line(capsys, tmp_path, name, content, preset):
-    from hierspec.utils.testing import save_tiny
+    from tiny_models import save_tiny
 
     folder = save_tiny("llama", tmp_path / "model")
     if name != "config.json":
@@ -364,10 +365,9 @@ def test_recurrent_models_are_refused_by_name(capsys, tmp_path):
 
 
 def test_different_tokenizers_are_refused_naming_both(capsys, tmp_path):
+    from tiny_models import save_tiny
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
-
-    from hierspec.utils.testing import save_tiny
 
     folder = save_tiny("llama", tmp_path / "stranger", vocab_size=4096)
     words = {f"w{i}": i for i in range(4096)}

@@ -105,7 +105,7 @@ def test_habits_in_any_order_are_one_line(seed, capsys, tmp_path, monkeypatch):
 
 
 def test_short_names_are_those_of_other_programs(tmp_path, capsys):
-    from hierspec.utils.testing import save_tiny
+    from tiny_models import save_tiny
 
     model = str(save_tiny("llama", tmp_path))
     long = ["generate", "--target", model, "--ids", "5 6", "--max-new-tokens", "3"]

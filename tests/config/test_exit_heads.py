@@ -9,10 +9,10 @@ import torch
 from heads_cases import hierarchy, level, save_random_heads
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_models import save_tiny
 
 from hierspec.config import exit_heads
 from hierspec.config.exit_heads import HeadsWarning, read
-from hierspec.utils.testing import save_tiny
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 from fakes.engines import RecordingStreamer
+from tiny_models import tiny_model
 from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
 
 import hierspec
@@ -19,7 +20,6 @@ from hierspec.config.call import CallOptions
 from hierspec.config.checkpoints import load_tokenizer
 from hierspec.config.drafts import levels
 from hierspec.config.model_defaults import GenerationConfigWarning
-from hierspec.utils.testing import tiny_model
 from hierspec.zoo import registry
 
 IDS = [5, 9, 7]

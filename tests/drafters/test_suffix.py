@@ -12,6 +12,7 @@ from engine_paths import VERIFYING, distance, patched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular_cases import chain, models
+from tiny_models import save_tiny
 
 from hierspec import Hierarchy
 from hierspec.core.context import Context
@@ -24,7 +25,6 @@ from hierspec.drafters.suffix import Suffix
 from hierspec.drafters.suffix_automaton import SuffixAutomaton
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows
-from hierspec.utils.testing import save_tiny
 
 SAMPLING = SamplingParams(temperature=1.0)
 GREEDY = SamplingParams()

@@ -5,6 +5,7 @@ import torch
 from eagle3_cases import LAYERS, save_drafter
 from installed import installed
 from loading import hierarchy_of
+from tiny_models import tiny_config
 
 from hierspec import HierspecError
 from hierspec.core.context import Context
@@ -14,7 +15,6 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.testing import tiny_config
 
 PROMPT = [5, 9, 7, 22, 31, 8, 60, 12]
 LEVELS = [

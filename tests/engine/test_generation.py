@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from tiny_hierarchies import CONFIGS, EXIT1, PROMPTS, built, draft, plain_greedy
+from tiny_models import FAMILIES, save_tiny
 
 from hierspec import Hierarchy, SamplingParams
 from hierspec.core.rng import PhiloxRng
@@ -15,7 +16,6 @@ from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.engine.trace import ListTracer
 from hierspec.presets.registry import PRESETS
-from hierspec.utils.testing import FAMILIES, save_tiny
 
 EVERYTHING = [*PRESETS, *CONFIGS]
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tiny_models import tiny_model
 
 from hierspec import Hierarchy
 from hierspec.engine.pace import Pace
-from hierspec.utils.testing import tiny_model
 
 
 @pytest.mark.parametrize(

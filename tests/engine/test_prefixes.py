@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 from eagle3_cases import save_drafter
 from loading import hierarchy_of
+from tiny_models import save_tiny, tiny_config
 
 from hierspec import HierspecError
 from hierspec.engine import generation, prefixes
 from hierspec.engine.caches import SessionCache
 from hierspec.engine.prefixes import MIN_SAVED_TOKENS, MIN_TOKENS
-from hierspec.utils.testing import save_tiny, tiny_config
 
 EXAMPLES = [5 + i % 60 for i in range(48)]  # as a prompt's few shots
 TAILS = [[], [70, 71], [70, 72], [73] * 9]

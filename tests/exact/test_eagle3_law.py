@@ -11,6 +11,7 @@ from engine_cases import PROMPT, TIGHT
 from engine_law import Neighbour, engine_law
 from engine_paths import distance
 from fakes.tables import ModelAsTable, TabledNetwork
+from tiny_models import save_tiny
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
@@ -21,7 +22,6 @@ from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 
 V = 3

@@ -27,6 +27,7 @@ from engine_paths import CHUNKS, VERIFYING, Taped, distance, like, patched
 from fakes.tables import Ahead, Device, Single
 from ngram_tables import bigrams
 from tabular_cases import V, chain, models
+from tiny_models import save_tiny
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Concatenate, Draft, Verify
@@ -39,7 +40,6 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.weights import from_directory
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
 

@@ -15,6 +15,7 @@ from engine_law import engine_law
 from engine_paths import distance
 from fakes.tables import ModelAsTable
 from installed import LAB
+from tiny_models import save_tiny
 
 from hierspec.core.nodes import Draft, Verify
 from hierspec.lm.base import takes_trees
@@ -23,7 +24,6 @@ from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
 

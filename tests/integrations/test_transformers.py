@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from fakes.engines import RecordingStreamer
+from tiny_models import tiny_model
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -20,7 +21,6 @@ from transformers import (
 )
 
 import hierspec
-from hierspec.utils.testing import tiny_model
 
 LEVELS = [
     {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 2},
@@ -195,7 +195,8 @@ def test_an_option_that_guides_by_a_second_prompt_is_refused(model):
 @pytest.fixture(scope="module")
 def speaking(tmp_path_factory):
     """A tiny model with a tokenizer beside it."""
-    from hierspec.utils.testing import save_tiny
+    from tiny_models import save_tiny
+
     from hierspec.zoo.registry import DATA
 
     folder = save_tiny("llama", tmp_path_factory.mktemp("speaking") / "m", vocab_size=4096)

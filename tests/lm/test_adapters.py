@@ -7,11 +7,11 @@ import json
 
 import pytest
 import torch
+from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import hierspec
 from hierspec import Hierarchy, HierspecError
-from hierspec.utils.testing import save_tiny
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8]]
 

@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_models import save_tiny, tiny_model
 from transformers import AutoModelForCausalLM
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.lm import dtypes
 from hierspec.lm.load import load
 from hierspec.lm.weights import from_directory, stored_dtype
-from hierspec.utils.testing import save_tiny, tiny_model
 
 PROMPT = [5, 17, 3, 42, 8, 61, 30]
 

@@ -12,6 +12,7 @@ import torch
 from following import drafted
 from joint_law import chi_square, joint_law, sample
 from stacks import PROMPTS, built, model, stacks
+from tiny_models import save_tiny
 
 from hierspec.core.context import Context
 from hierspec.core.distributions import OneHotDistributions
@@ -34,7 +35,6 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.sampling.scores import ScoreRows, compute_signals
 from hierspec.utils.graphs import Graphs
-from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 
 SHAPES = {

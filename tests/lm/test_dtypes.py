@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from tiny_models import save_tiny
 
 from hierspec.lm import dtypes
 from hierspec.lm.backend import backend_of
 from hierspec.lm.load import load
 from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.testing import save_tiny
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from eagle3_cases import LAYERS, reference, save_drafter
 from safetensors.torch import load_file, save_file
+from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM
 
 from hierspec.core.context import Context
@@ -21,7 +22,6 @@ from hierspec.lm.eagle3.config import default_layers, validate_fits
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.testing import save_tiny
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
 from installed import LAB
+from tiny_models import save_tiny, tiny_config
 
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
@@ -20,7 +21,6 @@ from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny, tiny_config
 
 if LAB:
     from hierspec_lab.methods.layer_skip.skipping import SkippingBackend

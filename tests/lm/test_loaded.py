@@ -10,6 +10,7 @@ import weakref
 import pytest
 import torch
 from installed import installed
+from tiny_models import tiny_model
 
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
@@ -17,7 +18,6 @@ from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.loaded import take
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
-from hierspec.utils.testing import tiny_model
 
 pytestmark = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 

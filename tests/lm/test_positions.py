@@ -11,6 +11,7 @@ import pytest
 import torch
 from installed import installed
 from loading import hierarchy_of
+from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM
 
 from hierspec import HierspecError
@@ -19,7 +20,6 @@ from hierspec.lm.base import Query
 from hierspec.lm.hf.decoder import _position_switch
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.testing import save_tiny
 
 LENGTH, NEW = 16, 16  # of the texts that short factors are for; tokens that are written
 SHARED = [5, 9, 7, 22, 31, 8, 60, 12, 33, 41, 18, 4]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from joint_law import chi_square, joint_law, sample
 from loading import hierarchy_of
+from tiny_models import save_tiny
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
 from hierspec.core.context import Context
@@ -20,7 +21,6 @@ from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.testing import save_tiny
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 INT8 = {"method": "quantized", "num_speculative_tokens": 4}

@@ -10,6 +10,7 @@ import torch
 from eagle3_cases import LAYERS, save_drafter
 from heads_cases import random_head
 from installed import LAB
+from tiny_models import save_tiny, tiny_config
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from hierspec.core.context import Context
@@ -30,7 +31,6 @@ from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny, tiny_config
 
 if LAB:
     from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="needs triton, which is made for Linux")
 
+from tiny_models import save_tiny
+
 from hierspec.lm.lean import triton_kernels
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.device_copy import DeviceMatrix
@@ -17,7 +19,6 @@ from hierspec.lm.lean.fixed_shape import FixedShapeForward
 from hierspec.lm.lean.fused import TorchOperations
 from hierspec.lm.lean.layers import Norm
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny
 
 no_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs an accelerator: torch sees no CUDA device"

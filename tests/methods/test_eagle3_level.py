@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from eagle3_cases import LAYERS, save_drafter
+from tiny_models import save_tiny
 from transformers import AutoConfig
 
 from hierspec import Hierarchy
 from hierspec.config.schema import HierarchyConfig
 from hierspec.errors import HierspecError
-from hierspec.utils.testing import save_tiny
 
 PROMPTS = [[5, 9, 7], [11], list(range(3, 20))]
 

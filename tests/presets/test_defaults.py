@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from chat_models import save_chat
+from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM
 
 from hierspec.cli import run
@@ -15,7 +16,6 @@ from hierspec.presets import defaults
 from hierspec.presets.registry import PRESETS, preset
 from hierspec.presets.systems import PresetModels
 from hierspec.profiling.candidates import choose_candidates
-from hierspec.utils.testing import save_tiny
 from hierspec.zoo import registry, trained
 
 

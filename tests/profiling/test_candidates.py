@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from profiling_cases import V
+from tiny_models import tiny_model
 
 from hierspec import TargetConfig
 from hierspec.config.checkpoints import Loaded
@@ -12,7 +13,6 @@ from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.profiling.candidates import Candidate, PoolMember, load, parse
 from hierspec.profiling.memory import memory
-from hierspec.utils.testing import tiny_model
 
 
 @pytest.mark.parametrize(

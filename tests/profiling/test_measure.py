@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from profiling_cases import PROMPTS, SMALL, Stop, V, save_model
+from tiny_models import tiny_model
 
 from hierspec import TargetConfig
 from hierspec.planner.search import ALL_VARIATIONS, plan
@@ -16,7 +17,6 @@ from hierspec.profiling.measure import _merge_file, measure
 from hierspec.profiling.profile import from_dict, load_profile
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.stages import Stages
-from hierspec.utils.testing import tiny_model
 
 
 def by_name(data, label):

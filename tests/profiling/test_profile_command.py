@@ -8,12 +8,12 @@ import pytest
 from fakes.tokenizers import bytes_tokenizer
 from installed import needs_lab
 from profiling_cases import PROMPTS, V, save_model
+from tiny_models import tiny_model
 
 from hierspec import cli
 from hierspec.planner.estimates import Chain
 from hierspec.profiling import agreement, costs
 from hierspec.profiling.profile import from_dict
-from hierspec.utils.testing import tiny_model
 
 pytestmark = needs_lab
 

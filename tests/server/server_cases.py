@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import openai
 import torch
+from tiny_models import tiny_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hierspec import Hierarchy
 from hierspec.server.app import create_app
 from hierspec.server.settings import ServeSettings
-from hierspec.utils.testing import tiny_model
 
 TEMPLATE = (
     "{% if enable_thinking is defined and not enable_thinking %}/no_think {% endif %}"

@@ -15,6 +15,7 @@ from loading import hierarchy_of
 from race_law import agreement
 from scipy.stats import chi2
 from tabular_cases import V, chain, models
+from tiny_models import save_tiny
 
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.rng import PhiloxRng
@@ -23,7 +24,6 @@ from hierspec.drafters.suffix import Suffix
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
 

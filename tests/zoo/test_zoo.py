@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from hierspec.cli.zoo import app
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
-from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo.registry import DATA, ngram_path, resolve
 from hierspec.zoo.synthetic import Calibration, inflate, widen

@@ -11,6 +11,7 @@ import pytest
 import torch
 from engine_law import generation_law
 from installed import installed
+from tiny_models import ENCODER_DECODERS, tiny_model
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
@@ -21,7 +22,6 @@ from hierspec.lm.base import Query
 from hierspec.lm.load import load, wrap
 from hierspec.lm.trees import Tree
 from hierspec.profiling.memory import parameters
-from hierspec.utils.testing import ENCODER_DECODERS, tiny_model
 from hierspec_lab.encoder_decoders.t5 import T5Backend
 from hierspec_lab.encoder_decoders.trunk import EncoderDecoderTrunk
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from fakes.models import Ledger, ToyBackend
 from loading import hierarchy_of
+from tiny_models import save_tiny, tiny_model
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
@@ -15,7 +16,6 @@ from hierspec.lm.base import Query
 from hierspec.lm.load import load
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.testing import save_tiny, tiny_model
 from hierspec_lab.methods.layer_skip.skipping import (
     Skip,
     SkippingBackend,

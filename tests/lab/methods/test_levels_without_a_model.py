@@ -11,11 +11,11 @@ import pytest
 from fakes.models import ToyBackend
 from joint_law import chi_square, joint_law, sample
 from loading import hierarchy_of
+from tiny_models import save_tiny
 
 from hierspec import HierarchyConfig, SamplingParams
 from hierspec.drafters import model as drafting
 from hierspec.lm.trunk.trunk import Trunk
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit
 from hierspec_lab.methods.layer_skip.skipping import evenly_spaced_layers
 

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from loading import hierarchy_of
+from tiny_models import save_tiny
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.core.context import Context
@@ -18,7 +19,6 @@ from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.methods.retrieval.model import RetrievalModel
 
 V, LENGTH, BUDGET, CHUNK = 61, 90, 40, 4

@@ -16,6 +16,7 @@ import torch
 from eagle3_cases import save_drafter
 from heads_cases import save_random_heads
 from loading import hierarchy_of
+from tiny_models import save_tiny
 from transformers import AutoConfig
 
 from hierspec.core.context import Context
@@ -29,7 +30,6 @@ from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.methods.layer_skip.skipping import Skip, SkippingBackend
 from hierspec_lab.methods.retrieval.model import RetrievalModel
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from tiny_models import save_tiny
 
 from hierspec import Hierarchy, HierarchyConfig
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
 from hierspec_lab.methods.layer_skip.drafter import SearchedSkip, SkipSearches
 from hierspec_lab.methods.layer_skip.search import SearchSettings, SkipSearch, posterior

@@ -12,6 +12,7 @@ from engine_cases import PROMPT, SAMPLING, TIGHT
 from engine_law import generation_law
 from engine_paths import distance
 from tabular_cases import V
+from tiny_models import save_tiny
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
@@ -22,7 +23,6 @@ from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny
 from hierspec.verifiers.registry import get
 from hierspec_lab.methods.layer_skip import drafter as skip_search
 from hierspec_lab.methods.layer_skip.drafter import SearchedSkip, SearchingDrafter, SkipSearches

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from paper_cases import HEADS, KNOWN
+from tiny_models import save_tiny
 
 from hierspec.config import exit_heads
 from hierspec.config.schema import TargetConfig
 from hierspec.lm.exit_heads import TRANSFORM
 from hierspec.lm.load import load as load_model
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.bench.methods.ours import BenchModels
 from hierspec_lab.training.heads.heads import Heads, write
 

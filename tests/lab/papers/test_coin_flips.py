@@ -10,10 +10,10 @@ import paper_cases
 import pytest
 import torch
 from paper_cases import PROMPTS, columns, counters_of
+from tiny_models import save_tiny
 
 from hierspec.core.rng import PhiloxRng
 from hierspec.core.rules import Batch, scan
-from hierspec.utils.testing import save_tiny
 from hierspec.verifiers import registry
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import HierarchyMethod

@@ -14,11 +14,11 @@ from paper_cases import (
     counters_of,
     lab_of,
 )
+from tiny_models import save_tiny, tiny_model
 
 from hierspec.config.schema import TargetConfig
 from hierspec.lm.load import load as load_model
 from hierspec.profiling.candidates import load, parse
-from hierspec.utils.testing import save_tiny, tiny_model
 from hierspec_lab.bench.methods.base import Run
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.papers import MEASURED, measured, replayed, reproduce

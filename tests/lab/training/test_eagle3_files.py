@@ -6,10 +6,10 @@ import pytest
 import torch
 from eagle3_cases import save_drafter
 from safetensors.torch import load_file
+from tiny_models import tiny_config
 
 from hierspec.lm.eagle3.checkpoint import read_network
 from hierspec.lm.eagle3.config import read_config
-from hierspec.utils.testing import tiny_config
 from hierspec_lab.training.eagle3 import files
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from eagle3_cases import LAYERS, reference, save_drafter
+from tiny_models import save_tiny
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -16,7 +17,6 @@ from hierspec import Hierarchy
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.load import load
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.training import texts
 from hierspec_lab.training.eagle3 import start
 from hierspec_lab.training.eagle3.settings import Eagle3Settings

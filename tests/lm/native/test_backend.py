@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from eagle3_cases import LAYERS, save_drafter
 from heads_cases import random_head, rows_of
+from tiny_models import save_tiny, tiny_config
 from transformers import AutoModelForCausalLM
 
 from hierspec import Hierarchy
@@ -24,7 +25,6 @@ from hierspec.lm.native.matrices import PackedMatrix
 from hierspec.lm.products import product
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny, tiny_config
 from hierspec.zoo import registry
 
 DTYPES = [torch.float32, torch.bfloat16]

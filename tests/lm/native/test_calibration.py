@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from rich.progress import Progress
+from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM
 
 from hierspec.errors import HierspecError
@@ -17,7 +18,6 @@ from hierspec.lm.native.formats import FORMATS
 from hierspec.lm.native.gguf_blocks import values
 from hierspec.lm.native.rounding import round_to
 from hierspec.methods.quantized import QuantizedConfig
-from hierspec.utils.testing import save_tiny
 
 FORMS = sorted(COPY_FORMS.values())
 

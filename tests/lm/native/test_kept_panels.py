@@ -7,12 +7,12 @@ import time
 
 import pytest
 import torch
+from tiny_models import save_tiny
 
 from hierspec.lm.load import load
 from hierspec.lm.native import kept_panels
 from hierspec.lm.native.matrices import PackedMatrix
 from hierspec.lm.weights import Checkpoint
-from hierspec.utils.testing import save_tiny
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,12 @@ import warnings
 
 import pytest
 import torch
+from tiny_models import save_tiny
 
 from hierspec.lm.lean.quantized import copies_that_pay, quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.matrices import PackedMatrix
-from hierspec.utils.testing import save_tiny
 
 needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 TRIED = 3  # compiled by `load`: the layers, and the products of two formats

@@ -7,10 +7,10 @@ import torch
 from branching import Branches
 from joint_law import joint_law
 from peer_cases import ENTRIES
+from tiny_models import save_tiny
 
 from hierspec.config.schema import TargetConfig
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.ours import BenchModels
 from hierspec_lab.bench.peers.hf import TransformersMethod

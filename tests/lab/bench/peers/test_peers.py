@@ -8,10 +8,10 @@ import pytest
 import torch
 from fakes.engines import FakeVllmEngine
 from peer_cases import ENTRIES, GREEDY, PROMPT, TOKENS
+from tiny_models import save_tiny
 
 from hierspec.config.schema import TargetConfig
 from hierspec.lm.weights import from_directory
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.bench.peers import catalogue, llama_cpp

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from peer_cases import ENTRIES, GREEDY, PROMPT, TOKENS
+from tiny_models import save_tiny
 
 from hierspec.config.schema import TargetConfig
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.ours import BenchModels
 from hierspec_lab.bench.peers.checkpoints import exported

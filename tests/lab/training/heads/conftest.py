@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from heads_training import FAMILIES, short_own_texts, train_quickly
+from tiny_models import save_tiny
 
 from hierspec.lm.exit_heads import KINDS
-from hierspec.utils.testing import save_tiny
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,6 +9,7 @@ import torch
 from heads_cases import hierarchy, level, rows_of
 from heads_training import FAMILIES, QUICK
 from joint_law import chi_square, joint_law, sample
+from tiny_models import save_tiny
 
 from hierspec.config.exit_heads import load_head, read
 from hierspec.config.schema import TargetConfig
@@ -18,7 +19,6 @@ from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import preset
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.testing import save_tiny
 from hierspec.zoo import fingerprint
 from hierspec_lab.training.heads.frozen import Frozen
 from hierspec_lab.training.heads.heads import Heads

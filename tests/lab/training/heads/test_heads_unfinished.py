@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_models import save_tiny
 
 from hierspec.cli import run
-from hierspec.utils.testing import save_tiny
 from hierspec_lab.training.heads.settings import HeadsSettings
 from hierspec_lab.training.heads.train import train
 

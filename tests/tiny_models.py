@@ -1,4 +1,4 @@
-"""Tiny transformers models of the tested families with random weights, for tests and benchmarks.
+"""Tiny transformers models of the tested families with random weights.
 
 Saved to disk, they go through the same loading code as real checkpoints. A seed determines the
 weights.
