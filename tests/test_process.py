@@ -142,7 +142,7 @@ def uses(tiny_family, tmp_path):
         "generate with a copy": partial(generate, load(tiny_family, **quantized)),
         "in transformers": partial(in_transformers, tiny_model("llama", seed=1)),
         "fail to load": partial(fail_to_load, tmp_path),
-        "certify": lambda: certify_tree(several(*pair(3, 1, 27), "induced-block", 2, 1), 3),
+        "certify": lambda: certify_tree(several(*pair(3, 1, 27), "traversal", 2, 1), 3),
     }
 
 

@@ -68,7 +68,7 @@ def pair(tmp_path_factory):
     [
         *(("8 bits", rule) for rule in MULTI_DRAFT),
         *(
-            (kind, "induced-block")
+            (kind, MULTI_DRAFT[-1])
             for kind in (
                 *("4 bits", "bit-exact", "4 bits, bit-exact", "bloom", "falcon_alibi"),
                 *(("without a layer", "adaptive") if LAB else ()),

@@ -217,7 +217,7 @@ COPIES = {
     "several drafts of a copy": {"levels": [{**INT8, "num_drafts": 3}], "verify": "traversal"},
     "several drafts of an exit": {
         "levels": [{**EXIT, "num_speculative_tokens": 3, "num_drafts": 3}],
-        "verify": "induced-block",
+        "verify": "block-rrs",
     },
     "two copies": {"levels": [INT4, {**INT8, "num_speculative_tokens": 6, "verify": "block"}]},
 }

@@ -220,10 +220,10 @@ ROOTS = {
     "two distinct drafts": several(NARROW, "rrs-without-replacement"),
     "two drafts by block": several(NARROW, "block-rrs"),
     "two drafts as a trie": several(NARROW, "traversal"),
-    "two drafts along one": several(NARROW, "induced-block"),
 }
 if LAB:
     ROOTS |= {
+        "two drafts along one": several(NARROW, "induced-block"),
         "narrow, naive": two_levels(NARROW, "naive"),
         "leniency in the middle": three_levels((WIDE, NARROW), ("lenient", "tokenwise")),
         "narrow under leniency": three_levels((NARROW, WIDE), ("lenient", "block")),

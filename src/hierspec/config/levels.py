@@ -100,8 +100,7 @@ class LevelConfig:
         window: the rule by which it hands up before its budget is reached.
         bonus: whether it adds one more token to a fully accepted draft.
         num_drafts: how many alternative drafts it makes; only for a first level under a level that
-            verifies by ``induced-block``, ``traversal``, ``block-rrs``, ``rrs`` or
-            ``rrs-without-replacement``.
+            verifies by ``traversal``, ``block-rrs``, ``rrs`` or ``rrs-without-replacement``.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()

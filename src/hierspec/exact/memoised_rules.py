@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator
 from types import ModuleType
 from typing import Any
 
-from hierspec.verifiers import induced, multi_draft, rows, traversal
+from hierspec.verifiers import multi_draft, rows, traversal
 
 _MAX_ENTRIES = 1 << 16  # then all is forgotten: on large cases most rows are met once
 
@@ -28,8 +28,6 @@ _FUNCTIONS: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
     (rows, ("dense_residual",)),
     (multi_draft, ("mass", "normalised", "token_prob")),
     (traversal, ("mass", "normalised", "token_prob")),
-    (induced, ("dense_residual", "mass", "normalised", "token_prob")),
-    (induced, ("preference", "highest", "restrict")),
 )
 _lock = threading.RLock()
 

@@ -24,7 +24,6 @@ GROUP = "hierspec.verifiers"  # of entry points
 _BUILT_IN = {
     "block": ("block", "Block"),
     "block-rrs": ("multi_draft", "BlockRRS"),
-    "induced-block": ("induced", "InducedBlock"),
     "leading": ("leading", "Leading"),
     "match": ("match", "Match"),
     "rrs": ("multi_draft", "RRS"),

@@ -74,8 +74,8 @@ def _validate_multi_draft(node: Verify) -> None:
         elif not node.rule.multi_draft:
             reason = (
                 f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "
-                "'induced-block', 'traversal', 'block-rrs', 'rrs' or 'rrs-without-replacement' "
-                "there, or set num_drafts to 1"
+                "'traversal', 'block-rrs', 'rrs' or 'rrs-without-replacement' there, or set "
+                "num_drafts to 1"
             )
         elif not leaf.window.fixed_length:
             reason = "its window must be fixed: remove it, or set num_drafts to 1"

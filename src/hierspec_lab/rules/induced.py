@@ -25,11 +25,10 @@ import torch
 from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal
 from hierspec.core.rules import Choice, Stop, residual
-
-from .block import Block
-from .formulas import overlap, prefix_weights, scan_from_end
-from .multi_draft import target_row
-from .rows import dense_residual, mass, normalised, resize_row, token_prob
+from hierspec.verifiers.block import Block
+from hierspec.verifiers.formulas import overlap, prefix_weights, scan_from_end
+from hierspec.verifiers.multi_draft import target_row
+from hierspec.verifiers.rows import dense_residual, mass, normalised, resize_row, token_prob
 
 # Often both choices keep as much, and then the last digits of scores must not decide.
 _MIN_GAIN = 1e-4
