@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hierspec.drafters.ngram_table import NgramModel, Order
+from hierspec.drafters.ngram_table import NgramModel, NgramOrder
 
 
 def bigrams(tokens: Sequence[int] | np.ndarray, size: int) -> NgramModel:
@@ -17,5 +17,5 @@ def bigrams(tokens: Sequence[int] | np.ndarray, size: int) -> NgramModel:
     keys, starts = np.unique(contexts, return_index=True)
     totals = np.repeat(np.add.reduceat(counts, starts), np.diff(starts, append=len(pairs)))
     shares = (counts / totals / 1.5).astype(np.float32)
-    order = Order(keys, np.append(starts, len(pairs)), words, shares)
+    order = NgramOrder(keys, np.append(starts, len(pairs)), words, shares)
     return NgramModel(np.bincount(ids, minlength=size) + 0.5, [order])

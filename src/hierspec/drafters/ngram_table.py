@@ -22,7 +22,7 @@ from hierspec.lm.base import NextScores, Query, UncachedModel
 
 
 @dataclass(frozen=True)
-class Order:
+class NgramOrder:
     """The stored pairs of one order k ≥ 2, grouped by context.
 
     Attributes:
@@ -66,7 +66,7 @@ class NgramModel(UncachedModel):
 
     name = "ngram"
 
-    def __init__(self, unigram: np.ndarray, orders: Sequence[Order] = ()) -> None:
+    def __init__(self, unigram: np.ndarray, orders: Sequence[NgramOrder] = ()) -> None:
         self.vocab_size = len(unigram)
         self.vocabulary = ""  # hash of which token every id is; empty: not known
         self.max_order = 1 + len(orders)
@@ -186,9 +186,9 @@ class NgramModel(UncachedModel):
         return model
 
 
-def _read_order(tensors: dict[str, np.ndarray], number: int) -> Order:
+def _read_order(tensors: dict[str, np.ndarray], number: int) -> NgramOrder:
     lengths = tensors[f"{number}.lengths"].astype(np.int64)
-    return Order(
+    return NgramOrder(
         keys=tensors[f"{number}.keys"].astype(np.int64),
         starts=np.concatenate(([0], np.cumsum(lengths))),
         words=tensors[f"{number}.words"].astype(np.int64),

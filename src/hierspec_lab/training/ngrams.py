@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hierspec.config.vocabulary import num_ids, vocabulary_key
-from hierspec.drafters.ngram_table import NgramModel, Order
+from hierspec.drafters.ngram_table import NgramModel, NgramOrder
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.files import validate_writable, write_atomically
@@ -114,7 +114,9 @@ def count(
     return table
 
 
-def _count_order(tokens: np.ndarray, table: NgramModel, order: int, limit: int) -> Order | None:
+def _count_order(
+    tokens: np.ndarray, table: NgramModel, order: int, limit: int
+) -> NgramOrder | None:
     """Return the ``limit`` pairs of this order that gain most over ``table``'s lower orders."""
     size = table.vocab_size
     if len(tokens) < order:
@@ -136,7 +138,7 @@ def _count_order(tokens: np.ndarray, table: NgramModel, order: int, limit: int) 
     contexts, words = contexts[best], words[best]
     shares = ((counts[best] - DISCOUNT) / totals[best]).astype(np.float16).astype(np.float32)
     first = np.flatnonzero(np.diff(contexts, prepend=-1))
-    return Order(contexts[first], np.append(first, len(contexts)), words, shares)
+    return NgramOrder(contexts[first], np.append(first, len(contexts)), words, shares)
 
 
 def _backoff_probs(table: NgramModel, contexts: np.ndarray, words: np.ndarray) -> np.ndarray:
