@@ -22,7 +22,6 @@ from hierspec.utils import plugins
 from hierspec.verifiers.acceptance import acceptance_of, correction_of, is_checked
 from hierspec.verifiers.multi_draft import outcomes
 
-from .memoised_rules import remembered_rows
 from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 
 Verdicts = list[tuple[float, Verdict]]
@@ -33,13 +32,12 @@ def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[V
     """Return the possible verdicts of every check that waits for ``node``."""
     single = [check for check in checks if not check.draft.alternatives]
     single_verdicts = iter(_single_draft_verdicts(node, single, models) if single else ())
-    with remembered_rows():
-        return [
-            _multi_draft_verdicts(node, check, models)
-            if check.draft.alternatives
-            else next(single_verdicts)
-            for check in checks
-        ]
+    return [
+        _multi_draft_verdicts(node, check, models)
+        if check.draft.alternatives
+        else next(single_verdicts)
+        for check in checks
+    ]
 
 
 def _multi_draft_verdicts(node: Verify, check: Check, models: ModelRows) -> Verdicts:
