@@ -174,7 +174,7 @@ class Injector:
 def _places() -> dict[CodeType, list[tuple[Any, str, Any]]]:
     """Find where each function of the package is named: (module or class, attribute, value)."""
     places: dict[CodeType, list[tuple[Any, str, Any]]] = {}
-    for module in [m for name, m in list(sys.modules.items()) if name.startswith("hierspec")]:
+    for module in [m for name, m in list(sys.modules.items()) if m and name.startswith("hierspec")]:
         owners = [module, *(v for v in vars(module).values() if isinstance(v, type))]
         for owner in owners:
             if owner is not module and not owner.__module__.startswith("hierspec"):
