@@ -204,12 +204,14 @@ def test_answers_are_sampled_as_the_model_says(folder, tmp_path):
 def test_in_a_terminal_lines_are_edited_and_remembered(folder, tmp_path):
     """Arrow up brings the last line back, of an earlier conversation too."""
     argv = ["chat", "-m", str(folder), "-n", "3", "--temp", "0"]
-    first = talk(argv, tmp_path, ["w5 w9\r", "/system w7\r", "/stats\r", "/bye\r"])
-    assert "1 answer, 3 tokens" in first
-    again = talk(argv, tmp_path, ["w4 w8\x7f9\r", "\x1b[A\r", "/stats\r", "\x04"])
-    assert again.count("3 tokens, cut") == 2
-    assert "w4 w9" in again
-    assert "Traceback" not in first + again
     history = tmp_path / "chat" / "history"
-    assert "+w4 w9" in history.read_text()
+    history.parent.mkdir()
+    history.write_text("\n# an earlier conversation\n+w5 w9\n")
+    keys = ["\x1b[A\r", "w4 w8\x7f9\r", "/stats\r", "\x1b[A\x1b[A\r", "/system w7\r", "\x04"]
+    shown = talk(argv, tmp_path, keys)
+    assert shown.count("3 tokens, cut") == 3
+    assert "2 answers, 6 tokens" in shown
+    assert "Traceback" not in shown
+    lines = [line for line in history.read_text().splitlines() if line.startswith("+")]
+    assert lines == ["+w5 w9", "+w5 w9", "+w4 w9", "+/stats", "+w4 w9", "+/system w7"]
     assert history.stat().st_mode & 0o077 == 0

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from installed import needs_lab
 
 from hierspec.cli import run
 
@@ -44,7 +45,7 @@ from hierspec.cli import run
         ("generate a -sys pirate", "hierspec chat --system TEXT"),
         ("chat -m x.gguf -p hello", "messages are typed"),
         ("generate a --verify block", "a key of a hierarchy file"),
-        ("bench -p 512", "--prompts FILE"),
+        pytest.param("bench -p 512", "--prompts FILE", marks=needs_lab),
         ("generate a --jinja", "leave it out"),
         ("generate a -m zoo:small --dtype int7", "unsupported dtype 'int7'"),
         ("generate a -m zoo:small --dtype torch.auto", "unsupported dtype 'torch.auto'"),
@@ -73,7 +74,7 @@ from hierspec.cli import run
         ("quantize x.gguf", "--draft quantized"),
         ("perplexity", "echo and logprobs"),
         ("version", "hierspec --version"),
-        ("bench -n 8", "in place of -n: --max-new-tokens"),
+        pytest.param("bench -n 8", "in place of -n: --max-new-tokens", marks=needs_lab),
     ],
 )
 def test_other_programs_words_get_a_hint(line, says, capsys):
@@ -89,7 +90,7 @@ HABITS = ["run", "pull", "ls", "chat", "serve", "generate", "bench", "ps", "-m",
           "--set", "num_ctx=4096", "-sys", "--jinja", "-hf", "a/b:Q4_0", ""]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_habits_in_any_order_are_one_line(seed, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = random.Random(seed)

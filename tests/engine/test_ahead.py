@@ -90,8 +90,7 @@ def distance(plan, neighbours=(), tokens=4):
     return total / 2
 
 
-@pytest.mark.parametrize("rule", ["tokenwise", "block"])
-@pytest.mark.parametrize("neighbours", [(), ([2], [0, 1, 2])])
+@pytest.mark.parametrize(("rule", "neighbours"), [("tokenwise", ()), ("block", ([2], [0, 1, 2]))])
 def test_the_engine_writes_by_the_targets_law(rule, neighbours, in_turn) -> None:
     assert distance(root(rule), neighbours) < TIGHT
     assert any(in_turn), "some drafts made ahead are used"

@@ -29,8 +29,7 @@ def test_a_generation(rule, prompts):
     assert distance(found, root.model, PROMPT, 4, params) < TIGHT
 
 
-@pytest.mark.parametrize("online", [False, True])
-@pytest.mark.parametrize("prompts", [(PROMPT,), MANY])
+@pytest.mark.parametrize(("online", "prompts"), [(False, (PROMPT,)), (True, MANY)])
 def test_controllers(online, prompts):
     root = chain(models("random", 3, seed=8), ["block", "tokenwise"], [1, 1])
     if online:

@@ -51,7 +51,7 @@ PART_HORIZONS = {"none of its tokens": 6}
 
 
 @pytest.mark.parametrize("reading", PART_READINGS)
-@pytest.mark.parametrize("path", ["short", "padded", "recorded"])
+@pytest.mark.parametrize("path", ["short", "recorded"])
 @pytest.mark.parametrize(("rule", "window"), [*READ_UNDER, ("tokenwise", "confidence")])
 def test_a_part_of_the_vocabulary(rule, window, reading, path):
     params = SamplingParams(**PART_READINGS[reading])
@@ -83,7 +83,7 @@ def test_a_part_of_the_vocabulary_drafted_ahead(known, window, drafter):
     assert requests
 
 
-@pytest.mark.parametrize("path", VERIFYING)
+@pytest.mark.parametrize("path", ["short", "recorded"])
 @pytest.mark.parametrize("first", ["tokenwise", "block", "leading"])
 @pytest.mark.parametrize("reading", ["plain", "none of its tokens", "greedy"])
 def test_a_part_of_the_vocabulary_in_the_middle(reading, first, path):

@@ -24,9 +24,13 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
 
 
-@pytest.mark.parametrize("drafter", [TabularModel, Device])
 @pytest.mark.parametrize(
-    ("path", "batch"), [("short", 1), ("short", 3), ("padded", 3), ("recorded", 3)]
+    ("drafter", "path", "batch"),
+    [
+        (TabularModel, "short", 1),
+        *((TabularModel, path, 3) for path in ("short", "padded", "recorded")),
+        *((Device, path, 3) for path in ("short", "recorded")),
+    ],
 )
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize(("rule", "window"), READ_UNDER)

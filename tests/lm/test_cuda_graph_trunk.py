@@ -145,11 +145,11 @@ class Pair:
 @pytest.mark.parametrize("exits", [(), (1, 2)])
 def test_what_an_ordinary_trunk_says(backend, fixed, exits):
     pair = Pair(backend, fixed, exits, seed=1)
-    for turn in range(40):
+    for turn in range(24):
         pair.score()
         pair.draft(READINGS[turn % 3])
         pair.grow()
-        if turn == 30:
+        if turn == 16:
             pair.texts[0] += pair.ids(300)  # a prompt's length at once, past the first columns
     trunk = pair.trunks[1]
     assert (trunk.graphs.num_recorded > 3) == (trunk.graphs.device.type == "cuda")
@@ -332,7 +332,7 @@ def test_samples_keep_the_targets_law(tiny_family, monkeypatch, name):
     law = joint_law(plain, PROMPTS[0], params, 2)
     hierarchy = built(tiny_family, stacks(tiny_family)[name], "cpu", backend="lean")
     assert isinstance(hierarchy.root.model.trunk, CudaGraphTrunk)
-    result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 2048), law)
+    result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 1024), law)
     assert result.degrees > 5
     assert 10**result.log10_p > 1e-4, result
 

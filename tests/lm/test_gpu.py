@@ -251,7 +251,7 @@ def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, dev
 # --- sampling
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*FEW, "windows", *COPIES])
 def test_a_seed_says_everything(tiny_family, device, name):
     hierarchy = built(tiny_family, stack(tiny_family, name), device)
     first = tokens_of(hierarchy, temperature=1.0, seed=4)
@@ -315,7 +315,7 @@ def test_samples_have_the_targets_law(tiny_family, real, name):
     plain = built(tiny_family, {"levels": []}, real)
     law = joint_law(plain, PROMPTS[0], params, 2)
     hierarchy = built(tiny_family, stack(tiny_family, name), real)
-    result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 2048), law)
+    result = chi_square(sample(hierarchy, PROMPTS[0], params, 2, 1024), law)
     assert result.degrees > 5
     assert 10**result.log10_p > 1e-4, result
 
@@ -338,11 +338,10 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("verify", ["tokenwise", "block"])
 @pytest.mark.parametrize("name", MIXED)
-def test_tables_mix_with_models(device, name, verify):
+def test_tables_mix_with_models(device, name):
     target = {"model": "zoo:mid", "dtype": "float32", "device": device}
-    config = {"target": target, "levels": MIXED[name], "verify": verify}
+    config = {"target": target, "levels": MIXED[name]}
     hierarchy = hierarchy_of(config)
     plain = hierarchy_of({"target": target, "levels": []})
     prompt = ["def main(argv):\n", "import os\n"]
@@ -441,8 +440,7 @@ def test_a_check_by_any_rule_is_one_wait(
     assert (waits["Propose"], waits["Check"]) == ({1}, {1})
 
 
-@pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("window", SCORES_READ)
+@pytest.mark.parametrize(("window", "sampling"), [("entropy", "sampled"), ("confidence", "greedy")])
 @pytest.mark.parametrize(("rule", "options"), BELOW)
 def test_a_check_below_is_one_wait_whatever_its_window_reads(
     tiny_family, pretend, monkeypatch, rule, options, window, sampling

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from installed import installed
+from installed import installed, needs_lab
 from loading import hierarchy_of
 from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM
@@ -125,7 +125,7 @@ SWITCHING = ["longrope", "longrope, computed anew"]
 
 
 @pytest.mark.parametrize("name", SWITCHING)
-@pytest.mark.parametrize("kind", ["skipping", "itself"])
+@pytest.mark.parametrize("kind", [pytest.param("skipping", marks=needs_lab), "itself"])
 def test_a_session_passes_the_length_as_a_fresh_call_does(saved, name, kind):
     path = saved(name)
     hierarchy = built(path, levels_below(path)[kind])

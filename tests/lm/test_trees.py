@@ -151,7 +151,7 @@ def test_trees_score_as_their_paths_do_and_what_is_accepted_stays(models):
     owner = models[0].cache_owner
     slots = [owner.open(), owner.open()]
     texts = [[rng.randrange(3, V) for _ in range(n)] for n in (21, 5)]
-    for _ in range(6):
+    for _ in range(4):
         for model in rng.sample(models, len(models)):
             trees = [random_tree(rng, 4), random_tree(rng, 3)]
             alone = rng.randrange(3)  # sometimes one of the two asks for a plain row

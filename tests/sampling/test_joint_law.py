@@ -1,4 +1,4 @@
-"""Sampling on the shipped family: χ² on the joint law of tokens 1–3, 1,536 samples a case.
+"""Sampling on the shipped family: χ² on the joint law of tokens 1–3, 1,024 samples a case.
 
 A test fails when p < 1e-4, so a sound hierarchy fails one seed in ten thousand; seeds are fixed,
 so a failure here is a change, not chance. The same test must reject a lossy verifier.
@@ -16,7 +16,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.tokenwise import Tokenwise
 
 FALSE_FAILURE_RATE = 1e-4
-LENGTH, SAMPLES, TOGETHER = 3, 1_536, 512
+LENGTH, SAMPLES, TOGETHER = 3, 1_024, 512
 PARAMS = SamplingParams(temperature=1.0, top_k=4)
 SMALL = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens": 2}
 CASES = {
@@ -48,7 +48,7 @@ class FromFullLaw(Tokenwise):
 @pytest.fixture(scope="module")
 def prompt_and_law():
     hierarchy = Hierarchy.from_config({"target": {"model": "zoo:mid", "dtype": "float32"}})
-    prompt = hierarchy.tokenizer("def main(")["input_ids"]
+    prompt = hierarchy.tokenizer("import os\n")["input_ids"]
     return prompt, joint_law(hierarchy, prompt, PARAMS, LENGTH)
 
 
@@ -64,7 +64,7 @@ def test_samples_have_the_targets_joint_law(prompt_and_law, name):
     config = {"target": {"model": "zoo:mid", "dtype": "float32"}, **CASES[name]}
     counts = sample(Hierarchy.from_config(config), prompt, PARAMS, LENGTH, SAMPLES, TOGETHER)
     result = chi_square(counts, law)
-    assert result.degrees > 15
+    assert result.degrees > 10
     assert 10**result.log10_p > FALSE_FAILURE_RATE, result
 
 
