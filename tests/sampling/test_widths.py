@@ -248,7 +248,7 @@ def test_sampled_text_has_the_targets_law(name, processors):
     request = params(PROCESSORS[processors], temperature=0.9)
     law = joint_law(tables()[2], request, 2)
     assert sum(law.values()) == pytest.approx(1.0)
-    counts = Counter(outputs(ROOTS[name], request, 600, 2))
+    counts = Counter(outputs(ROOTS[name], request, 1000, 2))
     result = chi_square(counts, law)
     assert result.degrees >= 7
     assert 10**result.log10_p > 1e-4, result

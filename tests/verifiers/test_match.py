@@ -86,7 +86,7 @@ def plain(tiny):
             r.token_ids for r in hierarchy.generate_batch(PROMPTS, seed=seed, **OPTIONS, **params)
         ]
         for name, params in SAMPLING.items()
-        for seed in ((3, 4) if name == "plain" else (3,))
+        for seed in (3, 4)
     }
 
 
@@ -94,12 +94,12 @@ def plain(tiny):
 @pytest.mark.parametrize("name", LEVELS)
 def test_the_text_is_plain_decodings(tiny, plain, name, sampling):
     hierarchy = built(tiny, LEVELS[name])
-    options = {"seed": 3, **OPTIONS, **SAMPLING[sampling]}
+    options = {"seed": 4, **OPTIONS, **SAMPLING[sampling]}
     batch = hierarchy.generate_batch(PROMPTS, **options)
-    assert [r.token_ids for r in batch] == plain[sampling, 3]
+    assert [r.token_ids for r in batch] == plain[sampling, 4]
     kept = sum(OPTIONS["max_new_tokens"] - 1 - r.target_calls for r in batch)
     alone = hierarchy.generate(PROMPTS[0], **options)
-    assert alone.token_ids == plain[sampling, 3][0]
+    assert alone.token_ids == plain[sampling, 4][0]
     if name not in ("a look-up", "a suffix", "a shared pool"):
         assert kept > 0, "some drafts are kept"
 
