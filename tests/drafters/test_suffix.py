@@ -50,7 +50,7 @@ def occurrences(texts, run):
     ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 2), max_size=14), min_size=1, max_size=3),
     st.lists(st.integers(0, 2), max_size=7),

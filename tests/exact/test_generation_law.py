@@ -29,7 +29,7 @@ def test_a_generation(rule, prompts):
     assert distance(found, root.model, PROMPT, 4, params) < TIGHT
 
 
-@pytest.mark.parametrize(("online", "prompts"), [(False, (PROMPT,)), (True, MANY)])
+@pytest.mark.parametrize(("online", "prompts"), [(False, MANY), (True, (PROMPT,))])
 def test_controllers(online, prompts):
     root = chain(models("random", 3, seed=8), ["block", "tokenwise"], [1, 1])
     if online:

@@ -1,8 +1,8 @@
 """The certificate has teeth: mistakes seen in real code, each written down and each caught.
 
 A rule that passes `test_certificate.py` is only as good as the enumeration that judges it, so here
-are rules that must fail [MATH §1, §2]. TV is the largest over a few random models: one model may
-hide a mistake by luck.
+are rules that must fail [MATH §1, §2]. A few random models are tried: one may hide a mistake by
+luck.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from hierspec.verifiers.registry import get
 CAUGHT = 1e-3
 
 
-def worst(make) -> float:
-    return max(certify_tree(make(seed), V).tv for seed in range(3))
+def caught(make, lost=CAUGHT) -> bool:
+    return any(certify_tree(make(seed), V).tv > lost for seed in range(3))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def worst(make) -> float:
     ids=lambda rule: f"{type(rule).__name__}{getattr(rule, 'top_m', '')}",
 )
 def test_a_wrong_rule_is_caught(rule):
-    assert worst(lambda seed: chain(models("random", 2, seed=seed), [rule], [3])) > CAUGHT
+    assert caught(lambda seed: chain(models("random", 2, seed=seed), [rule], [3]))
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_a_wrong_rule_is_caught(rule):
 @pytest.mark.parametrize("final", ["tokenwise", "block"])
 def test_a_wrong_level_is_caught(rule, final):
     """Below an exact rule: what a level hands up must have the law it says."""
-    assert worst(lambda seed: chain(models("random", 3, seed=seed), [rule, final], [2, 2])) > CAUGHT
+    assert caught(lambda seed: chain(models("random", 3, seed=seed), [rule, final], [2, 2]))
 
 
 def test_interleaving_as_printed_is_caught():
-    assert worst(interleaved_as_printed) > 0.01
+    assert caught(interleaved_as_printed, 0.01)
 
 
 def test_a_short_horizon_hides_it():
