@@ -51,19 +51,6 @@ def test_every_tried_family_is_greedy_exact(family, tmp_path):
     assert [r.token_ids for r in batch] == expected
 
 
-@pytest.mark.parametrize("name", ["hierarchy", "hispec", "dynamic-windows", "naive", "tails"])
-def test_a_sequence_samples_the_same_whoever_shares_its_batch(tiny_family, name):
-    hierarchy = built(tiny_family, name)
-    options = {"max_new_tokens": 12, "temperature": 1.0, "seed": 5, "ignore_eos": True}
-    together = hierarchy.generate_batch(PROMPTS[:6], **options)
-    again = hierarchy.generate_batch(PROMPTS[:6], **options)
-    fewer = hierarchy.generate_batch(PROMPTS[:3], **options)
-    assert [r.token_ids for r in together] == [r.token_ids for r in again]
-    assert [r.token_ids for r in together[:3]] == [r.token_ids for r in fewer]
-    other = hierarchy.generate_batch(PROMPTS[:6], **{**options, "seed": 6})
-    assert [r.token_ids for r in together] != [r.token_ids for r in other]
-
-
 def test_eight_sequences_meet_at_the_target(tiny_family):
     hierarchy = built(tiny_family, "hierarchy")
     calls = []

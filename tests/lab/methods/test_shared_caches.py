@@ -37,7 +37,6 @@ PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8, *range(60, 80)]]
 DRAFTS = {  # that write to the target's cache
     "skip 1": {"method": "layer_skip", "skip_layers": [1]},
     "skip 2": {"method": "layer_skip", "skip_layers": [2]},
-    "skip 1 and 2": {"method": "layer_skip", "skip_layers": [1, 2]},
     "skip attention": {"method": "layer_skip", "skip_attention": [0, 3]},
     "swift": {"method": "layer_skip", "skip": 0.5, "search": {"context_window": 2, "enough": 2.0}},
     "8 bits": {"method": "quantized"},
