@@ -1,4 +1,4 @@
-"""Everything that a device could break, on the CPU, on a pretended accelerator and on CUDA.
+"""Everything that a device could break, on a pretended accelerator and on CUDA.
 
 The pretended one holds its tensors in ordinary memory, calls them ``cuda``, and refuses what a real
 one refuses: operands of two devices, and NumPy. It finds tensors made in the wrong place on any
