@@ -76,6 +76,7 @@ def test_of_somebody_with_a_gguf_file(hour, tmp_path):
     for line in ("saved to c.json", "5 messages of c.json", "did you mean /set", "top_k = 3"):
         assert line in shown
     assert "Traceback" not in shown
+    assert (tmp_path / "cache" / "chat" / "history").stat().st_mode & 0o077 == 0
     saved = json.loads((tmp_path / "c.json").read_text())["messages"]
     assert [m["content"] for m in saved if m["role"] != "assistant"] == [
         *("the end", "the the", "the\na")

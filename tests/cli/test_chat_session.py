@@ -214,4 +214,3 @@ def test_in_a_terminal_lines_are_edited_and_remembered(folder, tmp_path):
     assert "Traceback" not in shown
     lines = [line for line in history.read_text().splitlines() if line.startswith("+")]
     assert lines == ["+w5 w9", "+w4 w9", "+/stats", "+w4 w9", "+/system w7"]
-    assert history.stat().st_mode & 0o077 == 0
