@@ -14,11 +14,11 @@ from hierspec.exact.cases import load_case
 from hierspec.exact.certificate import certify
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.search import plan
 from hierspec_lab.papers.p1 import tables as p1
 from hierspec_lab.papers.p2.formula import interleaved_speedup
 from hierspec_lab.papers.p3 import table1 as p3
 from hierspec_lab.papers.p5 import redundancy as p5
+from hierspec_lab.planning.search import plan
 
 
 @cache

@@ -28,8 +28,8 @@ from hierspec.core.nodes import Verify
 from hierspec.core.windows import EntropyWindow
 from hierspec.exact.certificate import certify_tree
 from hierspec.planner.latency import latency
-from hierspec.planner.search import plan
 from hierspec.verifiers.registry import get
+from hierspec_lab.planning.search import plan
 
 Make = Callable[[int], Verify]
 LARGEST = 1000  # lists of drafts that are enumerated in a moment

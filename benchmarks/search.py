@@ -23,7 +23,7 @@ import numpy as np
 
 from hierspec.planner.estimates import Estimates, ideal
 from hierspec.planner.plan import LatencyModel
-from hierspec.planner.search import plan
+from hierspec_lab.planning.search import plan
 
 
 def problem(seed: int, candidates: int) -> Estimates:

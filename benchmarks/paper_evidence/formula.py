@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from hierspec.planner.corollary import corollary
 from hierspec.planner.estimates import Chain, ideal
+from hierspec_lab.planning.corollary import corollary
 
 from . import effects
 from .files import ExperimentFile

@@ -83,7 +83,7 @@ ITEMS = (
         FixedVerdict(
             "holds",
             "by the formula: dynamic programming, linear program and search over all agree",
-            "tests/lab/papers/test_p1_p2_formulas.py, tests/planner/test_formula.py",
+            "tests/lab/papers/test_p1_p2_formulas.py, tests/lab/planning/test_formula.py",
         ),
     ),
     Item(
@@ -93,7 +93,7 @@ ITEMS = (
             "holds",
             "and is no tight bound: the graph has no cycles but loops at its ends, so dynamic "
             "programming takes O(T²K²)",
-            "planner/dynamic.py",
+            "hierspec_lab/planning/dynamic.py",
         ),
     ),
     Item("P1 Figure 1", "an example of the recursion", _drawing("the stack")),

@@ -4,7 +4,7 @@ A level hands up drafts of random length, of which the level above accepts a ran
 a level are independent, so its number of rounds is a renewal count, and the length of what it hands
 up is the renewal's overshoot. With independent acceptances and fixed prices this is exact for the
 algorithm; with measured survival curves and length-dependent costs it is the general model. P1's
-formula is the same without the overshoot (:mod:`hierspec.planner.corollary`).
+formula is the same without the overshoot (``overshoot``).
 
 A search asks for thousands of chains, so chains of one shape are priced together, in arrays
 [T, B]: T - 1 tokens are the longest hand-up, and each of B columns is a chain.

@@ -1,28 +1,26 @@
 """The search for the hierarchy that serves a token fastest, plain decoding included.
 
-P1's formula has a dynamic program that is certain of its optimum (:mod:`.dynamic`). Under the exact
-model drafts have a distribution of lengths, not a single one, so the program's
-plans are good starts only (MATH §4): a local search follows the best of them, changing budgets,
-then levels, as long as that pays.
+A local search follows the best of some starts, changing budgets, then levels, as long as that
+pays: plain decoding, the chain that attains the lower bound, the best single drafters. P1's formula
+has a dynamic program that is certain of its optimum; under the exact model, where drafts have a
+distribution of lengths, its plans are starts like these, and lead to no faster plan (MATH §4).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 
 from hierspec.errors import HierspecError
 
-from . import dynamic
 from .bound import lower_bound
 from .concatenations import concatenations
-from .corollary import corollary
 from .estimates import Chain, Estimates
-from .latency import PriceCache, latency
-from .plan import LATENCY_MODELS, LatencyModel, Plan, PricedChain
+from .latency import Latency, PriceCache, latency
+from .plan import LatencyModel, Plan, PricedChain
 
 _STARTS = 12  # of each kind; the local search follows the best few
 _INCUMBENTS = 3  # starts that are followed to the end
@@ -54,45 +52,55 @@ ALL_VARIATIONS = Variations(tail=4, dropped_bonus=True, orders=True)
 def plan(
     estimates: Estimates,
     *,
-    latency_model: LatencyModel = "exact",
     max_models: int | None = None,
     memory: int | None = None,
     top: int = 5,
     variations: Variations = NO_VARIATIONS,
+    starts: Iterable[Chain] = (),
 ) -> Plan:
     """Search for the fastest hierarchy, plain decoding included.
 
     Args:
-        latency_model: ``"exact"``: what the algorithm costs, overshoot handed up;
-            ``"corollary"``: P1's formula, of which the optimum is found for certain.
         max_models: most models, the target included.
         memory: most bytes of weights (:meth:`Estimates.bytes`).
         top: hierarchies to report: the best, and ``top - 1`` runners-up of other levels.
-        variations: options beyond levels and budgets; P1's formula prices plain chains only.
+        variations: options beyond levels and budgets.
+        starts: further chains to follow, best first.
 
     Raises:
         HierspecError: an option makes no sense, or the target alone exceeds the memory.
     """
     began = time.perf_counter()
-    _validate(estimates, latency_model, memory, top, variations)
+    validate_limits(estimates, max_models, memory, top)
     space = Space(estimates, max_models, memory, variations)
-    ranking = _rank_by_formula(space)
-    if latency_model == "corollary":
-        compute_ms = corollary
-        bounded = replace(estimates, joint_survival={}, classes=())  # the formula covers neither
-    else:
-        compute_ms, bounded = latency, estimates
-        ranking = _rank_by_search(space, ranking, top)
+    ranking = _rank_by_search(space, starts, top)
     bound = lower_bound(
-        bounded,
+        estimates,
         max_models=max_models,
         usable=space.usable,
         tail=variations.tail,
         orders=variations.orders,
         dropped_bonus=variations.dropped_bonus,
     )
+    return plan_from(estimates, ranking, top, bound.ms, began)
+
+
+def plan_from(
+    estimates: Estimates,
+    ranking: Sequence[Chain],
+    top: int,
+    bound_ms: float,
+    began: float,
+    latency_model: LatencyModel = "exact",
+    price: Callable[[Estimates, Chain], Latency] = latency,
+) -> Plan:
+    """Return the plan of a ranking of chains, best first.
+
+    Args:
+        began: when the search began, by :func:`time.perf_counter`.
+    """
     choices = [
-        PricedChain(chain, compute_ms(estimates, chain)) for chain in _distinct_levels(ranking, top)
+        PricedChain(chain, price(estimates, chain)) for chain in distinct_levels(ranking, top)
     ]
     best, *runners_up = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.models)))
     stacked = next((chain for chain in ranking if len(chain.models) > 2), None)
@@ -103,30 +111,30 @@ def plan(
         best=best,
         runners_up=tuple(runners_up),
         # Attained up to rounding, which must not put the bound above the plan.
-        lower_bound=best.ms if 0.0 < bound.ms - best.ms < 1e-9 * best.ms else bound.ms,
+        lower_bound=best.ms if 0.0 < bound_ms - best.ms < 1e-9 * best.ms else bound_ms,
         search_seconds=time.perf_counter() - began,
         latency_model=latency_model,
-        stacked=None if stacked is None else PricedChain(stacked, compute_ms(estimates, stacked)),
+        stacked=None if stacked is None else PricedChain(stacked, price(estimates, stacked)),
     )
 
 
-def _validate(
-    estimates: Estimates,
-    latency_model: str,
-    memory: int | None,
-    top: int,
-    variations: Variations,
+def validate_limits(
+    estimates: Estimates, max_models: int | None, memory: int | None, top: int = 1
 ) -> None:
-    if latency_model not in LATENCY_MODELS:
-        raise HierspecError(
-            f"no latency model called {latency_model!r}; there are: {', '.join(LATENCY_MODELS)}"
-        )
+    """Refuse limits that make no sense, or leave not even the target."""
     if top < 1:
         raise HierspecError("top must be at least 1 (the best plan)")
-    if latency_model == "corollary" and variations != NO_VARIATIONS:
-        raise HierspecError("P1's formula prices plain chains only: use the exact latency model")
-    if memory is not None and not estimates.owners:
+    if max_models is not None and max_models < 1:
+        raise HierspecError("max_models counts the target as well, so it must be at least 1")
+    if memory is None:
+        return
+    if not estimates.owners:
         raise HierspecError("a memory budget needs the sizes of the models: add memory_bytes")
+    if (needed := estimates.bytes([estimates.target])) > memory:
+        raise HierspecError(
+            f"the target alone needs {needed} bytes: a memory budget of {memory} leaves nothing to "
+            "choose from"
+        )
 
 
 @dataclass(frozen=True)
@@ -251,14 +259,7 @@ def _allowed(space: Space, models: tuple[int, ...], budgets: tuple[int, ...]) ->
         yield Chain(models, budgets)
 
 
-def _rank_by_formula(space: Space) -> list[Chain]:
-    ranking = dynamic.rank_chains(
-        dynamic.build_graph(space.estimates), space.max_models, space.memory
-    )
-    return [chain for _, chain in ranking if space.can_stack(chain.models)]
-
-
-def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Chain]:
+def _rank_by_search(space: Space, further: Iterable[Chain], top: int) -> list[Chain]:
     estimates, prices = space.estimates, PriceCache(space.estimates)
     target = estimates.target
     singles = [
@@ -271,14 +272,14 @@ def _rank_by_search(space: Space, formula: Iterable[Chain], top: int) -> list[Ch
         estimates, max_models=space.max_models, usable=space.usable, dropped_bonus=False
     )
     starts = [Chain((target,)), bound.chain, *_best_chains(prices, singles, _STARTS)]
-    search(prices, space, starts + _distinct_levels(formula, _STARTS))
+    search(prices, space, starts + distinct_levels(further, _STARTS))
     if space.variations.orders and (space.max_models is None or space.max_models >= 3):
         concatenated = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
         prices.price(
             [chain for _, chain in concatenated if space.fit_memory(chain.models)][:_STARTS]
         )
     if top > 1:  # runners-up deserve their best budgets too
-        leaders = _distinct_levels(_rank_priced(prices), 2 * top)
+        leaders = distinct_levels(_rank_priced(prices), 2 * top)
         polish(prices, space, [c for c in leaders if c.order == "chain" and not c.plain])
     return _rank_priced(prices)
 
@@ -295,10 +296,10 @@ def _best_chains(prices: PriceCache, chains: Sequence[Chain], count: int) -> lis
     prices.price(chains)
     ms = prices.ms_by_chain
     possible = [chain for chain in chains if ms[chain] < float("inf")]
-    return _distinct_levels(sorted(possible, key=ms.__getitem__), count)
+    return distinct_levels(sorted(possible, key=ms.__getitem__), count)
 
 
-def _distinct_levels(chains: Iterable[Chain], count: int) -> list[Chain]:
+def distinct_levels(chains: Iterable[Chain], count: int) -> list[Chain]:
     chains_by_models: dict[tuple[int, ...], Chain] = {}
     for chain in chains:
         if len(chains_by_models) == count:

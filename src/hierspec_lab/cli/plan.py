@@ -108,14 +108,14 @@ def plan(
 
       hierspec plan problem.json --max-models 3
     """
-    from hierspec.planner import search
+    from hierspec_lab.planning.search import plan as search
 
     task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
     _validate_exports(output, to, task.profile)
     view = plan_view(task, picture, heat_map, simulate, acceptances, costs)
     for warning in task.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
-    result = search.plan(
+    result = search(
         task.estimates,
         latency_model=task.latency_model,
         max_models=max_models,

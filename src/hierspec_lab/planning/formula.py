@@ -1,4 +1,4 @@
-"""P1's formula for independent acceptances in closed form (:mod:`hierspec.planner.corollary`)."""
+"""P1's formula for independent acceptances in closed form (:mod:`.corollary`)."""
 
 from __future__ import annotations
 

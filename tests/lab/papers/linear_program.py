@@ -1,15 +1,15 @@
 """P1's reduction solved as printed: generalized shortest path as a linear program.
 
-It serves as an independent check of :mod:`hierspec.planner.dynamic`, which finds the same plans
-hundreds of times faster; nothing else uses it.
+It serves as an independent check of :mod:`hierspec_lab.planning.dynamic`, which finds the same
+plans hundreds of times faster; nothing else uses it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from hierspec.planner.dynamic import Graph
 from hierspec.planner.estimates import Chain
+from hierspec_lab.planning.dynamic import Graph
 
 _TIGHT = {
     "presolve": True,

@@ -10,8 +10,6 @@ import pytest
 from formula_cases import random_problem
 from linear_program import solve
 
-from hierspec.planner.corollary import corollary
-from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec_lab.papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
@@ -22,6 +20,8 @@ from hierspec_lab.papers.p2.formula import (
     interleaved_speedup,
     interleaved_tokens,
 )
+from hierspec_lab.planning.corollary import corollary
+from hierspec_lab.planning.dynamic import build_graph, rank_chains
 from hierspec_lab.planning.formula import expected_tokens
 
 # P1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierspec.planner.corollary import corollary, rounds_from_survival
 from hierspec.planner.estimates import Chain, ideal
+from hierspec_lab.planning.corollary import corollary, rounds_from_survival
 from hierspec_lab.planning.formula import expected_rounds, expected_tokens, formula
 
 RATES = np.array([0.0, 1e-9, 0.1, 0.5, 0.8, 0.99, 1 - 1e-9, 1 - 1e-13, 1.0])

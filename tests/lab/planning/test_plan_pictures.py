@@ -13,10 +13,10 @@ import pytest
 from svg import letters
 
 from hierspec.cli import run
-from hierspec.planner.corollary import corollary
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
 from hierspec.planner.plan import Plan, PricedChain
+from hierspec_lab.planning.corollary import corollary
 from hierspec_lab.planning.maps import (
     cheapest_chain,
     cost_acceptance_map,

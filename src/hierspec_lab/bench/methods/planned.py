@@ -18,7 +18,7 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
-from hierspec.planner.search import Variations, plan
+from hierspec.planner.search import Variations
 from hierspec.profiling.auto import control_chain
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
@@ -27,6 +27,7 @@ from hierspec.profiling.schema import RULES_FOR_SEVERAL_DRAFTS
 from hierspec.profiling.settings import ProfileSettings, ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
+from hierspec_lab.planning.search import plan
 
 from .base import Method
 from .ours import BenchModels, HierarchyMethod

@@ -15,12 +15,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from hierspec.errors import HierspecError
-from hierspec.planner.corollary import corollary
 from hierspec.presets.registry import trained_exits
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import SPEEDUP_COLUMNS, notes, side_by_side, uncompared_table
 from hierspec_lab.papers.p3.systems import cache_bytes
 from hierspec_lab.papers.tables import Reproduction, Table
+from hierspec_lab.planning.corollary import corollary
 
 from .trials import (
     ProfiledPool,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
 from hierspec_lab.papers.tables import Cell, Reproduction, Table, TableRow
+from hierspec_lab.planning.dynamic import build_graph, rank_chains
 
 LARGEST_BUDGET = 15  # "a sufficiently large maximum value for T" [P1 §4.2]
 

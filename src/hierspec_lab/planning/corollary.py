@@ -17,9 +17,8 @@ from dataclasses import replace
 import numpy as np
 
 from hierspec.errors import HierspecError
-
-from .estimates import Chain, Estimates
-from .latency import Latency, latency
+from hierspec.planner.estimates import Chain, Estimates
+from hierspec.planner.latency import Latency, latency
 
 
 def rounds_from_survival(survival: np.ndarray, longest: int) -> np.ndarray:

@@ -27,9 +27,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hierspec.errors import HierspecError
+from hierspec.planner.estimates import Chain, Estimates
+from hierspec.planner.search import validate_limits
 
 from .corollary import rounds_from_survival
-from .estimates import Chain, Estimates
 
 Ranking = list[tuple[float, Chain]]
 
@@ -116,13 +117,7 @@ def rank_chains(graph: Graph, max_models: int | None = None, memory: int | None 
     """
     estimates = graph.estimates
     target = estimates.target
-    if max_models is not None and max_models < 1:
-        raise HierspecError("max_models counts the target as well, so it must be at least 1")
-    if memory is not None and estimates.bytes([target]) > memory:
-        raise HierspecError(
-            f"the target alone needs {estimates.bytes([target])} bytes: a memory budget of {memory}"
-            " leaves nothing to choose from"
-        )
+    validate_limits(estimates, max_models, memory)
     ranking: Ranking = [(graph.plain, Chain((target,)))]
     if max_models != 1 and target:
         if memory is None or estimates.bytes(range(target + 1)) <= memory:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from formula_cases import random_problem
 
-from hierspec.planner.corollary import corollary, rounds_from_survival
-from hierspec.planner.dynamic import build_graph, rank_chains
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import latency
+from hierspec_lab.planning.corollary import corollary, rounds_from_survival
+from hierspec_lab.planning.dynamic import build_graph, rank_chains
 
 
 def enumerated(survival, length, budget):

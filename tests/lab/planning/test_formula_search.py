@@ -1,0 +1,89 @@
+"""Searches by P1's formula, and the product's search from its plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from formula_cases import random_problem
+
+from hierspec.planner import search
+from hierspec.planner.estimates import ideal
+from hierspec.planner.search import ALL_VARIATIONS
+from hierspec_lab.planning.search import plan
+
+COSTS_1 = [1e-5, 0.003, 0.01, 0.25, 4, 33]  # P1 Appendix B.3, Tables 6 and 7
+RATES_1 = [[0.75, 0.5, 0.25, 0, 0], [0.75, 0.5, 0.25, 0.05], [0.75, 0.5, 0.3], [0.75, 0.55], [0.8]]
+COSTS_2 = [5e-5, 2e-4, 0.05, 2, 8, 33]
+RATES_2 = [
+    [0.525, 0.125, 0, 0, 0], [0.6, 0.275, 0.025, 0], [0.675, 0.425, 0.225], [0.75, 0.55], [0.8],
+]  # fmt: skip
+
+
+def square(rates):
+    return [[None] * (i + 1) + row for i, row in enumerate(rates)]
+
+
+@pytest.mark.parametrize(
+    ("costs", "rates", "latencies"),
+    [
+        (COSTS_1, RATES_1, [14.3659, 11.2106, 10.6565, 10.6345, 10.6171]),
+        (COSTS_2, RATES_2, [19.3089, 17.1050, 15.5837, 15.5202, 15.5201]),
+    ],
+)
+def test_the_papers_examples(costs, rates, latencies):
+    """By P1's formula with the 2..6 largest models (MATH §4); the exact model is never above."""
+    rows = square(rates)
+    for count, expected in zip(range(2, 7), latencies, strict=True):
+        first = 6 - count
+        estimates = ideal(costs[first:], [row[first:] for row in rows[first:]])
+        answer = plan(estimates, latency_model="corollary")
+        assert answer.best.ms == pytest.approx(expected, abs=5e-5)
+        exact = plan(estimates)
+        assert exact.best.ms <= answer.best.ms * (1 + 1e-12)
+        assert exact.lower_bound <= exact.best.ms
+        assert answer.lower_bound <= answer.best.ms
+
+
+def test_limits_are_kept():
+    estimates = ideal(COSTS_1, square(RATES_1), max_budget=7, memory=[1, 2, 4, 8, 16, 32])
+    free, few, small, one = (
+        plan(estimates, latency_model="corollary", top=8, **limits)
+        for limits in ({}, {"max_models": 3}, {"memory": 45}, {"max_models": 1})
+    )
+    assert free.best.ms < few.best.ms < one.best.ms == 33
+    assert free.best.ms < small.best.ms
+    for answer in (free, few, small):
+        assert answer.lower_bound <= answer.best.ms * (1 + 1e-12)
+    chosen = [choice.chain for choice in (few.best, *few.runners_up)]
+    assert max(len(chain.models) for chain in chosen) == 3
+    chosen = [choice.chain for choice in (small.best, *small.runners_up)]
+    assert max(estimates.bytes(chain.models) for chain in chosen) <= 45
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_products_search_finds_as_fast_a_plan_without_the_formula(seed):
+    estimates = random_problem(np.random.default_rng(seed), measured=seed % 2 == 1, top=5)
+    assert search.plan(estimates).best.ms == pytest.approx(plan(estimates).best.ms, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"latency_model": "wald"}, "corollary"),
+        ({"latency_model": "corollary", "variations": ALL_VARIATIONS}, "exact"),
+    ],
+)
+def test_refusals(options, word):
+    with pytest.raises(ValueError, match=word):
+        plan(ideal([1, 9], [[None, 0.5]]), **options)
+
+
+def test_the_formula_and_its_bound_read_the_same_curves():
+    known = ideal([1.0, 3.0, 20.0], [[0, 0.8, 0.6], [0, 0, 0.7], [0, 0, 0]])
+    easy = ideal([1.0, 3.0, 20.0], [[0, 0.9, 0.8], [0, 0, 0.9], [0, 0, 0]])
+    hard = ideal([1.0, 3.0, 20.0], [[0, 0.2, 0.1], [0, 0, 0.2], [0, 0, 0]])
+    answer = plan(replace(known, classes=(easy, hard)), latency_model="corollary")
+    assert answer.best.ms == plan(known, latency_model="corollary").best.ms
+    assert answer.lower_bound <= answer.best.ms
