@@ -13,7 +13,7 @@ from fuzzing import Playground
 from installed import needs_lab
 
 from hierspec.cli import run
-from hierspec.cli.options import METHODS, SHIPPED_DRAFTS, parse_temperatures, split_values
+from hierspec.cli.options import METHODS, SHIPPED_DRAFTS, split_values
 from hierspec.config import drafts, methods
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
@@ -95,7 +95,6 @@ def test_what_is_wrong_with_a_folder(capsys, play, folder, said):
 def test_weights_that_a_library_would_make_up_are_refused(tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from hierspec.errors import HierspecError
     from hierspec.lm.load import load
 
     GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2)).save_pretrained(
@@ -278,9 +277,6 @@ def test_one_way_to_give_several_values(tmp_path, monkeypatch):
     ]
     whole = ["one,folder", '{"method": "suffix", "max_order": 3}', ""]
     assert split_values(whole) == whole
-    assert parse_temperatures(["0,1", "0.5"]) == (0.0, 1.0, 0.5)
-    with pytest.raises(HierspecError, match="takes numbers, as in 0,1, not 'hot'"):
-        parse_temperatures(["0,hot"])
 
 
 def test_a_draft_larger_than_its_target_is_noticed(capsys):

@@ -24,7 +24,7 @@ PRESETS = "{presets}"
 MODEL = "directory, hub id, FILE.gguf, or zoo:NAME"
 METHODS = "{methods}"
 SHIPPED_DRAFTS = "Default for the shipped family: zoo:small and zoo:trunk."
-_DEFAULT_TARGET = "Default: zoo:smollm2 where its packages are installed, else zoo:large."
+DEFAULT_TARGET = "Default: zoo:smollm2 where its packages are installed, else zoo:large."
 
 
 class Command(TyperCommand):
@@ -70,16 +70,11 @@ def draft_option(note: str) -> Any:
     )
 
 
-def output_option(help_text: str = "File to write.") -> Any:
-    return typer.Option("-o", "--output", help=help_text)
-
-
 def json_option(help_text: str = "Print one JSON object instead of text.") -> Any:
     return typer.Option("--json", help=help_text)
 
 
 Target = Annotated[str, target_option("")]
-TargetOrDefault = Annotated[str | None, target_option(_DEFAULT_TARGET)]
 HierarchyOption = Annotated[str | None, hierarchy_option()]
 DraftsOption = Annotated[
     list[str] | None,
@@ -95,10 +90,6 @@ Dtype = Annotated[
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: a GPU if there is one.")]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; default: all cores.")
-]
-PromptsOption = Annotated[
-    Path | None,
-    typer.Option(help="A .jsonl file with a prompt on each line; default: built-in prompts."),
 ]
 TokenizerOption = Annotated[
     str | None,
@@ -144,14 +135,6 @@ Deterministic = Annotated[
         "with a C compiler always can.",
     ),
 ]
-Temperatures = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FLOAT",
-        help="Temperatures to measure at (0 is greedy): repeat the option, or separate by commas. "
-        "Default: 0 and 1.",
-    ),
-]
 StopOption = Annotated[
     list[str] | None,
     typer.Option(help="A string at which the text ends, special tokens included; repeatable."),
@@ -174,7 +157,7 @@ AsJson = Annotated[bool, json_option()]
 ShowList = Annotated[bool, typer.Option("--list", help="List what is available, and exit.")]
 
 # Of a service, and of what sends it requests
-ServedModel = Annotated[str | None, target_option(_DEFAULT_TARGET, "--model", "--target", "-m")]
+ServedModel = Annotated[str | None, target_option(DEFAULT_TARGET, "--model", "--target", "-m")]
 ServiceFile = Annotated[
     Path | None, typer.Option(help="File of settings, .json or .toml; docs/serving.md lists them.")
 ]
@@ -188,13 +171,6 @@ REPLICAS: Any = typer.Option(
 MaxConcurrency = Annotated[
     int, typer.Option(min=1, max=4096, help="Maximum number of requests at a time.")
 ]
-
-DEFAULT_TEMPERATURES = (0.0, 1.0)
-_UNITS = {"": 1} | {
-    prefix + suffix: base ** (power + 1)
-    for base, suffix in ((1000, "b"), (1024, "ib"))
-    for power, prefix in enumerate("kmgt")
-}
 
 
 def target_config(model: str, dtype: str | None, device: str | None) -> TargetConfig:
@@ -257,37 +233,6 @@ def _split_value(value: str) -> list[str]:
     return [part.strip() for part in re.split(r",(?![a-z_]+=)", value) if part.strip()]
 
 
-def parse_temperatures(temperature: list[str] | None) -> tuple[float, ...]:
-    """Return the values of ``--temperature``, each once.
-
-    Raises:
-        HierspecError: one of them is negative, or not a number.
-    """
-    from hierspec.utils.validation import validate_temperature
-
-    values: list[float] = []
-    for word in split_values(temperature):
-        try:
-            values.append(float(word))
-        except ValueError:
-            raise HierspecError(f"--temperature takes numbers, as in 0,1, not {word!r}") from None
-    for value in values:
-        validate_temperature(value, "--temperature")
-    values = values or list(DEFAULT_TEMPERATURES)
-    return tuple(dict.fromkeys(value + 0.0 for value in values))  # + 0.0: no negative zero
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes of ``2GiB``, ``500MB``, ``1.5 gib`` or a plain number."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    unit = None if match is None else _UNITS.get("" if match[2] == "b" else match[2])
-    if match is None or unit is None or float(match[1]) <= 0:
-        raise HierspecError(f"--memory-budget takes a size such as 2GiB or 500MB, not {text!r}")
-    if not float(match[1]) < 1e15:
-        raise HierspecError(f"--memory-budget of {text[:20]}… is more than any machine has")
-    return int(float(match[1]) * unit)
-
-
 def parse_template_kwargs(text: str | None) -> dict[str, Any] | None:
     """Return the value of ``--chat-template-kwargs``, a JSON object.
 
@@ -306,17 +251,6 @@ def parse_template_kwargs(text: str | None) -> dict[str, Any] | None:
             f"{text[:40]!r}"
         )
     return value
-
-
-def options_used(context: typer.Context) -> list[str]:
-    """Return the names of the options on the command line, such as ``--prompts``."""
-    return [
-        param.opts[0]
-        for param in context.command.params
-        if param.param_type_name == "option"
-        and (source := context.get_parameter_source(param.name or ""))
-        and source.name != "DEFAULT"
-    ]
 
 
 def note_unused(sampling: SamplingParams) -> None:

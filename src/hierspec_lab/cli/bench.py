@@ -15,18 +15,13 @@ from hierspec.cli.options import (
     BatchSize,
     Device,
     Dtype,
-    PromptsOption,
     Seed,
     ShowList,
     Target,
-    Temperatures,
     Threads,
     draft_option,
     json_option,
     load_tokenizer,
-    options_used,
-    output_option,
-    parse_temperatures,
     split_values,
     target_config,
 )
@@ -34,6 +29,7 @@ from hierspec.errors import HierspecError
 from hierspec.utils.terminal import counted
 
 from .bench_files import BenchFiles
+from .options import PromptsOption, Temperatures, options_used, output_option, parse_temperatures
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,11 +16,12 @@ from hierspec.cli.options import (
     Dtype,
     Seed,
     Threads,
-    output_option,
     split_values,
     target_option,
 )
 from hierspec.errors import HierspecError
+
+from .options import output_option
 
 T = TypeVar("T")
 

@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
-from hierspec.cli.options import MODEL, AsJson, load_tokenizer, output_option
+from hierspec.cli.options import MODEL, AsJson, load_tokenizer
 from hierspec.errors import HierspecError
+
+from .options import output_option
 
 app = typer.Typer(
     name="ngram",

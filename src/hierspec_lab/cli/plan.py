@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from hierspec.cli.options import AsJson, output_option, parse_size
+from hierspec.cli.options import AsJson
 from hierspec.errors import HierspecError, errors_in
 
+from .options import output_option, parse_size
 from .plan_views import PlanningTask, plan_view
 
 if TYPE_CHECKING:

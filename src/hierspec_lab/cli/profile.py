@@ -14,17 +14,14 @@ from hierspec.cli.options import (
     MODEL,
     Device,
     Dtype,
-    PromptsOption,
-    TargetOrDefault,
-    Temperatures,
     Threads,
     json_option,
     load_tokenizer,
-    output_option,
-    parse_temperatures,
     split_values,
     target_config,
 )
+
+from .options import PromptsOption, TargetOrDefault, Temperatures, output_option, parse_temperatures
 
 
 def profile(

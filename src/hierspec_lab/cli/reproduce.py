@@ -18,18 +18,16 @@ from hierspec.cli.options import (
     Seed,
     ShowList,
     Target,
-    Temperatures,
     Threads,
     draft_option,
-    options_used,
-    output_option,
-    parse_temperatures,
     split_values,
     target_config,
 )
 from hierspec.errors import HierspecError
 from hierspec_lab.papers import COMPUTED, MEASURED, Reproduction
 from hierspec_lab.papers import reproduce as reproduce_one
+
+from .options import Temperatures, options_used, output_option, parse_temperatures
 
 if TYPE_CHECKING:
     from rich.console import Console

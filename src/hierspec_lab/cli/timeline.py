@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hierspec.cli.options import MODEL, load_tokenizer, output_option
+from hierspec.cli.options import MODEL, load_tokenizer
 from hierspec.errors import HierspecError
+
+from .options import output_option
 
 if TYPE_CHECKING:
     from hierspec_lab.timeline.drawing import TokenText

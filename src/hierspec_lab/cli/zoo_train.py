@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hierspec.cli.options import Seed, Threads, output_option
+from hierspec.cli.options import Seed, Threads
+
+from .options import output_option
 
 
 def train(

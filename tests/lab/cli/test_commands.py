@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from hierspec.cli import root, run
+from hierspec.errors import HierspecError
 from hierspec.utils import plugins
+from hierspec_lab.cli.options import parse_temperatures
 
 ROOT = Path(__file__).resolve().parents[3]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
@@ -36,6 +38,12 @@ def test_mistakes_are_one_line_and_status_2(line, says, capsys):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert says in err
+
+
+def test_temperatures_are_repeated_or_separated_by_commas():
+    assert parse_temperatures(["0,1", "0.5"]) == (0.0, 1.0, 0.5)
+    with pytest.raises(HierspecError, match="takes numbers, as in 0,1, not 'hot'"):
+        parse_temperatures(["0,hot"])
 
 
 EARLY = """

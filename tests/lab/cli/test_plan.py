@@ -8,7 +8,7 @@ import pytest
 from fakes.profiles import FakeProfile
 
 from hierspec import cli
-from hierspec.cli.options import parse_size
+from hierspec_lab.cli.options import parse_size
 from hierspec_lab.planning.problem import parse_problem
 
 PROBLEM = {
