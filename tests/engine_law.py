@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import pytest
+from splitting import outcomes
 
 from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.proposals import States
@@ -36,11 +36,8 @@ def outcome_law(program: Callable[[Any], Any]) -> dict[Any, float]:
     Args:
         program: called with an rng once for each box of uniforms; each call must begin anew.
     """
-    splitting = pytest.importorskip(
-        "hierspec_lab.verifiers.splitting", reason="the laboratory follows what the engine draws"
-    )
     law: dict[Any, float] = {}
-    for rng, outcome in splitting.outcomes(program):
+    for rng, outcome in outcomes(program):
         law[outcome] = law.get(outcome, 0.0) + rng.probability
     return law
 

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from splitting import WATCHED
 
 from hierspec.utils.graphs import NoHostReads
-
-try:
-    from hierspec_lab.verifiers.splitting import WATCHED
-except ImportError:  # without the laboratory, no draws are followed
-    WATCHED = {}
 
 
 class Tape(NoHostReads):
