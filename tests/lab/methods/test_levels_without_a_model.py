@@ -58,7 +58,7 @@ def target(request, tmp_path_factory):
     family, _, backend = request.param.partition(", ")
     path = save_tiny(family, tmp_path_factory.mktemp(family) / "m", seed=1)
     plain = built(path, [], backend=backend or "auto")
-    options = {"max_new_tokens": 16, "ignore_eos": True}
+    options = {"max_new_tokens": 30, "ignore_eos": True}
     return path, backend or "auto", [plain.generate(p, **options).token_ids for p in PROMPTS]
 
 
@@ -66,11 +66,11 @@ def target(request, tmp_path_factory):
 def test_greedy_equals_plain_greedy(target, name):
     path, backend, expected = target
     hierarchy = built(path, CHAINS[name], backend=backend, **rule_of(name))
-    options = {"max_new_tokens": 16, "ignore_eos": True}
+    options = {"max_new_tokens": 30, "ignore_eos": True}
     batch = hierarchy.generate_batch(PROMPTS, **options)
     assert [r.token_ids for r in batch] == expected
     assert hierarchy.generate(PROMPTS[1], **options).token_ids == expected[1]
-    assert sum(r.target_calls for r in batch) < 4 * 15, "some drafts are kept"
+    assert sum(r.target_calls for r in batch) < 4 * 29, "some drafts are kept"
 
 
 @pytest.mark.parametrize("name", CHAINS)
