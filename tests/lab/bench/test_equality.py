@@ -10,7 +10,7 @@ from hierspec.presets.registry import PRESETS
 from hierspec.zoo.registry import resolve
 
 PROMPTS = ["def fibonacci(n):\n", "class Stack:\n    def push(self, item):\n", "import os\n"]
-TOKENS = 24
+TOKENS = 16
 TARGET = "zoo:trunk"  # the large target's runs are the benchmark's
 
 
