@@ -26,7 +26,7 @@ from hierspec.lm.load import load
 from hierspec.lm.native.formats import FORMATS, GROUP, SUPER, Format
 from hierspec.lm.native.gguf_blocks import Codes
 from hierspec.lm.native.matrices import PackedMatrix, pack_codes
-from hierspec.lm.native.model import LayerWeights, NativeLayers
+from hierspec.lm.native.model import LayerWeights
 from hierspec.zoo import registry
 
 ANSWERS = common.ROOT / "benchmarks" / "data" / "smollm2-sibling-answers.jsonl.xz"
@@ -107,11 +107,10 @@ def replaced(backend: Any, name: str, cache_dtype: torch.dtype = torch.float32) 
         )
         for layer in backend._layers.weights
     ]
-    copied._layers = NativeLayers(backend.library, layers, backend.shape, cache_dtype)
     tied = backend._embedding is backend._output
     copied._output = packed(backend._output, name)
     copied._embedding = copied._output if tied else packed(backend._embedding, name)
-    copied._describe()
+    copied._set_layers(layers)
     return copied
 
 

@@ -10,9 +10,10 @@ from torch import nn
 
 from fakes.tokenizers import Letters
 from hierspec.lm.base import Query, Slot
+from hierspec.lm.in_steps import RunsInSteps
 
 
-class ToyBackend:
+class ToyBackend(RunsInSteps):
     """A causal float64 backend without attention: a layer mixes in the mean of what it has seen.
 
     ``fail_at`` counts down over layers; at 0 the layer raises ``error`` half-way.

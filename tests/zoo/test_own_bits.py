@@ -17,7 +17,6 @@ from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.native.gguf_blocks import DECODERS
-from hierspec.lm.native.model import NativeLayers
 from hierspec.lm.weights import build_hf_model
 from hierspec.presets import defaults
 from hierspec.zoo.gguf.source import open_gguf
@@ -82,7 +81,7 @@ def check_against_reference(path: Any, share: float = 1 / 30) -> NativeBackend:
     assert ours.new_cache(1).dtype == (torch.float32 if ours.formats == "F32" else torch.float16)
     wide = copy.copy(ours)
     wide.attention_dtype = torch.float32
-    wide._layers = NativeLayers(ours.library, ours._layers.weights, ours.shape, torch.float32)
+    wide._set_layers(ours.layer_weights)
     exact, rounded = (
         scores(load(source, dtype, backend="lean")) for dtype in (torch.float32, torch.bfloat16)
     )

@@ -40,6 +40,16 @@ class Span(NamedTuple):
         return range(self.start, self.start + self.n)
 
 
+class States(NamedTuple):
+    """Hidden states of consecutive tokens, ``rows`` [n, d], of those stored from ``first`` on."""
+
+    rows: torch.Tensor
+    first: int = 0
+
+
+Scored = tuple[States, Sequence[int]]  # states, and at which places they are scored
+
+
 class PositionSwitch(NamedTuple):
     """How a model encodes positions that depends on how long a text is: Phi-3's longrope.
 
@@ -111,6 +121,30 @@ class Backend(Protocol):
 
     def move(self, cache: Any, indices: Sequence[int], start: int) -> None:
         """Copy the keys and values stored at ``indices`` to ``start …``, in order."""
+        ...
+
+    def run(
+        self,
+        lo: int,
+        hi: int,
+        spans: Sequence[Span],
+        outputs: Sequence[States],
+        *,
+        ids: Sequence[int] = (),
+        inputs: Sequence[States] = (),
+        scored: Sequence[Scored] = (),
+    ) -> torch.Tensor:
+        """Run layers ``lo … hi - 1`` on the tokens of ``spans``, as :meth:`layers` does, then score.
+
+        Args:
+            outputs: of each span, where its rows are written.
+            ids: of all tokens, where ``lo`` is 0; else
+            inputs: of each span, what its rows are read from.
+            scored: states whose rows are scored as by :meth:`head`, ``outputs`` included.
+
+        Returns:
+            Scores [rows, V], which callers may write to.
+        """
         ...
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+import torch
+
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
@@ -82,7 +84,9 @@ class EncoderDecoderTrunk(Trunk):
             self.rewind(slot, 0)
             cache.encoded, cache.source = None, context.source
 
-    def run_segments(self, prepared: list[PreparedQuery], index: int) -> None:
+    def run_segments(
+        self, prepared: list[PreparedQuery], index: int, score: bool = False
+    ) -> torch.Tensor:
         caches: list[SourceCache] = [item.state.cache for item in prepared]
         if new := [cache for cache in caches if cache.encoded is None]:
             sources = list(dict.fromkeys(cache.source for cache in new))
@@ -92,7 +96,7 @@ class EncoderDecoderTrunk(Trunk):
                 self.encoder_calls += 1
             for cache in new:
                 cache.encoded = self._encoded[cache.source] = encoded[cache.source]
-        super().run_segments(prepared, index)
+        return super().run_segments(prepared, index, score)
 
 
 class EncoderDecoderModel(ExitModel):

@@ -24,17 +24,14 @@ typedef struct {
     void rows_##f(const Matrix *, const int64_t *, int64_t, float *);
 DRIVER_FORMATS
 #undef X
-#define X(f) (void *)multiply_##f,
-static void *const multiply[] = {DRIVER_FORMATS};
+#define X(f) {(void *)multiply_##f, (void *)rows_##f},
+static void *const functions[][2] = {DRIVER_FORMATS};
 #undef X
 #define X(f) rows_##f,
 static void (*const rows_of[])(const Matrix *, const int64_t *, int64_t, float *) = {DRIVER_FORMATS};
 
-int hierspec_layers(const void *, int64_t, int64_t, const uint8_t *, float *, const float *, int64_t,
-                    const float *, const void *, int64_t, int);
+int hierspec_run(const void *, const void *, int);
 int hierspec_product(const Matrix *, const float *, float, const float *, int64_t, float *, int);
-int hierspec_refined_product(const Matrix *, const Matrix *, float, const float *, float,
-                             const float *, int64_t, float *, int);
 
 /* --- what gcc calls for OpenMP */
 
@@ -88,16 +85,11 @@ typedef union {
 static int64_t call(const Word *a) {
     switch (a[0].number) {
     case 0:
-        return hierspec_layers(a[1].at, a[2].number, a[3].number, a[4].at, a[5].at, a[6].at,
-                               a[7].number, a[8].at, a[9].at, a[10].number, (int)a[11].number);
+        return hierspec_run(a[1].at, a[2].at, (int)a[3].number);
     case 1:
         return hierspec_product(a[1].at, a[2].at, (float)a[3].real, a[4].at, a[5].number, a[6].at,
                                 (int)a[7].number);
-    case 2:
-        return hierspec_refined_product(a[1].at, a[2].at, (float)a[3].real, a[4].at,
-                                        (float)a[5].real, a[6].at, a[7].number, a[8].at,
-                                        (int)a[9].number);
-    default: rows_of[a[0].number - 3](a[1].at, a[2].at, a[3].number, a[4].at); return 0;
+    default: rows_of[a[0].number - 2](a[1].at, a[2].at, a[3].number, a[4].at); return 0;
     }
 }
 
@@ -105,7 +97,7 @@ int main(void) {
     int64_t head[2]; /* numbers of buffers and of addresses */
     while (fread(head, sizeof head, 1, stdin) == 1) {
         int64_t *sizes = malloc(sizeof(int64_t) * (size_t)head[0]);
-        int64_t(*addresses)[3] = malloc(sizeof *addresses * (size_t)(head[1] + 1));
+        int64_t(*addresses)[4] = malloc(sizeof *addresses * (size_t)(head[1] + 1));
         char **buffers = malloc(sizeof(char *) * (size_t)head[0]);
         read_all(sizes, sizeof(int64_t) * (size_t)head[0]);
         read_all(addresses, sizeof *addresses * (size_t)head[1]);
@@ -114,10 +106,10 @@ int main(void) {
             buffers[i] = malloc((size_t)llabs(sizes[i]));
             if (sizes[i] > 0) read_all(buffers[i], (size_t)sizes[i]);
         }
-        for (int64_t i = 0; i < head[1]; i++) { /* in which buffer, where, of which */
+        for (int64_t i = 0; i < head[1]; i++) { /* in which buffer, where; of which, where */
             const int64_t *own = addresses[i];
             void **at = (void **)(buffers[own[0]] + own[1]);
-            *at = own[2] >= 0 ? buffers[own[2]] : multiply[-1 - own[2]];
+            *at = own[2] >= 0 ? buffers[own[2]] + own[3] : functions[-1 - own[2]][own[3]];
         }
         int64_t result = call((const Word *)buffers[0]);
         fwrite(&result, sizeof result, 1, stdout);

@@ -6,13 +6,13 @@ import random
 
 import torch
 
-from hierspec.lm.backend import LayerParts, Span
+from hierspec.lm.backend import LayerParts, Span, States
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.native.formats import FORMATS, GROUP, SUPER
 from hierspec.lm.native.gguf_blocks import Codes
 from hierspec.lm.native.library import Library
 from hierspec.lm.native.matrices import PackedMatrix, pack_codes
-from hierspec.lm.native.model import CACHE_DTYPES, LayerWeights, NativeLayers
+from hierspec.lm.native.model import CACHE_DTYPES, LayerWeights, NativeModel
 from hierspec.lm.trees import Branches
 
 ROUNDED = tuple(name for name, form in FORMATS.items() if not (form.units or form.table))
@@ -134,6 +134,8 @@ class Case:
             "down": (hidden, inner),
         }  # fmt: skip
 
+        sizes |= dict.fromkeys(("embedding", "output"), (choose.choice((3, 16, 70)), hidden))
+
         def matrix(name: str) -> PackedMatrix:
             out, width = sizes[name]
             step = SUPER if width % SUPER == 0 else GROUP if width % GROUP == 0 else 1
@@ -149,13 +151,15 @@ class Case:
 
         self.layers = [
             LayerWeights(
-                **{name: matrix(name) for name in sizes},
+                **{name: matrix(name) for name in sizes if name not in ("embedding", "output")},
                 norm=norm(num_inputs, hidden),
                 mlp_norm=norm(hidden),
                 head_norm=norm(heads + kv, dim) if self.qk_norm else None,
             )
             for _ in range(num_layers)
         ]
+        self.embedding, self.output = matrix("embedding"), matrix("output")
+        self.final_norm = norm(hidden)
         self.spans = list[Span]()
         left = choose.choice((1, 2, 5, 9, 17, 40))
         while left:
@@ -172,8 +176,9 @@ class Case:
             cache = torch.full((num_layers, 1, 2 * kv, capacity, dim), torch.nan)
             cache[..., :start, :] = self.randn(num_layers, 1, 2 * kv, start, dim)
             self.spans.append(Span(cache.to(self.kept), start, n, branches))
-        self.h = self.randn(sum(span.n for span in self.spans), hidden)
-        self.inputs = self.randn(len(self.h), 2, hidden) if num_inputs == 2 else None
+        num_rows = sum(span.n for span in self.spans)
+        self.ids = [choose.randrange(self.embedding.num_out) for _ in range(num_rows)]
+        self.inputs = self.randn(num_rows, 2, hidden) if num_inputs == 2 else None
         longest = max(max(span.positions) for span in self.spans) + 1
         angles = self.randn(longest, 1, dim // 2) * 3
         self.rotations = torch.polar(torch.ones_like(angles), angles)
@@ -209,26 +214,48 @@ class Case:
         Raises:
             WrongError: scores are not float64's, or a row's bits depend on what is beside it.
         """
-        own = (kernels, self.layers, self.shape, self.kept)
-        layers = NativeLayers(*own, narrow_inputs=self.narrow)
+        model = NativeModel(
+            *(kernels, self.layers, self.shape, self.kept),
+            narrow_inputs=self.narrow,
+            embedding=self.embedding,
+            final_norm=self.final_norm,
+            output=self.output,
+        )
         calls = [0]
 
-        def run(rows: slice | list[int], spans: list[Span], threads: int) -> torch.Tensor:
+        def run(rows: list[int], spans: list[Span], threads: int) -> torch.Tensor:
+            """Hidden states of these rows behind the last layer, and their scores."""
             calls[0] += 1
-            inputs = None if self.inputs is None else self.inputs[rows]
+            attended = None if self.inputs is None else self.inputs[rows]
             if owns := getattr(kernels, "owns", None):
-                owns([span.cache for span in spans] + [self.rotations, inputs])
+                owns([span.cache for span in spans] + [self.rotations, attended, self.final_norm])
                 for one in self.layers:
                     owns((one.norm, one.mlp_norm, one.head_norm))
-            num = self.shape.num_layers
-            h = self.h[rows]
-            return layers.run(h, 0, num, self.rotations, spans, threads, self.parts, inputs)
+            outputs = [
+                States(torch.empty(span.n, self.shape.hidden_size), span.start) for span in spans
+            ]
+            scores = model.run(
+                *(0, self.shape.num_layers, spans, outputs, threads),
+                ids=[self.ids[row] for row in rows],
+                scored=[
+                    (states, range(span.start, span.start + span.n))
+                    for states, span in zip(outputs, spans, strict=True)
+                ],
+                rotations=self.rotations,
+                parts=self.parts,
+                attended=attended,
+            )
+            return torch.cat((torch.cat([states.rows for states in outputs]), scores), 1)
 
         spans = [span._replace(cache=span.cache.clone()) for span in self.spans]
-        found = run(slice(None), spans, self.threads)
+        found = run(list(range(len(self.ids))), spans, self.threads)
         expected, caches = self.reference()
         limit = self.tolerance()
-        worst = float((found.double() - expected).abs().max() / expected.abs().max())
+        parts = [x.split([self.shape.hidden_size, self.output.num_out], 1) for x in (found, expected)]
+        worst = max(
+            float((ours.double() - theirs).abs().max() / theirs.abs().max())
+            for ours, theirs in zip(*parts, strict=True)
+        )
         for span, cache in zip(spans, caches, strict=True):
             own = span.cache.double()
             if not torch.equal(own.isnan(), cache.isnan()):
@@ -247,7 +274,7 @@ class Case:
         for span, other in zip(again, spans, strict=True):
             for i in range(span.n):
                 alone_span = span._replace(start=span.start + i, n=1)
-                h = run(slice(row, row + 1), [alone_span], 1)
+                h = run([row], [alone_span], 1)
                 if not torch.equal(h[0], found[row]):
                     raise WrongError(f"{self}: row {row} has other bits alone")
                 row += 1
@@ -276,8 +303,8 @@ class Case:
         return 1e-3 if any(not FORMATS[f].is_float for f in forms) else 1e-4
 
     def reference(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """What the layers make of h and of the caches, in float64."""
-        s, h = self.shape, self.h.double()
+        """Hidden states and scores side by side, and the caches, in float64."""
+        s, h = self.shape, self.embedding.dense()[self.ids].double()
         caches = [span.cache.double() for span in self.spans]
         positions = [p for span in self.spans for p in span.positions]
         rotations = self.rotations[positions].to(torch.complex128)
@@ -336,7 +363,27 @@ class Case:
                 x = normed(h, layer.mlp_norm)
                 gate = torch.nn.functional.silu(times(x, layer.gate))
                 h = h + times(gate * times(x, layer.up), layer.down)
-        return h, caches
+        return torch.cat((h, times(normed(h, self.final_norm), self.output)), 1), caches
+
+
+def head_scores(
+    kernels: Library,
+    x: torch.Tensor,
+    norm: torch.Tensor,
+    eps: float,
+    threads: int,
+    output: PackedMatrix,
+    refined: PackedMatrix,
+) -> torch.Tensor:
+    """Scores of hidden states [N, d] by a model without layers."""
+    shape = LlamaShape(
+        vocab_size=output.num_out, num_layers=0, hidden_size=len(norm), intermediate_size=1,
+        num_heads=1, num_kv_heads=1, head_dim=2, eps=eps / len(norm), max_length=1, qk_norm=False,
+        windows=(), biased=frozenset(),
+    )  # fmt: skip
+    ends = {"final_norm": norm, "output": output, "refined": refined}
+    model = NativeModel(kernels, [], shape, torch.float32, **ends)
+    return model.run(0, 0, (), (), threads, scored=[(States(x), range(len(x)))])
 
 
 def check_refined(kernels: Library, seed: int) -> None:
@@ -352,6 +399,6 @@ def check_refined(kernels: Library, seed: int) -> None:
     if owns := getattr(kernels, "owns", None):
         owns([norm])
     one, other = (kernels.multiply(m, x, 1, norm, 1e-5) for m in (fine, coarse))
-    found = kernels.refined(coarse, fine, 8.0, x, choose.choice((1, 2, 5)), norm, 1e-5)
+    found = head_scores(kernels, x, norm, 1e-5, choose.choice((1, 2, 5)), coarse, fine)
     if not ((found == one) | (found == other)).all():
         raise WrongError(f"head {seed}: neither in few bits nor in more")

@@ -18,9 +18,10 @@ import torch
 from hierspec.lm.native import library
 from hierspec.lm.native.library import Library
 from hierspec.lm.native.matrices import MatrixStruct, PackedMatrix
+from hierspec.lm.native.model import _SpanStruct
 
 _DRIVER = Path(__file__).with_name("driver.c")
-_FUNCTIONS = 0x7FF << 48  # where the products pretend to be, by the number of a format
+_FUNCTIONS = 0x7FF << 48  # where functions pretend to be: two of each format, by its number
 
 
 class StoppedError(Exception):
@@ -162,21 +163,38 @@ class Apart(Library):
 
     def struct(self, matrix: PackedMatrix) -> MatrixStruct:
         self.owns((matrix.panels, matrix.bias))
-        return matrix.struct(_FUNCTIONS | self._formats.index(matrix.format.name))
+        first = _FUNCTIONS | 2 * self._formats.index(matrix.format.name)
+        return matrix.struct(first, first + 1)
 
-    def layers(
-        self, model, lo, hi, parts, h, inputs, rows, rotations, spans, num_spans, threads
-    ) -> int:
-        shape = model._obj
-        layer = shape.layers.contents
-        structs = _memory_of(shape, spans) | {ctypes.addressof(layer): hi * ctypes.sizeof(layer)}
-        data = {h: rows * shape.hidden * 4} | (_memory_of(parts) if parts else {})
+    def run(self, model, call, threads) -> int:
+        shape, own = model._obj, call._obj
+        spans = (_SpanStruct * own.num_spans).from_address(own.spans or 0)
+        structs, size = _memory_of(shape, own), 4 * shape.hidden
+        if own.num_spans:
+            structs |= _memory_of(spans)
+        if own.hi:
+            layer = shape.layers.contents
+            structs[ctypes.addressof(layer)] = own.hi * ctypes.sizeof(layer)
+        for matrix in (shape.embedding, shape.output, shape.refined):
+            if matrix:
+                structs |= _memory_of(matrix.contents)
+        scored = (ctypes.c_int64 * own.num_scored).from_address(own.scored)
+        data = dict.fromkeys(scored, size)
+        structs[own.scored] = ctypes.sizeof(scored)
+        outputs = shape.output.contents.out if shape.output else 0
+        data |= {own.scores: -4 * outputs * own.num_scored}
+        if own.parts:
+            data[own.parts] = own.hi - own.lo
         for span in spans:
+            data[span.output] = -span.count * size
+            if span.input:
+                data[span.input] = span.count * size
             if span.tree:
                 numbers = 3 * span.count + sum(span.tree[3 * i + 2] for i in range(span.count))
                 data[ctypes.addressof(span.tree.contents)] = 8 * numbers
-        words = [0, ctypes.addressof(shape), lo, hi, ctypes.addressof(parts) if parts else 0]
-        words += [h, inputs or 0, rows, rotations, ctypes.addressof(spans), num_spans, threads]
+        if not all(span.input for span in spans):
+            data[own.ids] = 8 * own.rows
+        words = [0, ctypes.addressof(shape), ctypes.addressof(own), threads]
         return self._call(words, structs, data)
 
     def product(self, matrix, norm, eps, x, rows, y, threads) -> int:
@@ -185,15 +203,9 @@ class Apart(Library):
         words = [1, ctypes.addressof(one), norm or 0, eps, x, rows, y, threads]
         return self._call(words, _memory_of(one), data)
 
-    def refined_product(self, coarse, fine, near, norm, eps, x, rows, y, threads) -> int:
-        both = (coarse._obj, fine._obj)
-        data = {x: rows * both[1].width * 4, y: -rows * both[1].out * 4}
-        words = [2, *map(ctypes.addressof, both), near, norm, eps, x, rows, y, threads]
-        return self._call(words, _memory_of(*both), data)
-
     def rows(self, matrix: PackedMatrix, ids: torch.Tensor) -> torch.Tensor:
         one, out = self.struct(matrix), torch.empty(len(ids), matrix.width)
-        number = 3 + self._formats.index(matrix.format.name)
+        number = 2 + self._formats.index(matrix.format.name)
         words = [number, ctypes.addressof(one), ids.data_ptr(), len(ids), out.data_ptr()]
         self._call(
             words, _memory_of(one), {ids.data_ptr(): ids.nbytes, out.data_ptr(): -out.nbytes}
@@ -207,6 +219,15 @@ class Apart(Library):
             structs: address → size of memory that has addresses in it.
             data: of other memory; a negative size where C only writes to it.
         """
+        regions = sorted((at, abs(size)) for at, size in data.items() if at not in structs)
+        # Rows to score may be among others that the call is given.
+        inside = {
+            at: first
+            for at in data
+            for first, size in regions
+            if first < at < first + size
+        }
+        data = {at: size for at, size in data.items() if at not in inside}
         data = {**self._memory, **data}  # some of it freed, where there are structures now
         for address in structs:
             data.pop(address, None)
@@ -217,17 +238,19 @@ class Apart(Library):
             is_data = at and list(known)[at - 1] in data
             for offset in range(0, 0 if is_data else len(contents[at]) - 7, 8):
                 word = int.from_bytes(contents[at][offset : offset + 8], "little")
+                within = word - inside.get(word, word)
+                word -= within
                 if word in structs or word in data:
                     if word not in known:
                         size = structs.get(word) or data[word]
                         known[word] = len(contents)
                         contents.append(ctypes.string_at(word, size) if size > 0 else b"")
                         sizes.append(size)
-                    links += [at, offset, known[word]]
+                    links += [at, offset, known[word], within]
                 elif word & ~0xFF == _FUNCTIONS:
-                    links += [at, offset, -1 - (word & 0xFF)]
+                    links += [at, offset, -1 - (word & 0xFF) // 2, word & 1]
             at += 1
-        numbers = [len(contents), len(links) // 3, *sizes, *links]
+        numbers = [len(contents), len(links) // 4, *sizes, *links]
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(struct.pack(f"<{len(numbers)}q", *numbers))

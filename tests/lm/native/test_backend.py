@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from eagle3_cases import LAYERS, save_drafter
 from heads_cases import random_head, rows_of
+from kernel_cases import head_scores
 from tiny_models import save_tiny, tiny_config
 from transformers import AutoModelForCausalLM
 
@@ -218,7 +219,7 @@ def test_a_head_reads_more_bits_only_near_the_best_score():
     assert 1 <= int(chosen.sum()) <= 7 * tops.size(1) / 16
     expected = torch.where(chosen.repeat_interleave(16, 1)[:, :3413], in_8, in_4)
     for threads in (1, 3):
-        found = kernels.refined(coarse, fine, 8.0, x, threads, norm, 1e-5)
+        found = head_scores(kernels, x, norm, 1e-5, threads, coarse, fine)
         assert torch.equal(found, expected)
     assert torch.equal(expected.argmax(1), in_8.argmax(1))
 

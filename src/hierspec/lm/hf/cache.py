@@ -14,6 +14,7 @@ import torch
 
 from hierspec.lm import poison
 from hierspec.lm.backend import Span
+from hierspec.lm.in_steps import RunsInSteps
 
 
 class Storage:
@@ -75,7 +76,7 @@ class Storage:
                 tensor[:, :, start : start + len(indices)] = tensor[:, :, list(indices)]
 
 
-class StorageBackend:
+class StorageBackend(RunsInSteps):
     """The methods of a backend whose caches are :class:`Storage` objects."""
 
     def grow(self, cache: Storage, capacity: int) -> Storage:

@@ -33,6 +33,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm import poison
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.cudnn import without_cudnn
+from hierspec.lm.in_steps import RunsInSteps
 from hierspec.lm.weights import WeightSource
 from hierspec.utils.graphs import send
 from hierspec.utils.machine import give_back_memory
@@ -47,7 +48,7 @@ _INITIAL_LENGTH = 2048
 _MASK_ROWS = 64
 
 
-class LeanBackend:
+class LeanBackend(RunsInSteps):
     """A Llama-shaped model as a :class:`~hierspec.lm.backend.Backend`.
 
     A cache is one tensor [layers, 1, 2 H_kv, capacity, D]: keys, then values.

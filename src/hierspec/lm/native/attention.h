@@ -26,6 +26,9 @@ typedef struct {
     int64_t kind; /* of caches */
     float eps, head_eps; /* each added to a sum of squares */
     const Layer *layers;
+    const Matrix *embedding, *output;
+    const Matrix *refined; /* null, or: the same as `output` in more bits, for scores near the best */
+    const float *final_norm; /* [hidden], with sqrt(hidden) in it */
 } Model;
 
 typedef struct {
@@ -34,6 +37,8 @@ typedef struct {
     int64_t start, count; /* its rows: stored at start … start + count − 1 */
     const int64_t *tree;  /* null: stored by position. Else [count, 3], `position`, `text` and
                              `length` of each as in Row, then all their paths */
+    const float *input;   /* of its rows [count, hidden]; null: they are tokens, to be embedded */
+    float *output;        /* the same behind the last layer */
 } Span;
 
 /* A row of a call: where it is stored, and which of the stored tokens it attends to, in the order of

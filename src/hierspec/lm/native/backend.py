@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import HasBackend, LayerParts, Linear, Span
+from hierspec.lm.backend import HasBackend, LayerParts, Linear, Scored, Span, States
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.loader import LeanLoader
 from hierspec.lm.lean.shape import LlamaShape, unsupported_reason
@@ -25,13 +25,12 @@ from .kept_panels import KeptPanels, panels_key
 from .library import Library
 from .library import load as load_kernels
 from .matrices import PackedMatrix, is_packable
-from .model import LayerWeights, NativeLayers
+from .model import LayerWeights, NativeModel
 
 FORMS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 # Copies in fewer bits, and their output matrix: in many tokens' vocabularies few scores matter.
 COPY_FORMS = {8: "Q8_0", 6: "Q6_1", 5: "Q5_1", 4: "Q4_1"}
 _LARGE_VOCAB = 8192
-NEAR = 8.0  # nats below the best score in few bits within which scores are computed in 8
 Rounded = Callable[[int, Mapping[str, PackedMatrix]], Mapping[str, PackedMatrix]]
 
 
@@ -88,21 +87,32 @@ class NativeBackend(LeanBackend):
             loader = _Loader(source, shape, self, own_bits, kept)
             self._scored, width = loader.scored, shape.hidden_size
             # The largest matrices first, while there is little beside what is packed of them.
+            self._embedding = None
             if shape.embeds:
                 self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
             self._refined = None  # scores near the best in more bits
             self._owns_embedding = loader.has_own_head and shape.embeds  # or: the output's rows
-            self._output = loader.output() if loader.has_own_head else self._embedding
+            output = loader.output() if loader.has_own_head else self._embedding
+            assert output is not None
+            self._output = output
             layers = [loader.packed_layer(i) for i in range(shape.num_layers)]
         self.attention_dtype = cache_dtype or _cache_dtype(layers, dtype, own_bits)
-        self._layers = NativeLayers(library, layers, shape, self.attention_dtype)
         self._final_norm = loader.scaled_norm("model.norm", width)
         loader.validate_all_used()
         give_back_memory()
-        self._describe()
+        self._set_layers(layers)
 
-    def _describe(self) -> None:
-        layers = [layer.matrices().values() for layer in self._layers.weights]
+    def _set_layers(self, weights: Sequence[LayerWeights], narrow_inputs: bool = False) -> None:
+        """Set the layers, between the embedding and the output that it has."""
+        self._layers = NativeModel(
+            *(self.library, weights, self.shape, self.attention_dtype),
+            narrow_inputs=narrow_inputs,
+            embedding=self._embedding,
+            final_norm=self._final_norm,
+            output=self._output,
+            refined=self._refined,
+        )
+        layers = [layer.matrices().values() for layer in weights]
         self._weights_per_layer = sum(matrix.num_weights for matrix in layers[0])
         used = (*(matrix for layer in layers for matrix in layer), self._output)
         self.formats = ", ".join(dict.fromkeys(matrix.format.name for matrix in used))
@@ -115,8 +125,8 @@ class NativeBackend(LeanBackend):
     @property
     def num_bytes(self) -> int:
         """Bytes of the matrices that are its own: a copy shares the embedding."""
-        embedding = self._embedding.num_bytes if self._owns_embedding else 0
-        return self.num_bytes_read + embedding
+        owned = self._embedding if self._owns_embedding else None
+        return self.num_bytes_read + (0 if owned is None else owned.num_bytes)
 
     @property
     def num_bytes_read(self) -> int:
@@ -124,8 +134,45 @@ class NativeBackend(LeanBackend):
         refined = 0 if self._refined is None else self._refined.num_bytes
         return self._layers.num_bytes + self._output.num_bytes + refined
 
+    def run(
+        self,
+        lo: int,
+        hi: int,
+        spans: Sequence[Span],
+        outputs: Sequence[States],
+        *,
+        ids: Sequence[int] = (),
+        inputs: Sequence[States] = (),
+        scored: Sequence[Scored] = (),
+        parts: Sequence[LayerParts] | None = None,
+        attended: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See :meth:`hierspec.lm.backend.Backend.run`: all of it is one call of the kernels.
+
+        Args:
+            parts: of these layers to run; default: all.
+            attended: inputs of queries, keys and values in place of the hidden states, [N,
+                ``shape.num_inputs``, d].
+        """
+        num_rows, num_scored = sum(span.n for span in spans), sum(len(at) for _, at in scored)
+        num_weights = (hi - lo if parts is None else len(parts)) * self._weights_per_layer
+        if scored:  # a second thread is awake if the layers have used it
+            num_weights = (num_weights or self._weights_per_layer) + self._output.num_weights
+        scores = self._layers.run(
+            *(lo, hi, spans, outputs, self._threads(num_weights, max(num_rows, num_scored))),
+            ids=ids,
+            inputs=inputs,
+            scored=scored,
+            rotations=self._rotations_for(spans) if lo < hi and spans else None,
+            parts=parts,
+            attended=attended,
+        )
+        return scores if self._scored is None else self.over_vocabulary(scores)
+
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
-        return self.library.rows(self._embedding, ids)
+        h = torch.empty(len(ids), self.hidden_size, dtype=self.dtype, device=self.device)
+        self.run(0, 0, [Span(None, 0, len(ids))], [States(h)], ids=ids.tolist())
+        return h
 
     def layers(
         self,
@@ -135,9 +182,7 @@ class NativeBackend(LeanBackend):
         spans: Sequence[Span],
         inputs: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        threads = self._threads((hi - lo) * self._weights_per_layer, len(h))
-        rotations = self._rotations_for(spans)
-        return self._layers.run(h, lo, hi, rotations, spans, threads, inputs=inputs)
+        return self._through(h, lo, hi, spans, None, inputs)
 
     def run_parts(
         self,
@@ -148,10 +193,26 @@ class NativeBackend(LeanBackend):
     ) -> torch.Tensor:
         if not parts:
             return h.clone()
-        lo, hi = parts[0].layer, parts[-1].layer + 1
-        threads = self._threads(len(parts) * self._weights_per_layer, len(h))
-        rotations = self._rotations_for(spans)
-        return self._layers.run(h, lo, hi, rotations, spans, threads, parts, inputs)
+        return self._through(h, parts[0].layer, parts[-1].layer + 1, spans, parts, inputs)
+
+    def _through(
+        self,
+        h: torch.Tensor,
+        lo: int,
+        hi: int,
+        spans: Sequence[Span],
+        parts: Sequence[LayerParts] | None,
+        attended: torch.Tensor | None,
+    ) -> torch.Tensor:
+        h = h.contiguous()
+        out, row = torch.empty_like(h), 0
+        inputs, outputs = list[States](), list[States]()
+        for span in spans:
+            inputs.append(States(h, span.start - row))
+            outputs.append(States(out, span.start - row))
+            row += span.n
+        self.run(lo, hi, spans, outputs, inputs=inputs, parts=parts, attended=attended)
+        return out
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
         weights, shape = self._layers.weights[layer], self.shape
@@ -171,16 +232,8 @@ class NativeBackend(LeanBackend):
         if unembed is not None:
             assert isinstance(unembed, NativeProduct)
             return unembed(h, self._final_norm, eps)
-        if not len(h):
-            return h.new_empty(0, self.vocab_size)
-        threads = self.threads_after_layers(self._output.num_weights, len(h))
-        if self._refined is None:
-            scores = self.library.multiply(self._output, h, threads, self._final_norm, eps)
-        else:
-            scores = self.library.refined(
-                self._output, self._refined, NEAR, h, threads, self._final_norm, eps
-            )
-        return self.over_vocabulary(scores)
+        h = h.float().contiguous()
+        return self.run(0, 0, (), (), scored=[(States(h), range(len(h)))])
 
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._scored is not None:
@@ -230,10 +283,6 @@ class NativeBackend(LeanBackend):
                     else rounded(i, source)
                 )
                 layers.append(replace(layer, **matrices))
-            copied._layers = NativeLayers(
-                *(self.library, layers, self.shape, self.attention_dtype),
-                narrow_inputs=file is None,
-            )
             output = self._output if file is None else file.output()
             copied._output, copied._refined = fewer("output", output, "Q8_0"), None
             if output.num_out >= _LARGE_VOCAB:
@@ -242,7 +291,7 @@ class NativeBackend(LeanBackend):
                     copied._output, copied._refined = coarse, copied._output
         copied._owns_embedding = False
         copied.weight_dtype, copied.name = torch.int8, f"{self.name}:int{bits}"
-        copied._describe()
+        copied._set_layers(layers, narrow_inputs=file is None)
         give_back_memory()
         return copied
 

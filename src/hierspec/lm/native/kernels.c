@@ -1,7 +1,7 @@
-/* A Llama-shaped model's layers in one call: one parallel region, weights read once, rows kept apart.
+/* A Llama-shaped model in one call: one parallel region, weights read once, rows kept apart.
  *
  * torch runs a layer as some twenty operations, each with its own threads to wake; for one token that
- * is most of the time. Here all threads stay together from the first layer to the last and meet at
+ * is most of the time. Here all threads stay together from the embedding to the scores and meet at
  * barriers. products.c has the products, attention.h the attention.
  *
  * Plain C with GNU vector types (gcc, clang): library.py compiles it for the processor at hand.
@@ -19,6 +19,7 @@ static int omp_get_num_threads(void) { return 1; }
 #define ATTENTION 1 /* parts of a layer, as bits */
 #define MLP 2
 #define PANELS_PER_REFINED 16 /* of so many panels of scores at most one is made again */
+#define NEAR 8.0f /* how far below the best, in nats, scores are made again */
 
 typedef struct {
     int arrived, generation, count;
@@ -77,89 +78,207 @@ static void add_part(const Matrix *m, int t, int all, Packed *rows, float *buffe
         for (int64_t o = 0; o < width; o++) h[r * m->out + columns.lo + o] += buffer[r * width + o];
 }
 
+/* What of a model a call runs: layers lo … hi − 1, none where these are equal, and then the head. */
+typedef struct {
+    int64_t lo, hi;
+    const uint8_t *parts; /* of layer l those named by parts[l − lo]; null: all */
+    const Span *spans;
+    int64_t num_spans, rows;
+    const int64_t *ids;  /* [rows], read where a span has no input */
+    const float *inputs; /* of q, k and v, [rows, their width], normed in stretches of `hidden`; null: h */
+    const float *rotations; /* [positions, dim]: cos, sin of a pair side by side */
+    const float *const *scored; /* [num_scored] hidden states, those that the call makes included */
+    int64_t num_scored;
+    float *scores; /* [num_scored, outputs] */
+} Call;
+
+/* A call at work: memory that its threads share. */
+typedef struct {
+    const Model *model;
+    const Call *call;
+    Plan plan;
+    Barrier barrier;
+    float *h, *qkv, *attended, *gate, *up, *tops;
+} Work;
+
+/* A thread's share of the layers, on h [rows, hidden]; x [rows, width of q's inputs] and packed [rows,
+ * widest] are its own. */
+static void run_layers(Work *work, float *x, float *packed, const Space *space, int t, int all) {
+    const Model *model = work->model;
+    const Call *call = work->call;
+    Barrier *barrier = &work->barrier;
+    const int64_t d = model->hidden, inner = model->inner, dim = model->dim, rows = call->rows;
+    const int64_t heads = model->heads, kv = model->kv_heads, width = (heads + 2 * kv) * dim;
+    float *h = work->h, *qkv = work->qkv, *attended = work->attended;
+    float *gate = work->gate, *up = work->up;
+    for (int64_t l = call->lo; l < call->hi; l++) {
+        const Layer *layer = model->layers + l;
+        const int own_parts = call->parts ? call->parts[l - call->lo] : ATTENTION | MLP;
+        if (own_parts & ATTENTION) {
+            const float *inputs = call->inputs ? call->inputs : h;
+            const int64_t read = layer->q.in;
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t i = 0; i < read; i += d)
+                    rms_norm(inputs + r * read + i, layer->norm + i, model->eps, d, x + r * read + i);
+            Packed normed = {x, packed, rows, -1};
+            multiply_part(&layer->q, t, all, &normed, qkv, width);
+            multiply_part(&layer->k, t, all, &normed, qkv + heads * dim, width);
+            multiply_part(&layer->v, t, all, &normed, qkv + (heads + kv) * dim, width);
+            barrier_wait(barrier);
+
+            rotate_and_store(model, l, qkv, rows, work->plan.rows, call->rotations, t, all);
+            barrier_wait(barrier);
+            attend_rows(model, l, &work->plan, qkv, attended, space, t, all);
+            barrier_wait(barrier);
+            if (work->plan.blocks > 1) {
+                add_up_blocks(model, l, &work->plan, rows, attended, space, t, all);
+                barrier_wait(barrier);
+            }
+
+            Packed values = {attended, packed, rows, -1};
+            add_part(&layer->proj, t, all, &values, x, h);
+            barrier_wait(barrier);
+        }
+        if (own_parts & MLP) {
+            for (int64_t r = 0; r < rows; r++)
+                rms_norm(h + r * d, layer->mlp_norm, model->eps, d, x + r * d);
+            Packed normed = {x, packed, rows, -1};
+            multiply_part(&layer->gate, t, all, &normed, gate, inner);
+            multiply_part(&layer->up, t, all, &normed, up, inner);
+            Part columns = outputs_of(&layer->gate, part_of(num_panels(&layer->gate), t, all));
+            for (int64_t r = 0; r < rows; r++)
+                swiglu(gate + r * inner + columns.lo, up + r * inner + columns.lo,
+                       columns.hi - columns.lo);
+            barrier_wait(barrier);
+
+            Packed activated = {gate, packed, rows, -1};
+            add_part(&layer->down, t, all, &activated, x, h);
+            barrier_wait(barrier);
+        }
+    }
+}
+
+/* How far below the best a panel's best score may lie so that few panels do: at most `near`. */
+static float margin_for_few(const float *tops, int64_t n, float most, float near) {
+    for (;; near *= 0.8f) {
+        int64_t count = 0;
+        for (int64_t p = 0; p < n; p++) count += tops[p] >= most - near;
+        if (count * PANELS_PER_REFINED <= n || count <= 1 || !(near > 1e-3f)) return near;
+    }
+}
+
+/* A thread's share of the scores anew, from rows packed as codes, for the panels whose best score comes
+ * near the row's best: of a large vocabulary few do, and half is read. Where more do, as of a row that
+ * nobody could guess, only the nearest count. */
+static void refine(Work *work, const float *packed, int t, int all) {
+    const Matrix *fine = work->model->refined;
+    const int64_t out = fine->out, n = num_panels(fine), rows = work->call->num_scored;
+    const int64_t each = packed_floats(CODES, fine->in);
+    const Part own = part_of(n, t, all);
+    float *y = work->call->scores;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t p = own.lo; p < own.hi; p++) {
+            int64_t end = (p + 1) * PANEL < out ? (p + 1) * PANEL : out;
+            float top = -INFINITY;
+            for (int64_t o = p * PANEL; o < end; o++)
+                top = y[r * out + o] > top ? y[r * out + o] : top;
+            work->tops[r * n + p] = top;
+        }
+    barrier_wait(&work->barrier);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *top = work->tops + r * n;
+        float most = -INFINITY;
+        for (int64_t p = 0; p < n; p++) most = top[p] > most ? top[p] : most;
+        float limit = most - margin_for_few(top, n, most, NEAR);
+        for (int64_t p = own.lo; p < own.hi; p++)
+            if (top[p] >= limit)
+                fine->multiply(fine, (Part){p, p + 1}, packed + r * each, 1, y + r * out + p * PANEL,
+                               out);
+    }
+}
+
+/* A thread's share of the scores; x [num_scored, hidden] and packed are its own. */
+static void score(Work *work, float *x, float *packed, int t, int all) {
+    const Model *model = work->model;
+    const Call *call = work->call;
+    const int64_t d = model->hidden;
+    for (int64_t r = 0; r < call->num_scored; r++)
+        rms_norm(call->scored[r], model->final_norm, model->eps, d, x + r * d);
+    Packed normed = {x, packed, call->num_scored, -1};
+    multiply_part(model->output, t, all, &normed, call->scores, model->output->out);
+    if (model->refined) refine(work, packed, t, all);
+}
+
+/* The hidden states before the first layer. */
+static void fill_rows(const Work *work) {
+    const Matrix *embedding = work->model->embedding;
+    const Call *call = work->call;
+    const int64_t d = work->model->hidden;
+    int64_t row = 0;
+    for (const Span *span = call->spans; span < call->spans + call->num_spans; span++) {
+        if (span->input)
+            memcpy(work->h + row * d, span->input, sizeof(float) * (size_t)(span->count * d));
+        else
+            embedding->rows(embedding, call->ids + row, span->count, work->h + row * d);
+        row += span->count;
+    }
+}
+
 /* --- what Python calls */
 
-/* Layers lo … hi − 1 on h [rows, hidden], in place; of layer l the parts named by parts[l − lo], all
- * where `parts` is null. q, k and v read `inputs` [rows, their width], normed in stretches of `hidden`;
- * h where it is null. `rotations` [positions, dim]: cos, sin of a pair side by side. Returns 0, or −1
- * where there is no memory. */
-int hierspec_layers(const Model *model, int64_t lo, int64_t hi, const uint8_t *parts, float *h,
-                    const float *inputs, int64_t rows, const float *rotations, const Span *spans,
-                    int64_t num_spans, int threads) {
-    const int64_t d = model->hidden, inner = model->inner, dim = model->dim;
-    const int64_t heads = model->heads, kv = model->kv_heads, width = (heads + 2 * kv) * dim;
-    const int64_t read = model->layers->q.in;
-    /* Shared: products and what is attended; each thread's own: rows, what attention needs. */
+/* Returns 0, or −1 where there is no memory. */
+int hierspec_run(const Model *model, const Call *call, int threads) {
+    const int64_t d = model->hidden, inner = model->inner, dim = model->dim, rows = call->rows;
+    const int64_t heads = model->heads, width = (heads + 2 * model->kv_heads) * dim;
+    const int has_layers = rows > 0 && call->lo < call->hi;
+    const int64_t read = has_layers ? model->layers[call->lo].q.in : 0;
+    /* Shared: hidden states, products and what is attended, the best scores of panels; each thread's
+     * own: rows, what attention needs. */
     int64_t widest = read > inner ? read : inner;
     if (heads * dim > widest) widest = heads * dim;
-    widest = num_groups(widest) * GROUP; /* codes take whole groups */
-    int64_t common = rows * (width + heads * dim + 2 * inner);
-    const Plan plan = plan_attention(model, spans, num_spans, rows, threads);
-    const int64_t each = rows * (read + widest) + space_floats(model);
+    const int64_t num_tops = model->refined ? call->num_scored * num_panels(model->refined) : 0;
+    const int64_t common = rows * (d + width + heads * dim + 2 * inner) + num_tops;
+    /* Codes take whole groups. */
+    int64_t each = has_layers ? rows * (read + num_groups(widest) * GROUP) : 0;
+    const int64_t of_scores = call->num_scored * (d + num_groups(d) * GROUP);
+    if (of_scores > each) each = of_scores;
+    const int64_t space_size = has_layers ? space_floats(model) : 0;
+    each += space_size;
+    Work work = {.model = model, .call = call, .barrier = {0, 0, threads}};
+    if (has_layers) work.plan = plan_attention(model, call->spans, call->num_spans, rows, threads);
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    if (!memory || !plan.rows) {
+    if (!memory || (has_layers && !work.plan.rows)) {
         free(memory);
-        free_plan(plan);
+        free_plan(work.plan);
         return -1;
     }
-    float *qkv = memory, *attended = qkv + rows * width, *gate = attended + rows * heads * dim;
-    float *up = gate + rows * inner;
-    Barrier barrier = {0, 0, threads};
+    work.h = memory, work.qkv = work.h + rows * d, work.attended = work.qkv + rows * width;
+    work.gate = work.attended + rows * heads * dim, work.up = work.gate + rows * inner;
+    work.tops = work.up + rows * inner;
+    fill_rows(&work);
 #pragma omp parallel num_threads(threads)
     {
         /* OpenMP may give fewer threads than asked for. */
 #pragma omp single
-        barrier.count = omp_get_num_threads();
-        const int t = omp_get_thread_num(), all = barrier.count;
-        float *x = memory + common + t * each, *packed = x + rows * read;
-        const Space space = space_at(model, packed + rows * widest);
-        for (int64_t l = lo; l < hi; l++) {
-            const Layer *layer = model->layers + l;
-            const int own_parts = parts ? parts[l - lo] : ATTENTION | MLP;
-            if (own_parts & ATTENTION) {
-                for (int64_t r = 0; r < rows; r++)
-                    for (int64_t i = 0; i < read; i += d)
-                        rms_norm((inputs ? inputs : h) + r * read + i, layer->norm + i, model->eps,
-                                 d, x + r * read + i);
-                Packed normed = {x, packed, rows, -1};
-                multiply_part(&layer->q, t, all, &normed, qkv, width);
-                multiply_part(&layer->k, t, all, &normed, qkv + heads * dim, width);
-                multiply_part(&layer->v, t, all, &normed, qkv + (heads + kv) * dim, width);
-                barrier_wait(&barrier);
-
-                rotate_and_store(model, l, qkv, rows, plan.rows, rotations, t, all);
-                barrier_wait(&barrier);
-                attend_rows(model, l, &plan, qkv, attended, &space, t, all);
-                barrier_wait(&barrier);
-                if (plan.blocks > 1) {
-                    add_up_blocks(model, l, &plan, rows, attended, &space, t, all);
-                    barrier_wait(&barrier);
-                }
-
-                Packed values = {attended, packed, rows, -1};
-                add_part(&layer->proj, t, all, &values, x, h);
-                barrier_wait(&barrier);
-            }
-            if (own_parts & MLP) {
-                for (int64_t r = 0; r < rows; r++)
-                    rms_norm(h + r * d, layer->mlp_norm, model->eps, d, x + r * d);
-                Packed normed = {x, packed, rows, -1};
-                multiply_part(&layer->gate, t, all, &normed, gate, inner);
-                multiply_part(&layer->up, t, all, &normed, up, inner);
-                Part columns = outputs_of(&layer->gate, part_of(num_panels(&layer->gate), t, all));
-                for (int64_t r = 0; r < rows; r++)
-                    swiglu(gate + r * inner + columns.lo, up + r * inner + columns.lo,
-                           columns.hi - columns.lo);
-                barrier_wait(&barrier);
-
-                Packed activated = {gate, packed, rows, -1};
-                add_part(&layer->down, t, all, &activated, x, h);
-                barrier_wait(&barrier);
-            }
+        work.barrier.count = omp_get_num_threads();
+        const int t = omp_get_thread_num(), all = work.barrier.count;
+        float *own = memory + common + t * each;
+        if (has_layers) {
+            const Space space = space_at(model, own + each - space_size);
+            run_layers(&work, own, own + rows * read, &space, t, all);
+        }
+        const float *h = work.h;
+        for (const Span *span = call->spans; t == 0 && span < call->spans + call->num_spans; span++) {
+            memcpy(span->output, h, sizeof(float) * (size_t)(span->count * d));
+            h += span->count * d;
+        }
+        if (call->num_scored) {
+            barrier_wait(&work.barrier);
+            score(&work, own, own + call->num_scored * d, t, all);
         }
     }
     free(memory);
-    free_plan(plan);
+    free_plan(work.plan);
     return 0;
 }
 
@@ -180,54 +299,5 @@ int hierspec_product(const Matrix *matrix, const float *norm, float eps, const f
         matrix->multiply(matrix, own, packed, rows, y + own.lo * PANEL, matrix->out);
     }
     free(memory);
-    return 0;
-}
-
-/* How far below the best a panel's best score may lie so that few panels do: at most `near`. */
-static float margin_for_few(const float *tops, int64_t n, float most, float near) {
-    for (;; near *= 0.8f) {
-        int64_t count = 0;
-        for (int64_t p = 0; p < n; p++) count += tops[p] >= most - near;
-        if (count * PANELS_PER_REFINED <= n || count <= 1 || !(near > 1e-3f)) return near;
-    }
-}
-
-/* The same in few bits (`coarse`), and then in more (`fine`) for the panels whose best score comes
- * near the row's best: of a large vocabulary few do, and half is read. Where more do, as of a row that
- * nobody could guess, only the nearest count. Both are of whole numbers. */
-int hierspec_refined_product(const Matrix *coarse, const Matrix *fine, float near, const float *norm,
-                             float eps, const float *x, int64_t rows, float *y, int threads) {
-    const int64_t d = fine->in, out = fine->out, n = num_panels(fine);
-    const int64_t each = packed_floats(CODES, d);
-    float *normed = malloc(sizeof(float) * (size_t)(rows * (d + each + n)));
-    if (!normed) return -1;
-    float *packed = normed + rows * d, *tops = packed + rows * each; /* [rows, n] */
-    for (int64_t r = 0; r < rows; r++) rms_norm(x + r * d, norm, eps, d, normed + r * d);
-    pack(CODES, d, normed, rows, packed);
-#pragma omp parallel num_threads(threads)
-    {
-        Part own = part_of(n, omp_get_thread_num(), omp_get_num_threads());
-        coarse->multiply(coarse, own, packed, rows, y + own.lo * PANEL, out);
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t p = own.lo; p < own.hi; p++) {
-                int64_t end = (p + 1) * PANEL < out ? (p + 1) * PANEL : out;
-                float top = -INFINITY;
-                for (int64_t o = p * PANEL; o < end; o++)
-                    top = y[r * out + o] > top ? y[r * out + o] : top;
-                tops[r * n + p] = top;
-            }
-#pragma omp barrier
-        for (int64_t r = 0; r < rows; r++) {
-            const float *top = tops + r * n;
-            float most = -INFINITY;
-            for (int64_t p = 0; p < n; p++) most = top[p] > most ? top[p] : most;
-            float limit = most - margin_for_few(top, n, most, near);
-            for (int64_t p = own.lo; p < own.hi; p++)
-                if (top[p] >= limit)
-                    fine->multiply(fine, (Part){p, p + 1}, packed + r * each, 1,
-                                   y + r * out + p * PANEL, out);
-        }
-    }
-    free(normed);
     return 0;
 }

@@ -64,15 +64,11 @@ class Library:
     ) -> None:
         self._compiler, self._products = compiler, products
         self._structs = weakref.WeakKeyDictionary[PackedMatrix, MatrixStruct]()
-        self.layers: Callable[..., int] = kernels.hierspec_layers
+        self.run: Callable[..., int] = kernels.hierspec_run
         self.product: Callable[..., int] = kernels.hierspec_product
-        self.refined_product: Callable[..., int] = kernels.hierspec_refined_product
-        i64, f32, ptr = c_int64, c_float, c_void_p
-        layers = [ptr, i64, i64, ptr, ptr, ptr, i64, ptr, ptr, i64, c_int]
-        kernels.hierspec_layers.argtypes = layers
-        kernels.hierspec_product.argtypes = [ptr, ptr, f32, ptr, i64, ptr, c_int]
-        refined = [ptr, ptr, f32, ptr, f32, ptr, i64, ptr, c_int]
-        kernels.hierspec_refined_product.argtypes = refined
+        ptr = c_void_p
+        kernels.hierspec_run.argtypes = [ptr, ptr, c_int]
+        kernels.hierspec_product.argtypes = [ptr, ptr, c_float, ptr, c_int64, ptr, c_int]
 
     def struct(self, matrix: PackedMatrix) -> MatrixStruct:
         """Return a matrix as C takes it; its memory must outlive that.
@@ -82,8 +78,9 @@ class Library:
         """
         found = self._structs.get(matrix)
         if found is None:
-            multiply = self.format(matrix.format.name).hierspec_multiply
-            found = matrix.struct(ctypes.cast(multiply, c_void_p).value or 0)
+            products = self.format(matrix.format.name)
+            functions = (products.hierspec_multiply, products.hierspec_rows)
+            found = matrix.struct(*(ctypes.cast(each, c_void_p).value or 0 for each in functions))
             self._structs[matrix] = found
         return found
 
@@ -107,26 +104,6 @@ class Library:
         struct = ctypes.byref(self.struct(matrix))
         rows = (x.data_ptr(), len(x), y.data_ptr())
         if len(x) and self.product(struct, weight, eps, *rows, threads):
-            raise MemoryError(f"no memory for {len(x)} rows")
-        return y
-
-    def refined(
-        self,
-        coarse: PackedMatrix,
-        fine: PackedMatrix,
-        near: float,
-        x: torch.Tensor,
-        threads: int,
-        norm: torch.Tensor,
-        eps: float,
-    ) -> torch.Tensor:
-        """Return :meth:`multiply` in ``coarse``, and in ``fine`` for panels of 16 outputs with one
-        within ``near`` of the row's largest, at most one panel in sixteen."""
-        x = x.float().contiguous()
-        y = x.new_empty(len(x), fine.num_out)
-        structs = (ctypes.byref(self.struct(matrix)) for matrix in (coarse, fine))
-        rows = (norm.data_ptr(), eps, x.data_ptr(), len(x), y.data_ptr(), threads)
-        if self.refined_product(*structs, near, *rows):
             raise MemoryError(f"no memory for {len(x)} rows")
         return y
 

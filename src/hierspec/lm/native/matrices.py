@@ -62,7 +62,7 @@ class MatrixStruct(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("panels", "bias")),
         *((name, c_int64) for name in ("out", "width", "format", "narrow")),
-        ("multiply", c_void_p),
+        *((name, c_void_p) for name in ("multiply", "rows")),
     ]
 
 
@@ -181,15 +181,15 @@ class PackedMatrix:
             dense = values(self.format, unpack_codes(panels, self.format, self.width))
         return dense[: hi - lo, : self.width].float()
 
-    def struct(self, multiply: int) -> MatrixStruct:
+    def struct(self, multiply: int, rows: int) -> MatrixStruct:
         """Return the matrix as C takes it, pointing to this object's memory.
 
         Args:
-            multiply: address of the format's products.
+            multiply, rows: addresses of the format's functions.
         """
         bias = None if self.bias is None else self.bias.data_ptr()
         shape = (self.num_out, self.width, self.format.number, False)
-        return MatrixStruct(self.panels.data_ptr(), bias, *shape, multiply)
+        return MatrixStruct(self.panels.data_ptr(), bias, *shape, multiply, rows)
 
 
 def is_packable(stored: Stored) -> bool:

@@ -42,6 +42,8 @@ typedef struct Matrix {
      * their outputs. */
     void (*multiply)(const struct Matrix *m, Part own, const float *x, int64_t rows, float *y,
                      int64_t stride);
+    /* The weights of the outputs `ids` → y [num, in]. */
+    void (*rows)(const struct Matrix *m, const int64_t *ids, int64_t num, float *y);
 } Matrix;
 
 /* GROUP inputs of a row: scale · (256 upper + lower), in 8 bits `lower` alone. Of each half and of all:

@@ -1,15 +1,15 @@
-"""A model's layers, run by the kernels on tensors' addresses."""
+"""A model that the kernels run in one call, on tensors' addresses."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_float, c_int64, c_uint8, c_void_p
+from ctypes import POINTER, Structure, addressof, c_float, c_int64, c_uint8, c_void_p
 from dataclasses import dataclass, fields
 
 import torch
 
-from hierspec.lm.backend import LayerParts, Span
+from hierspec.lm.backend import LayerParts, Scored, Span, States
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.trees import Branches
 
@@ -19,6 +19,7 @@ from .matrices import MatrixStruct, PackedMatrix
 _MATRICES = ("q", "k", "v", "proj", "gate", "up", "down")
 _NORMALISED = {"q", "k", "v", "gate", "up"}  # whose inputs a norm has made even
 _ATTENTION, _MLP = 1, 2  # as in kernels.c
+_CPU = torch.device("cpu")
 CACHE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # as in attention.h
 
 
@@ -36,6 +37,8 @@ class _ModelStruct(Structure):
         ("eps", c_float),
         ("head_eps", c_float),
         ("layers", POINTER(_LayerStruct)),
+        *((name, POINTER(MatrixStruct)) for name in ("embedding", "output", "refined")),
+        ("final_norm", c_void_p),
     ]
 
 
@@ -44,6 +47,18 @@ class _SpanStruct(Structure):
         ("cache", c_void_p),
         *((name, c_int64) for name in ("layer_stride", "head_stride", "start", "count")),
         ("tree", POINTER(c_int64)),
+        *((name, c_void_p) for name in ("input", "output")),
+    ]
+
+
+class _CallStruct(Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("lo", "hi")),
+        *((name, c_void_p) for name in ("parts", "spans")),
+        *((name, c_int64) for name in ("num_spans", "rows")),
+        *((name, c_void_p) for name in ("ids", "inputs", "rotations", "scored")),
+        ("num_scored", c_int64),
+        ("scores", c_void_p),
     ]
 
 
@@ -71,13 +86,16 @@ class LayerWeights:
         return {name: getattr(self, name) for name in _MATRICES}
 
 
-class NativeLayers:
-    """Layers that the kernels run in one call.
+class NativeModel:
+    """Layers, and what is before and behind them, that the kernels run in one call.
 
     Args:
         cache_dtype: of keys and values, one of :data:`CACHE_DTYPES`.
         narrow_inputs: whether products of codes that follow a norm take their inputs in 8 bits,
             not 16: they cost less, most where there are several rows.
+        final_norm: float32 [d], times √d.
+        refined: ``output`` in more bits, in which scores near the best are computed again, those of
+            one panel in sixteen at most.
     """
 
     def __init__(
@@ -88,8 +106,13 @@ class NativeLayers:
         cache_dtype: torch.dtype,
         *,
         narrow_inputs: bool = False,
+        embedding: PackedMatrix | None = None,
+        final_norm: torch.Tensor | None = None,
+        output: PackedMatrix | None = None,
+        refined: PackedMatrix | None = None,
     ) -> None:
         self._library, self.weights = library, tuple(layers)  # C has addresses of their memory
+        self._ends = (embedding, final_norm, output, refined)
         array = (_LayerStruct * len(layers))()
         for struct, layer, window in zip(array, layers, shape.windows, strict=True):
             for name, matrix in layer.matrices().items():
@@ -108,44 +131,77 @@ class NativeLayers:
             eps=shape.eps * shape.hidden_size,
             head_eps=shape.eps * shape.head_dim,
             layers=array,
+            final_norm=None if final_norm is None else final_norm.data_ptr(),
         )
+        for name, matrix in (("embedding", embedding), ("output", output), ("refined", refined)):
+            if matrix is not None:
+                setattr(self._model, name, ctypes.pointer(library.struct(matrix)))
+        self._num_scores = 0 if output is None else output.num_out
+        self._row_bytes = shape.hidden_size * torch.float32.itemsize
 
     def run(
         self,
-        h: torch.Tensor,
         lo: int,
         hi: int,
-        rotations: torch.Tensor,
         spans: Sequence[Span],
+        outputs: Sequence[States],
         threads: int,
+        *,
+        ids: Sequence[int] = (),
+        inputs: Sequence[States] = (),
+        scored: Sequence[Scored] = (),
+        rotations: torch.Tensor | None = None,
         parts: Sequence[LayerParts] | None = None,
-        inputs: torch.Tensor | None = None,
+        attended: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Run layers lo … hi − 1 on h [N, d], unchanged, and return [N, d]; write to the caches.
+        """Run :meth:`.Backend.run`; return scores float32 [rows, outputs].
 
         Args:
-            rotations: complex64 [positions, 1, D / 2], contiguous.
             spans: with caches of ``cache_dtype`` [layers, 1, 2 H_kv, capacity, D].
+            outputs, inputs, scored: all states are float32 and contiguous.
+            rotations: complex64 [positions, 1, D / 2], contiguous.
             parts: of these layers to run; default: all.
-            inputs: of queries, keys and values in place of h, float32 [N, i, d], each normalised.
+            attended: inputs of queries, keys and values in place of the hidden states, float32
+                [N, i, d], each normalised.
         """
-        assert inputs is None or inputs.is_contiguous()
-        h, rows = h.clone(memory_format=torch.contiguous_format), h.size(0)
-        if not rows:
-            return h
-        array, chosen = _span_array(spans), None
+        assert attended is None or attended.is_contiguous()
+        size, num_rows = self._row_bytes, 0
+        array = (_SpanStruct * len(spans))()
+        for i, (span, output) in enumerate(zip(spans, outputs, strict=True)):
+            struct, (cache, start, count, branches) = array[i], span
+            num_rows += count
+            struct.start, struct.count = start, count
+            struct.output = output[0].data_ptr() + (start - output[1]) * size
+            if inputs:
+                struct.input = inputs[i][0].data_ptr() + (start - inputs[i][1]) * size
+            if cache is not None:
+                struct.cache = cache.data_ptr()
+                struct.layer_stride, struct.head_stride = cache.stride(0), cache.stride(2)
+            if branches is not None:
+                struct.tree = _tree_array(span, branches)
+        places = [
+            rows.data_ptr() + (index - first) * size
+            for (rows, first), indices in scored
+            for index in indices
+        ]
+        scores = torch.empty(
+            len(places), self._num_scores, dtype=torch.float32, device=_CPU
+        )
+        addresses, tokens = (c_void_p * len(places))(*places), (c_int64 * len(ids))(*ids)
+        call = _CallStruct(
+            *(lo, hi, None, addressof(array), len(spans), num_rows, addressof(tokens)),
+            *(None if attended is None else attended.data_ptr(),),
+            *(None if rotations is None else rotations.data_ptr(),),
+            *(addressof(addresses), len(places), scores.data_ptr()),
+        )
         if parts is not None:
             chosen = (c_uint8 * (hi - lo))()
             for part in parts:
                 chosen[part.layer - lo] = _ATTENTION * part.attention | _MLP * part.mlp
-        failed = self._library.layers(
-            *(ctypes.byref(self._model), lo, hi, chosen, h.data_ptr()),
-            *(None if inputs is None else inputs.data_ptr(), rows),
-            *(rotations.data_ptr(), array, len(spans), threads),
-        )
-        if failed:
-            raise MemoryError(f"no memory for {rows} rows")
-        return h
+            call.parts = addressof(chosen)
+        if self._library.run(ctypes.byref(self._model), ctypes.byref(call), threads):
+            raise MemoryError(f"no memory for {num_rows} rows")
+        return scores
 
     @property
     def num_bytes(self) -> int:
@@ -153,18 +209,6 @@ class NativeLayers:
 
 
 assert tuple(field.name for field in fields(LayerWeights))[: len(_MATRICES)] == _MATRICES
-
-
-def _span_array(spans: Sequence[Span]) -> ctypes.Array[_SpanStruct]:
-    array = (_SpanStruct * len(spans))()
-    for struct, span in zip(array, spans, strict=True):
-        cache = span.cache
-        struct.cache = cache.data_ptr()
-        struct.layer_stride, struct.head_stride = cache.stride(0), cache.stride(2)
-        struct.start, struct.count = span.start, span.n
-        if span.branches is not None:
-            struct.tree = _tree_array(span, span.branches)
-    return array
 
 
 def _tree_array(span: Span, branches: Branches) -> ctypes.Array[c_int64]:

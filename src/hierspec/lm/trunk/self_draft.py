@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hierspec.lm.backend import Backend, Span
+from hierspec.lm.backend import Backend, Scored, Span, States
 from hierspec.lm.base import NextScores, Query
 
 from .slots import SlotState
@@ -55,63 +55,62 @@ class SelfDraft(SlotSharingModel):
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         if parts := self.trunk.divided(queries):
             return torch.cat([self.score([part]) for part in parts])
-        with torch.inference_mode():
-            h = self._hidden(queries)
-        # Outside inference mode, so that callers may write into the scores they get.
-        with torch.no_grad():
-            return self.backend.head(h)
-
-    @property
-    def trees(self) -> bool:
-        """Whether it scores a token tree in one call."""
-        return self.backend.trees
-
-    @torch.inference_mode()
-    def score_stepwise(
-        self, queries: Sequence[Query], counts: Sequence[int]
-    ) -> tuple[torch.Tensor, NextScores]:
-        scores = self.backend.head(self._hidden(queries))
-        slots = [query.slot for query in queries]
-        for query, count in zip(queries, counts, strict=True):
-            self.trunk.make_room_for_draft(query, count)
-
-        @torch.inference_mode()
-        def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-            # Added before it is computed: the reverse would not survive an interruption.
-            for i, token in zip(indices, tokens, strict=True):
-                slots[i].tokens.append(token)
-            states = [slots[i].state for i in indices]
-            starts = [len(slots[i].tokens) - 1 for i in indices]
-            spans = [Span(s.cache, start, 1) for s, start in zip(states, starts, strict=True)]
-            return self.backend.head(self._run(tokens, states, spans))
-
-        return scores, next_scores
-
-    def _hidden(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Return the last layer's output for all rows of queries, [Σ num_rows, d]."""
         prepared = [self.trunk.prepare(query) for query in queries]
-        parts: list[list[torch.Tensor]] = [[] for _ in prepared]
-        starts: list[int] = []
-        for item in prepared:
-            # Rows asked for again are computed again: hidden states are not cached.
-            first = item.first if item.rows is None else min(item.rows)
-            starts.append(self.begin(item.state, first))
-        num_run = list(starts)  # tokens of each query that have been run
-        while any(n < item.end for n, item in zip(num_run, prepared, strict=True)):
+        # Rows asked for again are computed again: hidden states are not cached.
+        num_run = [self.begin(item.state, min(item.asked)) for item in prepared]
+        outputs = [
+            self._new_states(start, item.end) for start, item in zip(num_run, prepared, strict=True)
+        ]
+        asked = [(own, item.asked) for own, item in zip(outputs, prepared, strict=True)]
+        while True:
             num_left, spans = self.trunk.chunk, dict[int, Span]()  # by index of the query
             for i, item in enumerate(prepared):
                 step = min(item.end - num_run[i], num_left)
                 num_left -= step
                 if step:
                     spans[i] = item.span(num_run[i], num_run[i] + step)
-            ids = [t for i, s in spans.items() for t in prepared[i].tokens[s.start : s.start + s.n]]
-            h = self._run(ids, [prepared[i].state for i in spans], list(spans.values()))
-            split = h.split([span.n for span in spans.values()])
-            for (i, span), part in zip(spans.items(), split, strict=True):
-                parts[i].append(part)
-                num_run[i] += span.n
-        items = zip(prepared, parts, starts, strict=True)
-        return torch.cat([item.select_rows(torch.cat(part), start) for item, part, start in items])
+                    num_run[i] += step
+            is_last = all([n >= item.end for n, item in zip(num_run, prepared, strict=True)])
+            scores = self._run(
+                [t for i, s in spans.items() for t in prepared[i].tokens[s.start : s.start + s.n]],
+                [prepared[i].state for i in spans],
+                list(spans.values()),
+                [outputs[i] for i in spans],
+                asked if is_last else (),
+            )
+            if is_last:
+                return scores
+
+    @property
+    def trees(self) -> bool:
+        """Whether it scores a token tree in one call."""
+        return self.backend.trees
+
+    def score_stepwise(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> tuple[torch.Tensor, NextScores]:
+        scores = self.score(queries)
+        slots = [query.slot for query in queries]
+        for query, count in zip(queries, counts, strict=True):
+            self.trunk.make_room_for_draft(query, count)
+
+        def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+            states, spans, outputs = list[SlotState](), list[Span](), list[States]()
+            for i, token in zip(indices, tokens, strict=True):
+                slot, start = slots[i], len(slots[i].tokens)
+                # Added before it is computed: the reverse would not survive an interruption.
+                slot.tokens.append(token)
+                states.append(slot.state)
+                spans.append(Span(slot.state.cache, start, 1))
+                outputs.append(self._new_states(start, start + 1))
+            asked = [(own, (own.first,)) for own in outputs]
+            return self._run(tokens, states, spans, outputs, asked)
+
+        return scores, next_scores
+
+    def _new_states(self, start: int, end: int) -> States:
+        shape = (end - start, self.backend.hidden_size)
+        return States(torch.empty(shape, dtype=self.backend.dtype, device=self.device), start)
 
     def begin(self, state: SlotState, first: int) -> int:
         """Return the first token to run for rows from ``first`` on: the first one without keys and
@@ -133,16 +132,21 @@ class SelfDraft(SlotSharingModel):
             state.drafted[layer] = end
 
     def _run(
-        self, ids: Sequence[int], states: Sequence[SlotState], spans: Sequence[Span]
+        self,
+        ids: Sequence[int],
+        states: Sequence[SlotState],
+        spans: Sequence[Span],
+        outputs: Sequence[States],
+        scored: Sequence[Scored],
     ) -> torch.Tensor:
-        """Return the last layer's output [N, d] for N tokens, and count them in their states."""
-        h = self.trunk.embed(ids, spans)
-        h = self.backend.layers(h, 0, self.backend.num_layers, spans)
+        """Run all layers on tokens, count these in their states, and score."""
+        ids, backend = self.trunk.replace_unknown(ids), self.backend
+        scores = backend.run(0, backend.num_layers, spans, outputs, ids=ids, scored=scored)
         for state, (_, start, n, _) in zip(states, spans, strict=True):
             self.store(state, start + n)
         self.calls += 1
         self.tokens += len(ids)
-        return h
+        return scores
 
     def __repr__(self) -> str:
         return f"SelfDraft({self.name!r}, V={self.vocab_size})"

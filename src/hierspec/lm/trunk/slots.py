@@ -84,11 +84,14 @@ class PreparedQuery(NamedTuple):
     end: int
     rows: list[int] | None = None
 
-    def select_rows(self, h: torch.Tensor, offset: int = 0) -> torch.Tensor:
-        """Return the query's rows of hidden states ``h``, which begin with index ``offset``."""
-        if self.rows is None:
-            return h[self.first - offset : self.end - offset]
-        return pick(h, [row - offset for row in self.rows])
+    @property
+    def asked(self) -> Sequence[int]:
+        """The indices of the rows asked for."""
+        return range(self.first, self.end) if self.rows is None else self.rows
+
+    def select_rows(self, h: torch.Tensor) -> torch.Tensor:
+        """Return the query's rows of hidden states by index."""
+        return h[self.first : self.end] if self.rows is None else pick(h, self.rows)
 
     def span(self, start: int, end: int) -> Span:
         """Return the span of the tokens stored at ``start … end − 1``."""
@@ -292,18 +295,19 @@ class TrunkSlots:
         capacity = max(first, 1 << (end - 1).bit_length())
         capacity = min(capacity, max(backend.max_length, end))
         shape = (capacity, backend.hidden_size)
-        outputs = [
-            poison.empty(shape, backend.dtype, backend.device) for _ in range(self.num_segments)
-        ]
-        if state is None:
-            slot.tokens, slot.num_committed = [], 0
-            cache, lengths = backend.new_cache(capacity), [0] * self.num_segments
-            state = SlotState(cache, capacity, lengths, outputs, [0] * backend.num_layers)
-        else:
-            cache = backend.grow(state.cache, capacity)
-            for old, new in zip(state.outputs, outputs, strict=True):
-                new[: state.capacity] = old
-            state = dataclasses.replace(state, cache=cache, capacity=capacity, outputs=outputs)
+        with torch.inference_mode():
+            outputs = [
+                poison.empty(shape, backend.dtype, backend.device) for _ in range(self.num_segments)
+            ]
+            if state is None:
+                slot.tokens, slot.num_committed = [], 0
+                cache, lengths = backend.new_cache(capacity), [0] * self.num_segments
+                state = SlotState(cache, capacity, lengths, outputs, [0] * backend.num_layers)
+            else:
+                cache = backend.grow(state.cache, capacity)
+                for old, new in zip(state.outputs, outputs, strict=True):
+                    new[: state.capacity] = old
+                state = dataclasses.replace(state, cache=cache, capacity=capacity, outputs=outputs)
         slot.state = state
         return state
 

@@ -16,7 +16,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Backend, Span
+from hierspec.lm.backend import Backend, Scored, Span, States
 from hierspec.lm.base import NextScores, Query, Slot
 from hierspec.lm.exit_heads import ExitHead
 from hierspec.utils.graphs import Graphs
@@ -34,6 +34,7 @@ class TrunkCounters:
         self.head_rows = 0
 
 
+_NONE = torch.empty(0)
 ScoreHead = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
 
 
@@ -113,39 +114,68 @@ class Trunk(TrunkSlots):
             for item in prepared
         ]
 
-    def run_segments(self, prepared: list[PreparedQuery], index: int) -> None:
-        """Run every query's tokens through the segments up to ``index``."""
-        while goals := self._next_lengths(prepared, index):
+    def run_segments(
+        self, prepared: list[PreparedQuery], index: int, score: bool = False
+    ) -> torch.Tensor:
+        """Run every query's tokens through the segments up to ``index``.
+
+        Returns:
+            With ``score`` the model's scores [rows, V] of all rows asked for.
+        """
+        asked = [(States(i.state.outputs[index]), i.asked) for i in prepared] if score else []
+        scores, is_last = _NONE, False
+        while not is_last:
+            goals = self._next_lengths(prepared, index)
+            is_last = all([n >= item.end for n, item in zip(goals, prepared, strict=True)])
             for segment in range(index + 1):
-                pending = [
-                    (item, item.span(item.state.lengths[segment], goal))
-                    for item, goal in zip(prepared, goals, strict=True)
-                    if goal > item.state.lengths[segment]
-                ]
-                if not pending:
-                    continue
-                spans = [span for _, span in pending]
-                if segment == 0:
-                    parts = [item.tokens[s.start : s.start + s.n] for item, s in pending]
-                    h = self.embed([token for part in parts for token in part], spans)
-                else:
-                    inputs = [item.state.outputs[segment - 1] for item, _ in pending]
-                    parts = [x[s.start : s.start + s.n] for x, s in zip(inputs, spans, strict=True)]
-                    h = parts[0] if len(parts) == 1 else torch.cat(parts)
-                self.run_segment(h, segment, [item.state for item, _ in pending], spans)
+                states, spans, ids = list[SlotState](), list[Span](), list[int]()
+                for item, goal in zip(prepared, goals, strict=True):
+                    state = item.state
+                    if goal > (length := state.lengths[segment]):
+                        states.append(state)
+                        spans.append(item.span(length, goal))
+                        if segment == 0:
+                            ids += item.tokens[length:goal]
+                scored = asked if is_last and segment == index else ()
+                if spans or scored:
+                    scores = self._run_segment(segment, states, spans, ids, scored)
+        return scores
 
     def _next_lengths(self, prepared: list[PreparedQuery], index: int) -> list[int]:
         """Return the length of each query in segment ``index`` after the next pass, of at most
-        ``chunk`` tokens in all; [] where none are missing."""
+        ``chunk`` tokens in all."""
         budget = self.chunk
-        goals = []
+        goals = list[int]()
         for item in prepared:
             # The topmost segment is never ahead of those below.
             length = item.state.lengths[index]
             step = min(max(item.end - length, 0), budget)
             budget -= step
             goals.append(length + step)
-        return goals if budget < self.chunk else []
+        return goals
+
+    def _run_segment(
+        self,
+        segment: int,
+        states: Sequence[SlotState],
+        spans: Sequence[Span],
+        ids: Sequence[int],
+        scored: Sequence[Scored],
+    ) -> torch.Tensor:
+        """Run a segment on tokens, of which lower segments have stored their outputs, and score."""
+        outputs = [States(state.outputs[segment]) for state in states]
+        inputs = [States(state.outputs[segment - 1]) for state in states] if segment else ()
+        lo, hi = self.bounds[segment]
+        scores = self.backend.run(
+            lo, hi, spans, outputs, ids=self.replace_unknown(ids), inputs=inputs, scored=scored
+        )
+        counters = self.counters
+        for state, (_, start, n, _) in zip(states, spans, strict=True):
+            state.lengths[segment] = start + n
+            counters.tokens[segment] += n
+        counters.calls[segment] += len(spans) > 0
+        counters.head_rows += len(scores)
+        return scores
 
     def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """Return the input of the first segment, [N, d], for N token ids at ``spans``."""
@@ -160,21 +190,6 @@ class Trunk(TrunkSlots):
         """
         size = self.backend.vocab_size
         return [i if i < size else 0 for i in ids]
-
-    def run_segment(
-        self, h: torch.Tensor, segment: int, states: Sequence[SlotState], spans: Sequence[Span]
-    ) -> torch.Tensor:
-        """Run a segment on ``h`` [N, d]; return its output, and store it in ``states``."""
-        h = self.backend.layers(h, *self.bounds[segment], spans)
-        row = 0
-        for state, (_, start, n, _) in zip(states, spans, strict=True):
-            state.outputs[segment][start : start + n] = h[row : row + n]
-            row += n
-        for state, (_, start, n, _) in zip(states, spans, strict=True):
-            state.lengths[segment] = start + n
-        self.counters.calls[segment] += 1
-        self.counters.tokens[segment] += row
-        return h
 
 
 class ExitModel:
@@ -219,17 +234,20 @@ class ExitModel:
         trunk = self.trunk
         if parts := trunk.divided(queries):
             return torch.cat([self.score([part]) for part in parts])
+        return self._score([trunk.prepare(query) for query in queries])
+
+    def _score(self, prepared: list[PreparedQuery]) -> torch.Tensor:
+        trunk, head = self.trunk, self.head
+        scores = trunk.run_segments(prepared, self.index, score=head is None)
+        if head is None:
+            return scores
         with torch.inference_mode():
-            prepared = [trunk.prepare(query) for query in queries]
-            trunk.run_segments(prepared, self.index)
-            rows = [item.select_rows(item.state.outputs[self.index]) for item in prepared]
-            h = rows[0] if len(rows) == 1 else torch.cat(rows)
-            trunk.counters.head_rows += len(h)
+            h = torch.cat([item.select_rows(item.state.outputs[self.index]) for item in prepared])
+        trunk.counters.head_rows += len(h)
         # Outside inference mode, so that callers may write into the scores they get.
         with torch.no_grad():
-            return (self.head or trunk.backend.head)(h)
+            return head(h)
 
-    @torch.inference_mode()
     def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
     ) -> tuple[torch.Tensor, NextScores]:
@@ -237,23 +255,19 @@ class ExitModel:
 
         A step knows where it will write, so no context is compared and no cache looked up.
         """
-        trunk, scores = self.trunk, self.score(queries)
+        scores = self.score(queries)
         slots = [query.slot for query in queries]
         for query, count in zip(queries, counts, strict=True):
-            trunk.make_room_for_draft(query, count)
+            self.trunk.make_room_for_draft(query, count)
 
-        @torch.inference_mode()
         def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-            # Added before it is computed: the reverse would not survive an interruption.
+            prepared = list[PreparedQuery]()
             for i, token in zip(indices, tokens, strict=True):
-                slots[i].tokens.append(token)
-            states = [slots[i].state for i in indices]
-            spans = [Span(state.cache, state.lengths[0], 1) for state in states]
-            h = trunk.embed(tokens, spans)
-            for segment in range(self.index + 1):
-                h = trunk.run_segment(h, segment, states, spans)
-            trunk.counters.head_rows += len(h)
-            return (self.head or trunk.backend.head)(h)
+                known = slots[i].tokens
+                # Added before it is computed: the reverse would not survive an interruption.
+                known.append(token)
+                prepared.append(PreparedQuery(slots[i].state, known, len(known) - 1, len(known)))
+            return self._score(prepared)
 
         return scores, next_scores
 

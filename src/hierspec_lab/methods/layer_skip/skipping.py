@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, DivisibleBackend, LayerParts, Span, position_switch
+from hierspec.lm.in_steps import RunsInSteps
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ class Skip(NamedTuple):
         return Skip(tuple(sorted(layers)), tuple(sorted(layers)))
 
 
-class SkippingBackend:
+class SkippingBackend(RunsInSteps):
     """A :class:`~hierspec.lm.backend.Backend` that runs another's layers without skipped parts.
 
     Layers keep their numbers, and caches are ``backend``'s own, with room for skipped layers.
