@@ -188,7 +188,7 @@ class Engine:
                         self._limit_cached_tokens(room)
                 self.live.append(request)
             self.waiting.remove(lambda queued, first=request: queued is first)
-        for request in [request for request in self.prefilling if not request.start_time]:
+        for request in [new for new in self.live if not (new.start_time or new.is_over)]:
             began = time.perf_counter()
             try:
                 self._runner_of(request).begin(request)

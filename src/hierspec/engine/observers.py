@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal, Verdict
@@ -77,41 +77,30 @@ class Observer:
         """Handle the end of a round, before its verdicts are committed."""
 
 
-class Observers(Observer):
-    """Several observers as one.
+Event = Literal["on_round_begin", "on_forward", "on_verify", "on_answer", "on_round_end"]
+
+
+class Observers:
+    """Several observers, each told of what it handles.
 
     Args:
         log_errors: whether an observer's error is logged; else it is raised.
     """
 
     def __init__(self, log_errors: bool = False) -> None:
-        self._observers: list[Observer] = []
+        self._handlers: dict[str, list[Callable[..., None]]] = {}
         self._log_errors = log_errors
 
     def add(self, observer: Observer) -> None:
-        self._observers.append(observer)
+        for event in get_args(Event):
+            if getattr(type(observer), event) is not getattr(Observer, event):
+                self._handlers.setdefault(event, []).append(getattr(observer, event))
 
-    def on_round_begin(self, sequences: Sequence[LiveSequence]) -> None:
-        self._notify(lambda observer: observer.on_round_begin(sequences))
-
-    def on_forward(self, index: int, calls: int, seconds: float) -> None:
-        self._notify(lambda observer: observer.on_forward(index, calls, seconds))
-
-    def on_verify(self, checks: Checks) -> None:
-        self._notify(lambda observer: observer.on_verify(checks))
-
-    def on_answer(
-        self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
-    ) -> None:
-        self._notify(lambda observer: observer.on_answer(tasks, answers, began, seconds))
-
-    def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
-        self._notify(lambda observer: observer.on_round_end(sequences, verdicts))
-
-    def _notify(self, handle: Callable[[Observer], None]) -> None:
-        for observer in self._observers:
+    def notify(self, event: Event, *args: Any) -> None:
+        """Call this method of each observer that has it, with these arguments."""
+        for handle in self._handlers.get(event, ()):
             try:
-                handle(observer)
+                handle(*args)
             except Exception:
                 if not self._log_errors:
                     raise

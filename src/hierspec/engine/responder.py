@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,8 @@ from .ahead import (
 from .alternatives import AlternativeRows
 from .observers import Checks, Observers
 from .sequences import Task
+
+_NOTHING = nullcontext()
 
 
 class Responder:
@@ -103,7 +105,7 @@ class Responder:
         drafts: list[Proposal] = []
         if calls:
             drafts, forwards, seconds = group.drafter.draft(calls)
-            self._observers.on_forward(group.index, forwards, seconds)
+            self._observers.notify("on_forward", group.index, forwards, seconds)
         new = iter(drafts)
         proposals = [next(new) if ahead is None else ahead for ahead in made_ahead]
         return [(draft or Proposal(), own) for draft, own in zip(proposals, states, strict=True)]
@@ -113,7 +115,7 @@ class Responder:
         drafts: list[Proposal] = []
         jobs: list[ScoreRows] = []
         queries: list[Query] = []
-        rows: list[int] = []
+        asks_for_all = True
         for task in tasks:
             request = task.request
             assert isinstance(request, Check)
@@ -128,17 +130,15 @@ class Responder:
                 # if a smaller exit drafted it, nor through the layers they share. (A target's
                 # states of all its tokens may be read by what drafts for it.)
                 query = dataclasses.replace(query, context=task.context(request, draft.tokens[:-1]))
-            first = sum(query.num_rows for query in queries)
-            last = first + query.num_rows - 1
-            rows += [min(first + row, last) for row in range(job.num_rows)]
+                asks_for_all = False
             jobs.append(job)
             queries.append(query)
-        reads = Reads()
-        needs_all = len(rows) == sum(query.num_rows for query in queries)
+        reads, rows = Reads(), None if asks_for_all else _rows_of(jobs, queries)
         with self._drafting_ahead(node, tasks, drafts):
-            scores, p = self._score(node, jobs, queries, None if needs_all else rows, reads)
+            scores, p = self._score(node, jobs, queries, rows, reads)
         # Tensor.split is Python code, and takes longer than all greedy decisions together.
-        parts = scores.split_with_sizes([job.num_rows for job in jobs])
+        sizes = [job.num_rows for job in jobs]
+        parts = scores.split_with_sizes(sizes) if len(jobs) > 1 else [scores]
         began = time.perf_counter()
         # Ids past the target's vocabulary have no probability, so they must not be ranked either.
         ranked = [part[:, : self._vocab_size] for part in parts] if node.rule.reads_scores else None
@@ -177,14 +177,12 @@ class Responder:
             top=count or 0,
         )
 
-    @contextmanager
     def _drafting_ahead(
         self, node: ModelVerify, tasks: list[Task], drafts: Sequence[Proposal]
-    ) -> Generator[None, None, None]:
+    ) -> AbstractContextManager[None]:
         leaf = node.below
         if not (isinstance(leaf, Draft) and leaf.ahead) or node.index != self._root:
-            yield
-            return
+            return _NOTHING
         node_infos = tasks[0].node_infos
         calls: list[AheadCall] = []
         for task, draft in zip(tasks, drafts, strict=True):
@@ -195,12 +193,10 @@ class Responder:
                 calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))
         group = node_infos[leaf.index].group
         if not calls or group is None or group.drafter is None:
-            yield
-            return
+            return _NOTHING
         in_thread = can_draft_in_thread(node, leaf, calls)
-        report = partial(self._observers.on_forward, leaf.index)
-        with self._background.drafting(group.drafter, calls, in_thread, report):
-            yield
+        report = partial(self._observers.notify, "on_forward", leaf.index)
+        return self._background.drafting(group.drafter, calls, in_thread, report)
 
     def _check_alternatives(self, node: ModelVerify, tasks: list[Task]) -> list[Verdict]:
         alternatives, drafts = AlternativeRows(), list[tuple[Proposal, ...]]()
@@ -327,7 +323,7 @@ class Responder:
         """
         began = time.perf_counter()
         scores = node.model.score(queries)
-        self._observers.on_forward(node.index, 1, time.perf_counter() - began)
+        self._observers.notify("on_forward", node.index, 1, time.perf_counter() - began)
         if rows is not None:
             scores = pick(scores, rows)
         return scores, distributions(jobs, scores, reads)
@@ -343,6 +339,17 @@ class Responder:
             for leaf in walk(node.below)
             if isinstance(leaf, Draft) and leaf.num_drafts > 1
         )
+
+
+def _rows_of(jobs: Sequence[ScoreRows], queries: Sequence[Query]) -> list[int]:
+    """Return for each row of the jobs its row among those of the queries; a last row that nobody
+    reads may be missing."""
+    rows, first = list[int](), 0
+    for job, query in zip(jobs, queries, strict=True):
+        last = first + query.num_rows - 1
+        rows += [min(first + row, last) for row in range(job.num_rows)]
+        first = last + 1
+    return rows
 
 
 def _on_host(

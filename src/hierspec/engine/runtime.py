@@ -83,7 +83,7 @@ class Runtime:
         its outcome is the error; observers see the round end without it.
         """
         self._training.forget()
-        self._observers.on_round_begin(sequences)
+        self._observers.notify("on_round_begin", sequences)
         outcomes: dict[LiveSequence, Verdict | BaseException] = {}
         tasks: list[Task] = []
         for sequence in sequences:
@@ -107,7 +107,7 @@ class Runtime:
                 finished.append((task.sequence, verdict))
             except FAILURES as error:
                 outcomes[task.sequence] = error
-        self._observers.on_round_end([s for s, _ in finished], [v for _, v in finished])
+        self._observers.notify("on_round_end", [s for s, _ in finished], [v for _, v in finished])
         return [outcomes[sequence] for sequence in sequences]
 
     def _advance(self, tasks: list[Task]) -> dict[LiveSequence, BaseException]:
@@ -124,8 +124,8 @@ class Runtime:
             # Only now, since a call that fails is repeated.
             if (checks := self._responder.checks) is not None:
                 self._training.note(checks)
-                self._observers.on_verify(checks)
-            self._observers.on_answer(tasks, answers, began, seconds)
+                self._observers.notify("on_verify", checks)
+            self._observers.notify("on_answer", tasks, answers, began, seconds)
         except FAILURES as error:
             if len(tasks) == 1:
                 return {tasks[0].sequence: error}

@@ -82,13 +82,11 @@ class WaitingQueue(Generic[T]):
 
     def first(self) -> T | None:
         """Return the first item without removing it; ``None`` if there is none."""
-        with self.changed:
-            return self._items[0] if self._items else None
+        return next(iter(self._items), None)
 
     def items(self) -> list[T]:
         """Return all items, the first one first, without removing them."""
-        with self.changed:
-            return list(self._items)
+        return list(self._items)
 
     def remove(self, condition: Callable[[T], bool]) -> list[T]:
         """Remove and return the items for which ``condition`` holds."""

@@ -134,7 +134,7 @@ class Backend(Protocol):
         inputs: Sequence[States] = (),
         scored: Sequence[Scored] = (),
     ) -> torch.Tensor:
-        """Run layers ``lo … hi - 1`` on the tokens of ``spans``, as :meth:`layers` does, then score.
+        """Run layers ``lo … hi - 1`` on tokens, as :meth:`layers` does, then score.
 
         Args:
             outputs: of each span, where its rows are written.

@@ -251,7 +251,9 @@ class Case:
         found = run(list(range(len(self.ids))), spans, self.threads)
         expected, caches = self.reference()
         limit = self.tolerance()
-        parts = [x.split([self.shape.hidden_size, self.output.num_out], 1) for x in (found, expected)]
+        parts = [
+            x.split([self.shape.hidden_size, self.output.num_out], 1) for x in (found, expected)
+        ]
         worst = max(
             float((ours.double() - theirs).abs().max() / theirs.abs().max())
             for ours, theirs in zip(*parts, strict=True)

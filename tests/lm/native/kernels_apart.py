@@ -221,12 +221,7 @@ class Apart(Library):
         """
         regions = sorted((at, abs(size)) for at, size in data.items() if at not in structs)
         # Rows to score may be among others that the call is given.
-        inside = {
-            at: first
-            for at in data
-            for first, size in regions
-            if first < at < first + size
-        }
+        inside = {at: first for at in data for first, size in regions if first < at < first + size}
         data = {at: size for at, size in data.items() if at not in inside}
         data = {**self._memory, **data}  # some of it freed, where there are structures now
         for address in structs:

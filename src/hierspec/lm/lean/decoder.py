@@ -263,16 +263,17 @@ class LeanBackend(RunsInSteps):
 
     def _rotations_for(self, spans: Sequence[Span]) -> torch.Tensor:
         """Return the rotations by position, at least up to the last one of ``spans``."""
-        # Without branches the last row has the highest position; with them any row may.
-        ends = (
-            span.positions[-1] if span.branches is None else max(span.positions) for span in spans
-        )
-        return self.rotations_to(1 + max(ends))
+        end = 0
+        for span in spans:
+            # Without branches the last row has the highest position; with them any row may.
+            last = span.start + span.n if span.branches is None else 1 + max(span.positions)
+            end = max(end, last)
+        return self.rotations_to(end)
 
     def rotations_to(self, end: int) -> torch.Tensor:
         """Return the rotations by position, [at least ``end``, 1, D / 2] complex."""
         table = self._rotations
-        if end > len(table):
+        if end > table.shape[0]:  # faster than its length
             length = max(_INITIAL_LENGTH, 1 << (end - 1).bit_length())
             kind = torch.complex128 if self.dtype == torch.float64 else torch.complex64
             self._rotations = table = rotations(self.config, length).to(self.device, kind)[:, None]

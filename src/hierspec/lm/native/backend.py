@@ -154,7 +154,7 @@ class NativeBackend(LeanBackend):
             attended: inputs of queries, keys and values in place of the hidden states, [N,
                 ``shape.num_inputs``, d].
         """
-        num_rows, num_scored = sum(span.n for span in spans), sum(len(at) for _, at in scored)
+        num_rows, num_scored = sum([span.n for span in spans]), sum([len(at) for _, at in scored])
         num_weights = (hi - lo if parts is None else len(parts)) * self._weights_per_layer
         if scored:  # a second thread is awake if the layers have used it
             num_weights = (num_weights or self._weights_per_layer) + self._output.num_weights

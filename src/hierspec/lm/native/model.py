@@ -184,9 +184,7 @@ class NativeModel:
             for (rows, first), indices in scored
             for index in indices
         ]
-        scores = torch.empty(
-            len(places), self._num_scores, dtype=torch.float32, device=_CPU
-        )
+        scores = torch.empty(len(places), self._num_scores, dtype=torch.float32, device=_CPU)
         addresses, tokens = (c_void_p * len(places))(*places), (c_int64 * len(ids))(*ids)
         call = _CallStruct(
             *(lo, hi, None, addressof(array), len(spans), num_rows, addressof(tokens)),

@@ -70,7 +70,7 @@ class SelfDraft(SlotSharingModel):
                 if step:
                     spans[i] = item.span(num_run[i], num_run[i] + step)
                     num_run[i] += step
-            is_last = all([n >= item.end for n, item in zip(num_run, prepared, strict=True)])
+            is_last = all(n >= item.end for n, item in zip(num_run, prepared, strict=True))
             scores = self._run(
                 [t for i, s in spans.items() for t in prepared[i].tokens[s.start : s.start + s.n]],
                 [prepared[i].state for i in spans],
@@ -123,7 +123,8 @@ class SelfDraft(SlotSharingModel):
         # Before anything is written: an interrupted call leaves no approximate value as exact.
         state.lengths = [min(n, start) for n in lengths]
         for layer in self._attended:
-            drafted[layer] = min(drafted[layer], start)
+            if drafted[layer] > start:
+                drafted[layer] = start
         return start
 
     def store(self, state: SlotState, end: int) -> None:

@@ -253,7 +253,8 @@ class TrunkSlots:
             for segment, length in enumerate(lengths):
                 if length > shared:
                     lengths[segment] = shared
-            state.drafted = [min(n, shared) for n in state.drafted]
+            if max(state.drafted) > shared:
+                state.drafted = [min(n, shared) for n in state.drafted]
             slot.tokens[shared:] = context.tokens(shared)
         if poison.enabled:
             self._poison_rest(state)

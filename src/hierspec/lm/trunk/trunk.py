@@ -126,7 +126,7 @@ class Trunk(TrunkSlots):
         scores, is_last = _NONE, False
         while not is_last:
             goals = self._next_lengths(prepared, index)
-            is_last = all([n >= item.end for n, item in zip(goals, prepared, strict=True)])
+            is_last = all(n >= item.end for n, item in zip(goals, prepared, strict=True))
             for segment in range(index + 1):
                 states, spans, ids = list[SlotState](), list[Span](), list[int]()
                 for item, goal in zip(prepared, goals, strict=True):
