@@ -107,8 +107,7 @@ class Sampler:
             best, ids = scores.max(-1)
             read = (reads or Reads()).add(torch.stack((best.double(), ids.double())))
             return UnreadOneHot(ids, scores.shape[1], lambda: _choices(scores, *read.look()))
-        # Threads that sleep take longer to wake than a few rows take; see `hierspec.utils.threads`.
-        with OneThread(scores.device.type == "cpu" and scores.numel() <= _ONE_THREAD_NUMEL):
+        with _few_threads(scores):
             probs = self.probabilities(scores)
         # A row with NaN or without a finite score is NaN in every column.
         # A list, since a forward has displaced the code of a sum from the core's caches.
@@ -126,9 +125,11 @@ class Sampler:
             choices = self.distributions(scores)
             assert isinstance(choices, OneHotDistributions)
             return list(choices.ids), choices
-        probs = self.probabilities(self._without_padding(scores))
+        scores = self._without_padding(scores)
         try:
-            return draw(probs, uniforms), DenseDistributions(probs)
+            with _few_threads(scores):
+                probs = self.probabilities(scores)
+                return draw(probs, uniforms), DenseDistributions(probs)
         except HierspecError:  # the draw found what `distributions` would have checked for
             raise NoDistributionError(scores) from None
 
@@ -168,6 +169,12 @@ class Sampler:
         if self.min_p is not None and self.min_p > 0.0:
             probs = _apply_mask(probs, _mask(probs, probs.amax(-1, keepdim=True) * self.min_p))
         return probs
+
+
+def _few_threads(scores: torch.Tensor) -> OneThread:
+    """Use one thread for a few rows: others that sleep take longer to wake than these take, and
+    then spin where the next forward needs a processor."""
+    return OneThread(scores.device.type == "cpu" and scores.numel() <= _ONE_THREAD_NUMEL)
 
 
 def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch.Tensor:

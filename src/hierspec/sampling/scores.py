@@ -184,7 +184,7 @@ def distributions(
         scores = logits if stop - start == logits.shape[0] else logits[start:stop]
         if scores.shape[1] > sampler.vocab_size:
             scores = scores[:, : sampler.vocab_size]
-        error = partial(scores_error, group, scores, raw[start:stop])
+        error = partial(_error_of, group, scores, raw, start)
         try:
             group_rows = sampler.distributions(scores, far)
         except NoDistributionError:
@@ -248,6 +248,13 @@ def _apply_edits(
         else:
             rows.edit(scores)
     return logits
+
+
+def _error_of(
+    group: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor, start: int
+) -> HierspecError:
+    """Return :func:`scores_error` of rows that were ``raw[start:]`` before they were edited."""
+    return scores_error(group, scores, raw[start : start + len(scores)])
 
 
 def scores_error(

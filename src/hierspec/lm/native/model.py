@@ -19,6 +19,7 @@ from .matrices import MatrixStruct, PackedMatrix
 _MATRICES = ("q", "k", "v", "proj", "gate", "up", "down")
 _NORMALISED = {"q", "k", "v", "gate", "up"}  # whose inputs a norm has made even
 _ATTENTION, _MLP = 1, 2  # as in kernels.c
+_KEPT = 16  # spans, tokens and rows to score of calls whose arguments are kept
 _CPU = torch.device("cpu")
 CACHE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # as in attention.h
 
@@ -60,6 +61,24 @@ class _CallStruct(Structure):
         ("num_scored", c_int64),
         ("scores", c_void_p),
     ]
+
+
+class _Arguments:
+    """The arguments of calls with so many spans, tokens and rows to score, whose values change."""
+
+    __slots__ = ("at", "call", "ids", "scored", "spans")
+
+    def __init__(self, num_spans: int, num_ids: int, num_scored: int) -> None:
+        self.spans = (_SpanStruct * num_spans)()
+        self.ids, self.scored = (c_int64 * num_ids)(), (c_int64 * num_scored)()
+        self.call = _CallStruct(
+            spans=addressof(self.spans),
+            num_spans=num_spans,
+            ids=addressof(self.ids),
+            scored=addressof(self.scored),
+            num_scored=num_scored,
+        )
+        self.at = ctypes.byref(self.call)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +157,9 @@ class NativeModel:
                 setattr(self._model, name, ctypes.pointer(library.struct(matrix)))
         self._num_scores = 0 if output is None else output.num_out
         self._row_bytes = shape.hidden_size * torch.float32.itemsize
+        self._at = ctypes.byref(self._model)
+        # By their shape; a call takes those that it uses out, so that threads share none.
+        self._arguments: dict[tuple[int, int, int], _Arguments] = {}
 
     def run(
         self,
@@ -165,41 +187,57 @@ class NativeModel:
                 [N, i, d], each normalised.
         """
         assert attended is None or attended.is_contiguous()
-        size, num_rows = self._row_bytes, 0
-        array = (_SpanStruct * len(spans))()
-        for i, (span, output) in enumerate(zip(spans, outputs, strict=True)):
-            struct, (cache, start, count, branches) = array[i], span
-            num_rows += count
-            struct.start, struct.count = start, count
-            struct.output = output[0].data_ptr() + (start - output[1]) * size
-            if inputs:
-                struct.input = inputs[i][0].data_ptr() + (start - inputs[i][1]) * size
-            if cache is not None:
-                struct.cache = cache.data_ptr()
-                struct.layer_stride, struct.head_stride = cache.stride(0), cache.stride(2)
-            if branches is not None:
-                struct.tree = _tree_array(span, branches)
         places = [
-            rows.data_ptr() + (index - first) * size
+            rows.data_ptr() + (index - first) * self._row_bytes
             for (rows, first), indices in scored
             for index in indices
         ]
         scores = torch.empty(len(places), self._num_scores, dtype=torch.float32, device=_CPU)
-        addresses, tokens = (c_void_p * len(places))(*places), (c_int64 * len(ids))(*ids)
-        call = _CallStruct(
-            *(lo, hi, None, addressof(array), len(spans), num_rows, addressof(tokens)),
-            *(None if attended is None else attended.data_ptr(),),
-            *(None if rotations is None else rotations.data_ptr(),),
-            *(addressof(addresses), len(places), scores.data_ptr()),
-        )
+        shape = len(spans), len(ids), len(places)
+        arguments = self._arguments.pop(shape, None) or _Arguments(*shape)
+        call = arguments.call
+        call.lo, call.hi, call.scores = lo, hi, scores.data_ptr()
+        call.rows = num_rows = self._set_spans(arguments, spans, outputs, inputs)
+        arguments.ids[:], arguments.scored[:] = ids, places
+        call.rotations = None if rotations is None else rotations.data_ptr()
+        call.inputs = None if attended is None else attended.data_ptr()
+        chosen = None
         if parts is not None:
             chosen = (c_uint8 * (hi - lo))()
             for part in parts:
                 chosen[part.layer - lo] = _ATTENTION * part.attention | _MLP * part.mlp
-            call.parts = addressof(chosen)
-        if self._library.run(ctypes.byref(self._model), ctypes.byref(call), threads):
+        call.parts = None if chosen is None else addressof(chosen)
+        if self._library.run(self._at, arguments.at, threads):
             raise MemoryError(f"no memory for {num_rows} rows")
+        if max(shape) <= _KEPT:
+            self._arguments[shape] = arguments
         return scores
+
+    def _set_spans(
+        self,
+        arguments: _Arguments,
+        spans: Sequence[Span],
+        outputs: Sequence[States],
+        inputs: Sequence[States],
+    ) -> int:
+        """Write what a call's spans are; return how many rows they have."""
+        size, num_rows = self._row_bytes, 0
+        for i, ((cache, start, count, branches), (rows, first)) in enumerate(
+            zip(spans, outputs, strict=True)
+        ):
+            struct = arguments.spans[i]
+            num_rows += count
+            struct.start, struct.count = start, count
+            struct.output = rows.data_ptr() + (start - first) * size
+            struct.input = None
+            if inputs:
+                rows, first = inputs[i]
+                struct.input = rows.data_ptr() + (start - first) * size
+            if cache is not None:
+                struct.cache = cache.data_ptr()
+                struct.layer_stride, struct.head_stride = cache.stride(0), cache.stride(2)
+            struct.tree = None if branches is None else _tree_array(spans[i], branches)
+        return num_rows
 
     @property
     def num_bytes(self) -> int:

@@ -63,7 +63,8 @@ class SelfDraft(SlotSharingModel):
         ]
         asked = [(own, item.asked) for own, item in zip(outputs, prepared, strict=True)]
         while True:
-            num_left, spans = self.trunk.chunk, dict[int, Span]()  # by index of the query
+            num_left = self.trunk.chunk
+            spans: dict[int, Span] = {}  # by index of the query
             for i, item in enumerate(prepared):
                 step = min(item.end - num_run[i], num_left)
                 num_left -= step
@@ -95,7 +96,9 @@ class SelfDraft(SlotSharingModel):
             self.trunk.make_room_for_draft(query, count)
 
         def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-            states, spans, outputs = list[SlotState](), list[Span](), list[States]()
+            states: list[SlotState] = []
+            spans: list[Span] = []
+            outputs: list[States] = []
             for i, token in zip(indices, tokens, strict=True):
                 slot, start = slots[i], len(slots[i].tokens)
                 # Added before it is computed: the reverse would not survive an interruption.

@@ -128,7 +128,9 @@ class Trunk(TrunkSlots):
             goals = self._next_lengths(prepared, index)
             is_last = all(n >= item.end for n, item in zip(goals, prepared, strict=True))
             for segment in range(index + 1):
-                states, spans, ids = list[SlotState](), list[Span](), list[int]()
+                states: list[SlotState] = []
+                spans: list[Span] = []
+                ids: list[int] = []
                 for item, goal in zip(prepared, goals, strict=True):
                     state = item.state
                     if goal > (length := state.lengths[segment]):
@@ -145,7 +147,7 @@ class Trunk(TrunkSlots):
         """Return the length of each query in segment ``index`` after the next pass, of at most
         ``chunk`` tokens in all."""
         budget = self.chunk
-        goals = list[int]()
+        goals: list[int] = []
         for item in prepared:
             # The topmost segment is never ahead of those below.
             length = item.state.lengths[index]
@@ -261,7 +263,7 @@ class ExitModel:
             self.trunk.make_room_for_draft(query, count)
 
         def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-            prepared = list[PreparedQuery]()
+            prepared: list[PreparedQuery] = []
             for i, token in zip(indices, tokens, strict=True):
                 known = slots[i].tokens
                 # Added before it is computed: the reverse would not survive an interruption.

@@ -13,9 +13,12 @@ import torch
 from hierspec.core.distributions import DenseDistributions, Distributions, draw
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Verifier
+from hierspec.utils.threads import OneThread
 from hierspec.verifiers.rows import parts, residual_row, stack_rows, token_probs
 
 from .case import DraftCase
+
+_FEW_DRAFTS = 4  # in whose rows several threads would take longer to wake than one takes
 
 
 def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
@@ -43,16 +46,17 @@ def has_shortcut(rule: type[Verifier]) -> bool:
 
 def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
     """Decide each draft by itself, then draw the tokens that follow all of them in one call."""
-    decided = [_decide(case) for case in cases]
-    continued = [i for i, (_, row, _) in enumerate(decided) if row is not None]
-    next_tokens: dict[int, int] = {}
-    if continued:
-        tokens = draw(
-            stack_rows([row for _, row, _ in decided if row is not None]),
-            [decided[i][2] for i in continued],
-            lambda j: cases[continued[j]].p.row(decided[continued[j]][0]),
-        )
-        next_tokens = dict(zip(continued, tokens, strict=True))
+    with OneThread(len(cases) <= _FEW_DRAFTS):
+        decided = [_decide(case) for case in cases]
+        continued = [i for i, (_, row, _) in enumerate(decided) if row is not None]
+        next_tokens: dict[int, int] = {}
+        if continued:
+            tokens = draw(
+                stack_rows([row for _, row, _ in decided if row is not None]),
+                [decided[i][2] for i in continued],
+                lambda j: cases[continued[j]].p.row(decided[continued[j]][0]),
+            )
+            next_tokens = dict(zip(continued, tokens, strict=True))
     return [
         case.verdict(tau, next_tokens.get(i), case.p)
         for i, (case, (tau, _, _)) in enumerate(zip(cases, decided, strict=True))
