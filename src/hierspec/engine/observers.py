@@ -77,7 +77,7 @@ class Observer:
         """Handle the end of a round, before its verdicts are committed."""
 
 
-Event = Literal["on_round_begin", "on_forward", "on_verify", "on_answer", "on_round_end"]
+ObserverMethod = Literal["on_round_begin", "on_forward", "on_verify", "on_answer", "on_round_end"]
 
 
 class Observers:
@@ -92,11 +92,11 @@ class Observers:
         self._log_errors = log_errors
 
     def add(self, observer: Observer) -> None:
-        for event in get_args(Event):
+        for event in get_args(ObserverMethod):
             if getattr(type(observer), event) is not getattr(Observer, event):
                 self._handlers.setdefault(event, []).append(getattr(observer, event))
 
-    def notify(self, event: Event, *args: Any) -> None:
+    def notify(self, event: ObserverMethod, *args: Any) -> None:
         """Call this method of each observer that has it, with these arguments."""
         for handle in self._handlers.get(event, ()):
             try:

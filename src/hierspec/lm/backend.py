@@ -40,14 +40,14 @@ class Span(NamedTuple):
         return range(self.start, self.start + self.n)
 
 
-class States(NamedTuple):
+class HiddenStates(NamedTuple):
     """Hidden states of consecutive tokens, ``rows`` [n, d], of those stored from ``first`` on."""
 
     rows: torch.Tensor
     first: int = 0
 
 
-Scored = tuple[States, Sequence[int]]  # states, and at which places they are scored
+ScoredStates = tuple[HiddenStates, Sequence[int]]  # states, and at which places they are scored
 
 
 class PositionSwitch(NamedTuple):
@@ -128,11 +128,11 @@ class Backend(Protocol):
         lo: int,
         hi: int,
         spans: Sequence[Span],
-        outputs: Sequence[States],
+        outputs: Sequence[HiddenStates],
         *,
         ids: Sequence[int] = (),
-        inputs: Sequence[States] = (),
-        scored: Sequence[Scored] = (),
+        inputs: Sequence[HiddenStates] = (),
+        scored: Sequence[ScoredStates] = (),
     ) -> torch.Tensor:
         """Run layers ``lo … hi - 1`` on tokens, as :meth:`layers` does, then score.
 

@@ -9,7 +9,7 @@ import torch
 
 from hierspec.utils.reads import pick, sent
 
-from .backend import Scored, Span, States
+from .backend import HiddenStates, ScoredStates, Span
 
 
 class RunsInSteps:
@@ -20,11 +20,11 @@ class RunsInSteps:
         lo: int,
         hi: int,
         spans: Sequence[Span],
-        outputs: Sequence[States],
+        outputs: Sequence[HiddenStates],
         *,
         ids: Sequence[int] = (),
-        inputs: Sequence[States] = (),
-        scored: Sequence[Scored] = (),
+        inputs: Sequence[HiddenStates] = (),
+        scored: Sequence[ScoredStates] = (),
     ) -> torch.Tensor:
         """See :meth:`.Backend.run`."""
         with torch.inference_mode():
@@ -44,11 +44,11 @@ class RunsInSteps:
             return self.head(h) if found else h
 
 
-def _rows(states: States, span: Span) -> torch.Tensor:
+def _rows(states: HiddenStates, span: Span) -> torch.Tensor:
     return states.rows.narrow(0, span.start - states.first, span.n)
 
 
-def _picked(states: States, at: Sequence[int]) -> torch.Tensor:
+def _picked(states: HiddenStates, at: Sequence[int]) -> torch.Tensor:
     rows, first = states
     if isinstance(at, range):
         return rows[at.start - first : at.stop - first]

@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from hierspec.lm.backend import LayerParts, Span, States
+from hierspec.lm.backend import HiddenStates, LayerParts, Span
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.native.formats import FORMATS, GROUP, SUPER
 from hierspec.lm.native.gguf_blocks import Codes
@@ -232,7 +232,8 @@ class Case:
                 for one in self.layers:
                     owns((one.norm, one.mlp_norm, one.head_norm))
             outputs = [
-                States(torch.empty(span.n, self.shape.hidden_size), span.start) for span in spans
+                HiddenStates(torch.empty(span.n, self.shape.hidden_size), span.start)
+                for span in spans
             ]
             scores = model.run(
                 *(0, self.shape.num_layers, spans, outputs, threads),
@@ -385,7 +386,7 @@ def head_scores(
     )  # fmt: skip
     ends = {"final_norm": norm, "output": output, "refined": refined}
     model = NativeModel(kernels, [], shape, torch.float32, **ends)
-    return model.run(0, 0, (), (), threads, scored=[(States(x), range(len(x)))])
+    return model.run(0, 0, (), (), threads, scored=[(HiddenStates(x), range(len(x)))])
 
 
 def check_refined(kernels: Library, seed: int) -> None:

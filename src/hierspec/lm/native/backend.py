@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import HasBackend, LayerParts, Linear, Scored, Span, States
+from hierspec.lm.backend import HasBackend, HiddenStates, LayerParts, Linear, ScoredStates, Span
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.loader import LeanLoader
 from hierspec.lm.lean.shape import LlamaShape, unsupported_reason
@@ -139,11 +139,11 @@ class NativeBackend(LeanBackend):
         lo: int,
         hi: int,
         spans: Sequence[Span],
-        outputs: Sequence[States],
+        outputs: Sequence[HiddenStates],
         *,
         ids: Sequence[int] = (),
-        inputs: Sequence[States] = (),
-        scored: Sequence[Scored] = (),
+        inputs: Sequence[HiddenStates] = (),
+        scored: Sequence[ScoredStates] = (),
         parts: Sequence[LayerParts] | None = None,
         attended: torch.Tensor | None = None,
     ) -> torch.Tensor:
@@ -171,7 +171,7 @@ class NativeBackend(LeanBackend):
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = torch.empty(len(ids), self.hidden_size, dtype=self.dtype, device=self.device)
-        self.run(0, 0, [Span(None, 0, len(ids))], [States(h)], ids=ids.tolist())
+        self.run(0, 0, [Span(None, 0, len(ids))], [HiddenStates(h)], ids=ids.tolist())
         return h
 
     def layers(
@@ -206,10 +206,10 @@ class NativeBackend(LeanBackend):
     ) -> torch.Tensor:
         h = h.contiguous()
         out, row = torch.empty_like(h), 0
-        inputs, outputs = list[States](), list[States]()
+        inputs, outputs = list[HiddenStates](), list[HiddenStates]()
         for span in spans:
-            inputs.append(States(h, span.start - row))
-            outputs.append(States(out, span.start - row))
+            inputs.append(HiddenStates(h, span.start - row))
+            outputs.append(HiddenStates(out, span.start - row))
             row += span.n
         self.run(lo, hi, spans, outputs, inputs=inputs, parts=parts, attended=attended)
         return out
@@ -233,7 +233,7 @@ class NativeBackend(LeanBackend):
             assert isinstance(unembed, NativeProduct)
             return unembed(h, self._final_norm, eps)
         h = h.float().contiguous()
-        return self.run(0, 0, (), (), scored=[(States(h), range(len(h)))])
+        return self.run(0, 0, (), (), scored=[(HiddenStates(h), range(len(h)))])
 
     def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self._scored is not None:

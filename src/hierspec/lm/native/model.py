@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from hierspec.lm.backend import LayerParts, Scored, Span, States
+from hierspec.lm.backend import HiddenStates, LayerParts, ScoredStates, Span
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.trees import Branches
 
@@ -166,12 +166,12 @@ class NativeModel:
         lo: int,
         hi: int,
         spans: Sequence[Span],
-        outputs: Sequence[States],
+        outputs: Sequence[HiddenStates],
         threads: int,
         *,
         ids: Sequence[int] = (),
-        inputs: Sequence[States] = (),
-        scored: Sequence[Scored] = (),
+        inputs: Sequence[HiddenStates] = (),
+        scored: Sequence[ScoredStates] = (),
         rotations: torch.Tensor | None = None,
         parts: Sequence[LayerParts] | None = None,
         attended: torch.Tensor | None = None,
@@ -217,8 +217,8 @@ class NativeModel:
         self,
         arguments: _Arguments,
         spans: Sequence[Span],
-        outputs: Sequence[States],
-        inputs: Sequence[States],
+        outputs: Sequence[HiddenStates],
+        inputs: Sequence[HiddenStates],
     ) -> int:
         """Write what a call's spans are; return how many rows they have."""
         size, num_rows = self._row_bytes, 0

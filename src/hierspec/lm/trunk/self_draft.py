@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hierspec.lm.backend import Backend, Scored, Span, States
+from hierspec.lm.backend import Backend, HiddenStates, ScoredStates, Span
 from hierspec.lm.base import NextScores, Query
 
 from .slots import SlotState
@@ -98,7 +98,7 @@ class SelfDraft(SlotSharingModel):
         def next_scores(indices: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
             states: list[SlotState] = []
             spans: list[Span] = []
-            outputs: list[States] = []
+            outputs: list[HiddenStates] = []
             for i, token in zip(indices, tokens, strict=True):
                 slot, start = slots[i], len(slots[i].tokens)
                 # Added before it is computed: the reverse would not survive an interruption.
@@ -111,9 +111,9 @@ class SelfDraft(SlotSharingModel):
 
         return scores, next_scores
 
-    def _new_states(self, start: int, end: int) -> States:
+    def _new_states(self, start: int, end: int) -> HiddenStates:
         shape = (end - start, self.backend.hidden_size)
-        return States(torch.empty(shape, dtype=self.backend.dtype, device=self.device), start)
+        return HiddenStates(torch.empty(shape, dtype=self.backend.dtype, device=self.device), start)
 
     def begin(self, state: SlotState, first: int) -> int:
         """Return the first token to run for rows from ``first`` on: the first one without keys and
@@ -140,8 +140,8 @@ class SelfDraft(SlotSharingModel):
         ids: Sequence[int],
         states: Sequence[SlotState],
         spans: Sequence[Span],
-        outputs: Sequence[States],
-        scored: Sequence[Scored],
+        outputs: Sequence[HiddenStates],
+        scored: Sequence[ScoredStates],
     ) -> torch.Tensor:
         """Run all layers on tokens, count these in their states, and score."""
         ids, backend = self.trunk.replace_unknown(ids), self.backend

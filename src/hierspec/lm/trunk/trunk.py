@@ -16,7 +16,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Backend, Scored, Span, States
+from hierspec.lm.backend import Backend, HiddenStates, ScoredStates, Span
 from hierspec.lm.base import NextScores, Query, Slot
 from hierspec.lm.exit_heads import ExitHead
 from hierspec.utils.graphs import Graphs
@@ -122,7 +122,7 @@ class Trunk(TrunkSlots):
         Returns:
             With ``score`` the model's scores [rows, V] of all rows asked for.
         """
-        asked = [(States(i.state.outputs[index]), i.asked) for i in prepared] if score else []
+        asked = [(HiddenStates(i.state.outputs[index]), i.asked) for i in prepared] if score else []
         scores, is_last = _NONE, False
         while not is_last:
             goals = self._next_lengths(prepared, index)
@@ -162,11 +162,11 @@ class Trunk(TrunkSlots):
         states: Sequence[SlotState],
         spans: Sequence[Span],
         ids: Sequence[int],
-        scored: Sequence[Scored],
+        scored: Sequence[ScoredStates],
     ) -> torch.Tensor:
         """Run a segment on tokens, of which lower segments have stored their outputs, and score."""
-        outputs = [States(state.outputs[segment]) for state in states]
-        inputs = [States(state.outputs[segment - 1]) for state in states] if segment else ()
+        outputs = [HiddenStates(state.outputs[segment]) for state in states]
+        inputs = [HiddenStates(state.outputs[segment - 1]) for state in states] if segment else ()
         lo, hi = self.bounds[segment]
         scores = self.backend.run(
             lo, hi, spans, outputs, ids=self.replace_unknown(ids), inputs=inputs, scored=scored
