@@ -233,26 +233,25 @@ def test_of_a_researcher(hour, tmp_path, monkeypatch):
     plugin = ["--plugin", "mine.py"]
 
     assert "lossless" in hour("certify", "case.json", *plugin)[1]
-    quick = ["--max-speculative-tokens", 2, "--tokens", 8, "--places", 1, "--repeats", 1]
-    few = ["--num-prompts", 1, "--temperature", 0]
-    status, _, said = hour(
-        *("profile", "--target", "zoo:small", "--candidates", "ngram", "prompt-lookup"),
-        *("-o", "p.json", *quick, *few),
-    )
-    assert status == 0
-    assert "next: hierspec plan p.json" in said
-    plan = json.loads(hour("plan", "p.json", "--json")[1])
-    (tmp_path / "plan.json").write_text(json.dumps(plan["hierarchy"]))
-    texts = [
-        json.loads(hour("generate", *plugin, "--hierarchy", file, "-n", 8, "def f", "--json")[1])
-        for file in ("mine.json", "plan.json")
-    ]
-    assert texts[0]["token_ids"] == texts[1]["token_ids"]
-    assert texts[0]["levels"][0]["name"] == "constant"
+    asked = ["generate", *plugin, "-n", 8, "def f", "--json", "--hierarchy"]
+    written = json.loads(hour(*asked, "mine.json")[1])
+    assert written["levels"][0]["name"] == "constant"
     config = hierspec.Hierarchy("mine.json").config.to_dict()
     assert (config["levels"], config["verify"]) == ([level], "mine")
 
     if LAB:  # whose commands these are
+        quick = ["--max-speculative-tokens", 2, "--tokens", 8, "--places", 1, "--repeats", 1]
+        few = ["--num-prompts", 1, "--temperature", 0]
+        status, _, said = hour(
+            *("profile", "--target", "zoo:small", "--candidates", "ngram", "prompt-lookup"),
+            *("-o", "p.json", *quick, *few),
+        )
+        assert status == 0
+        assert "next: hierspec plan p.json" in said
+        plan = json.loads(hour("plan", "p.json", "--json")[1])
+        (tmp_path / "plan.json").write_text(json.dumps(plan["hierarchy"]))
+        planned = json.loads(hour(*asked, "plan.json")[1])
+        assert planned["token_ids"] == written["token_ids"]
         assert "lossless" in hour("certify", "--adapter", "mine.py:verify")[1]
         status, output, said = hour(
             *("bench", "--target", "zoo:small", "--draft", "constant:7", *plugin, *few),
@@ -263,11 +262,9 @@ def test_of_a_researcher(hour, tmp_path, monkeypatch):
         found = {one["name"]: one for one in json.loads(output)["cells"][0]["methods"]}
         assert list(found) == ["plain", "alone-constant-7", "mine.json"]
         assert found["mine.json"]["configuration"]["levels"] == [level]
-    assert (
-        "cannot be planned"
-        in hour("profile", "--candidates", "constant", "-o", "q.json", *plugin)[2]
-    )
+        refused = hour("profile", "--candidates", "constant", "-o", "q.json", *plugin)[2]
+        assert "cannot be planned" in refused
     with serving(*plugin, "--hierarchy", "mine.json") as url:
         body = {"prompt": "def f", "max_tokens": 8, "temperature": 0}
         answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
-    assert answer["choices"][0]["text"] == texts[0]["text"]
+    assert answer["choices"][0]["text"] == written["text"]

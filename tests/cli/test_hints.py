@@ -34,7 +34,9 @@ from hierspec.cli import run
         ("generate a -md small.gguf", "--draft"),
         ("presets", "generate --hierarchy NAME takes a preset"),
         ("trace", "generate --trace FILE.jsonl"),
-        ("plan --target zoo:mid", "hierspec profile --target NAME -o FILE"),
+        pytest.param(
+            "plan --target zoo:mid", "hierspec profile --target NAME -o FILE", marks=needs_lab
+        ),
         ("generate a -hf a/b:Q4_0", "fetch the GGUF file"),
         ("serve -np 4", "max_num_seqs"),
         ("serve --alias x", "served_model_name"),

@@ -140,11 +140,18 @@ def test_a_network_for_the_file_reads_the_checkpoints_states_alike():
     network = Eagle3Network(config)
     torch.nn.init.uniform_(network.midlayer.input_layernorm.weight, 0.5, 1.5)
     features, embedded = torch.randn(7, 3, 32), torch.randn(7, 32)
+    layer, attention = network.midlayer, network.midlayer.self_attn
+
+    def read(embedded, features):
+        parts = layer.input_layernorm(embedded), layer.hidden_norm(network.fc(features))
+        x = torch.cat(parts, -1)
+        return attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
+
     with torch.no_grad():
-        expected = network.qkv(embedded, network.fc(features.flatten(1)))
+        expected = read(embedded, features.flatten(1))
         fold_eagle3(network)
         turned = rotated_states(features.flatten(0, 1)).view(7, 96)
-        found = network.qkv(rotated_states(embedded), network.fc(turned))
+        found = read(rotated_states(embedded), turned)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
