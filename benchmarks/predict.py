@@ -89,10 +89,10 @@ class Retimer:
         self.times = {pair: costs.PairTimes() for pair in self.pairs}
 
     def sample(self, seed: int) -> None:
-        timed = costs.time_pairs(
-            self.pool, self.pairs, self.text, budgets=ProfileSettings().budgets(), repeats=1,
-            temperature=self.temperature, seed=seed,
-        )  # fmt: skip
+        calls = costs.timed_calls(self.pairs, ProfileSettings().budgets())
+        timed = costs.time_calls(
+            self.pool, calls, self.text, repeats=1, temperature=self.temperature, seed=seed
+        )
         for pair, times in timed.items():
             for mine, theirs in (
                 (self.times[pair].draft, times.draft),
@@ -103,7 +103,7 @@ class Retimer:
 
     def profile(self, profile: Profile) -> Profile:
         """Return the same rates with the costs timed here."""
-        rows = [pair_times.entry(i, k) for (i, k), pair_times in self.times.items()]
+        rows = [costs.entry(pair_times.samples(i, k)) for (i, k), pair_times in self.times.items()]
         measured = self.measured.model_copy(update={"costs": rows})
         temperatures = {**profile.data.temperatures, repr(self.temperature): measured}
         return Profile(profile.data.model_copy(update={"temperatures": temperatures}))

@@ -12,9 +12,9 @@ def test_every_pair_and_length_is_timed(family, loaded):
     pool = load(TargetConfig(model=family["target"]), [parse("exit:1"), parse("exit:2")], loaded)
     pairs = [(None, 0), (None, 2), (0, 1), (0, 2), (1, 2)]
     done = []
-    times = costs.time_pairs(
-        pool, pairs, [5, 6, 7, 8], budgets=(1, 3), repeats=2, temperature=1.0,
-        on_call=lambda: done.append(1),
+    times = costs.time_calls(
+        pool, costs.timed_calls(pairs, (1, 3)), [5, 6, 7, 8], repeats=2, temperature=1.0,
+        on_call=done.append,
     )  # fmt: skip
     assert len(done) == 2 * (2 + 3 * 2)
     for pair in pairs:

@@ -141,7 +141,7 @@ def test_a_path_that_cannot_be_written_is_found_out_at_once(command, tmp_path, m
 
 
 def test_an_interrupt_says_how_to_go_on(command, tmp_path, monkeypatch):
-    timed = costs.time_pairs
+    timed = costs.time_calls
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def test_an_interrupt_says_how_to_go_on(command, tmp_path, monkeypatch):
     path = tmp_path / "out" / "profile.json"
     assert cli.run(["plan", str(path)]) == 2
     assert "0.0 texts" in json.loads(path.read_text())["stages"]
-    assert costs.time_pairs is timed
+    assert costs.time_calls is timed
     status, _, _ = command("--candidates", "exit:1", "--temperature", "0")
     assert status == 0
     assert cli.run(["plan", str(path)]) == 0

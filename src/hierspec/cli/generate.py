@@ -225,8 +225,10 @@ def generate(
     if note:
         say(console, note)
     if config is None:
+        from hierspec.lm.native import compiler
         from hierspec.zoo.registry import SHIPPED_TARGET
 
+        compiler.begin()  # beside all that comes before the first model
         auto_target = target_config(target or SHIPPED_TARGET, dtype, device)
         _validate_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
         if deterministic:

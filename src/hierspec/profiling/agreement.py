@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -91,6 +91,7 @@ def agreements(
     starts: Sequence[int],
     stops: Sequence[int],
     drafting: DraftingSettings,
+    on_part: Callable[[float], None] = lambda part: None,
 ) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray], list[TextScores]]:
     """Compare all models that score, teacher-forced over a span of every text.
 
@@ -99,6 +100,7 @@ def agreements(
 
     Args:
         starts, stops: per text; compared are the distributions of tokens start … stop − 1.
+        on_part: called with the part that is done.
 
     Returns:
         sums for every pair; per text how easy each position is for each candidate, [positions,
@@ -119,9 +121,12 @@ def agreements(
         try:
             read = [Context(texts[n][: found[n].start]) for n in batch]
             distributions_after(pool, target, sequences, read, [0] * len(sequences))
-            for low in range(0, max(found[n].count for n in batch), _SCORED):
+            longest = max(found[n].count for n in batch)
+            for low in range(0, longest, _SCORED):
                 active = [s for s in sequences if low < found[s.id].count]
                 _score(pool, active, [found[s.id] for s in active], low, sums)
+                part = min((low + _SCORED) / longest, 1.0)
+                on_part((batch.start + len(batch) * part) / len(texts))
         finally:
             for sequence in sequences:
                 sequence.close()

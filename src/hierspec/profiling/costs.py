@@ -41,10 +41,12 @@ from .rounds import build_levels, distributions_after, open_sequence, rewind
 from .schema import CallSamples, MeasuredCost, TimeSummary
 
 WARM, TIMED = 1, 2  # rounds before timing, and timed, in each turn of a pair
-_MIN_SAMPLES, _MAX_SPREAD = 6, 0.06  # of a call; spread: interquartile range over the median
-TOKENS = 24  # generated to measure what a token costs outside the rounds
+_MIN_SAMPLES = 4
+_MAX_ERROR = 0.025  # of a call's median, relative: about its interquartile range / √samples
+TOKENS = 12  # generated to measure what a token costs outside the rounds
 
 ModelPair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
+TimedCall = tuple[int | None, int, int]  # the same, and the length of the draft
 CallTimes = dict[int, list[float]]  # number of tokens → milliseconds of each call
 
 
@@ -59,9 +61,12 @@ def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> 
     generation = Generation(
         build_levels(pool), [request], tokenizer=pool.tokenizer, observers=(rounds,)
     )
-    began = time.perf_counter()
-    num_tokens = sum(1 for _ in generation)  # fewer where the context is full
-    return max(1e3 * (time.perf_counter() - began - rounds.seconds) / max(num_tokens, 1), 0.0)
+    tokens = iter(generation)
+    next(tokens, None)  # it reads the prompt
+    began, before = time.perf_counter(), rounds.seconds
+    num_tokens = sum(1 for _ in tokens)  # fewer where the context is full
+    outside = time.perf_counter() - began - (rounds.seconds - before)
+    return max(1e3 * outside / max(num_tokens, 1), 0.0)
 
 
 class _RoundSeconds(Observer):
@@ -141,7 +146,7 @@ class PairTimer:
         self, pool: CandidatePool, tokens: Sequence[int], temperature: float, seed: int = 0
     ) -> None:
         self.pool, self.base = pool, len(tokens)
-        self.roots: dict[tuple[int | None, int, int], Verify] = {}
+        self.roots: dict[TimedCall, Verify] = {}
         self.sequence = open_sequence(build_levels(pool), 0, tokens, temperature, PhiloxRng(seed))
         # A copy on the target's cache then reads what the target has read, as when it drafts.
         distributions_after(pool, len(pool.members) - 1, [self.sequence], [Context(tokens)], [0])
@@ -188,34 +193,31 @@ def _synchronise(model: Any) -> None:
         torch.cuda.synchronize(model.device)
 
 
-def timed_calls(
-    pairs: Sequence[ModelPair], budgets: Sequence[int]
-) -> list[tuple[int | None, int, int]]:
-    """Return (drafter, verifier, budget) of all calls to be timed; budget 0 without a draft."""
-    return [(i, k, n) for i, k in pairs for n in ((0,) if i is None else budgets)]
+def timed_calls(pairs: Iterable[ModelPair], lengths: Iterable[int]) -> list[TimedCall]:
+    """Return the calls of pairs at all lengths of drafts; at 0 where there is no drafter."""
+    return [(i, k, n) for i, k in pairs for n in ((0,) if i is None else lengths)]
 
 
-def time_pairs(
+def time_calls(
     pool: CandidatePool,
-    pairs: Sequence[ModelPair],
+    calls: Iterable[TimedCall],
     tokens: Sequence[int],
     *,
-    budgets: Sequence[int],
     repeats: int,
     temperature: float,
     seed: int = 0,
     known: Iterable[CallSamples] = (),
-    on_call: Callable[[], None] = lambda: None,
+    on_call: Callable[[TimedCall], None] = lambda call: None,
 ) -> dict[ModelPair, PairTimes]:
-    """Time all pairs and budgets, in a new random order per repetition, until they have settled.
+    """Time all calls, in a new random order per repetition, until they have settled.
 
     A pair ``(None, k)`` is model k called without a draft: plain decoding by it.
 
     Args:
         known: samples of these pairs from before, which count.
     """
-    calls = timed_calls(pairs, budgets)
-    times = {pair: PairTimes() for pair in pairs}
+    calls = list(calls)
+    times = {(i, k): PairTimes() for i, k, _ in calls}
     for samples in known:
         times[samples.drafter, samples.verifier].add(samples)
     shuffle = random.Random(seed)
@@ -226,17 +228,20 @@ def time_pairs(
             for drafter, verifier, budget in calls:
                 if not settled(times[drafter, verifier], budget):
                     timer.turn(drafter, verifier, budget, times[drafter, verifier])
-                on_call()
+                on_call((drafter, verifier, budget))
     finally:
         timer.close()
     return times
 
 
 def settled(times: PairTimes, budget: int) -> bool:
-    """Return whether a pair's calls at a budget vary too little to need more samples."""
+    """Return whether the medians of a pair's calls at a budget are known to a few percent."""
     check, draft = times.check.get(budget, []), times.draft.get(budget, [])
     kinds = (check, draft) if budget else (check,)
-    return all(len(times) >= _MIN_SAMPLES and _spread(times) <= _MAX_SPREAD for times in kinds)
+    return all(
+        len(times) >= _MIN_SAMPLES and _spread(times) <= _MAX_ERROR * len(times) ** 0.5
+        for times in kinds
+    )
 
 
 def _spread(samples: Sequence[float]) -> float:
@@ -268,8 +273,8 @@ def single_calls(
     pool: CandidatePool, tokens: Sequence[int], temperature: float, repeats: int = 5
 ) -> list[float]:
     """Measure milliseconds of each member's call without a draft; 0 for look-ups."""
-    scoring: list[ModelPair] = [(None, k) for k, member in enumerate(pool.members) if member.scores]
-    times = time_pairs(pool, scoring, tokens, budgets=(), repeats=repeats, temperature=temperature)
+    scoring = [(None, k, 0) for k, member in enumerate(pool.members) if member.scores]
+    times = time_calls(pool, scoring, tokens, repeats=repeats, temperature=temperature)
     return [
         float(np.median(times[None, k].check[0])) if member.scores else 0.0
         for k, member in enumerate(pool.members)

@@ -108,11 +108,15 @@ def measure(
     for number, temperature in enumerate(todo):
         run.share = (number / len(todo), 1 / len(todo))
         label = repr(temperature)
-        if label not in data["temperatures"]:  # :func:`_merge_file` may have added it
-            measured = run.measure(temperature, partial(stage, f"{label} "))
+        if label in data["temperatures"]:  # :func:`_merge_file` may have added it
+            continue
+        for measured in run.measure(temperature, partial(stage, f"{label} ")):
             data["temperatures"][label] = measured.to_dict()
+            if number + 1 == len(todo):  # a plan can be made, should this be interrupted
+                data.pop("unfinished", None)
+                keep()
     del data["stages"]
-    data.pop("unfinished", None)
+    data.pop("unfinished", None)  # nothing was left to do
     keep()
     report("done", 1.0)
     return data

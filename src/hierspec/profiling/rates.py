@@ -8,7 +8,7 @@ reduced to numbers at once: they are too large to be kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,9 +72,17 @@ def survival(draft: Proposal, p: Distributions, max_budget: int) -> tuple[np.nda
 
 
 def continuations(
-    pool: CandidatePool, prompts: Sequence[Sequence[int]], length: int, drafting: DraftingSettings
+    pool: CandidatePool,
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    drafting: DraftingSettings,
+    on_part: Callable[[float], None] = lambda part: None,
 ) -> list[list[int]]:
-    """Continue every prompt by ``length`` tokens of the target, fewer where it ends."""
+    """Continue every prompt by ``length`` tokens of the target, fewer where it ends.
+
+    Args:
+        on_part: called with the part that is done.
+    """
     root = build_levels(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []
@@ -82,8 +90,9 @@ def continuations(
         sequences = open_sequences(root, batch, [prompts[i] for i in batch], drafting)
         try:
             active = sequences
-            for _ in range(length):
+            for written in range(1, length + 1):
                 _commit(active, runtime.round(active))
+                on_part((batch.start + len(batch) * written / length) / len(prompts))
                 active = [s for s in active if not _has_ended(s, len(s.tokens) - 1, drafting)]
                 if not active:
                     break

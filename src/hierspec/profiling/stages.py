@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +21,6 @@ from .schema import (
     AtTemperature,
     CallSamples,
     ContextSlope,
-    CostNoise,
     FollowedPair,
     MeasuredContext,
     MeasuredCost,
@@ -34,10 +33,13 @@ LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the contex
 MIN_CONTEXT = 96
 MAX_PROMPT = 256  # tokens of a text that are used: its end
 MAX_CHAT = 1024  # of a prompt in token ids; its end, too, so longer: a chat needs its beginning
-_MIN_REPEATS = 2  # of costs, even beyond the time limit
+_MIN_REPEATS = 2  # of costs, even beyond the time limit, where all is measured thoroughly
 _SLOW_MS = 30.0  # a call of a target on which half the texts must do
-_READING_MS = 2000.0  # a long context of each model may take to read, unless all is thorough
+_SHORT = (1, 4)  # lengths at which further drafters of a verifier are timed
+_ROWS = 12  # so many further tokens cost about as much as a call on one
 _CHECKED = 8  # length of the drafts whose checks are timed in a long context
+_WRITING, _AGREEMENT, _COSTS = "the target writes", "agreement", "costs"  # stages, as reported
+_LONG = "costs in a long context"
 
 T = TypeVar("T")
 
@@ -87,14 +89,76 @@ class Stages:
         self.share = (0.0, 1.0)
         self.load_before = machine.load_average()
         self.call_ms: list[float] = []
+        self._expected: dict[str, float] = {}
+        self._reported = 0.0
 
-    def report_share(self, stage: str, part: float) -> None:
-        """Report progress, given the share of this temperature's work that is done."""
+    def report_share(self, stage: str, part: float = 0.0) -> None:
+        """Report that a stage has begun, or what part of it is done."""
         start, length = self.share
-        self.report(stage, start + length * part)
+        names, ms = list(self._expected), list(self._expected.values())
+        number = names.index(stage)
+        done = (sum(ms[:number]) + part * ms[number]) / sum(ms)
+        self._reported = max(self._reported, start + length * done)
+        self.report(stage, self._reported)
 
-    def measure(self, temperature: float, stage: RunStage) -> AtTemperature:
-        """Measure everything at one temperature."""
+    def expect(self, allowed: Sequence[tuple[int, int]], calls: Sequence[costs.TimedCall]) -> None:
+        """Estimate how long the stages take, from single calls, if these pairs are measured."""
+        members, settings, ms = self.pool.members, self.settings, self.call_ms
+        scoring = [k for k, member in enumerate(members) if member.scores]
+        target, texts = len(members) - 1, len(self.prompts)
+        longest = settings.max_speculative_tokens
+
+        def call(k: int, rows: float) -> float:
+            return ms[k] * (1 + (rows - 1) / _ROWS)
+
+        def drafts(i: int) -> float:
+            above = [k for j, k in allowed if j == i]
+            drafting = longest * call(i, texts)
+            return drafting + sum(call(k, texts * (longest + 1)) for k in above)
+
+        rounds = settings.places * (settings.rounds + 1)
+        self._expected = {
+            _WRITING: self.tokens * call(target, texts),
+            _AGREEMENT: self.tokens / _CHECKED * sum(call(k, texts * _CHECKED) for k in scoring),
+            **{
+                _drafts_of(members[i].name): 0.0 if self._on_texts(i) else rounds * drafts(i)
+                for i in sorted({i for i, _ in allowed})
+            },
+            _COSTS: self._num_repeats(calls) * sum(map(self.turn_ms, calls)),
+            _LONG: sum(call(k, LONG_CONTEXT) for k in scoring) if settings.thorough else 0.0,
+        }
+
+    def _num_repeats(self, calls: Sequence[costs.TimedCall]) -> int:
+        """Estimate how often the calls will be timed."""
+        settings, each = self.settings, max(sum(map(self.turn_ms, calls)), 1e-3)
+        in_time = 1 + int(1e3 * settings.cost_seconds / each)
+        return min(max(in_time, self._least_repeats), settings.repeats)
+
+    @property
+    def _least_repeats(self) -> int:
+        return _MIN_REPEATS if self.settings.thorough else 1
+
+    def _on_texts(self, i: int) -> bool:
+        """Return whether a drafter is followed along the texts, without drafts of its own.
+
+        Look-ups always are: drafts from all tokens of a text cost them nothing, and what they find
+        is too uneven for a few places.
+        """
+        member = self.pool.members[i]
+        return member.survives_on_texts and not (self.settings.thorough and member.scores)
+
+    def turn_ms(self, call: costs.TimedCall) -> float:
+        """Estimate how long a turn of timed rounds takes."""
+        drafter, verifier, n = call
+        drafting = 0.0 if drafter is None else n * self.call_ms[drafter]
+        return (costs.WARM + costs.TIMED) * (drafting + self.call_ms[verifier] * (1 + n / _ROWS))
+
+    def measure(self, temperature: float, stage: RunStage) -> Iterator[AtTemperature]:
+        """Measure everything at one temperature.
+
+        Unless all is measured thoroughly, this yields as soon as everything was measured once, and
+        again whenever costs are known better.
+        """
         members, settings = self.pool.members, self.settings
         target = len(members) - 1
         if not settings.thorough and self.call_ms[target] > _SLOW_MS:
@@ -107,25 +171,35 @@ class Stages:
             settings.seed,
             frozenset() if settings.ignore_eos else self.pool.eos_ids,
         )
-        self.report_share("the target writes", 0.01)
+        allowed = self.pairs({})
+        self.expect(allowed, self.timed_calls(allowed))
+        self.report_share(_WRITING)
         texts = stage(
             "texts",
             list[list[int]],
-            lambda: rates.continuations(self.pool, self.prompts, self.tokens, drafting),
+            lambda: rates.continuations(
+                self.pool,
+                self.prompts,
+                self.tokens,
+                drafting,
+                partial(self.report_share, _WRITING),
+            ),
         )
         starts = [len(prompt) for prompt in self.prompts]
-        self.report_share("agreement", 0.05)
+        self.report_share(_AGREEMENT)
         agreed, classes, followed = stage(
             "agreement",
             tuple[dict[str, PairAgreement], list[list[int]], list[FollowedPair]],
             lambda: self.agreements(texts, drafting),
         )
         allowed = self.pairs(agreed)
+        calls = self.timed_calls(allowed)
+        self.expect(allowed, calls)
         pairs: list[MeasuredPair] = []
         for i in sorted({i for i, _ in allowed}):
-            self.report_share(f"drafts of {members[i].name}", 0.07 + 0.45 * i / target)
 
             def follow(i: int = i) -> list[FollowedPair]:
+                self.report_share(_drafts_of(members[i].name))
                 above = [k for j, k in allowed if j == i and k < target]
                 drafts = rates.follow_drafts(self.pool, i, above, texts, starts, drafting)
                 return curves.pairs(i, self.pool, drafts, classes, settings.seed)
@@ -137,23 +211,30 @@ class Stages:
         joined = [token for text in texts for token in text]
         room = self.longest - _max_tokens_of_turn(settings.max_speculative_tokens)
         short = min(max(MIN_CONTEXT, len(texts[0])), room)
-        self.report_share("costs", 0.55)
         text = _repeat_to(joined, short)
-        timed = self.time_calls(allowed, text, temperature, stage)
-        self.report_share("costs in a long context", 0.9)
-        return AtTemperature(
-            pairs=pairs,
-            costs=timed,
-            context=stage(
-                "context",
-                MeasuredContext,
-                lambda: self.time_long_context(joined, short, allowed, timed, temperature),
-            ),
-            token_ms=stage(
-                "token", float, lambda: costs.token_ms(self.pool, self.prompts[0], temperature)
-            ),
-            noise=stage("noise", CostNoise, lambda: noise(timed, self.load_before)),
-        )
+
+        def whole(timed: Sequence[MeasuredCost]) -> AtTemperature:
+            return AtTemperature(
+                pairs=pairs,
+                costs=list(timed),
+                context=stage(
+                    "context",
+                    MeasuredContext,
+                    lambda: self.time_long_context(joined, short, allowed, timed, temperature),
+                ),
+                token_ms=stage(
+                    "token", float, lambda: costs.token_ms(self.pool, self.prompts[0], temperature)
+                ),
+                noise=noise(timed, self.load_before),
+            )
+
+        self.report_share(_COSTS)
+        timed: list[MeasuredCost] = []
+        for timed in self.time_calls(calls, text, temperature, stage):
+            if not settings.thorough:
+                yield whole(timed)
+        if settings.thorough:
+            yield whole(timed)
 
     def pairs(self, agreed: Mapping[str, PairAgreement]) -> list[tuple[int, int]]:
         """Return (drafter, verifier) pairs: all with the target, cheap models with expensive ones.
@@ -196,12 +277,11 @@ class Stages:
     ) -> tuple[dict[str, PairAgreement], list[list[int]], list[FollowedPair]]:
         """Return each pair's agreement by ``"drafter verifier"``, the class of every place, and
         the pairs whose survival follows from the scores of the texts.
-
-        Always that of look-ups: drafts from all tokens of a text cost them nothing, and what they
-        find is too uneven for a few places.
         """
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
-        on_outputs, ease, scores = agreement.agreements(self.pool, texts, begins, ends, drafting)
+        on_outputs, ease, scores = agreement.agreements(
+            self.pool, texts, begins, ends, drafting, partial(self.report_share, _AGREEMENT)
+        )
         on_prompts = on_outputs
         if self.settings.thorough:
             ones = [1] * len(texts)
@@ -223,47 +303,54 @@ class Stages:
         followed: list[FollowedPair] = []
         allowed, target = self.pairs(entries), len(self.pool.members) - 1
         for i in sorted({i for i, _ in allowed}):
-            member = self.pool.members[i]
-            if member.survives_on_texts and not (self.settings.thorough and member.scores):
+            if self._on_texts(i):
                 above = [k for j, k in allowed if j == i and k < target]
                 drafts = rates.follow_texts(self.pool, i, above, texts, scores, drafting)
                 if drafts.lengths:
                     followed += curves.pairs(i, self.pool, drafts, classes, self.settings.seed)
         return entries, classes, followed
 
-    def time_calls(
-        self,
-        pairs: Sequence[tuple[int, int]],
-        text: list[int],
-        temperature: float,
-        stage: RunStage,
-    ) -> list[MeasuredCost]:
-        """Time every model alone and every pair at every length; each repetition is a stage.
+    def timed_calls(self, pairs: Sequence[tuple[int, int]]) -> list[costs.TimedCall]:
+        """Return the calls whose costs are timed: every model alone, every pair at every length.
 
-        Unless all is measured thoroughly, a verifier below the target is timed above one drafter.
+        Unless all is measured thoroughly, a verifier below the target is timed above one drafter,
+        and lengths that take long to draft above one: further drafters, whose times differ by a
+        constant from that one's, are timed at short lengths.
         """
-        settings, members = self.settings, self.pool.members
-        if not settings.thorough:
-            lowest: dict[int, int] = {}  # by verifier; one that scores, which drafts all lengths
-            for i, k in pairs:
-                if k not in lowest or members[i].scores > members[lowest[k]].scores:
-                    lowest[k] = i
-            pairs = [(i, k) for i, k in pairs if k == len(members) - 1 or lowest[k] == i]
-        all_pairs: list[costs.ModelPair] = [*self._single_calls(pairs), *pairs]
-        total = settings.repeats * len(costs.timed_calls(all_pairs, settings.budgets()))
-        num_calls, samples, began = 0, list[CallSamples](), time.perf_counter()
+        members, budgets = self.pool.members, self.settings.budgets()
+        target = len(members) - 1
+        single = costs.timed_calls(self._single_calls(pairs), ())
+        if self.settings.thorough:
+            return [*single, *costs.timed_calls(pairs, budgets)]
+        first: dict[int, int] = {}  # by verifier; one that scores, which drafts all lengths
+        for i, k in pairs:
+            if k not in first or members[i].scores > members[first[k]].scores:
+                first[k] = i
+        for i, k in pairs:
+            if first[k] == i:
+                single += costs.timed_calls([(i, k)], budgets)
+            elif k == target:
+                single += costs.timed_calls([(i, k)], [n for n in _SHORT if n <= budgets[-1]])
+        return single
 
-        def advance() -> None:
-            nonlocal num_calls
-            num_calls += 1
-            self.report_share("costs", 0.55 + 0.35 * num_calls / total)
+    def time_calls(
+        self, calls: Sequence[costs.TimedCall], text: list[int], temperature: float, stage: RunStage
+    ) -> Iterator[list[MeasuredCost]]:
+        """Time calls, and yield their costs after each repetition, which is a stage."""
+        settings, repeats = self.settings, self._num_repeats(calls)
+        expected, done = repeats * sum(map(self.turn_ms, calls)), 0.0
+        samples, began = list[CallSamples](), time.perf_counter()
 
         def repeat(number: int, known: list[CallSamples]) -> list[CallSamples]:
-            times = costs.time_pairs(
+            def advance(call: costs.TimedCall) -> None:
+                nonlocal done
+                done += self.turn_ms(call)
+                self.report_share(_COSTS, min(done / expected, 1.0))
+
+            times = costs.time_calls(
                 self.pool,
-                all_pairs,
+                calls,
                 text,
-                budgets=settings.budgets(),
                 repeats=1,
                 temperature=temperature,
                 seed=settings.seed + number,
@@ -273,10 +360,11 @@ class Stages:
             return [pair_times.samples(*pair) for pair, pair_times in times.items()]
 
         for number in range(settings.repeats):
-            if number >= _MIN_REPEATS and time.perf_counter() - began > settings.cost_seconds:
+            spent = time.perf_counter() - began
+            if number >= self._least_repeats and spent > settings.cost_seconds:
                 break
             samples = stage(f"costs {number}", list[CallSamples], partial(repeat, number, samples))
-        return [costs.entry(found) for found in samples]
+            yield [costs.entry(found) for found in samples]
 
     def time_long_context(
         self,
@@ -286,28 +374,28 @@ class Stages:
         timed: Sequence[MeasuredCost],
         temperature: float,
     ) -> MeasuredContext:
-        """Measure what calls cost in a long context, as a slope in the tokens before them."""
+        """Measure what calls cost in a long context, as a slope in the tokens before them.
+
+        Only where all is measured thoroughly: a plan for a context of no given length needs none.
+        """
         members, single = self.pool.members, self._single_calls(pairs)
         long = min(LONG_CONTEXT, self.longest - _max_tokens_of_turn(_CHECKED))
-        if not self.settings.thorough:
-            long = min(long, int(_READING_MS / self._row_ms(timed)))
-        if long < 2 * short:
-            return MeasuredContext(tokens=short, long=long, slopes=[])
+        if long < 2 * short or not self.settings.thorough:
+            return MeasuredContext(tokens=short, long=short, slopes=[])
+        self.report_share(_LONG)
         first = next((k for _, k in single if members[k].num_drafts == 1), single[0][1])
         later = [pair for pair in single if pair[1] > first]
         wanted = [*single, *((first, k) for _, k in later if members[k].can_verify)]
-        measure = partial(
-            costs.time_pairs, self.pool, wanted, budgets=(_CHECKED,), temperature=temperature
-        )
+        calls = costs.timed_calls(wanted, (_CHECKED,))
+        measure = partial(costs.time_calls, self.pool, calls, temperature=temperature, repeats=3)
         before = {(cost.drafter, cost.verifier): cost.check for cost in timed}
         low = {
             pair: {n: [times.median] for n, times in before.get(pair, {}).items()}
             for pair in wanted
         }
         if not all((0 if pair[0] is None else _CHECKED) in low[pair] for pair in wanted):
-            low = _checks(measure(_repeat_to(text, short), repeats=3))
-        repeats = 3 if self.settings.thorough else 1
-        high = _checks(measure(_repeat_to(text, long), repeats=repeats))
+            low = _checks(measure(_repeat_to(text, short)))
+        high = _checks(measure(_repeat_to(text, long)))
 
         def slope(pair: costs.ModelPair, tokens: int) -> float:
             short_ms, long_ms = (np.median(times[pair][tokens]) for times in (low, high))
@@ -320,22 +408,13 @@ class Stages:
             slopes.append(ContextSlope(model=k, ms_per_token_0=plain, ms_per_token_8=checked))
         return MeasuredContext(tokens=short, long=long, slopes=slopes)
 
-    def _row_ms(self, timed: Sequence[MeasuredCost]) -> float:
-        """Return about what a further row adds to a call of the target."""
-        target = len(self.pool.members) - 1
-        checks = [
-            (n, times.median)
-            for cost in timed
-            if cost.verifier == target
-            for n, times in cost.check.items()
-        ]
-        n, ms = max(checks)
-        plain = next(ms for length, ms in checks if length == 0)
-        return max(ms - plain, 1e-3 * plain) / max(n, 1)
-
     def _single_calls(self, pairs: Sequence[tuple[int, int]]) -> list[costs.ModelPair]:
         used = {model for pair in pairs for model in pair} | {len(self.pool.members) - 1}
         return [(None, k) for k, e in enumerate(self.pool.members) if e.scores and k in used]
+
+
+def _drafts_of(name: str) -> str:
+    return f"drafts of {name}"
 
 
 def _checks(times: Mapping[costs.ModelPair, costs.PairTimes]) -> dict[costs.ModelPair, Any]:

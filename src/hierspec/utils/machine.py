@@ -18,7 +18,6 @@ from . import threads
 def hardware(device: Any) -> dict[str, Any]:
     """Return the processor, threads and versions on which a call's time on ``device`` depends."""
     import torch
-    import transformers
 
     return {
         "machine": platform.machine(),
@@ -28,7 +27,7 @@ def hardware(device: Any) -> dict[str, Any]:
         **threads.settings(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "transformers": package_version("transformers"),  # to import it takes a second
         # Without the commit: costs stay the same from one to the next.
         "hierspec": package_version("hierspec").partition(".dev")[0],
     }

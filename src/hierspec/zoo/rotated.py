@@ -21,9 +21,11 @@ import hashlib
 import json
 import logging
 import math
+import os
 import shutil
 import struct
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,26 +97,30 @@ def rotate_last(rows: Doubles) -> Doubles:
 
 def rotate_first(matrix: Doubles) -> Doubles:
     """Return Qᵀ M for a matrix M [d, n]; d is a multiple of 8."""
-    parts = range(0, matrix.shape[1], _CHUNK)
-    return np.concatenate([_rotate(matrix[:, at : at + _CHUNK]) for at in parts], axis=1)
+    parts = (matrix[:, at : at + _CHUNK] for at in range(0, matrix.shape[1], _CHUNK))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return np.concatenate(list(pool.map(_rotate, parts)), axis=1)
 
 
 def _rotate(matrix: Doubles) -> Doubles:
     d, n = matrix.shape
     block = d & -d  # the largest power of two that divides d
     assert block >= 8, d  # else blocks mix little
+    other = np.empty((d, n))
     for number in range(_ROUNDS):
         noise = hashlib.shake_256(f"{_SEED}/{number}".encode()).digest(8 * d)
         keys = np.frombuffer(noise, "<u8")
         signs = 1.0 - 2.0 * (keys & 1)
-        matrix = matrix[np.argsort(keys, kind="stable")] * signs[:, None]
+        order = np.argsort(keys, kind="stable")
+        matrix = np.ascontiguousarray(matrix[order] * signs[:, None])
         span = 1
         while span < block:
-            pairs = matrix.reshape(-1, 2, span, n)
-            first, second = pairs[:, 0], pairs[:, 1]
-            matrix = np.stack((first + second, first - second), axis=1).reshape(d, n)
+            pairs, out = (x.reshape(-1, 2, span, n) for x in (matrix, other))
+            np.add(pairs[:, 0], pairs[:, 1], out=out[:, 0])
+            np.subtract(pairs[:, 0], pairs[:, 1], out=out[:, 1])
+            matrix, other = other, matrix
             span *= 2
-        matrix = matrix * block**-0.5
+        matrix *= block**-0.5
     return matrix
 
 

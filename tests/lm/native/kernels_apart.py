@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from hierspec.lm.native import library
+from hierspec.lm.native import compiler
 from hierspec.lm.native.library import Library
 from hierspec.lm.native.matrices import MatrixStruct, PackedMatrix
 from hierspec.lm.native.model import _SpanStruct
@@ -97,7 +97,7 @@ def build(
         most_rows: of a tile; where they are few it compiles sooner.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in library._sources().items():
+    for name, content in compiler.sources().items():
         (folder / name).write_bytes(content)
     names = " ".join(f"X({name})" for name in formats)
     common = [how.compiler, "-O1", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", *how.options]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import chain
 
 import pytest
 import torch
@@ -31,12 +32,10 @@ def model(tmp_path, monkeypatch):
 
 def weights(backend):
     """Return the panels and biases of a model and of a copy of it, in order."""
-    matrices = [
-        matrix
-        for one in (backend, backend.copy_in(8))
-        for layer in one.layer_weights
-        for matrix in layer.matrices().values()
-    ]
+    matrices = list[PackedMatrix]()
+    for one in (backend, backend.copy_in(8)):
+        layers = (layer.matrices().values() for layer in one.layer_weights)
+        matrices += [*chain.from_iterable(layers), one._output]
     return [x for m in matrices for x in (m.panels, m.bias) if x is not None]
 
 
@@ -44,7 +43,7 @@ def weights(backend):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kept_panels_are_those_that_were_packed(model, folder, dtype, small, monkeypatch):
     packed = weights(load(model, dtype))
-    assert len(list(folder.iterdir())) == 2  # of the model and of its copy
+    assert len(list(folder.iterdir())) == 3  # of the model, of its copy, and of copies' scores
     monkeypatch.setattr(kept_panels, "_SMALL", small)
     read = Checkpoint.tensor
     names = list[str]()

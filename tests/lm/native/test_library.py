@@ -13,29 +13,35 @@ from tiny_models import save_tiny
 
 from hierspec.lm.lean.quantized import copies_that_pay, quantize
 from hierspec.lm.load import load
-from hierspec.lm.native import library
+from hierspec.lm.native import compiler, library
 from hierspec.lm.native.matrices import PackedMatrix
 
 needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 TRIED = 3  # compiled by `load`: the layers, and the products of two formats
 
 
+def forget():
+    """Let kernels be looked for anew, as in another process."""
+    library.load.cache_clear()
+    compiler.find.cache_clear()
+
+
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     """A cache of its own, and nothing loaded yet; compiled in a moment, not for speed."""
     monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(library, "_FLAGS", ["-O1", "-DMOST_ROWS=2", *library._FLAGS[1:]])
-    library.load.cache_clear()
+    monkeypatch.setattr(compiler, "_FLAGS", ["-O1", "-DMOST_ROWS=2", *compiler._FLAGS[1:]])
+    forget()
     yield tmp_path / "cache" / "kernels"
-    library.load.cache_clear()
+    forget()
 
 
 @pytest.fixture
 def anew():
     """Nothing loaded yet; what is compiled already is found."""
-    library.load.cache_clear()
+    forget()
     yield
-    library.load.cache_clear()
+    forget()
 
 
 @pytest.fixture
@@ -50,8 +56,8 @@ def test_they_are_compiled_once(fresh, monkeypatch):
     assert library.load() is not None
     kept = sorted(fresh.iterdir())
     assert len(kept) == TRIED
-    library.load.cache_clear()
-    monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("compiled again"))
+    forget()
+    monkeypatch.setattr(compiler, "compile_unit", lambda *_: pytest.fail("compiled again"))
     assert library.load() is not None
     assert sorted(fresh.iterdir()) == kept
 
@@ -65,7 +71,7 @@ def test_another_version_of_the_compiler_compiles_anew(fresh, monkeypatch, tmp_p
         other.write_text(f"#!/bin/sh\n{script}\n")
         other.chmod(0o755)
         monkeypatch.setenv("CC", str(other))
-        library.load.cache_clear()
+        forget()
         assert library.load() is not None
         names.append(sorted(fresh.iterdir()))
     assert [len(found) for found in names] == [TRIED, 2 * TRIED, 2 * TRIED]
@@ -78,7 +84,7 @@ def test_a_damaged_library_is_made_anew(fresh):
     for file in kept:
         file.unlink()  # not overwritten: this process has it mapped
         file.write_bytes(b"damaged")
-    library.load.cache_clear()
+    forget()
     assert library.load() is not None
     assert all(file.read_bytes() != b"damaged" for file in kept)
 
@@ -90,7 +96,7 @@ def test_what_torch_makes_by_default_is_not_what_c_reads(anew, default_dtype, dt
     expected = library.load().multiply(matrix, x, 1)
     default_dtype(dtype)
     with torch.device("meta"):
-        library.load.cache_clear()
+        forget()
         kernels = library.load()
         assert kernels is not None
         again = PackedMatrix.of(

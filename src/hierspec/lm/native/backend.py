@@ -91,6 +91,7 @@ class NativeBackend(LeanBackend):
             if shape.embeds:
                 self._embedding = loader.matrix("model.embed_tokens", shape.vocab_size, width)
             self._refined = None  # scores near the best in more bits
+            self._output_of_copies: tuple[PackedMatrix, PackedMatrix | None] | None = None
             self._owns_embedding = loader.has_own_head and shape.embeds  # or: the output's rows
             output = loader.output() if loader.has_own_head else self._embedding
             assert output is not None
@@ -265,35 +266,53 @@ class NativeBackend(LeanBackend):
         copied.own_bits = False
         as_it_is = rounded is None and self.file is None and self._kept_as is not None
         copied._kept_as = f"{self._kept_as}-{form}" if as_it_is else None
-        with KeptPanels(copied._kept_as, self.num_bytes_read * bits // 16) as kept:
-            file = _Loader(self.file, self.shape, self, True) if self.file is not None else None
-
-            def fewer(name: str, matrix: PackedMatrix, form: str) -> PackedMatrix:
-                if matrix.format.bits_per_weight <= FORMATS[form].bits_per_weight:
-                    return matrix
-                pack = partial(matrix.in_fewer_bits, form)
-                return kept.matrix(f"{name} {form}", matrix.bias_of_outputs, pack)
-
+        with KeptPanels(copied._kept_as, self._layers.num_bytes * bits // 16) as kept:
+            file = self._as_in_file()
             layers = list[LayerWeights]()
             for i, layer in enumerate(self._layers.weights):
                 source = (layer if file is None else file.packed_layer(i)).matrices()
                 matrices = (
-                    {name: fewer(f"{i} {name}", one, form) for name, one in source.items()}
+                    {
+                        name: self._fewer_bits(kept, f"{i} {name}", one, form)
+                        for name, one in source.items()
+                    }
                     if rounded is None
                     else rounded(i, source)
                 )
                 layers.append(replace(layer, **matrices))
-            output = self._output if file is None else file.output()
-            copied._output, copied._refined = fewer("output", output, "Q8_0"), None
-            if output.num_out >= _LARGE_VOCAB:
-                coarse = fewer("output", output, "Q4_1")
-                if coarse is not copied._output:
-                    copied._output, copied._refined = coarse, copied._output
+        if self._output_of_copies is None:
+            self._output_of_copies = self._output_in_fewer_bits()
+        copied._output, copied._refined = self._output_of_copies
         copied._owns_embedding = False
         copied.weight_dtype, copied.name = torch.int8, f"{self.name}:int{bits}"
         copied._set_layers(layers, narrow_inputs=file is None)
         give_back_memory()
         return copied
+
+    def _as_in_file(self) -> _Loader | None:
+        """Return what reads the matrices in a file's bits, if the model has them in more."""
+        return None if self.file is None else _Loader(self.file, self.shape, self, True)
+
+    def _fewer_bits(
+        self, kept: KeptPanels, name: str, matrix: PackedMatrix, form: str
+    ) -> PackedMatrix:
+        if matrix.format.bits_per_weight <= FORMATS[form].bits_per_weight:
+            return matrix
+        self.library.prepare(form)
+        pack = partial(matrix.in_fewer_bits, form)
+        return kept.matrix(f"{name} {form}", matrix.bias_of_outputs, pack)
+
+    def _output_in_fewer_bits(self) -> tuple[PackedMatrix, PackedMatrix | None]:
+        """Return the matrix of the scores in 8 bits; of many tokens in 4, and in 8 for the best."""
+        file = self._as_in_file()
+        output = self._output if file is None else file.output()
+        key = f"{self._kept_as}-output" if file is None and self._kept_as else None
+        with KeptPanels(key, 2 * output.num_weights) as kept:
+            fine = self._fewer_bits(kept, "output", output, "Q8_0")
+            if output.num_out < _LARGE_VOCAB:
+                return fine, None
+            coarse = self._fewer_bits(kept, "output", output, "Q4_1")
+        return (fine, None) if coarse is fine else (coarse, fine)
 
     def threads_after_layers(self, num_weights: int, rows: int) -> int:
         """Return how many threads a product uses; a second one is awake if the layers used it."""
@@ -373,6 +392,7 @@ class _Loader(LeanLoader):
         kept: KeptPanels | None = None,
     ) -> None:
         super().__init__(source, shape, backend)
+        self.library = backend.library
         self.kept = kept or KeptPanels(None, 0)
         self.form = FORMS[backend.weight_dtype]
         self.own = source if own_bits and isinstance(source, StoredSource) else None
@@ -411,7 +431,9 @@ class _Loader(LeanLoader):
                 ) from None
 
         self.unused.discard(name)  # where it is kept, its source is not read
-        return self.kept.matrix(name, bias, pack)
+        matrix = self.kept.matrix(name, bias, pack)
+        self.library.prepare(matrix.format.name)  # while the next are packed
+        return matrix
 
     def vector(self, name: str, size: int) -> torch.Tensor:
         """Read a norm's weight or a bias, float32; rounded like the matrices but in own bits."""

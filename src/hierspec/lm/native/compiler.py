@@ -1,0 +1,182 @@
+"""The kernels' sources, compiled once for this processor, beside what their caller does meanwhile.
+
+Nothing here imports torch, so that a command starts compilers before that: :func:`begin`. What is
+compiled is kept in the user's cache, under a hash of the sources, the compiler with its version,
+and the processor; where that cannot be written, every process compiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from importlib.resources import files
+from pathlib import Path
+
+from hierspec.errors import HierspecError
+from hierspec.utils.files import cache_folder, write_atomically
+
+Unit = tuple[str, ...]  # a source and its own options
+
+LAYERS: Unit = ("kernels.c",)
+# Formats of which one product is tried, and its largest error: bfloat16 rounds inputs.
+TRIED = {"BF16": 0.1, "Q8_0": 1e-3}
+_COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-fPIC"]
+_FLAGS += ["-fno-gcse-after-reload"]  # a sixth of the time that bfloat16 takes, for nothing
+# The first of these that the compiler accepts is used: compilers differ in the option that names
+# the processor, and some have no OpenMP (kernels then run on one thread).
+_VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
+_TIMEOUT = 120  # seconds, for the compiler
+_HEADERS = ("vectors.h", "matrix.h", "attention.h")
+
+
+def products(form: str) -> Unit:
+    """Return the unit with the products of matrices in a format."""
+    return ("products.c", f"-DFORMAT={form}")
+
+
+class _Job(threading.Thread):
+    """Compiles a unit, unless it is kept."""
+
+    def __init__(self, work: Callable[[Unit], bytes | None], unit: Unit) -> None:
+        super().__init__(name=" ".join(unit))
+        self._work, self._unit, self._made = work, unit, None
+        self.start()
+
+    def run(self) -> None:
+        self._made = self._work(self._unit)
+
+    def wait(self) -> bytes | None:
+        """Return the library: empty where it is kept, ``None`` where it does not compile."""
+        self.join()
+        return self._made
+
+
+class Compiler:
+    """A C compiler, in a process for each unit."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._jobs: dict[Unit, _Job] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, unit: Unit) -> _Job:
+        """Start to compile a unit, if that is not begun."""
+        with self._lock:
+            if unit not in self._jobs:
+                self._jobs[unit] = _Job(self._find_or_make, unit)
+            return self._jobs[unit]
+
+    def load(self, unit: Unit) -> ctypes.CDLL | None:
+        """Load a unit, once it is compiled; ``None`` where it does not compile, or load."""
+        content = self.begin(unit).wait()
+        if content is not None and (path := self._path(unit)) is not None:
+            with contextlib.suppress(OSError):
+                return ctypes.CDLL(str(path))
+        if content == b"":  # what is kept is damaged
+            content = self._make(unit)
+        if not content:
+            return None
+        # The cache cannot be written, or nothing in it may be run.
+        with (
+            contextlib.suppress(OSError),
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        ):
+            copied = Path(scratch) / "compiled.so"
+            copied.write_bytes(content)
+            return ctypes.CDLL(str(copied))
+        return None
+
+    def _find_or_make(self, unit: Unit) -> bytes | None:
+        path = self._path(unit)
+        return b"" if path is not None and path.exists() else self._make(unit)
+
+    def _make(self, unit: Unit) -> bytes | None:
+        # There may be no folder to compile in; one on a network may not delete a loaded library.
+        with (
+            contextlib.suppress(OSError),
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        ):
+            content = compile_unit(self._command, unit, Path(scratch))
+            if content is not None and (path := self._path(unit)) is not None:
+                with contextlib.suppress(HierspecError):
+                    write_atomically(path, content, "the kernels")
+            return content
+        return None
+
+    def _path(self, unit: Unit) -> Path | None:
+        parts = [*sources().values(), " ".join(self._command).encode(), self._version]
+        parts += [_processor().encode(), repr((_FLAGS, _VARIANTS, unit)).encode()]
+        key = hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
+        with contextlib.suppress(HierspecError):
+            return cache_folder("kernels") / f"{unit[0].removesuffix('.c')}-{key}.so"
+        return None
+
+    @cached_property
+    def _version(self) -> bytes:
+        """What the compiler says of itself: after an upgrade kernels are compiled anew."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            command = [*self._command, "--version"]
+            return subprocess.run(command, capture_output=True, timeout=_TIMEOUT).stdout
+        return b""
+
+
+def is_off() -> bool:
+    """Return whether the user wants no compiled kernels."""
+    return os.environ.get("HIERSPEC_KERNELS", "").strip() == "0"
+
+
+@cache
+def find() -> Compiler | None:
+    """Return ``CC``, or the first compiler there is; ``None``: there is none."""
+    command = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
+    return Compiler(command.split()) if command and os.name == "posix" else None
+
+
+def begin() -> None:
+    """Start to compile what every model needs that runs in the kernels."""
+    if not is_off() and (compiler := find()) is not None:
+        for unit in (*map(products, TRIED), LAYERS):
+            compiler.begin(unit)
+
+
+@cache
+def sources() -> dict[str, bytes]:
+    folder = files("hierspec.lm.native")
+    names = (*LAYERS, "products.c", *_HEADERS)
+    return {name: folder.joinpath(name).read_bytes() for name in names}
+
+
+def compile_unit(command: Sequence[str], unit: Unit, folder: Path) -> bytes | None:
+    """Return the library that a compiler makes of a unit in a folder, if it does."""
+    for name, content in sources().items():
+        (folder / name).write_bytes(content)
+    path, (source, *options) = folder / "compiled.so", unit
+    for variant in _VARIANTS:
+        own = [*variant, *options, str(folder / source), "-o", str(path), "-lm"]
+        try:
+            done = subprocess.run([*command, *_FLAGS, *own], capture_output=True, timeout=_TIMEOUT)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if not done.returncode:
+            return path.read_bytes()
+    return None
+
+
+@cache
+def _processor() -> str:
+    """Describe this processor, so that code compiled for another is not loaded."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        keys = ("model name", "flags", "Features", "CPU part")
+        return "|".join(sorted({line for line in lines if line.startswith(keys)}))
+    return f"{platform.machine()} {platform.processor()}"
