@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -151,6 +152,37 @@ def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monke
     assert "stages" not in data
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
+
+
+def test_costs_timed_once_are_planned_from_and_then_made_more_accurate(
+    family, loaded, tmp_path, monkeypatch
+):
+    path, settings = (
+        tmp_path / "profile.json",
+        dataclasses.replace(SMALL, thorough=False, repeats=3),
+    )
+    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse("prompt-lookup")])
+    time_calls, shares = costs.time_calls, []
+
+    def stopping(*args, seed=0, **options):
+        if seed == 1:  # the second repetition
+            raise Stop
+        return time_calls(*args, seed=seed, **options)
+
+    monkeypatch.setattr(costs, "time_calls", stopping)
+    with pytest.raises(Stop):
+        measure(
+            *request, PROMPTS, [0.0], settings, path=path, loaded=loaded,
+            report=lambda stage, share: shares.append(share),
+        )  # fmt: skip
+    assert shares == sorted(shares)
+    assert 0.2 < shares[-1] < 0.8
+    profile = load_profile(path)
+    assert profile.estimates(0.0).plain_ms > 0
+    monkeypatch.setattr(costs, "time_calls", lambda *_, **__: pytest.fail("measured before"))
+    data = measure(*request, PROMPTS, [0.0], settings, path=path, loaded=loaded)
+    assert data["temperatures"] == profile.data.to_dict()["temperatures"]
+    assert "stages" not in data
 
 
 def test_a_finished_profile_grows_and_stays_usable_meanwhile(family, loaded, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import tempfile
+import threading
 import warnings
 
 import pytest
@@ -60,6 +61,24 @@ def test_they_are_compiled_once(fresh, monkeypatch):
     monkeypatch.setattr(compiler, "compile_unit", lambda *_: pytest.fail("compiled again"))
     assert library.load() is not None
     assert sorted(fresh.iterdir()) == kept
+
+
+@needs_compiler
+def test_compilers_run_beside_their_caller(fresh, monkeypatch):
+    may_compile, really = threading.Event(), compiler.compile_unit
+    compiled = []
+
+    def compile_unit(command, unit, folder):
+        assert may_compile.wait(60)
+        compiled.append(unit)
+        return really(command, unit, folder)
+
+    monkeypatch.setattr(compiler, "compile_unit", compile_unit)
+    compiler.begin()
+    assert not compiled
+    may_compile.set()
+    assert library.load() is not None
+    assert len(compiled) == len(set(compiled)) == TRIED
 
 
 @needs_compiler
