@@ -36,7 +36,8 @@ MAX_CHAT = 1024  # of a prompt in token ids; its end, too, so longer: a chat nee
 _MIN_REPEATS = 2  # of costs, even beyond the time limit, where all is measured thoroughly
 _SLOW_MS = 30.0  # a call of a target on which half the texts must do
 _SHORT = (1, 4)  # lengths at which further drafters of a verifier are timed
-_ROWS = 12  # so many further tokens cost about as much as a call on one
+# So many further tokens cost about as much as a call on one: of a draft, and of many texts.
+_ROWS, _ROWS_OF_MANY = 12, 5
 _CHECKED = 8  # length of the drafts whose checks are timed in a long context
 _WRITING, _AGREEMENT, _COSTS = "the target writes", "agreement", "costs"  # stages, as reported
 _LONG = "costs in a long context"
@@ -109,7 +110,7 @@ class Stages:
         longest = settings.max_speculative_tokens
 
         def call(k: int, rows: float) -> float:
-            return ms[k] * (1 + (rows - 1) / _ROWS)
+            return ms[k] * (1 + (rows - 1) / _ROWS_OF_MANY)
 
         def drafts(i: int) -> float:
             above = [k for j, k in allowed if j == i]
