@@ -124,7 +124,7 @@ def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monke
     request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse("exit:2")])
 
     def stopping(stage, share):
-        if stage == "costs" and share > 0.75:  # at the second temperature
+        if stage == "costs" and share > 0.5:  # at the second temperature
             raise Stop
 
     with pytest.raises(Stop):

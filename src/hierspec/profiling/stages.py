@@ -107,7 +107,7 @@ class Stages:
         members, settings, ms = self.pool.members, self.settings, self.call_ms
         scoring = [k for k, member in enumerate(members) if member.scores]
         target, texts = len(members) - 1, len(self.prompts)
-        longest = settings.max_speculative_tokens
+        longest, long = settings.max_speculative_tokens, min(LONG_CONTEXT, self.longest)
 
         def call(k: int, rows: float) -> float:
             return ms[k] * (1 + (rows - 1) / _ROWS_OF_MANY)
@@ -126,7 +126,7 @@ class Stages:
                 for i in sorted({i for i, _ in allowed})
             },
             _COSTS: self._num_repeats(calls) * sum(map(self.turn_ms, calls)),
-            _LONG: sum(call(k, LONG_CONTEXT) for k in scoring) if settings.thorough else 0.0,
+            _LONG: sum(call(k, long) for k in scoring) if settings.thorough else 0.0,
         }
 
     def _num_repeats(self, calls: Sequence[costs.TimedCall]) -> int:
