@@ -228,8 +228,8 @@ def generate(
         from hierspec.lm.native import compiler
         from hierspec.zoo.registry import SHIPPED_TARGET
 
-        compiler.begin()  # beside all that comes before the first model
         auto_target = target_config(target or SHIPPED_TARGET, dtype, device)
+        compiler.begin()  # beside all that comes before the first model
         _validate_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
         if deterministic:
             auto_target = dataclasses.replace(auto_target, backend="deterministic")
