@@ -5,7 +5,7 @@ A box holds the uniforms that make all of its comparisons come out the same.
 :mod:`hierspec.exact.interpreter` puts probabilities where the runtime draws numbers; what the
 runtime does with them (shortcuts, padding, recorded calls, drafts made in chunks), and how it reads
 scores, it cannot see. Here the runtime runs as it does for a user, on an rng that splits
-(:mod:`hierspec_lab.verifiers.splitting`), so the law includes everything between a score and a
+(:mod:`hierspec.exact.splitting`), so the law includes everything between a score and a
 token.
 It costs a run for each box, so models are tiny and texts short; for larger ones, the interpreter
 proves that rules, windows and trees are lossless.
@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from splitting import outcomes
-
 from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.proposals import States
 from hierspec.core.rng import PhiloxRng
@@ -25,6 +23,7 @@ from hierspec.engine.generation import Generation
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.errors import HierspecError
+from hierspec.exact.splitting import outcomes
 from hierspec.sampling.parameters import SamplingParams
 
 TokenIds = tuple[int, ...]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from splitting import WATCHED
 
+from hierspec.exact.splitting import WATCHED
 from hierspec.utils.graphs import NoHostReads
 
 

@@ -10,7 +10,7 @@ generation can be in (:mod:`hierspec.exact.proof`).
 
 It does not cover how the engine computes: on which device it decides, how it drafts and draws, how
 scores become distributions, which sequences share the batch. The tests enumerate that for small
-tables, by running the runtime itself on an rng that splits.
+tables, by running the runtime itself on an rng that splits (:mod:`hierspec.exact.splitting`).
 
 Four things keep four-level stacks within seconds. Models of order o look at the last o tokens, so
 the outcomes of a node are memoised by (node, last tokens, limit, window states). A coroutine cannot
