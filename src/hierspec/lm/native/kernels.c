@@ -18,6 +18,8 @@ static int omp_get_num_threads(void) { return 1; }
 
 #define ATTENTION 1 /* parts of a layer, as bits */
 #define MLP 2
+#define MOST_NEXT (128 << 10) /* bytes of what is read next that are asked for: the second cache has room */
+#define FIRST_LINES 64        /* of them in any case, so that its beginning is not waited for */
 #define PANELS_PER_REFINED 16 /* of so many panels of scores at most one is made again */
 #define NEAR 8.0f /* how far below the best, in nats, scores are made again */
 
@@ -25,7 +27,21 @@ typedef struct {
     int arrived, generation, count;
 } Barrier;
 
-static void barrier_wait(Barrier *b) {
+/* What a thread reads next: asked for while it waits. */
+typedef struct {
+    const uint8_t *from, *end;
+} Next;
+
+static Next next_part(const Matrix *m, int t, int all) {
+    const Part own = part_of(num_panels(m), t, all);
+    const uint8_t *from = m->panels + own.lo * m->panel_bytes;
+    const int64_t size = (own.hi - own.lo) * m->panel_bytes;
+    return (Next){from, from + (size < MOST_NEXT ? size : MOST_NEXT)};
+}
+
+static void barrier_wait(Barrier *b, Next next) {
+    for (int i = 0; i < FIRST_LINES && next.from < next.end; i++, next.from += 64)
+        fetch_early(next.from);
     if (b->count == 1) return;
     int generation = __atomic_load_n(&b->generation, __ATOMIC_ACQUIRE);
     if (__atomic_add_fetch(&b->arrived, 1, __ATOMIC_ACQ_REL) == b->count) {
@@ -34,6 +50,11 @@ static void barrier_wait(Barrier *b) {
         return;
     }
     for (int spins = 0; __atomic_load_n(&b->generation, __ATOMIC_ACQUIRE) == generation; spins++) {
+        if (next.from < next.end) {
+            fetch_early(next.from);
+            next.from += 64;
+            continue;
+        }
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
@@ -114,6 +135,14 @@ static void run_layers(Work *work, float *x, float *packed, const Space *space, 
     for (int64_t l = call->lo; l < call->hi; l++) {
         const Layer *layer = model->layers + l;
         const int own_parts = call->parts ? call->parts[l - call->lo] : ATTENTION | MLP;
+        const Next next_proj = next_part(&layer->proj, t, all);
+        const Next next_gate = next_part(&layer->gate, t, all);
+        const Next next_down = next_part(&layer->down, t, all);
+        Next next = {0};
+        if (l + 1 < call->hi)
+            next = next_part(&layer[1].q, t, all);
+        else if (call->num_scored)
+            next = next_part(model->output, t, all);
         if (own_parts & ATTENTION) {
             const float *inputs = call->inputs ? call->inputs : h;
             const int64_t read = layer->q.in;
@@ -124,20 +153,20 @@ static void run_layers(Work *work, float *x, float *packed, const Space *space, 
             multiply_part(&layer->q, t, all, &normed, qkv, width);
             multiply_part(&layer->k, t, all, &normed, qkv + heads * dim, width);
             multiply_part(&layer->v, t, all, &normed, qkv + (heads + kv) * dim, width);
-            barrier_wait(barrier);
+            barrier_wait(barrier, next_proj);
 
             rotate_and_store(model, l, qkv, rows, work->plan.rows, call->rotations, t, all);
-            barrier_wait(barrier);
+            barrier_wait(barrier, next_proj);
             attend_rows(model, l, &work->plan, qkv, attended, space, t, all);
-            barrier_wait(barrier);
+            barrier_wait(barrier, next_proj);
             if (work->plan.blocks > 1) {
                 add_up_blocks(model, l, &work->plan, rows, attended, space, t, all);
-                barrier_wait(barrier);
+                barrier_wait(barrier, next_proj);
             }
 
             Packed values = {attended, packed, rows, -1};
             add_part(&layer->proj, t, all, &values, x, h);
-            barrier_wait(barrier);
+            barrier_wait(barrier, next_gate);
         }
         if (own_parts & MLP) {
             for (int64_t r = 0; r < rows; r++)
@@ -149,11 +178,11 @@ static void run_layers(Work *work, float *x, float *packed, const Space *space, 
             for (int64_t r = 0; r < rows; r++)
                 swiglu(gate + r * inner + columns.lo, up + r * inner + columns.lo,
                        columns.hi - columns.lo);
-            barrier_wait(barrier);
+            barrier_wait(barrier, next_down);
 
             Packed activated = {gate, packed, rows, -1};
             add_part(&layer->down, t, all, &activated, x, h);
-            barrier_wait(barrier);
+            barrier_wait(barrier, next);
         }
     }
 }
@@ -184,7 +213,7 @@ static void refine(Work *work, const float *packed, int t, int all) {
                 top = y[r * out + o] > top ? y[r * out + o] : top;
             work->tops[r * n + p] = top;
         }
-    barrier_wait(&work->barrier);
+    barrier_wait(&work->barrier, (Next){0});
     for (int64_t r = 0; r < rows; r++) {
         const float *top = work->tops + r * n;
         float most = -INFINITY;
@@ -273,7 +302,7 @@ int hierspec_run(const Model *model, const Call *call, int threads) {
             h += span->count * d;
         }
         if (call->num_scored) {
-            barrier_wait(&work.barrier);
+            barrier_wait(&work.barrier, (Next){0});
             score(&work, own, own + call->num_scored * d, t, all);
         }
     }

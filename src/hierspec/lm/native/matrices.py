@@ -61,7 +61,7 @@ empty_panels = _PanelMemory().empty
 class MatrixStruct(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("panels", "bias")),
-        *((name, c_int64) for name in ("out", "width", "format", "narrow")),
+        *((name, c_int64) for name in ("out", "width", "format", "narrow", "panel_bytes")),
         *((name, c_void_p) for name in ("multiply", "rows")),
     ]
 
@@ -188,7 +188,7 @@ class PackedMatrix:
             multiply, rows: addresses of the format's functions.
         """
         bias = None if self.bias is None else self.bias.data_ptr()
-        shape = (self.num_out, self.width, self.format.number, False)
+        shape = (self.num_out, self.width, self.format.number, False, self.panels.size(1))
         return MatrixStruct(self.panels.data_ptr(), bias, *shape, multiply, rows)
 
 

@@ -38,6 +38,7 @@ typedef struct Matrix {
     const float *bias; /* [panels, PANEL], or null */
     int64_t out, in, format;
     int64_t narrow; /* whether codes are multiplied by inputs in 8 bits */
+    int64_t panel_bytes;
     /* Panels `own` of m · x for all rows x, packed by `pack`; y [rows, stride] points at the first of
      * their outputs. */
     void (*multiply)(const struct Matrix *m, Part own, const float *x, int64_t rows, float *y,

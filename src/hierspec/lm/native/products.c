@@ -30,10 +30,10 @@ INLINE int has_table(const int f) { return f == IQ4_NL || f == MXFP4; }
 INLINE int num_steps(const int f) { return f == Q2_K || f == Q3_K || f == Q6_K ? 2 : 1; }
 /* Bits of a byte that a code leaves free. Where there is no lowest value, 128 >> that is weight 0. */
 INLINE int free_bits(const int f) { return has_table(f) ? 0 : 8 - low_bits(f) - high_bits(f); }
-/* So far the codes of odd quads are raised in their bytes, since what lies in a byte's upper bits can
- * stay there: sums of products are shifted in its place, and all come out raised. */
-INLINE int lift(const int f) { return WHOLE_BYTES ? free_bits(f) : 0; }
-INLINE int most_code(const int f) { return 255 >> (free_bits(f) - lift(f)); }
+/* So far the codes of odd quads are raised in their bytes: what lies in a byte's upper bits can stay there,
+ * and sums are shifted in its place. All products come out raised. Several rows would shift theirs more
+ * often than codes are. */
+INLINE int lift(const int f, const int ROWS) { return WHOLE_BYTES && ROWS == 1 ? free_bits(f) : 0; }
 INLINE int64_t unit_bytes(const int f) {
     return has_units(f) ? (has_lowest(f) ? 4 : 2) * PANEL : 0;
 }
@@ -64,11 +64,11 @@ static const uint8_t TABLES[2][16] = {
     {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116},
 };
 
-/* Codes of inputs 4 q … 4 q + 3 of W outputs, those of odd q raised. A byte has the codes of
+/* Codes of inputs 4 q … 4 q + 3 of W outputs, those of odd q raised by LIFT. A byte has the codes of
  * 8 / low_bits quads; behind them lie the high bits, one of all inputs of a quad side by side or two as
  * the low ones. */
-INLINE Bytes read_codes(const int f, const uint8_t *codes, const int q, const int part) {
-    const int low = low_bits(f), quads = 8 / low, up = q % 2 * lift(f);
+INLINE Bytes read_codes(const int f, const int LIFT, const uint8_t *codes, const int q, const int part) {
+    const int low = low_bits(f), quads = 8 / low, up = q % 2 * LIFT;
     Bytes found = load_bytes(codes + q / quads * 4 * PANEL + part * 4 * W);
     if (low < 8) found = bits_of(found, q % quads * low - up, ((1 << low) - 1) << up);
     const uint8_t *high = codes + low * GROUP * PANEL / 8;
@@ -103,29 +103,34 @@ INLINE void read_steps(const int f, const uint8_t *steps, const int half, const 
     }
 }
 
-/* Σ codes · inputs of a block, or of one half of it, raised; without lowest values, of codes less that of
- * weight 0. */
-INLINE ivec code_products(const int f, const int NARROW, const int half, const Bytes *quads,
-                          const Inputs *x) {
-    const word *upper = (const word *)x->upper, *lower = (const word *)x->lower;
+/* Σ codes · inputs of a block, or of one half of it, raised by LIFT; without lowest values, of codes less
+ * that of weight 0. */
+INLINE ivec code_products(const int f, const int LIFT, const int NARROW, const int half,
+                          const Bytes *quads, const Inputs *x) {
+    const word *bytes[2] = {(const word *)x->upper, (const word *)x->lower};
     const int each = QUADS / num_steps(f), first = half * each;
-    ivec sum = {0};
+    const int most = 255 >> (free_bits(f) - LIFT);
+    ivec sums[2] = {{0}}; /* two, so that neither waits for the other */
+#pragma GCC unroll 2
+    for (int i = NARROW; i < 2; i++) {
 #pragma GCC unroll 4
-    for (int turn = NARROW ? 2 : 0; turn < 4; turn++) { /* even quads, then odd ones, of either byte */
-        if (turn % 2) sum <<= lift(f);
-        if (turn == 2) sum <<= 8 - lift(f);
+        for (int q = first; q < first + each; q += 2)
+            sums[i] = add_quads(most, sums[i], quads[q], bytes[i] + q);
+        sums[i] <<= LIFT;
 #pragma GCC unroll 4
-        for (int q = first + turn % 2; q < first + each; q += 2)
-            sum = add_quads(most_code(f), sum, quads[q], (turn < 2 ? upper : lower) + q);
+        for (int q = first + 1; q < first + each; q += 2)
+            sums[i] = add_quads(most, sums[i], quads[q], bytes[i] + q);
     }
-    if (has_lowest(f)) return sum;
-    return sum + (all_of_word(x->offsets + (num_steps(f) == 2 ? half : 2)) >> (free_bits(f) - lift(f)));
+    if (!NARROW) sums[1] += sums[0] << 8;
+    if (has_lowest(f)) return sums[1];
+    return sums[1] + (all_of_word(x->offsets + (num_steps(f) == 2 ? half : 2)) >> (free_bits(f) - LIFT));
 }
 
 /* sums[i, r] += Σ w x of a panel, for ROWS rows x [rows, groups]. */
 INLINE void add_codes(const int f, const int NARROW, const int ROWS, const uint8_t *panel,
                       int64_t groups, const Inputs *x, vec *sums) {
-    const float lowered = 1.0f / (float)(1 << lift(f)); /* by a power of two: exact */
+    const int LIFT = lift(f, ROWS);
+    const float lowered = 1.0f / (float)(1 << LIFT); /* by a power of two: exact */
     vec unit[VECS] = {{0}}, lowest_unit[VECS] = {{0}};
     for (int64_t g = 0; g < groups; g++) {
         const uint8_t *steps = panel, *codes;
@@ -142,18 +147,20 @@ INLINE void add_codes(const int f, const int NARROW, const int ROWS, const uint8
         for (int i = 0; i < VECS; i++) { /* not unrolled: there is enough in it */
             Bytes quads[QUADS];
 #pragma GCC unroll 8
-            for (int q = 0; q < QUADS; q++) quads[q] = read_codes(f, codes, q, i);
+            for (int q = 0; q < QUADS; q++) quads[q] = read_codes(f, LIFT, codes, q, i);
             vec step[2], lowest[2];
             for (int half = 0; half < num_steps(f); half++) {
                 read_steps(f, steps, half, i, unit[i], lowest_unit[i], step + half, lowest + half);
-                if (!has_units(f) && lift(f)) step[half] *= lowered;
+                if (!has_units(f) && LIFT) step[half] *= lowered;
             }
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) {
                 const Inputs *row = x + r * groups + g;
-                vec total = to_floats(code_products(f, NARROW, 0, quads, row)) * step[0];
-                if (num_steps(f) == 2)
-                    total = fma_vec(to_floats(code_products(f, NARROW, 1, quads, row)), step[1], total);
+                vec total = to_floats(code_products(f, LIFT, NARROW, 0, quads, row)) * step[0];
+                if (num_steps(f) == 2) {
+                    const ivec second = code_products(f, LIFT, NARROW, 1, quads, row);
+                    total = fma_vec(to_floats(second), step[1], total);
+                }
                 vec sum = fma_vec(total, all_of(row->scale), sums[i * ROWS + r]);
                 if (has_lowest(f))
                     for (int half = 0; half < num_steps(f); half++)
@@ -321,10 +328,10 @@ INLINE void code_weights(const int f, const uint8_t *panel, int64_t in, int64_t 
         for (int q = 0; q < QUADS; q++) {
             const int half = q * num_steps(f) / QUADS;
             uint8_t codes[4 * W];
-            Bytes found = read_codes(f, steps + step_bytes(f), q, part);
+            Bytes found = read_codes(f, 0, steps + step_bytes(f), q, part);
             memcpy(codes, &found, sizeof codes);
             for (int j = 0; j < 4 && g * GROUP + q * 4 + j < in; j++) {
-                const int code = codes[own * 4 + j] >> q % 2 * lift(f);
+                const int code = codes[own * 4 + j];
                 y[g * GROUP + q * 4 + j] =
                     has_lowest(f) ? (float)code * step[half][own] + lowest[half][own]
                                   : (float)(code - (128 >> free_bits(f))) * step[half][own];
