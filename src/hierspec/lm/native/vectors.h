@@ -29,8 +29,8 @@ typedef int32_t word __attribute__((may_alias));
 /* Ask for the 64 bytes at x, for the first cache or the second. gcc takes __builtin_prefetch for a
  * write, before which sums in registers are stored. */
 #if defined(__x86_64__)
-INLINE void fetch(const void *x) { __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)x)); }
-INLINE void fetch_early(const void *x) { __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)x)); }
+INLINE void fetch(const void *x) { __asm__ volatile("prefetcht0 (%0)" : : "r"(x)); }
+INLINE void fetch_early(const void *x) { __asm__ volatile("prefetcht1 (%0)" : : "r"(x)); }
 #elif defined(__aarch64__)
 INLINE void fetch(const void *x) { __asm__ volatile("prfm pldl1keep, [%0]" : : "r"(x)); }
 INLINE void fetch_early(const void *x) { __asm__ volatile("prfm pldl2keep, [%0]" : : "r"(x)); }
