@@ -128,6 +128,7 @@ def measure_runs(
     *,
     compares_kept: bool = False,
     with_entropies: bool = False,
+    with_rounds: bool = True,
 ) -> list[ExperimentRun]:
     """Continue the prompts as one batch and return the run of each.
 
@@ -138,6 +139,7 @@ def measure_runs(
         with_entropies: also record, for every token that the target verified, the drafter's
             entropy, in nats, and whether it was kept. The hierarchy must then have one level below
             the target.
+        with_rounds: record every round of the target.
     """
     tracer = ListTracer()
     expected = ExpectedTokens(method.hierarchy.root.index) if compares_kept else None
@@ -146,6 +148,7 @@ def measure_runs(
     for event in map(as_record, tracer.events):
         by_sequence.setdefault(event.sequence, []).append(event)
     measured = []
+    digits = 5 if len(prompts) == 1 else 1  # times of a batch say little
     sequences = sorted(by_sequence)
     for number, (run, prompt, sequence) in enumerate(zip(runs, prompts, sequences, strict=True)):
         rounds = target_rounds(by_sequence[sequence])
@@ -156,10 +159,10 @@ def measure_runs(
             tokens=run.num_tokens,
             text=token_digest[:12],
             target_calls=run.target_calls or 0,
-            seconds=round(run.seconds, 5),
-            decode_seconds=round(run.decode_seconds or 0.0, 5),
+            seconds=round(run.seconds, digits),
+            decode_seconds=round(run.decode_seconds or 0.0, digits),
             levels=count_levels(by_sequence[sequence]),
-            rounds=[RoundCounts(round_.offered, round_.kept) for round_ in rounds],
+            rounds=[RoundCounts(one.offered, one.kept) for one in rounds if with_rounds],
         )
         if len(prompts) == 1:
             counted.level_seconds = [round(level.seconds, 5) for level in run.counters]

@@ -30,6 +30,8 @@ class Experiment:
             number under each rule.
         seed: of sampling; repetitions of an experiment have different ones.
         uses_chats: prompts are second turns of conversations, whole and in the chat template.
+        dtype: of all models.
+        keeps_rounds: record every round of the target; else levels' sums alone.
         looks: numbers of prompts at which it may stop; default: :data:`.sequential.LOOKS` up to
             ``max_prompts``.
     """
@@ -46,6 +48,8 @@ class Experiment:
     compares_kept: bool = False
     seed: int = 0
     uses_chats: bool = False
+    dtype: str = "float32"
+    keeps_rounds: bool = True
     looks: tuple[int, ...] = ()
 
     @property
@@ -84,6 +88,9 @@ def _experiment(
 _trunk = partial(_experiment, family="trunk", max_prompts=60)
 _smollm2 = partial(_experiment, family="smollm2")
 _timed = partial(_experiment, max_new_tokens=32, batch_size=1)
+_long = partial(
+    _experiment, temperature=1.0, max_new_tokens=256, dtype="bfloat16", keeps_rounds=False
+)
 REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
 FURTHER_TEMPERATURES = (0.4, 0.8)  # of P4's Table 3(a) beside .6 and 1
 _ALL_DOMAINS = 8 * 24  # prompts: 24 of each domain
@@ -192,6 +199,23 @@ COUNTING = {  # in the order they are run in
             for n in REPETITIONS
         ),
         _smollm2("p3-smollm2-pairs", "P3 Figures 5, 8", methods.exit_pairs, 0.0, max_new_tokens=32),
+        _trunk(
+            "p3-trunk-tuned",
+            "P3 Table 1",
+            methods.hispec_and_layerskip,
+            0.0,
+            keeps_rounds=False,
+        ),
+        _smollm2(
+            "p3-smollm2-tuned",
+            "P3 Table 1",
+            methods.hispec_and_layerskip,
+            0.0,
+            max_new_tokens=32,
+            max_prompts=60,
+            dtype="bfloat16",
+            keeps_rounds=False,
+        ),
         _trunk("p3-trunk-pairs", "P3 Figures 5, 8", methods.exit_pairs, 0.0, max_prompts=24),
         _smollm2(
             "p4-eagle3-several",
@@ -219,7 +243,10 @@ COUNTING = {  # in the order they are run in
         ),
         _trunk("p1-trunk-1", "P1 Tables 3, 4", methods.stacks, 1.0, max_new_tokens=32),
         _trunk("p2-trunk-1", "P2 Figure 1", methods.orders, 1.0, max_new_tokens=32),
-        _trunk("p5-trunk-thresholds", "P5 Table 2", methods.thresholds, 1.0, max_new_tokens=32),
+        *(
+            _long(f"p5-{family}-long", "P5 Tables 2, 4", methods.readings, family=family)
+            for family in ("trunk", "large")
+        ),
         _trunk(
             "p5-trunk-domains",
             "P5 Table 3",
@@ -259,7 +286,6 @@ TIMED = {  # in order of importance
         _timed("clock-p3-large", "P3 Table 1, Table 2", methods.timed_hispec, 0.0, "large"),
         _timed("clock-p3-smollm2-others", "P3 Figure 1", methods.timed_baselines, 0.0, "smollm2"),
         _timed("clock-p1-smollm2-exits", "P1 Table 3", methods.exit_stacks, 0.0, "smollm2"),
-        _timed("clock-p5-large-thresholds", "P5 Table 2", methods.thresholds, 1.0, "large"),
         _timed("clock-p5-large-rivals", "P5 Table 1", methods.rivals, 1.0, "large"),
         _timed("clock-p5-smollm2-rivals", "P5 Table 1", methods.rivals, 1.0, "smollm2"),
         _timed("clock-p2-smollm2", "P2 Figure 1", methods.with_plain(methods.orders), 0.0, "exits"),

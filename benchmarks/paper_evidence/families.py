@@ -41,9 +41,9 @@ class Family:
     large_note: str = ""
     rivals: tuple[str, ...] = ()
 
-    def models(self) -> BenchModels:
-        """Return the family's models, in float32; a checkpoint is loaded when it is needed."""
-        return BenchModels(TargetConfig(model=self.target, dtype="float32"))
+    def models(self, dtype: str = "float32") -> BenchModels:
+        """Return the family's models; a checkpoint is loaded when it is needed."""
+        return BenchModels(TargetConfig(model=self.target, dtype=dtype))
 
     def exit_level(self, layer: int, num_tokens: int, **options: Any) -> LevelEntry:
         """Return an early exit as a level, with its trained head."""
@@ -79,6 +79,15 @@ FAMILIES = {
             SMOLLM2_HEADS,
             "M2 is the target's own copy in 4 bits",
             ("eagle3",),
+        ),
+        Family(
+            "16 bits",
+            "zoo:smollm2-16bit",
+            "SmolLM2-135M-Instruct in weights off the grid of 4 bits; M1 zoo:smollm2-sibling, M2 "
+            "its copy in 4 bits",
+            _model("zoo:smollm2-sibling"),
+            {"method": "quantized", "bits": 4},
+            (),
         ),
         Family(
             "exits",

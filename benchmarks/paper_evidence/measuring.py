@@ -39,7 +39,7 @@ def settings(experiment: Experiment) -> ExperimentSettings:
     """Return the settings that a file must have to be resumed."""
     return ExperimentSettings(
         target=experiment.family.target,
-        dtype="float32",
+        dtype=experiment.dtype,
         temperature=experiment.temperature,
         max_new_tokens=experiment.max_new_tokens,
         prompt_tokens=None if experiment.uses_chats else MAX_PROMPT_TOKENS,
@@ -67,10 +67,7 @@ def read_or_create(
         prompts=[],
         environment=[],
         load=[],
-        methods={
-            name: {"levels": list(spec.levels), **spec.top_level}
-            for name, spec in experiment.methods.items()
-        },
+        methods={name: spec.to_dict() for name, spec in experiment.methods.items()},
         prices={},
         runs=[],
     )
@@ -103,7 +100,7 @@ def measure(
         max_prompts: stop at this number of prompts, even if further looks are planned.
     """
     file = read_or_create(experiment, prompt_files, path)
-    models = experiment.family.models()
+    models = experiment.family.models(experiment.dtype)
     methods = [
         HierarchyMethod(name, models, spec.levels, **spec.top_level)
         for name, spec in experiment.methods.items()
@@ -157,6 +154,7 @@ def _add_runs(
             first,
             compares_kept=experiment.compares_kept,
             with_entropies=method.name in experiment.entropy_methods,
+            with_rounds=experiment.keeps_rounds,
         )
         if method.name not in file.prices:
             file.prices[method.name] = counting.call_prices(method)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hierspec.core.windows import EntropyWindow
 from hierspec.presets.registry import preset
 from hierspec_lab.papers.p3.table1 import PRESETS
+from hierspec_lab.papers.p5.readings import READINGS
 from hierspec_lab.papers.p5.systems import CAP, WINDOW
 
 from .families import Family, LevelEntry, drafter_level
@@ -27,6 +29,16 @@ class MethodSpec:
 
     levels: tuple[LevelEntry, ...] = ()
     top_level: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a hierarchy file's content without the target; windows by kind and threshold."""
+
+        def plain(value: Any) -> Any:
+            is_window = isinstance(value, EntropyWindow)
+            return {"kind": value.kind, "threshold": value.threshold} if is_window else value
+
+        levels = [{key: plain(value) for key, value in level.items()} for level in self.levels]
+        return {"levels": levels, **self.top_level}
 
 
 MethodSpecs = dict[str, MethodSpec]
@@ -132,6 +144,20 @@ def hispec_lengths(family: Family) -> MethodSpecs:
     return {f"{n_d}/{n_i}": hispec(family, low, high, n_d, n_i) for n_d, n_i in pairs}
 
 
+LAYERSKIP_LENGTHS = (1, 2, 3, 4, 6, 8)  # P3's own LayerSkip drafts six tokens
+
+
+def hispec_and_layerskip(family: Family) -> MethodSpecs:
+    """Return HiSpec with and without a bonus token below, and LayerSkip at several lengths [P3]."""
+    low, high = family.exits[:2]
+    specs = {f"layerskip {n}": single_exit(family, high, n) for n in LAYERSKIP_LENGTHS}
+    hispecs = {
+        "hispec": hispec(family, low, high),
+        "hispec, no bonus": hispec(family, low, high, bonus=False),
+    }
+    return {**hispecs, **specs}
+
+
 def hispec_baselines(family: Family) -> MethodSpecs:
     """Return HiSpec and its look-ahead, adaptive-exit and layer-skipping rivals [P3 Table 1]."""
     baselines = {name: _preset_spec(name, family) for name in ("lookahead", "adadecode", "swift")}
@@ -151,10 +177,18 @@ def _preset_spec(name: str, family: Family) -> MethodSpec:
 
 
 def hispec(
-    family: Family, low: int, high: int, n_d: int = 2, n_i: int = 4, top_m: int = 1
+    family: Family,
+    low: int,
+    high: int,
+    n_d: int = 2,
+    n_i: int = 4,
+    top_m: int = 1,
+    *,
+    bonus: bool = True,
 ) -> MethodSpec:
     """Return HiSpec: exit ``low`` drafts, ``high`` verifies by leading, the target by block."""
-    options = {"top_m": top_m} if top_m > 1 else {}
+    options: dict[str, Any] = {"top_m": top_m} if top_m > 1 else {}
+    options |= {} if bonus else {"bonus": False}
     upper = family.exit_level(high, n_i, verify="leading", **options)
     return MethodSpec((family.exit_level(low, n_d), upper), {"verify": "block"})
 
@@ -285,29 +319,43 @@ def rivals(family: Family) -> MethodSpecs:
     }
 
 
-THRESHOLDS = (0.5, 1.0, 2.0, 3.0)  # nats
+THRESHOLDS = (3.0, 4.0, 5.0, 6.0, 7.0)  # nats: kept tokens of M2 have 3.6 on average
 
 
-def thresholds(family: Family) -> MethodSpecs:
-    """Return P5's systems with fixed entropy thresholds, and those whose windows do not adapt.
+def readings(family: Family) -> MethodSpecs:
+    """Return P5's systems with running and with fixed entropy thresholds, by reading of it.
 
     P5's own threshold is a running mean, which starts at 0 and forgets nothing; a fixed one is
-    chosen on other prompts, as lengths are.
+    chosen on other prompts, as lengths are. What the entropy is of that ends M2's turn has three
+    readings (:mod:`hierspec_lab.papers.p5.readings`).
     """
     adaptive = systems(family)
-    specs = {PLAIN: MethodSpec(), "pre-verify": adaptive["pre-verify"]}
+    specs = {name: adaptive[name] for name in ("vanilla M1", "pre-verify")}
     specs |= {f"vanilla M2, K = {k}": systems(family, k)["vanilla M2"] for k in (3, 6, 10)}
-    for name in ("self-verify M2", "pre-verify + self-verify", "full"):
-        for threshold in THRESHOLDS:
-            levels = tuple(_with_threshold(level, threshold) for level in adaptive[name].levels)
-            specs[f"{name}, {threshold:g} nats"] = MethodSpec(levels, adaptive[name].top_level)
+    for threshold in (None, *THRESHOLDS):
+        for name in ("self-verify M2", "pre-verify + self-verify"):
+            specs[at_threshold(name, threshold)] = _with_threshold(adaptive[name], threshold)
+        for reading, window in READINGS.items():
+            spec = _with_threshold(adaptive["full"], threshold)
+            lower, upper = spec.levels
+            levels = (lower, {**upper, "window": window(threshold)})
+            name = at_threshold(f"full, {reading}", threshold)
+            specs[name] = MethodSpec(levels, spec.top_level)
     return specs
 
 
-def _with_threshold(level: LevelEntry, threshold: float) -> LevelEntry:
-    """Return the level with a fixed threshold, in nats, if its window adapts."""
-    window = {"kind": "entropy", "threshold": threshold}
-    return {**level, "window": window} if "window" in level else level
+def at_threshold(system: str, threshold: float | None) -> str:
+    """Return the name of a system with a fixed threshold, in nats, or the running one."""
+    return f"{system}, {'running' if threshold is None else f'{threshold:g} nats'}"
+
+
+def _with_threshold(spec: MethodSpec, threshold: float | None) -> MethodSpec:
+    """Return the method with a threshold, in nats, where windows adapt; ``None``: running."""
+    window = EntropyWindow(threshold)
+    levels = [
+        {**level, "window": window} if "window" in level else level for level in spec.levels
+    ]
+    return MethodSpec(tuple(levels), spec.top_level)
 
 
 def timed_stacks(family: Family) -> MethodSpecs:

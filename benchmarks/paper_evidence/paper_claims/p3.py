@@ -6,7 +6,7 @@ from paper_evidence import effects
 from paper_evidence.claims import ACCEPTANCE_DIFFERENCE, Claim
 from paper_evidence.experiments import RECORDED
 from paper_evidence.families import FAMILIES
-from paper_evidence.methods import PLAIN, exit_layer_pairs
+from paper_evidence.methods import LAYERSKIP_LENGTHS, PLAIN, exit_layer_pairs
 
 _COST, _CALLS, _SPEED = effects.tokens_per_cost, effects.tokens_per_call, effects.tokens_per_second
 
@@ -62,6 +62,22 @@ def claims() -> list[Claim]:
             ("hispec",),
             ("exit 2",),
             _COST,
+        ),
+        *(
+            Claim(
+                "P3 Table 1",
+                ("p3-trunk-tuned", "p3-smollm2-tuned"),
+                f"HiSpec, with a bonus token below or without, over LayerSkip {text}, by layers "
+                "run",
+                ("hispec", "hispec, no bonus"),
+                theirs,
+                _COST,
+                decides=decides,
+            )
+            for text, theirs, decides in (
+                ("of tuned length", tuple(f"layerskip {n}" for n in LAYERSKIP_LENGTHS), True),
+                ("at six tokens, P3's own", ("layerskip 6",), False),
+            )
         ),
         *(
             Claim(

@@ -17,28 +17,34 @@ from paper_evidence.claims import (
     VARIATION_DIFFERENCE,
     Claim,
 )
-from paper_evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES
+from paper_evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES, at_threshold
+
+from hierspec_lab.papers.p5.readings import READINGS
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
+_PRINTED_COST = effects.tokens_per_printed_cost
+_VANILLA = "vanilla M2, K = 10"
+READ_AS = "any token"  # the reading of "the current output" whose σ and η are nearest the printed
 # Experiments at temperature 1; in the first, M2 is a smaller model of its own.
 _SAMPLING = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
-_PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
+_LONG = ("p5-large-long", "p5-trunk-long")  # 256 tokens; P5's costs are nearest to the first's
 
 
 def _at_each_window(system: str) -> tuple[str, ...]:
     return tuple(f"{system}, K = {k}" for k in WINDOW_SIZES)
 
 
-def _at_each_threshold(system: str) -> tuple[str, ...]:
-    return tuple(f"{system}, {threshold:g} nats" for threshold in THRESHOLDS)
+def _at_each_threshold(*systems: str) -> tuple[str, ...]:
+    return tuple(at_threshold(system, t) for system in systems for t in (None, *THRESHOLDS))
 
 
+_CALIBRATED = _at_each_threshold(*(f"full, {reading}" for reading in READINGS))
 _CALIBRATED_PARTS = (
     "pre-verify",
     *(f"vanilla M2, K = {k}" for k in (3, 6, 10)),
-    *_at_each_threshold("self-verify M2"),
-    *_at_each_threshold("pre-verify + self-verify"),
+    *_at_each_threshold("self-verify M2", "pre-verify + self-verify"),
 )
+FULL = at_threshold(f"full, {READ_AS}", None)
 
 
 def claims() -> list[Claim]:
@@ -68,51 +74,27 @@ def claims() -> list[Claim]:
                 ("smollm2", "eagle3", "EAGLE-3 (a chain of four)"),
             )
         ),
-        Claim(
-            "P5 Table 2",
-            ("clock-p5-large-thresholds",),
-            "the full system over the best of its parts, thresholds and K calibrated, in time",
-            _at_each_threshold("full"),
-            _CALIBRATED_PARTS,
-            _SPEED,
-        ),
-        Claim(
-            "P5 Table 2",
-            ("p5-trunk-thresholds",),
-            "the full system over the best of its parts, thresholds and K calibrated, by weights",
-            _at_each_threshold("full"),
-            _CALIBRATED_PARTS,
-            _COST,
-        ),
-        Claim(
-            "P5 Table 2",
-            ("clock-p5-large-1", "clock-p5-large-0"),
-            "the full system over the best of its parts, in time",
-            ("full",),
-            _PARTS,
-            _SPEED,
-        ),
-        Claim(
-            "P5 Table 2",
-            ("clock-p5-large-1",),
-            "the full system over vanilla M2, in time",
-            ("full",),
-            ("vanilla M2",),
-            _SPEED,
-        ),
         *(
-            Claim(
-                "P5 Table 2",
-                ("p5-trunk-1", "p5-trunk-0", "clock-p5-large-1"),
-                f"{text}, by weights",
-                (ours,),
-                theirs,
-                _COST,
-            )
+            Claim("P5 Table 2", _LONG, f"{text}, at P5's costs", ours, theirs, _PRINTED_COST)
             for ours, theirs, text in (
-                ("full", _PARTS, "the full system over the best of its parts"),
-                ("self-verify M2", ("vanilla M2",), "self-verify M2 over vanilla M2"),
-                ("pre-verify", ("vanilla M2",), "pre-verify over vanilla M2"),
+                (
+                    _CALIBRATED,
+                    _CALIBRATED_PARTS,
+                    "the full system over the best of its parts, readings, thresholds and K "
+                    "calibrated",
+                ),
+                (
+                    _CALIBRATED,
+                    (_VANILLA,),
+                    "the full system, reading and threshold calibrated, over vanilla M2 (1.23)",
+                ),
+                ((FULL,), (_VANILLA,), "the full system over vanilla M2 (1.23)"),
+                (
+                    (at_threshold("self-verify M2", None),),
+                    (_VANILLA,),
+                    "self-verify M2 over vanilla M2 (1.10)",
+                ),
+                (("pre-verify",), (_VANILLA,), "pre-verify over vanilla M2 (1.05)"),
             )
         ),
         Claim(
@@ -145,11 +127,11 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P5 Table 4",
-            _SAMPLING,
+            _LONG,
             "redundancy σ is alike: vanilla M2 less the full system",
             # σ is 1 − acceptance: its difference is that of acceptances the other way round.
-            ("full",),
-            ("vanilla M2",),
+            (FULL,),
+            (_VANILLA,),
             effects.acceptance,
             scale="difference",
             smallest_effect=0.05,
@@ -157,10 +139,10 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P5 Table 4",
-            _SAMPLING,
+            _LONG,
             "calls a token η, vanilla M1 over full",
             # η is 1 / tokens a call: its ratio is that of tokens a call the other way round.
-            ("full",),
+            (FULL,),
             ("vanilla M1",),
         ),
         Claim(

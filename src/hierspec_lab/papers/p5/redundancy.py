@@ -28,7 +28,7 @@ from hierspec_lab.papers.measured import (
 )
 from hierspec_lab.papers.tables import Cell, Reproduction, Table, TableRow
 
-from .systems import ELSEWHERE, NOT_AS_PRINTED, drafts, levels_by_system, method, roles
+from .systems import ELSEWHERE, NOT_AS_PRINTED, WINDOW, drafts, levels_by_system, method, roles
 
 TABLE_4 = {  # σ in %, η in %, speed-up, as printed (MT-Bench, temperature 1)
     "vanilla M2": ("39.87", "14.42", "2.40"),
@@ -72,6 +72,15 @@ def utilisation(runs: Sequence[Run]) -> float:
 def implied_offered_per_call(sigma: float, eta: float) -> float:
     """Return the tokens offered in a call, from σ and η: each call writes 1 + kept tokens."""
     return (1.0 / eta - 1.0) / (1.0 - sigma)
+
+
+def implied_cost(system: str) -> float:
+    """Return what a single drafter's call costs, in calls of the target, from its row of Table 4.
+
+    A token takes η calls of the target, each after K of the drafter.
+    """
+    _, eta, speedup = map(float, TABLE_4[system])
+    return (100.0 / (eta * speedup) - 1.0) / WINDOW
 
 
 def _table(lab: Lab, temperature: float, systems: Sequence[Measured]) -> Table:

@@ -28,6 +28,7 @@ from hierspec.lm.weights import EMBEDDING, HEAD
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils import machine
 from hierspec.utils.files import validate_folder_writable
+from hierspec.verifiers.formulas import total_variation
 from hierspec.zoo import fingerprint, trained
 from hierspec_lab.training import resuming, texts
 from hierspec_lab.training.fit import (
@@ -254,31 +255,32 @@ def _objective(
             last_write = time.monotonic()
         batch = batches.read(batches.passes.texts_at(step.number))
         depth = 1 + int(torch.randint(settings.depth, (), generator=step.generator))
-        losses = draft_losses(network, target, batch, depth)
+        losses, distance = draft_losses(network, target, batch, depth)
         total = torch.stack([settings.decay**j * loss for j, loss in enumerate(losses)]).sum()
         parts = {f"loss@{j}": loss.detach() for j, loss in enumerate(losses)}
         if step.number % _REPORT_EVERY == 0:
             numbers = " ".join(f"{float(loss):.3f}" for loss in parts.values())
             stage = f"step {step.number}, {len(batches.store.texts)} texts, losses {numbers}"
             report_progress(stage, _TRAINING_START + (1 - _TRAINING_START) * step.progress)
-        return total, parts
+        return total, parts | {"tv@0": distance}
 
     return objective
 
 
 def draft_losses(
     network: Eagle3Network, target: Teacher, batch: FeatureBatch, depth: int
-) -> list[torch.Tensor]:
-    """Return the loss of each step of a draft, a mean over its rows."""
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return the loss of each step of a draft, and the first step's total variation: row means."""
     with torch.no_grad():
         in_loss = batch.is_predicted.flatten() & network.t2d[batch.targets.flatten()]
         probs = target(batch.last.flatten(0, 1)[in_loss]).softmax(-1)
         index_of_row = torch.zeros(len(in_loss), dtype=torch.int64)
         index_of_row[in_loss] = torch.arange(len(probs))
-    losses = []
+    losses, distances = [], []
     for rows, scores in unroll(network, batch.features, batch.embedded, batch.is_predicted, depth):
         mask = in_loss[rows]
         log_q = F.log_softmax(scores[mask], -1)
         p = probs[index_of_row[rows[mask]]]
         losses.append(-(p * log_q).sum() / mask.sum().clamp(min=1))
-    return losses
+        distances.append(total_variation(p, log_q.detach().exp()).mean())
+    return losses, distances[0]
