@@ -37,6 +37,8 @@ def points(report: dict[str, Any], key: str, first_pass: bool) -> list[list[floa
     for line in report["curve"]:
         if "rows" in settings:
             seen = line["step"] * settings["rows"] * settings["width"]
+        elif settings.get("epochs") and not settings.get("minutes"):
+            seen = line["step"] / report["steps"] * settings["epochs"] * report["tokens"]
         else:
             seen += line["tokens_per_s"] * (line["seconds"] - began)
         if not first_pass or seen <= report["texts"]["tokens"]:
@@ -110,12 +112,16 @@ def main() -> None:
     if args.add:
         name, file, key = args.add
         report = json.loads(Path(file).read_text())
-        # Of an exit's head, ``tv@10``; of a sibling, ``2x192_tv``.
-        held_out = report["after"][key[3:]] if "after" in report else report["figures"]["all"]
+        # Of an exit's head, ``tv@10``; of a sibling, ``2x192_tv``; of EAGLE-3, ``tv@0``.
+        held_out = (
+            report["after"][key[3:]]
+            if "after" in report
+            else report["figures"].get("all") or report["figures"]["held out"]
+        )
         curves[name] = {
             "known": held_out.get("coverage") or held_out["known"],
-            "held_out": held_out["acceptance"],
-            "training_tokens": report["texts"]["tokens"],
+            "held_out": np.ravel(held_out["acceptance"])[0],
+            "training_tokens": report.get("tokens") or report["texts"]["tokens"],
             "first_pass": args.first_pass,
             "points": points(report, key, args.first_pass),
         }

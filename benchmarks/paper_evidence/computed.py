@@ -185,10 +185,9 @@ def sections(files: Mapping[str, ExperimentFile]) -> list[str]:
     by_position = [_position_table(name, files[name]) for name in _LONG_FILES if name in files]
     if by_position:
         parts += ["## P4 Figure A.1 by position", _P4_FIGURE_A1, *by_position]
-    redundancy = [row for name in _SAMPLING if name in files for row in _sigmas(name, files[name])]
-    if redundancy:
-        parts += ["## P5 Table 4 beside the printed", _P5_TABLE_4]
-        parts.append(markdown_table(("file", "system", "σ %", "η %", "printed"), redundancy))
+    readings = [_readings_table(name, files[name]) for name in _LONG_TEXTS if name in files]
+    if readings:
+        parts += ['## P5 Table 4, and what "the current output" is', _P5_TABLE_4, *readings]
     by_domain = [_domain_table(name, files[name]) for name in _DOMAIN_FILES if name in files]
     if by_domain:
         parts += ["## P5 Table 3: mathematics apart", _P5_TABLE_3, *by_domain]
@@ -228,12 +227,13 @@ _FORMULA_HEADER = (
 )
 _P5_TABLE_4 = """\
 σ: the share of what the target was offered that it did not keep; η: calls of the target a token;
-printed: MT-Bench, Llama 70B, 7B and 68M, temperature 1. P5 hands up where M2 is not "confident in
-the current output", H(q_2^i) > τ_2, and does not say at which i. Read as here (at any token of the
-round) the full system has a smaller σ and a greater η than vanilla M2 in every file, where the
-printed ones are nearly alike: this is not what P5 ran. Other readings (the last token's, the mean)
-are not measured."""
-_SAMPLING = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
+speed-up: over plain decoding, if a call costs what Table 4's single drafters imply (.02 of the
+target's for M1, .19 for M2), and over vanilla M2; printed: MT-Bench, Llama 70B, 7B and 68M,
+temperature 1. P5 hands up where M2 is not "confident in the current output", H(q_2^i) > τ_2, and
+does not say at which i of its round: at any token, at the last one, or at those that M2 accepted.
+The printed full system has nearly vanilla M2's η, and σ a little greater. *Nearest*: the reading
+whose differences from vanilla M2 are nearest to those, with P5's running threshold, and of all."""
+_LONG_TEXTS = ("p5-large-long", "p5-trunk-long")
 _P5_TABLE_3 = """Gain of the full system over vanilla M2, problems of mathematics (GSM8K and
 Spec-Bench's) and the rest. P5 prints 2.95 / 2.40 = 1.23 on all, 2.08 / 2.29 = .91 on mathematics,
 3.04 / 2.41 = 1.26 on the rest, and blames a drafter that knows no mathematics."""
@@ -275,18 +275,54 @@ def _formula_row(name: str, file: ExperimentFile) -> tuple[str, ...]:
     )
 
 
-def _sigmas(name: str, file: ExperimentFile) -> list[tuple[str, ...]]:
-    """Return the rows of a file's systems beside P5 Table 4."""
-    rows = []
-    for system, (sigma, eta, _) in PRINTED_P5_TABLE_4.items():
-        runs = file.runs_of(system)
-        rounds = [counts for run in runs for counts in run.rounds]
-        if rounds:
-            kept = sum(counts.kept for counts in rounds) / sum(c.offered for c in rounds)
-            own_eta = 100 / _tokens_per_call(runs)
-            cells = (f"{100 * (1 - kept):.1f}", f"{own_eta:.1f}", f"{sigma} / {eta}")
-            rows.append((f"`{name}.json`", system, *cells))
-    return rows
+def _readings_table(name: str, file: ExperimentFile) -> str:
+    """Return a table of P5's systems beside its Table 4, the full one by reading and threshold."""
+    vanilla = _redundancy(file, "vanilla M2, K = 10")
+    printed = {system: tuple(map(float, row)) for system, row in PRINTED_P5_TABLE_4.items()}
+    printed_gap = [a - b for a, b in zip(printed["full"], printed["vanilla M2"], strict=True)]
+    found = {
+        system: _redundancy(file, system)
+        for system in ("vanilla M2, K = 10", "vanilla M1", "pre-verify + self-verify, running")
+    }
+    full = {system: _redundancy(file, system) for system in file.methods if "full" in system}
+
+    def distance(system: str) -> float:
+        gaps = (ours - theirs for ours, theirs in zip(full[system][:2], vanilla[:2], strict=True))
+        return math.dist(tuple(gaps), printed_gap[:2])
+
+    running = [system for system in full if system.endswith("running")]
+    marks = {min(full, key=distance): "nearest of all"}
+    marks[min(running, key=distance)] = "nearest, running"
+    rows = [
+        (
+            system + suffix,
+            f"{sigma:.1f}",
+            f"{eta:.1f}",
+            f"{sigma - base[0]:+.1f}",
+            f"{eta - base[1]:+.1f}",
+            f"{speedup:.2f}",
+            f"{speedup / base[2]:.2f}",
+            marks.get(system, ""),
+        )
+        for base, systems, suffix in (
+            (printed["vanilla M2"], printed, ", printed"),
+            (vanilla, found | full, ""),
+        )
+        for system, (sigma, eta, speedup) in systems.items()
+    ]
+    header = ("system", "σ %", "η %", "σ − M2's", "η − M2's", "speed-up", "over M2 alone")
+    settings = file.settings
+    title = f"`{name}.json`: {len(file.prompts)} prompts × {settings.max_new_tokens} tokens"
+    return f"{title}\n\n{markdown_table((*header, ''), rows)}"
+
+
+def _redundancy(file: ExperimentFile, system: str) -> tuple[float, float, float]:
+    """Return a system's σ and η in per cent, and its speed-up at the costs that P5 implies."""
+    runs = file.runs_of(system)
+    offered, kept = map(sum, zip(*map(effects.offered_and_kept, runs), strict=True))
+    speedup = _speedup_by_cost(runs, file, effects.tokens_per_printed_cost)
+    assert speedup is not None
+    return 100 * (1 - kept / offered), 100 / _tokens_per_call(runs), speedup
 
 
 def _rule_table(file: ExperimentFile) -> str:
@@ -378,9 +414,13 @@ def _tokens_per_call(runs: Sequence[ExperimentRun]) -> float:
     return sum(run.tokens_after_first for run in runs) / sum(run.target_calls for run in runs)
 
 
-def _speedup_by_cost(runs: Sequence[ExperimentRun], file: ExperimentFile) -> float | None:
+def _speedup_by_cost(
+    runs: Sequence[ExperimentRun],
+    file: ExperimentFile,
+    metric: effects.Metric = effects.tokens_per_cost,
+) -> float | None:
     """Return the speed-up by cost of all prompts together; ``None`` if a price is unknown."""
-    pairs = [(run.tokens_after_first, effects.tokens_per_cost(run, file)) for run in runs]
+    pairs = [(run.tokens_after_first, metric(run, file)) for run in runs]
     if any(speedup is None for _, speedup in pairs):
         return None
     return sum(n for n, _ in pairs) / sum(n / speedup for n, speedup in pairs if speedup)

@@ -352,9 +352,7 @@ def at_threshold(system: str, threshold: float | None) -> str:
 def _with_threshold(spec: MethodSpec, threshold: float | None) -> MethodSpec:
     """Return the method with a threshold, in nats, where windows adapt; ``None``: running."""
     window = EntropyWindow(threshold)
-    levels = [
-        {**level, "window": window} if "window" in level else level for level in spec.levels
-    ]
+    levels = [{**level, "window": window} if "window" in level else level for level in spec.levels]
     return MethodSpec(tuple(levels), spec.top_level)
 
 

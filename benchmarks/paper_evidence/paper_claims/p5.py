@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from hierspec_lab.papers.p5.readings import READINGS
 from paper_evidence import effects
 from paper_evidence.claims import (
     ACCEPTANCE_DIFFERENCE,
@@ -18,8 +19,6 @@ from paper_evidence.claims import (
     Claim,
 )
 from paper_evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES, at_threshold
-
-from hierspec_lab.papers.p5.readings import READINGS
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 _PRINTED_COST = effects.tokens_per_printed_cost

@@ -31,6 +31,7 @@ from hierspec_lab.papers.p5.entropy import (
     judged_tokens,
     thresholds,
 )
+from hierspec_lab.papers.p5.readings import READINGS
 from hierspec_lab.papers.p5.rounds import Round, run_traced, target_rounds
 from hierspec_lab.timeline.events import as_record
 
@@ -114,6 +115,16 @@ def test_the_printed_off_by_one_is_lossy_and_our_reading_is_not():
         worst = max(worst, certify_tree(wrong, V).tv)
         assert certify_tree(right, V).tv < 1e-12
     assert worst > 0.1
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_every_reading_of_the_current_output_is_lossless(reading):
+    window = READINGS[reading](0.8)
+    stopping = {"any token": "AB", "last token": "B", "accepted tokens": "A"}[reading]
+    for where, signals in {"A": (0.9, 0.1, 0.2), "B": (0.1, 0.2, 0.9)}.items():
+        assert window.stops(signals, ()) == (where in stopping)
+    tree = chain(models("random", 3), [systems.RULE] * 2, [2, 3], [EntropyWindow(0.8), window])
+    assert certify_tree(tree, V).tv < 1e-12
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,9 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
     assert not out.with_name("drafter.training").exists()
     written = json.loads((out / "hierspec.json").read_text())
     assert written["steps"] == 60
+    assert written["measured"] == [{"step": 60, "figures": written["figures"]}]
+    first, *_, last = (line["tv@0"] for line in written["curve"])
+    assert 0 < last < first < 1
     assert {"watch": 0, "measure": 15}.items() <= written["settings"].items()  # keys of old files
     with pytest.raises(HierspecError, match="holds a drafter already"):
         train(str(target), settings, out, [chats])

@@ -180,6 +180,10 @@ def train(
     def write(step: int) -> None:
         info["tokens"] = sum(len(store.texts[i].ids) for i in store.numbers())
         info["steps"], info["figures"] = step, measure_groups()
+        measured = folder / "measured.jsonl"
+        with measured.open("a") as log:
+            log.write(json.dumps({"step": step, "figures": info["figures"]}) + "\n")
+        info["measured"] = curve(measured)
         write_network(output, network, torch.bfloat16, info, scale)
 
     resuming.save_settings(folder, identity)
