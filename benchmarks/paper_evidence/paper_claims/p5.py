@@ -40,7 +40,7 @@ def _at_each_threshold(*systems: str) -> tuple[str, ...]:
 _CALIBRATED = _at_each_threshold(*(f"full, {reading}" for reading in READINGS))
 _CALIBRATED_PARTS = (
     "pre-verify",
-    *(f"vanilla M2, K = {k}" for k in (3, 6, 10)),
+    *(f"vanilla M2, K = {k}" for k in (6, 10)),
     *_at_each_threshold("self-verify M2", "pre-verify + self-verify"),
 )
 FULL = at_threshold(f"full, {READ_AS}", None)
