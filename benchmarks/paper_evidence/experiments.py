@@ -89,7 +89,12 @@ _trunk = partial(_experiment, family="trunk", max_prompts=60)
 _smollm2 = partial(_experiment, family="smollm2")
 _timed = partial(_experiment, max_new_tokens=32, batch_size=1)
 _long = partial(
-    _experiment, temperature=1.0, max_new_tokens=256, dtype="bfloat16", keeps_rounds=False
+    _experiment,
+    temperature=1.0,
+    max_new_tokens=256,
+    batch_size=6,
+    dtype="bfloat16",
+    keeps_rounds=False,
 )
 REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
 FURTHER_TEMPERATURES = (0.4, 0.8)  # of P4's Table 3(a) beside .6 and 1
