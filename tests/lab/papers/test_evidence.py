@@ -183,6 +183,24 @@ def test_metrics_by_hand():
     )
 
 
+def test_costs_that_p5s_table_implies_give_its_speedups():
+    def level(name, calls, drafted=0, accepted=0):
+        return {"name": name, "calls": calls, "drafted": drafted, "accepted": accepted}
+
+    def run_of(method, *levels):  # of 10,000 tokens after the first
+        calls = levels[-1]["calls"]
+        return run(method, 0, tokens=10_001, calls=calls, rounds=(), levels=levels)
+
+    small = run_of("vanilla M1", level("s", 49_300), level("t", 4930))
+    large = run_of("vanilla M2", level("l", 14_420, 14_420, 8671), level("t", 1442))
+    full = run_of("full", level("s", 20_000), level("l", 7000), level("t", 1446))
+    file = file_of([small, large, full])
+    speedups = [effects.tokens_per_printed_cost(one, file) for one in file.runs]
+    assert speedups == pytest.approx([1.69, 2.40, 3.15], abs=0.01)
+    assert effects.acceptance(large, file) == 8671 / 14_420  # without rounds, from the level's sums
+    assert effects.tokens_per_printed_cost(small, file_of([small])) is None  # which is M1?
+
+
 def test_the_best_is_chosen_on_other_prompts():
     runs = []
     for n in range(4):  # a is good on even prompts, b on odd ones
