@@ -54,7 +54,7 @@ their own.
 *By weights* charges each call for the weights it runs through (P1's standardized walltime
 improvement), *by layers* the same where early exits share their trunk: a check runs all layers up
 to its exit once, since the last drafted token has not been through any, as counters of the engine
-say. *At P5's costs* a call of M1 is charged .02 of the target's and one of M2 .19, as Table 4's rows
+say. *At P5's costs* a call of M1 is charged .02 of the target's, one of M2 .19, as Table 4's rows
 of single drafters imply. Tokens, acceptances and such costs do not depend on the load.
 
 **Limits.** Prompts are cut to their last {LONGEST} tokens, so that a long text is continued from
