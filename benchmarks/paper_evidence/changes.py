@@ -8,6 +8,16 @@ _PRICE = (
     "A check was priced without the layers that its exit shares with the draft's; the last drafted "
     "token has not been through them, and the engine's counters agree with the price that has them"
 )
+_LONG_TEXTS = (
+    "Texts of 32 to 48 tokens ended at the target's first rejections, thresholds of .5 to 3 nats "
+    "lay below the mean entropy of kept tokens, 3.6, and calls cost what they cost in these "
+    "models; now 256 tokens, thresholds of 3 to 7 nats or running, the reading of the current "
+    "output whose σ and η are nearest to the printed, and the costs that P5's Table 4 implies"
+)
+_TUNED = (
+    "LayerSkip drafted four tokens. P3's own drafts six, over which HiSpec gains what P3 prints; "
+    "over one whose length is tuned it does not"
+)
 _DIGITS = (
     "The trend follows from the printed inputs, though the printed digits do not; before, the "
     "digits decided"
@@ -54,6 +64,20 @@ CHANGES = (
             ("p3-trunk", "at L/4", "1.203× [1.097, 1.319]"),
         )
     ),
+    *(
+        Change(
+            "P3 Table 1",
+            f"{before}, over four tokens",
+            _TUNED,
+            "HiSpec, with a bonus token below or without, over LayerSkip at six tokens, P3's own, "
+            "by layers run",
+            f"p3-{family}-tuned.json",
+        )
+        for family, before in (
+            ("smollm2", "does not hold, 0.876× [0.850, 0.903]"),
+            ("trunk", "undecided, 1.032× [0.941, 1.132]"),
+        )
+    ),
     Change(
         "P3 Figure 6",
         "holds, 1.102× [1.028, 1.180]",
@@ -67,5 +91,38 @@ CHANGES = (
         _PRICE,
         "N_d = 2 over N_d = 1, by layers run",
         "p3-trunk-lengths.json",
+    ),
+    Change("P5 Table 2", "does not hold", _LONG_TEXTS),
+    Change("P5 Table 4", "does not hold", _LONG_TEXTS),
+    *(
+        Change(f"P5 Table {number}", before, _LONG_TEXTS, claim, "p5-trunk-long.json")
+        for number, claim, before in (
+            (
+                2,
+                "the full system over the best of its parts, readings, thresholds and K "
+                "calibrated, at P5's costs",
+                "undecided, 1.041× [0.970, 1.117], by weights",
+            ),
+            (
+                2,
+                "the full system over vanilla M2 (1.23), at P5's costs",
+                "does not hold, 0.910× [0.847, 0.978], in time at the synthetic cost",
+            ),
+            (
+                2,
+                "pre-verify over vanilla M2 (1.05), at P5's costs",
+                "does not hold, 0.761× [0.607, 0.954], by weights",
+            ),
+            (
+                4,
+                "redundancy σ is alike: vanilla M2 less the full system",
+                "does not hold, +0.224 [+0.119, +0.329]",
+            ),
+            (
+                4,
+                "calls a token η, vanilla M1 over full",
+                "does not hold, 0.856× [0.756, 0.969]",
+            ),
+        )
     ),
 )

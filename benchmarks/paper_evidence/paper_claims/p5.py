@@ -23,7 +23,7 @@ from paper_evidence.methods import PLAIN, THRESHOLDS, WINDOW_SIZES, at_threshold
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 _PRINTED_COST = effects.tokens_per_printed_cost
 _VANILLA = "vanilla M2, K = 10"
-READ_AS = "any token"  # the reading of "the current output" whose σ and η are nearest the printed
+READ_AS = "last token"  # the reading of "the current output" whose σ and η are nearest the printed
 # Experiments at temperature 1; in the first, M2 is a smaller model of its own.
 _SAMPLING = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
 _LONG = ("p5-large-long", "p5-trunk-long")  # 256 tokens; P5's costs are nearest to the first's
