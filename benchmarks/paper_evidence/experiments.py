@@ -88,13 +88,6 @@ def _experiment(
 _trunk = partial(_experiment, family="trunk", max_prompts=60)
 _smollm2 = partial(_experiment, family="smollm2")
 _timed = partial(_experiment, max_new_tokens=32, batch_size=1)
-_long = partial(
-    _experiment,
-    temperature=1.0,
-    max_new_tokens=256,
-    dtype="bfloat16",
-    keeps_rounds=False,
-)
 REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
 FURTHER_TEMPERATURES = (0.4, 0.8)  # of P4's Table 3(a) beside .6 and 1
 _ALL_DOMAINS = 8 * 24  # prompts: 24 of each domain
@@ -247,15 +240,16 @@ COUNTING = {  # in the order they are run in
         ),
         _trunk("p1-trunk-1", "P1 Tables 3, 4", methods.stacks, 1.0, max_new_tokens=32),
         _trunk("p2-trunk-1", "P2 Figure 1", methods.orders, 1.0, max_new_tokens=32),
-        *(
-            _long(
-                f"p5-{family}-long",
-                "P5 Tables 2, 4",
-                methods.readings,
-                family=family,
-                batch_size=size,
-            )
-            for family, size in (("trunk", 6), ("large", 4))
+        _trunk(
+            "p5-trunk-long",
+            "P5 Tables 2, 4",
+            methods.readings,
+            1.0,
+            max_new_tokens=256,
+            batch_size=6,
+            max_prompts=24,
+            dtype="bfloat16",
+            keeps_rounds=False,
         ),
         _trunk(
             "p5-trunk-domains",

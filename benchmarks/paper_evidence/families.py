@@ -81,15 +81,6 @@ FAMILIES = {
             ("eagle3",),
         ),
         Family(
-            "16 bits",
-            "zoo:smollm2-16bit",
-            "SmolLM2-135M-Instruct in weights off the grid of 4 bits; M1 zoo:smollm2-sibling, M2 "
-            "its copy in 4 bits",
-            _model("zoo:smollm2-sibling"),
-            {"method": "quantized", "bits": 4},
-            (),
-        ),
-        Family(
             "exits",
             "zoo:smollm2",
             "SmolLM2-135M-Instruct and two of its exits with trained heads: M_s after layer 5, "

@@ -47,8 +47,8 @@ prompts that show the smallest effect with probability {POWER:g}, given the meas
 **From files to items.** A claim that several files measure holds if it holds in one of them and
 fails in none. Where two of them decide differently, both are shown, and it does not hold. An item
 does not hold if one of its claims does not, and is undecided if one is. *Beside* marks a claim that
-does not decide its item, since it compares costs that differ in kind, or methods with drafters of
-their own.
+does not decide its item, since it compares costs that differ in kind, methods with drafters of
+their own, or texts too short for it.
 
 **In time, by weights, by layers.** What is *in time* was measured in seconds, methods taking turns.
 *By weights* charges each call for the weights it runs through (P1's standardized walltime
