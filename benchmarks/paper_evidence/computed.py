@@ -185,9 +185,9 @@ def sections(files: Mapping[str, ExperimentFile]) -> list[str]:
     by_position = [_position_table(name, files[name]) for name in _LONG_FILES if name in files]
     if by_position:
         parts += ["## P4 Figure A.1 by position", _P4_FIGURE_A1, *by_position]
-    if "p5-trunk-long" in files:
-        parts += ['## P5 Table 4, and what "the current output" is', _P5_TABLE_4]
-        parts.append(_readings_table("p5-trunk-long", files["p5-trunk-long"]))
+    readings = [_readings_table(name, files[name]) for name in _LONG_TEXTS if name in files]
+    if readings:
+        parts += ['## P5 Table 4, and what "the current output" is', _P5_TABLE_4, *readings]
     by_domain = [_domain_table(name, files[name]) for name in _DOMAIN_FILES if name in files]
     if by_domain:
         parts += ["## P5 Table 3: mathematics apart", _P5_TABLE_3, *by_domain]
@@ -233,6 +233,7 @@ temperature 1. P5 hands up where M2 is not "confident in the current output", H(
 does not say at which i of its round: at any token, at the last one, or at those that M2 accepted.
 The printed full system has nearly vanilla M2's η, and σ a little greater. *Nearest*: the reading
 whose differences from vanilla M2 are nearest to those, with P5's running threshold, and of all."""
+_LONG_TEXTS = ("p5-trunk-long", "p5-large-long")
 _P5_TABLE_3 = """Gain of the full system over vanilla M2, problems of mathematics (GSM8K and
 Spec-Bench's) and the rest. P5 prints 2.95 / 2.40 = 1.23 on all, 2.08 / 2.29 = .91 on mathematics,
 3.04 / 2.41 = 1.26 on the rest, and blames a drafter that knows no mathematics."""

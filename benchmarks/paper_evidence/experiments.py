@@ -240,16 +240,19 @@ COUNTING = {  # in the order they are run in
         ),
         _trunk("p1-trunk-1", "P1 Tables 3, 4", methods.stacks, 1.0, max_new_tokens=32),
         _trunk("p2-trunk-1", "P2 Figure 1", methods.orders, 1.0, max_new_tokens=32),
-        _trunk(
-            "p5-trunk-long",
-            "P5 Tables 2, 4",
-            methods.readings,
-            1.0,
-            max_new_tokens=256,
-            batch_size=6,
-            max_prompts=24,
-            dtype="bfloat16",
-            keeps_rounds=False,
+        *(
+            _experiment(
+                f"p5-{family}-long",
+                "P5 Tables 2, 4",
+                methods.readings,
+                1.0,
+                family,
+                max_new_tokens=256,
+                batch_size=size,
+                dtype="bfloat16",
+                keeps_rounds=False,
+            )
+            for family, size in (("trunk", 6), ("large", 4))
         ),
         _trunk(
             "p5-trunk-domains",

@@ -26,7 +26,7 @@ _VANILLA = "vanilla M2, K = 10"
 READ_AS = "last token"  # the reading of "the current output" whose σ and η are nearest the printed
 # Experiments at temperature 1; in the first, M2 is a smaller model of its own.
 _SAMPLING = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
-_LONG = ("p5-trunk-long",)
+_LONG = ("p5-trunk-long", "p5-large-long")
 _PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
 
 
