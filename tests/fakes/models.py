@@ -121,7 +121,7 @@ class FakeFamily:
 
     name, target = "fake", "fake"
 
-    def models(self):
+    def models(self, dtype="float32"):
         return SimpleNamespace(tokenizer=Letters())
 
 
