@@ -381,6 +381,12 @@ def eagle3_step(step: int) -> str:
     return shorts(3, found.acceptance[step - 1], found.agreement[step - 1], between=" | ")
 
 
+def eagle3_anew(number: int) -> str:
+    """Acceptance of held-out first tokens at a point of the training begun anew."""
+    found = data("trained-eagle3-anew").measured[number]
+    return f"{short(found.acceptance[0], 3)} after {found.tokens:,} tokens"
+
+
 def calls(found: Any, between: str = " / ") -> str:
     """Tokens a call, at temperature 1 and greedily."""
     return f"{found.tokens_per_call:.2f}{between}{found.greedy_tokens_per_call:.2f}"
