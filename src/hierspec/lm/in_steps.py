@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch
-
-from hierspec.utils.reads import pick, sent
+from typing import TYPE_CHECKING, Any
 
 from .backend import HiddenStates, ScoredStates, Span
+
+if TYPE_CHECKING:
+    import torch
 
 
 class RunsInSteps:
@@ -27,6 +26,10 @@ class RunsInSteps:
         scored: Sequence[ScoredStates] = (),
     ) -> torch.Tensor:
         """See :meth:`.Backend.run`."""
+        import torch  # not sooner: methods that make such backends are listed without it
+
+        from hierspec.utils.reads import sent
+
         with torch.inference_mode():
             if spans:
                 if inputs:
@@ -49,6 +52,8 @@ def _rows(states: HiddenStates, span: Span) -> torch.Tensor:
 
 
 def _picked(states: HiddenStates, at: Sequence[int]) -> torch.Tensor:
+    from hierspec.utils.reads import pick
+
     rows, first = states
     if isinstance(at, range):
         return rows[at.start - first : at.stop - first]
