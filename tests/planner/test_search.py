@@ -11,23 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from formula_cases import COSTS_1, COSTS_2, RATES_1, RATES_2, square
 
 from hierspec.planner.bound import lower_bound
 from hierspec.planner.concatenations import concatenations
 from hierspec.planner.estimates import Chain, Estimates, ideal
 from hierspec.planner.latency import PriceCache, latency
 from hierspec.planner.search import ALL_VARIATIONS, Variations, plan
-
-COSTS_1 = [1e-5, 0.003, 0.01, 0.25, 4, 33]  # P1 Appendix B.3, Tables 6 and 7
-RATES_1 = [[0.75, 0.5, 0.25, 0, 0], [0.75, 0.5, 0.25, 0.05], [0.75, 0.5, 0.3], [0.75, 0.55], [0.8]]
-COSTS_2 = [5e-5, 2e-4, 0.05, 2, 8, 33]
-RATES_2 = [
-    [0.525, 0.125, 0, 0, 0], [0.6, 0.275, 0.025, 0], [0.675, 0.425, 0.225], [0.75, 0.55], [0.8],
-]  # fmt: skip
-
-
-def square(rates):
-    return [[None] * (i + 1) + row for i, row in enumerate(rates)]
 
 
 def random_ideal(rng, count, budget, longest=64):

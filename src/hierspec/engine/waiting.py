@@ -40,7 +40,8 @@ T = TypeVar("T", bound=Queued)
 
 
 class WaitingQueue(Generic[T]):
-    """The queue. Any thread may push; the engine's thread removes.
+    """The queue. Any thread may push; the engine's thread removes, and reads without the lock: a
+    list is read in one step, and what arrives meanwhile is seen by the next.
 
     Args:
         max_waiting: how many items may wait.
