@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +16,16 @@ from ngram_tables import bigrams
 from profiling_cases import SMALL, Stop, V, save_model
 from transformers import AutoModelForCausalLM
 
-from hierspec import HierspecError, TargetConfig
+from hierspec import HierspecError, TargetConfig, cli
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.lm.native import library
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.online.prices import default_catch_up
-from hierspec.profiling import auto
+from hierspec.planner.search import plan
+from hierspec.profiling import agreement, auto, costs, priors, rates
+from hierspec.profiling import measure as measuring
 from hierspec.profiling.candidates import choose_candidates, parse
+from hierspec.profiling.stages import Stages
 
 
 @pytest.fixture
@@ -42,7 +46,7 @@ def test_auto_measures_once_and_each_temperature_once(family, cache):
 
     first = choose(0.0)
     assert first.measured_now
-    assert "costs" in stages
+    assert any(stage.startswith("costs\nso far: ") for stage in stages)
     assert first.path.parent == cache
     assert first.config.target.model == family["target"]
     second = choose(0.0)
@@ -58,6 +62,87 @@ def test_auto_measures_once_and_each_temperature_once(family, cache):
     again = choose(0.0)
     assert again.measured_now
     assert again.profile.temperatures == [0.0]
+
+
+def _interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+PRIORS = ["calls", "acceptance", "checks"]
+INTERRUPTED = {  # what was being done → where, and what the plan so far rests on
+    "loading": (measuring, "load", PRIORS),
+    "single calls": (costs, "single_calls", PRIORS),
+    "texts": (rates, "continuations", PRIORS[1:]),
+    "agreement": (agreement, "agreements", PRIORS[1:]),
+    "checks": (Stages, "time_calls", PRIORS[2:]),
+}
+
+
+@pytest.mark.parametrize("moment", INTERRUPTED)
+def test_an_interruption_leaves_a_plan_that_says_what_it_rests_on(
+    moment, family, cache, monkeypatch, capsys
+):
+    settings = dataclasses.replace(SMALL, thorough=False)
+    monkeypatch.setattr(auto, "QUICK", settings)
+    argv = ["generate", "abcabc", "--target", family["target"], "--max-new-tokens", "6"]
+    asked = [*argv, "--draft", "suffix", "--draft", "exit:1", "--hierarchy", "auto"]
+    *where, priors = INTERRUPTED[moment]
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, _interrupt)
+        assert cli.run(asked) == 130
+    *progress, note, last = capsys.readouterr().err.splitlines()
+    assert last == "interrupted: the same command continues where it stopped"
+    (plan_file,) = cache.glob("*-plan.json")
+    (said,) = {line.partition("so far: ")[2] for line in progress[-1:]}
+    assert said.endswith(f"(not yet measured: {', '.join(priors)})")
+    assert note == f"--hierarchy {plan_file} runs the plan so far ({said})"
+    assert json.loads(plan_file.read_text())["priors"] == priors
+
+    texts = []
+    for hierarchy in (str(plan_file), "autoregressive"):
+        assert cli.run([*argv, "--hierarchy", hierarchy, "--json"]) == 0
+        texts.append(json.loads(capsys.readouterr().out)["token_ids"])
+    assert texts[0] == texts[1]
+
+    path = plan_file.with_name(plan_file.name.replace("-plan", ""))
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    assert not kept.get("temperatures")
+    assert "priors" not in json.dumps(kept)
+    target = TargetConfig(model=family["target"])
+    with monkeypatch.context() as patch:
+        done = list(INTERRUPTED).index(moment)
+        for module, name, _ in list(INTERRUPTED.values())[1:done]:
+            patch.setattr(module, name, lambda *_, **__: pytest.fail("measured before"))
+        found = auto.choose(target, ["suffix", "exit:1"])
+    assert found.measured_now
+    assert found.plan.to_dict()["priors"] == []
+    assert not plan_file.exists()
+    assert "priors" not in path.read_text()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_plan_from_priors_is_the_planners_own(family, cache, temperature):
+    names = ["quantized", "suffix"]
+    found = priors.profile(
+        TargetConfig(model=family["target"]), [parse(name) for name in names], temperature, SMALL
+    )
+    *drafts, target = found.models
+    assert [model.name for model in drafts] == ["suffix", "quantized"]
+    assert drafts[1].call_ms == target.call_ms / 2
+    suffix, copied = (
+        priors.ACCEPTANCE[key][temperature > 0] for key in (("suffix", 0), ("quantized", 8))
+    )
+    problem = ideal(
+        [model.call_ms for model in found.models],
+        [[0, suffix, suffix], [0, 0, copied], [0, 0, 0]],
+        max_budget=SMALL.max_speculative_tokens,
+    )
+    rows = 1 + np.arange(problem.longest + 1) / priors.ROWS
+    problem = dataclasses.replace(problem, verify_ms=problem.verify_ms * rows)
+    answer, expected = plan(found.estimates(temperature)), plan(problem)
+    assert answer.best.chain == expected.best.chain
+    assert answer.best.ms == pytest.approx(expected.best.ms)
+    assert (answer.to_dict()["priors"], expected.to_dict()["priors"]) == (PRIORS, [])
 
 
 def test_loaded_models_are_measured_once_for_the_weights_they_have(family, cache):

@@ -113,7 +113,7 @@ class HierarchyConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> HierarchyConfig:
-        """Make the configuration of a file's parsed object.
+        """Make the configuration of a file's parsed object, or of a plan's ``hierarchy``.
 
         Raises:
             HierspecError: naming the place and the fix.
@@ -124,7 +124,8 @@ class HierarchyConfig:
                 "reads profiles, and hierspec bench --from results; --hierarchy auto measures and "
                 "plans by itself"
             )
-        return validate(cls, data, "hierarchy")
+        is_plan = isinstance(data, Mapping) and {"hierarchy", "schema_version"} <= data.keys()
+        return validate(cls, data["hierarchy"] if is_plan else data, "hierarchy")
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> HierarchyConfig:

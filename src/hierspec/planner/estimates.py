@@ -122,6 +122,7 @@ class Estimates:
         multi_drafters: models that make several drafts at once; they draft for the target only.
         on_target_cache: whether each model runs on the target's cache, and so has read what the
             target has; empty: none does.
+        priors: which of these are not measured but assumed: acceptance, single calls, checks.
     """
 
     names: tuple[str, ...]
@@ -137,6 +138,7 @@ class Estimates:
     on_target_cache: tuple[bool, ...] = ()
     multi_drafters: frozenset[int] = frozenset()
     verify_without_bonus_ms: np.ndarray | None = None
+    priors: tuple[str, ...] = ()
 
     @property
     def target(self) -> int:

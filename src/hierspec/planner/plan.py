@@ -69,6 +69,7 @@ class Plan:
             "lower_bound": self.lower_bound,
             "latency_model": self.latency_model,
             "search_seconds": self.search_seconds,
+            "priors": list(self.estimates.priors),
             "three_levels": None if self.stacked is None else self.choice_to_dict(self.stacked),
             "runners_up": [self.choice_to_dict(choice) for choice in self.runners_up],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,13 @@ from hierspec.planner.online.candidates import extend_chain
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import Variations, plan
 from hierspec.utils import machine
-from hierspec.utils.files import cache_folder, json_digest, validate_writable
+from hierspec.utils.files import (
+    cache_folder,
+    json_digest,
+    validate_writable,
+    without_folders,
+    write_atomically,
+)
 from hierspec.zoo import registry
 from hierspec.zoo.registry import SHIPPED_TARGET
 
@@ -109,23 +116,72 @@ def choose(
         with _measuring_lock(path, report):
             profile = _cached(path, temperature)  # another process may have measured meanwhile
             if measured_now := profile is None:
-                data = measure(
-                    target,
-                    candidates,
-                    _prompts_for(target.model, chat),
-                    [temperature],
-                    settings,
-                    path=path,
-                    loaded=loaded,
-                    report=report,
-                )
+                so_far = _PlanSoFar(path, temperature, report)
+                with so_far.kept():
+                    data = measure(
+                        target,
+                        candidates,
+                        _prompts_for(target.model, chat),
+                        [temperature],
+                        settings,
+                        path=path,
+                        loaded=loaded,
+                        report=so_far.report,
+                        so_far=so_far.update,
+                    )
                 profile = from_dict(data, str(path))
                 if busy := busy_message(profile.data.temperatures.values()):
                     warnings.warn(f"{busy} ({_AGAIN})", BusyWarning, stacklevel=2)
-    best = plan(profile.estimates(temperature), variations=Variations(dropped_bonus=True))
+    best = _plan(profile, temperature)
     config = _hierarchy(profile, best.best.chain, in_memory)
     control = control_chain(profile, best)
     return AutoChoice(config, best, control, profile, loaded, measured_now, path, in_memory)
+
+
+def _plan(profile: Profile, temperature: float) -> Plan:
+    return plan(profile.estimates(temperature), variations=Variations(dropped_bonus=True))
+
+
+class _PlanSoFar:
+    """The plan of what is known while models are measured, first from priors alone.
+
+    As long as some price is not measured, the plan is kept in a file of its own beside the profile.
+    """
+
+    def __init__(self, path: Path, temperature: float, report: ReportProgress) -> None:
+        self.path, self.temperature = path.with_name(f"{path.stem}-plan.json"), temperature
+        self._report, self._text = report, ""
+
+    def update(self, profile: Profile) -> None:
+        best = _plan(profile, self.temperature)
+        chain, priors = best.best.chain, best.estimates.priors
+        names = [without_folders(best.estimates.names[i]) for i in chain.models[:-1]]
+        self._text = f"{' > '.join(names) or 'plain decoding'}, about {best.speedup:.2g}x"
+        if priors:
+            self._text += f" (not yet measured: {', '.join(priors)})"
+            hierarchy = profile.hierarchy(chain)
+            text = json.dumps(best.to_dict() | {"hierarchy": hierarchy})
+            write_atomically(self.path, text + "\n", "the plan")
+        else:
+            self._remove()
+
+    def report(self, stage: str, share: float) -> None:
+        self._report(f"{stage}\nso far: {self._text}" if self._text else stage, share)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the file if measuring is interrupted, and say so; else remove it."""
+        try:
+            yield
+        except BaseException as error:
+            if self.path.exists():
+                error.add_note(f"--hierarchy {self.path} runs the plan so far ({self._text})")
+            raise
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
 
 
 def _hierarchy(

@@ -76,6 +76,10 @@ class Candidate:
         hierarchy = HierarchyConfig(target=target, levels=(self.level,)).to_dict()
         return {k: v for k, v in hierarchy["levels"][0].items() if k != "num_speculative_tokens"}
 
+    def owner(self, target: TargetConfig) -> str:
+        """Return the name of the weights in memory that it needs."""
+        return self.level.weights_on(target.model, target.dtype, target.backend)
+
 
 def parse(text: str) -> Candidate:
     """Parse a candidate from the command line.
@@ -146,6 +150,30 @@ def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") ->
         if candidate.level.capabilities.trees and candidate.makes_one:
             return [*candidates[:place], candidate.with_drafts(_TREE), *candidates[place:]]
     return candidates
+
+
+def possible_pairs(
+    candidates: Sequence[Candidate], call_ms: Sequence[float], min_ratio: float
+) -> list[tuple[int, int]]:
+    """Return (drafter, verifier) pairs: all with the target, cheap models with expensive ones.
+
+    A maker of several drafts is paired with the target alone.
+
+    Args:
+        candidates: cheapest first, without the target; ``call_ms``: [K+1], the target's last.
+    """
+    target = len(candidates)
+    return [
+        (i, k)
+        for k in range(1, target + 1)
+        for i in range(k)
+        if k == target
+        or (
+            candidates[k].can_verify
+            and not candidates[i].makes_several
+            and call_ms[k] >= min_ratio * call_ms[i]
+        )
+    ]
 
 
 def default_names(target: str, dtype: str = "auto") -> list[str]:
@@ -271,6 +299,10 @@ class CandidatePool:
     def vocab_size(self) -> int:
         return self.members[-1].model.vocab_size
 
+    @property
+    def candidates(self) -> list[Candidate]:
+        return [member.candidate for member in self.members if member.candidate]
+
     def ordered(self, order: Sequence[int]) -> CandidatePool:
         """Return the same pool with the members in another order."""
         return dataclasses.replace(self, members=tuple(self.members[i] for i in order))
@@ -297,7 +329,7 @@ def load(
         PoolMember(
             candidate.name,
             models.model(candidate.level)[0],
-            candidate.level.weights_on(target.model, target.dtype, target.backend),
+            candidate.owner(target),
             candidate,
             candidate.level.files_on(target.model),
         )

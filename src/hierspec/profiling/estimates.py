@@ -60,6 +60,7 @@ def estimates(
             multi_drafters=frozenset(i for i, model in enumerate(models) if model.makes_several),
             on_target_cache=tuple(_uses_target_trunk(model, models[target]) for model in models),
             joint_survival=joint_survival,
+            priors=tuple(measured.priors),
         )
 
     average = with_curves(_curves_of_all)

@@ -5,6 +5,7 @@ A pool's members are the loaded candidates, then the target.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,10 +23,10 @@ from hierspec.utils.records import to_json
 from hierspec.utils.schema import validate
 from hierspec.zoo import fingerprint
 
-from . import costs
+from . import costs, priors
 from .candidates import Candidate, CandidatePool, load, validate_planned
 from .memory import memory
-from .profile import DESCRIPTION, save
+from .profile import DESCRIPTION, Profile, from_dict, save
 from .schema import KIND, SCHEMA_VERSION, MeasuredModel
 from .settings import ProfileSettings, ReportProgress
 from .stages import RunStage, Stages
@@ -44,6 +45,7 @@ def measure(
     source: dict[str, Any] | None = None,
     loaded: Loaded | None = None,
     report: ReportProgress = lambda stage, share: None,
+    so_far: Callable[[Profile], None] = lambda profile: None,
 ) -> dict[str, Any]:
     """Measure, and return the profile's JSON object.
 
@@ -54,6 +56,9 @@ def measure(
         source: where the prompts are from, for the record.
         loaded: checkpoints to share; missing ones are loaded and added.
         report: called with what is being done.
+        so_far: called with what is known of a temperature, first before the models are loaded and
+            again whenever more is; priors are in the places of what is missing
+            (:mod:`hierspec.profiling.priors`).
 
     Raises:
         HierspecError: nothing to measure, a model or a prompt that cannot be used, or a file that
@@ -64,6 +69,9 @@ def measure(
     validate_planned(candidates)
     if path is not None:
         validate_writable(path, DESCRIPTION)  # before minutes of work
+    distinct = dict.fromkeys(float(t) + 0.0 for t in temperatures)  # once each; -0.0 is 0.0
+    with contextlib.suppress(HierspecError):  # loading says what is wrong
+        so_far(priors.profile(target, candidates, next(iter(distinct)), settings))
     report("loading", 0.0)
     pool = load(target, candidates, loaded)
     run = Stages(pool, prompts, settings, report)
@@ -103,7 +111,6 @@ def measure(
         return result
 
     _order_models(run, data, partial(stage, ""))
-    distinct = dict.fromkeys(float(t) + 0.0 for t in temperatures)  # once each; -0.0 is 0.0
     todo = [t for t in distinct if repr(t) not in data["temperatures"]]
     for number, temperature in enumerate(todo):
         run.share = (number / len(todo), 1 / len(todo))
@@ -111,6 +118,10 @@ def measure(
         if label in data["temperatures"]:  # :func:`_merge_file` may have added it
             continue
         for measured in run.measure(temperature, partial(stage, f"{label} ")):
+            known = {"temperatures": {label: measured.to_dict()}, "unfinished": False}
+            so_far(from_dict({**data, **known}))
+            if measured.priors:  # never kept
+                continue
             data["temperatures"][label] = measured.to_dict()
             if number + 1 == len(todo):  # a plan can be made, should this be interrupted
                 data.pop("unfinished", None)

@@ -170,13 +170,14 @@ class CostNoise(FrozenRecord):
 
 
 class AtTemperature(FrozenRecord):
-    """Everything at one temperature."""
+    """Everything at one temperature; ``priors``: what of it is not measured yet, in no file."""
 
     pairs: list[MeasuredPair]
     costs: list[MeasuredCost]
     context: MeasuredContext
     token_ms: Number
     noise: CostNoise | None = None
+    priors: list[str] = Field(default_factory=list)
 
 
 class MeasuredSettings(FrozenRecord):

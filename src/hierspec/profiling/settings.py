@@ -9,7 +9,8 @@ from hierspec.errors import HierspecError
 from hierspec.utils.schema import PositiveInteger, validate
 from hierspec.utils.validation import is_number
 
-ReportProgress = Callable[[str, float], None]  # stage, share of all work done
+# The stage, in a second line what is known so far; and the share of all work that is done.
+ReportProgress = Callable[[str, float], None]
 MAX_BUDGET = 32  # speculative tokens; the planner's curves end at twice that
 _BUDGETS = (1, 2, 4, 8, 16, 24)
 

@@ -14,8 +14,8 @@ from hierspec.errors import HierspecError
 from hierspec.utils import machine
 from hierspec.zoo.gguf.files import is_gguf
 
-from . import agreement, costs, curves, rates
-from .candidates import CandidatePool
+from . import agreement, costs, curves, priors, rates
+from .candidates import CandidatePool, possible_pairs
 from .noise import noise
 from .schema import (
     AtTemperature,
@@ -36,8 +36,7 @@ MAX_CHAT = 1024  # of a prompt in token ids; its end, too, so longer: a chat nee
 _MIN_REPEATS = 2  # of costs, even beyond the time limit, where all is measured thoroughly
 _SLOW_MS = 30.0  # a call of a target on which half the texts must do
 _SHORT = (1, 4)  # lengths at which further drafters of a verifier are timed
-# So many further tokens cost about as much as a call on one: of a draft, and of many texts.
-_ROWS, _ROWS_OF_MANY = 12, 5
+_ROWS_OF_MANY = 5  # further tokens, of many texts, that cost about as much as a call on one
 _CHECKED = 8  # length of the drafts whose checks are timed in a long context
 _WRITING, _AGREEMENT, _COSTS = "the target writes", "agreement", "costs"  # stages, as reported
 _LONG = "costs in a long context"
@@ -152,13 +151,15 @@ class Stages:
         """Estimate how long a turn of timed rounds takes."""
         drafter, verifier, n = call
         drafting = 0.0 if drafter is None else n * self.call_ms[drafter]
-        return (costs.WARM + costs.TIMED) * (drafting + self.call_ms[verifier] * (1 + n / _ROWS))
+        check = self.call_ms[verifier] * (1 + n / priors.ROWS)
+        return (costs.WARM + costs.TIMED) * (drafting + check)
 
     def measure(self, temperature: float, stage: RunStage) -> Iterator[AtTemperature]:
         """Measure everything at one temperature.
 
-        Unless all is measured thoroughly, this yields as soon as everything was measured once, and
-        again whenever costs are known better.
+        This yields at once what is assumed until it is measured, and again whenever more of it is
+        known; unless all is measured thoroughly, also as soon as everything was measured once, and
+        whenever costs are known better. ``priors`` of what it yields say what is missing.
         """
         members, settings = self.pool.members, self.settings
         target = len(members) - 1
@@ -172,7 +173,20 @@ class Stages:
             settings.seed,
             frozenset() if settings.ignore_eos else self.pool.eos_ids,
         )
+
+        def so_far(allowed: Sequence[tuple[int, int]]) -> AtTemperature:
+            return priors.complete(
+                self.pool.candidates,
+                self.call_ms,
+                allowed,
+                temperature,
+                settings.max_speculative_tokens,
+                followed=pairs,
+            )
+
+        pairs: list[MeasuredPair] = []
         allowed = self.pairs({})
+        yield so_far(allowed)
         self.expect(allowed, self.timed_calls(allowed))
         self.report_share(_WRITING)
         texts = stage(
@@ -196,7 +210,6 @@ class Stages:
         allowed = self.pairs(agreed)
         calls = self.timed_calls(allowed)
         self.expect(allowed, calls)
-        pairs: list[MeasuredPair] = []
         for i in sorted({i for i, _ in allowed}):
 
             def follow(i: int = i) -> list[FollowedPair]:
@@ -209,6 +222,7 @@ class Stages:
             for pair in own or stage(f"drafts {i}", list[FollowedPair], follow):
                 alike = agreed.get(f"{i} {pair.verifier}", PairAgreement())
                 pairs.append(MeasuredPair(**(pair.to_dict() | alike.to_dict())))
+        yield so_far(allowed)
         joined = [token for text in texts for token in text]
         room = self.longest - _max_tokens_of_turn(settings.max_speculative_tokens)
         short = min(max(MIN_CONTEXT, len(texts[0])), room)
@@ -238,22 +252,15 @@ class Stages:
             yield whole(timed)
 
     def pairs(self, agreed: Mapping[str, PairAgreement]) -> list[tuple[int, int]]:
-        """Return (drafter, verifier) pairs: all with the target, cheap models with expensive ones.
+        """Return the (drafter, verifier) pairs that are measured.
 
-        A maker of several drafts is paired with the target alone. Unless all is measured
-        thoroughly, drafters are left out that cannot pay even if checks of drafts were free:
-        where the share in which a pair agrees is below the drafter's cost in its verifier's calls,
-        and where a cheaper one agrees as much with the target.
+        Unless all is measured thoroughly, drafters are left out that cannot pay even if checks of
+        drafts were free: where the share in which a pair agrees is below the drafter's cost in its
+        verifier's calls, and where a cheaper one agrees as much with the target.
         """
-        members, ratio, ms = self.pool.members, self.settings.min_ratio, self.call_ms
+        members, ms = self.pool.members, self.call_ms
         target = len(members) - 1
-        allowed = [
-            (i, k)
-            for k in range(1, target + 1)
-            for i in range(k)
-            if k == target
-            or (members[k].can_verify and members[i].num_drafts == 1 and ms[k] >= ratio * ms[i])
-        ]
+        allowed = possible_pairs(self.pool.candidates, ms, self.settings.min_ratio)
         if self.settings.thorough:
             return allowed
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from hierspec.errors import HierspecWarning
 from hierspec.utils import terminal
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from hierspec.profiling.settings import ReportProgress
 
@@ -52,10 +53,12 @@ def warnings_as_notes(console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(console: Console, advice: Callable[[], str] = lambda: RESUMES) -> Iterator[None]:
-    """End the command on Ctrl-C, with exit status 130 and a line of advice."""
+    """End the command on Ctrl-C, with exit status 130, a line of advice, and what is left of it."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        for note in getattr(interrupt, "__notes__", ()):
+            say(console, note)
         say(console, f"interrupted: {advice()}")
         raise typer.Exit(130) from None
 
@@ -71,7 +74,8 @@ def progress(console: Console, title: str) -> Iterator[ReportProgress]:
             nonlocal last_stage, last_printed
             if stage != last_stage or time.monotonic() - last_printed > _MAX_SILENCE:
                 last_printed = time.monotonic()
-                say(console, f"{title}: {100 * share:3.0f} %  {stage}{time_left.text(share)}")
+                line = stage.replace("\n", "; ")
+                say(console, f"{title}: {100 * share:3.0f} %  {line}{time_left.text(share)}")
             last_stage = stage
 
         yield report
@@ -83,11 +87,25 @@ def progress(console: Console, title: str) -> Iterator[ReportProgress]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}", style="dim"),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with _Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=1.0, stage="", left="")
-        yield lambda stage, share: bar.update(
-            task, completed=share, stage=stage, left=time_left.text(share)
-        )
+
+        def update(stage: str, share: float) -> None:
+            stage, _, bar.below = stage.partition("\n")
+            bar.update(task, completed=share, stage=stage, left=time_left.text(share))
+
+        yield update
+
+
+class _Bar(Progress):
+    """A bar with a line below it."""
+
+    below = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below:
+            yield Text(self.below, style="dim")
 
 
 class _TimeLeft:
