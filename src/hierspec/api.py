@@ -163,9 +163,9 @@ class Hierarchy:
             online: let budgets and levels adapt during generation
                 (:mod:`hierspec.planner.online.controller`).
             measure_again: measure anew, for instance on a machine that was busy the first time.
-            report: called with what is being measured, in a second line the plan of what is known so
-                far, and the share of the work that is done. Whoever interrupts it (Ctrl-C) finds
-                the file of that plan, which :meth:`from_config` loads, in the exception's notes.
+            report: called with what is being measured, in a second line the plan of what is known
+                so far, and the share of the work that is done. Who interrupts it (Ctrl-C) finds the
+                file of that plan, which :meth:`from_config` loads, in the exception's notes.
         """
         from hierspec.planner.online.controller import OnlineController
         from hierspec.profiling.auto import choose

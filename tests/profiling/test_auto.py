@@ -16,7 +16,7 @@ from ngram_tables import bigrams
 from profiling_cases import SMALL, Stop, V, save_model
 from transformers import AutoModelForCausalLM
 
-from hierspec import HierspecError, TargetConfig, cli
+from hierspec import HierarchyConfig, HierspecError, TargetConfig, cli
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.lm.native import library
 from hierspec.planner.estimates import Chain, ideal
@@ -97,6 +97,7 @@ def test_an_interruption_leaves_a_plan_that_says_what_it_rests_on(
     assert said.endswith(f"(not yet measured: {', '.join(priors)})")
     assert note == f"--hierarchy {plan_file} runs the plan so far ({said})"
     assert json.loads(plan_file.read_text())["priors"] == priors
+    assert "acceptance" not in priors or HierarchyConfig.load(plan_file).levels
 
     texts = []
     for hierarchy in (str(plan_file), "autoregressive"):

@@ -145,7 +145,7 @@ def _plan(profile: Profile, temperature: float) -> Plan:
 class _PlanSoFar:
     """The plan of what is known while models are measured, first from priors alone.
 
-    As long as some price is not measured, the plan is kept in a file of its own beside the profile.
+    It is in a file of its own beside the profile, which stays if measuring is interrupted.
     """
 
     def __init__(self, path: Path, temperature: float, report: ReportProgress) -> None:
@@ -159,29 +159,23 @@ class _PlanSoFar:
         self._text = f"{' > '.join(names) or 'plain decoding'}, about {best.speedup:.2g}x"
         if priors:
             self._text += f" (not yet measured: {', '.join(priors)})"
-            hierarchy = profile.hierarchy(chain)
-            text = json.dumps(best.to_dict() | {"hierarchy": hierarchy})
-            write_atomically(self.path, text + "\n", "the plan")
-        else:
-            self._remove()
+        written = best.to_dict() | {"hierarchy": profile.hierarchy(chain)}
+        write_atomically(self.path, json.dumps(written) + "\n", "the plan")
 
     def report(self, stage: str, share: float) -> None:
         self._report(f"{stage}\nso far: {self._text}" if self._text else stage, share)
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep the file if measuring is interrupted, and say so; else remove it."""
+        """Remove the file at the end; name it in whatever interrupts the measuring."""
         try:
             yield
         except BaseException as error:
-            if self.path.exists():
+            if self._text:
                 error.add_note(f"--hierarchy {self.path} runs the plan so far ({self._text})")
             raise
-        self._remove()
-
-    def _remove(self) -> None:
         with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
+            self.path.unlink()
 
 
 def _hierarchy(
